@@ -1,0 +1,73 @@
+//! What a piece of work costs, in the currency of its pool.
+//!
+//! A plain message costs [`Cost::MESSAGE`] (1000 units); doors charge what work really takes: tokens,
+//! bytes, milliseconds. Arithmetic saturates at [`Cost::MAX`], which no honest request reaches.
+
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Sub};
+
+/// An amount of service, in units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(pub u64);
+
+impl Cost {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+    /// One plain message: a key of weight 1 sends one per visit at the default quantum.
+    pub const MESSAGE: Self = Self(1_000);
+    /// The most that is ever charged at once; larger amounts count as this much.
+    pub const MAX: Self = Self(1_000_000_000_000);
+}
+
+impl Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// Subtracts down to zero, never below.
+impl Sub for Cost {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
+        costs.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn costs_add_up_and_never_go_below_zero() {
+        let mut total: Cost = [Cost(2), Cost(3)].into_iter().sum();
+        total += Cost(1);
+        assert_eq!(total, Cost(6));
+        assert_eq!(Cost(2) - Cost(3), Cost::ZERO);
+        assert_eq!(Cost(5) - Cost(3), Cost(2));
+        assert_eq!(Cost(u64::MAX) + Cost(1), Cost(u64::MAX));
+        assert_eq!(Cost(12).to_string(), "12");
+    }
+}

@@ -1,0 +1,35 @@
+//! Names for what is counted, queued and chosen: small integers, one type per kind of thing.
+//!
+//! Ids are dense (they index tables) and carry no text; [`interner`](crate::interner) keeps the text.
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The place of this id in a table that has one entry per id.
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+
+id! {
+    /// A tenant: who asks, who is charged, whose weight counts.
+    TenantId
+}
+id! {
+    /// A fairness key: one lane of a scheduler, usually a tenant or a tenant's subkey.
+    Key
+}
+id! {
+    /// A node: something with slots that does the work.
+    NodeId
+}
+id! {
+    /// A path: one way to a node.
+    PathId
+}

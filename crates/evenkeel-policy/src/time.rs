@@ -1,0 +1,85 @@
+//! Points in time and spans between them, as values.
+//!
+//! `core` has no clock, and this crate must not read one: an [`Instant`] counts nanoseconds since an
+//! origin the caller chose (process start, simulation start). Arithmetic saturates instead of
+//! overflowing, so that a clock that steps back reads as "no time has passed".
+
+pub use core::time::Duration;
+
+use core::ops::{Add, AddAssign};
+
+/// A point in time: nanoseconds since an origin the caller chose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin itself.
+    pub const ORIGIN: Self = Self(0);
+    /// The last point that can be named, some 584 years after the origin.
+    pub const FAR_FUTURE: Self = Self(u64::MAX);
+
+    /// Names the point `nanos` nanoseconds after the origin.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Names the point `millis` milliseconds after the origin.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Names the point `secs` seconds after the origin.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(1_000_000_000))
+    }
+
+    /// Counts the nanoseconds since the origin.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Measures the span since `earlier`; zero when `earlier` lies ahead.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, span: Duration) {
+        *self = *self + span;
+    }
+}
+
+/// Counts the nanoseconds of a span, saturating at the range of an [`Instant`].
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_steps_back_reads_as_no_time_passed() {
+        assert_eq!(Instant::from_secs(1).since(Instant::from_secs(2)), Duration::ZERO);
+        assert_eq!(Instant::from_secs(2).since(Instant::from_millis(500)), Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn adding_saturates_at_the_far_future() {
+        assert_eq!(Instant::from_secs(1) + Duration::MAX, Instant::FAR_FUTURE);
+        assert_eq!(Instant::from_secs(u64::MAX), Instant::FAR_FUTURE);
+        let mut now = Instant::ORIGIN;
+        now += Duration::from_micros(3);
+        assert_eq!(now.as_nanos(), 3_000);
+        assert_eq!(Instant::from_nanos(3_000), now);
+    }
+}

@@ -1,0 +1,1 @@
+//! The bounds each module of `evenkeel-policy` states, held against random inputs.

@@ -1,0 +1,2 @@
+//! Evenkeel's own chores: test, ci, deep, tidy, bench.
+fn main() {}
