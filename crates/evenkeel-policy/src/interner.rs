@@ -1,1 +1,237 @@
-//! interner
+//! Text to small integers and back, so that everything past the edge compares and indexes by number.
+//!
+//! Bound: at most `names_max` names are held, each once; looking one up is O(its length) on average,
+//! whatever names an adversary sends, because the hash is keyed with a secret the caller draws.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::hash::Hasher;
+#[allow(deprecated, reason = "the only keyed hash that core has; std's is a wrapper around it")]
+use core::hash::SipHasher;
+
+use crate::id::Key;
+
+/// Marks a place of the table that holds no name.
+const EMPTY: u32 = u32::MAX;
+
+/// Gives every distinct name a [`Key`], and the name of a key back.
+///
+/// Keys are dense: a released key is handed out again before a larger one is made, so tables indexed by
+/// key stay as small as the number of names in use. Whoever releases a key first forgets what else it
+/// stored under that key.
+#[derive(Clone, Debug)]
+pub struct Interner {
+    names: Vec<Option<Box<str>>>,
+    free: Vec<u32>,
+    /// Linear probing over a power of two; at most half full.
+    table: Vec<Entry>,
+    secret: (u64, u64),
+    names_max: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    key: u32,
+}
+
+impl Interner {
+    /// Makes an empty interner for at most `names_max` names; `secret` is a random number nobody else knows.
+    pub fn new(names_max: u32, secret: (u64, u64)) -> Self {
+        // The largest u32 marks an empty place and is never a key.
+        let names_max = names_max.min(EMPTY - 1);
+        Self { names: Vec::new(), free: Vec::new(), table: Vec::new(), secret, names_max }
+    }
+
+    /// Finds the key of `name`, making one if it is new.
+    pub fn intern(&mut self, name: &str) -> Result<Key, InternerFull> {
+        if let Some(key) = self.get(name) {
+            return Ok(key);
+        }
+        if self.names_max as usize <= self.len() {
+            return Err(InternerFull { names_max: self.names_max });
+        }
+        if self.table.len() < 2 * (self.len() + 1) {
+            self.grow();
+        }
+        let key = match self.free.pop() {
+            Some(key) => key,
+            None => {
+                self.names.push(None);
+                // `names_max` is a u32 and has not been reached.
+                (self.names.len() - 1) as u32
+            }
+        };
+        self.names[key as usize] = Some(name.into());
+        let entry = Entry { hash: self.hash(name), key };
+        self.place(entry);
+        Ok(Key(key))
+    }
+
+    /// Finds the key of a name that was interned.
+    pub fn get(&self, name: &str) -> Option<Key> {
+        self.find(name).map(|at| Key(self.table[at].key))
+    }
+
+    /// Reads the name behind a key; `None` when the key was released or never made.
+    pub fn name(&self, key: Key) -> Option<&str> {
+        self.names.get(key.index())?.as_deref()
+    }
+
+    /// Forgets a name, so that its key may be given to another; `false` when it had none.
+    pub fn release(&mut self, key: Key) -> bool {
+        let Some(at) = self.name(key).and_then(|name| self.find(name)) else {
+            return false;
+        };
+        self.names[key.index()] = None;
+        self.free.push(key.0);
+        self.close_gap(at);
+        true
+    }
+
+    /// Counts the names held.
+    pub fn len(&self) -> usize {
+        self.names.len() - self.free.len()
+    }
+
+    /// Tells whether no name is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let hash = self.hash(name);
+        let mut at = self.home(hash);
+        loop {
+            let entry = self.table[at];
+            if entry.key == EMPTY {
+                return None;
+            }
+            if entry.hash == hash && self.names[entry.key as usize].as_deref() == Some(name) {
+                return Some(at);
+            }
+            at = self.after(at);
+        }
+    }
+
+    fn hash(&self, name: &str) -> u32 {
+        #[allow(deprecated, reason = "the only keyed hash that core has")]
+        let mut hasher = SipHasher::new_with_keys(self.secret.0, self.secret.1);
+        hasher.write(name.as_bytes());
+        hasher.finish() as u32
+    }
+
+    fn home(&self, hash: u32) -> usize {
+        hash as usize & (self.table.len() - 1)
+    }
+
+    fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.table.len() - 1)
+    }
+
+    fn place(&mut self, entry: Entry) {
+        let mut at = self.home(entry.hash);
+        while self.table[at].key != EMPTY {
+            at = self.after(at);
+        }
+        self.table[at] = entry;
+    }
+
+    fn grow(&mut self) {
+        let doubled = vec![Entry { hash: 0, key: EMPTY }; (2 * self.table.len()).max(16)];
+        let old = core::mem::replace(&mut self.table, doubled);
+        for entry in old {
+            if entry.key != EMPTY {
+                self.place(entry);
+            }
+        }
+    }
+
+    /// Moves later entries of the same run into the freed place, so that no look-up stops at a gap.
+    fn close_gap(&mut self, mut gap: usize) {
+        let mask = self.table.len() - 1;
+        let mut at = self.after(gap);
+        while self.table[at].key != EMPTY {
+            let home = self.home(self.table[at].hash);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
+                self.table[gap] = self.table[at];
+                gap = at;
+            }
+            at = self.after(at);
+        }
+        self.table[gap].key = EMPTY;
+    }
+}
+
+/// No further name fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InternerFull {
+    /// How many names the interner holds at most.
+    pub names_max: u32,
+}
+
+impl fmt::Display for InternerFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "all {} names are in use", self.names_max)
+    }
+}
+
+impl core::error::Error for InternerFull {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn interner(names_max: u32) -> Interner {
+        Interner::new(names_max, (1, 2))
+    }
+
+    #[test]
+    fn a_name_keeps_its_key() {
+        let mut names = interner(10);
+        assert!(names.is_empty());
+        let alice = names.intern("alice").unwrap();
+        let bob = names.intern("bob").unwrap();
+        assert_ne!(alice, bob);
+        assert_eq!(names.intern("alice"), Ok(alice));
+        assert_eq!(names.get("bob"), Some(bob));
+        assert_eq!(names.name(bob), Some("bob"));
+        assert_eq!(names.get("carol"), None);
+        assert_eq!(names.len(), 2);
+        assert!(!names.is_empty());
+    }
+
+    #[test]
+    fn a_full_interner_refuses_new_names_and_keeps_the_old() {
+        let mut names = interner(1);
+        let alice = names.intern("alice").unwrap();
+        let refused = names.intern("bob").unwrap_err();
+        assert_eq!(refused.to_string(), "all 1 names are in use");
+        assert_eq!(names.intern("alice"), Ok(alice));
+    }
+
+    #[test]
+    fn a_released_key_goes_to_the_next_name() {
+        let mut names = interner(2);
+        let alice = names.intern("alice").unwrap();
+        names.intern("bob").unwrap();
+        assert!(names.release(alice));
+        assert!(!names.release(alice));
+        assert_eq!(names.name(alice), None);
+        assert_eq!(names.get("alice"), None);
+        assert_eq!(names.intern("carol"), Ok(alice));
+    }
+
+    #[test]
+    fn keys_never_made_have_no_name() {
+        let mut names = interner(2);
+        assert_eq!(names.name(Key(7)), None);
+        assert!(!names.release(Key(7)));
+    }
+}

@@ -1,0 +1,393 @@
+//! The rules of deficit round robin over one set of keys, with the accounts kept outside.
+//!
+//! One rule carries the rest: **a key is granted at most once per round**, and `granted` remembers the
+//! last round it was. A key that comes back within the round that already granted it joins the end of the
+//! ring; one whose last grant is a round or more old goes first. Nobody gains by going idle, and nothing
+//! needs to be kept in the ring to know it.
+//!
+//! The ring holds, from its head: the key in service, then keys this round has not granted yet, then keys
+//! it has. So the round is over when the head was granted in it and has nothing left.
+
+use alloc::boxed::Box;
+
+use super::calendar::Calendar;
+use super::ring::Ring;
+use super::slot::{Place, Slots};
+use super::{NewKey, Standing};
+use crate::cost::Cost;
+use crate::weight::Weight;
+
+/// Thousandths of a unit per unit.
+const MILLI: i64 = 1_000;
+
+/// The lists of one scheduler, and the round they are in.
+#[derive(Clone, Debug)]
+pub(super) struct Level {
+    new_key: NewKey,
+    quantum: i64,
+    round: u64,
+    fast: Ring,
+    ring: Ring,
+    /// Made when a key is first in debt beyond a grant.
+    calendar: Option<Box<Calendar>>,
+    active: u32,
+    parked: u32,
+}
+
+impl Level {
+    pub(super) fn new(new_key: NewKey, quantum: Cost) -> Self {
+        Self {
+            new_key,
+            quantum: i64::try_from(quantum.0).unwrap_or(i64::MAX),
+            // Fresh accounts say 0: under `First` they have a grant coming.
+            round: 1,
+            fast: Ring::EMPTY,
+            ring: Ring::EMPTY,
+            calendar: None,
+            active: 0,
+            parked: 0,
+        }
+    }
+
+    pub(super) fn new_key(&self) -> NewKey {
+        self.new_key
+    }
+
+    pub(super) fn round(&self) -> u64 {
+        self.round
+    }
+
+    pub(super) fn active(&self) -> u32 {
+        self.active
+    }
+
+    pub(super) fn parked(&self) -> u32 {
+        self.parked
+    }
+
+    pub(super) fn next(&self, slots: &Slots) -> Option<u32> {
+        if let Some(key) = self.fast.head() {
+            return Some(key);
+        }
+        self.ring.head().filter(|&key| self.may_serve(slots, key))
+    }
+
+    pub(super) fn add(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
+        if slots[key].place != Place::Idle {
+            return;
+        }
+        self.age(slots, key);
+        slots[key].weight = weight;
+        self.active += 1;
+        self.enter(slots, key);
+        self.advance(slots);
+    }
+
+    pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
+        match slots[key].place {
+            Place::Idle => return,
+            Place::Parked => self.parked -= 1,
+            Place::Fast | Place::Ring | Place::Calendar => {
+                self.unlink(slots, key);
+                self.active -= 1;
+            }
+        }
+        slots[key].place = Place::Idle;
+        slots[key].deficit = slots[key].deficit.min(0);
+        self.advance(slots);
+    }
+
+    pub(super) fn park(&mut self, slots: &mut Slots, key: u32) {
+        if !is_active(slots[key].place) {
+            return;
+        }
+        self.unlink(slots, key);
+        slots[key].place = Place::Parked;
+        self.active -= 1;
+        self.parked += 1;
+        self.advance(slots);
+    }
+
+    pub(super) fn wake(&mut self, slots: &mut Slots, key: u32) {
+        if slots[key].place != Place::Parked {
+            return;
+        }
+        self.parked -= 1;
+        self.active += 1;
+        self.age(slots, key);
+        self.enter(slots, key);
+        self.advance(slots);
+    }
+
+    pub(super) fn consume(&mut self, slots: &mut Slots, key: u32, cost: Cost) {
+        let charge = -milli(cost);
+        if self.next(slots) != Some(key) {
+            self.shift(slots, key, charge);
+            return;
+        }
+        self.accrue(slots, key);
+        let slot = &mut slots[key];
+        slot.deficit = slot.deficit.saturating_add(charge);
+        let (deficit, place) = (slot.deficit, slot.place);
+        match place {
+            Place::Fast if deficit > 0 => self.fast.turn(slots),
+            Place::Ring if deficit > 0 => {}
+            // The common end of a turn: the key stays linked, only the ring moves on.
+            Place::Ring if deficit > -self.grant(slots, key) => self.ring.turn(slots),
+            _ => {
+                self.unlink(slots, key);
+                self.settle_in(slots, key);
+            }
+        }
+        self.advance(slots);
+    }
+
+    /// Charges or refunds a key without that being its turn's work.
+    pub(super) fn shift(&mut self, slots: &mut Slots, key: u32, amount: i64) {
+        let place = slots[key].place;
+        if !is_active(place) {
+            self.age(slots, key);
+        }
+        let latest = self.latest_start(slots, key);
+        let slot = &mut slots[key];
+        slot.deficit = slot.deficit.saturating_add(amount);
+        match place {
+            Place::Idle => slot.deficit = slot.deficit.min(0),
+            Place::Parked => {}
+            Place::Fast | Place::Ring | Place::Calendar => self.replace(slots, key, latest),
+        }
+    }
+
+    pub(super) fn update_weight(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
+        match slots[key].place {
+            Place::Idle | Place::Parked => {
+                self.age(slots, key);
+                slots[key].weight = weight;
+                return;
+            }
+            // The rounds it waited counted at the weight it had.
+            Place::Calendar => self.accrue(slots, key),
+            Place::Fast | Place::Ring => {}
+        }
+        let latest = self.latest_start(slots, key);
+        slots[key].weight = weight;
+        self.replace(slots, key, latest);
+    }
+
+    /// Opens the next round in which somebody can be served.
+    pub(super) fn start_new_round(&mut self, slots: &mut Slots) {
+        self.round += 1;
+        self.open_due(slots);
+        self.skip_empty_rounds(slots);
+    }
+
+    /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start.
+    pub(super) fn balance(&self, slots: &Slots, key: u32) -> i64 {
+        let Some(slot) = slots.get(key) else { return 0 };
+        match slot.place {
+            Place::Idle | Place::Parked => self.aged(slots, key).0,
+            Place::Calendar => self.accrued(slots, key),
+            Place::Fast | Place::Ring => match self.new_key {
+                NewKey::First => slot.deficit,
+                NewKey::NextRound => self.accrued(slots, key),
+            },
+        }
+    }
+
+    pub(super) fn standing(&self, slots: &Slots, key: u32) -> Standing {
+        let Some(slot) = slots.get(key) else { return Standing::Idle };
+        match slot.place {
+            Place::Idle => Standing::Idle,
+            Place::Parked => Standing::Parked,
+            Place::Calendar => Standing::InDebt { rounds: self.positive_from(slots, key) - self.round },
+            Place::Fast | Place::Ring if self.next(slots) == Some(key) => Standing::InTurn,
+            Place::Fast => Standing::GoesFirst,
+            Place::Ring => Standing::InRing,
+        }
+    }
+
+    fn may_serve(&self, slots: &Slots, key: u32) -> bool {
+        let slot = &slots[key];
+        slot.granted < self.round || slot.deficit > 0
+    }
+
+    /// What one round gives to a key, in thousandths of a unit.
+    fn grant(&self, slots: &Slots, key: u32) -> i64 {
+        i64::from(slots[key].weight.millis()).saturating_mul(self.quantum)
+    }
+
+    fn grants(&self, slots: &Slots, key: u32, rounds: u64) -> i64 {
+        let rounds = i64::try_from(rounds).unwrap_or(i64::MAX);
+        self.grant(slots, key).saturating_mul(rounds)
+    }
+
+    fn accrued(&self, slots: &Slots, key: u32) -> i64 {
+        let slot = &slots[key];
+        slot.deficit.saturating_add(self.grants(slots, key, self.round - slot.granted))
+    }
+
+    /// Writes down every grant up to and including this round's.
+    fn accrue(&self, slots: &mut Slots, key: u32) {
+        if slots[key].granted < self.round {
+            slots[key].deficit = self.accrued(slots, key);
+            slots[key].granted = self.round;
+        }
+    }
+
+    /// An idle or parked key's balance and last granted round: debt is paid by the rounds that passed, credit
+    /// of an earlier round is forfeited.
+    fn aged(&self, slots: &Slots, key: u32) -> (i64, u64) {
+        let slot = &slots[key];
+        if slot.granted == self.round {
+            return (slot.deficit, slot.granted);
+        }
+        let missed = self.round - 1 - slot.granted;
+        let paid = slot.deficit.saturating_add(self.grants(slots, key, missed));
+        (paid.min(0), self.round - 1)
+    }
+
+    fn age(&self, slots: &mut Slots, key: u32) {
+        let (deficit, granted) = self.aged(slots, key);
+        slots[key].deficit = deficit;
+        slots[key].granted = granted;
+    }
+
+    /// The first round in which a key's grants, if none are spent, leave it something to spend.
+    fn positive_from(&self, slots: &Slots, key: u32) -> u64 {
+        let slot = &slots[key];
+        if slot.deficit > 0 {
+            return slot.granted;
+        }
+        let rounds = slot.deficit.unsigned_abs() / self.grant(slots, key).unsigned_abs() + 1;
+        slot.granted.saturating_add(rounds)
+    }
+
+    /// Lets an aged key take part: first if this round owes it a grant, else behind everybody.
+    fn enter(&mut self, slots: &mut Slots, key: u32) {
+        if slots[key].granted < self.round {
+            match self.new_key {
+                NewKey::First if self.positive_from(slots, key) <= self.round => {
+                    self.fast.push_back(slots, key);
+                    slots[key].place = Place::Fast;
+                    return;
+                }
+                NewKey::First => self.accrue(slots, key),
+                NewKey::NextRound => {
+                    // This round's grant may pay debt, but is not for spending.
+                    slots[key].deficit = self.accrued(slots, key).min(0);
+                    slots[key].granted = self.round;
+                }
+            }
+        }
+        self.settle_in(slots, key);
+    }
+
+    /// Puts a key that has had this round's grant where the rest of it, or its debt, places it.
+    fn settle_in(&mut self, slots: &mut Slots, key: u32) {
+        let deficit = slots[key].deficit;
+        if deficit > 0 {
+            self.fast.push_back(slots, key);
+            slots[key].place = Place::Fast;
+        } else if deficit > -self.grant(slots, key) {
+            self.ring.push_back(slots, key);
+            slots[key].place = Place::Ring;
+        } else {
+            let due = self.positive_from(slots, key);
+            self.calendar.get_or_insert_default().insert(slots, key, due, self.round);
+            slots[key].place = Place::Calendar;
+        }
+    }
+
+    /// The last round by which a key must have something to spend, to stand where it stands.
+    fn latest_start(&self, slots: &Slots, key: u32) -> u64 {
+        match slots[key].place {
+            Place::Fast => self.round,
+            Place::Ring if self.may_serve(slots, key) => self.round,
+            Place::Ring => self.round + 1,
+            // Stands by its due round, so any change moves it.
+            Place::Idle | Place::Parked | Place::Calendar => 0,
+        }
+    }
+
+    /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest`.
+    fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
+        if self.positive_from(slots, key) > latest {
+            self.unlink(slots, key);
+            self.accrue(slots, key);
+            self.settle_in(slots, key);
+        }
+        self.advance(slots);
+    }
+
+    fn unlink(&mut self, slots: &mut Slots, key: u32) {
+        match slots[key].place {
+            Place::Idle | Place::Parked => {}
+            Place::Fast => self.fast.remove(slots, key),
+            Place::Ring => self.ring.remove(slots, key),
+            Place::Calendar => {
+                if let Some(calendar) = &mut self.calendar {
+                    calendar.remove(slots, key);
+                }
+            }
+        }
+    }
+
+    /// Under `First`, opens the next round as soon as this one has nobody left to serve.
+    fn advance(&mut self, slots: &mut Slots) {
+        if self.new_key == NewKey::NextRound || !self.fast.is_empty() {
+            return;
+        }
+        match self.ring.head() {
+            Some(head) if self.may_serve(slots, head) => {}
+            Some(_) => {
+                self.round += 1;
+                self.open_due(slots);
+            }
+            None => self.skip_empty_rounds(slots),
+        }
+    }
+
+    /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
+    fn skip_empty_rounds(&mut self, slots: &mut Slots) {
+        while self.ring.is_empty() && self.fast.is_empty() {
+            let Some(event) = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round))
+            else {
+                return;
+            };
+            self.round = event;
+            self.open_due(slots);
+        }
+    }
+
+    /// Brings the keys whose debt this round pays off back to the ring.
+    fn open_due(&mut self, slots: &mut Slots) {
+        loop {
+            let Some(calendar) = self.calendar.as_mut().filter(|calendar| !calendar.is_empty()) else {
+                return;
+            };
+            let Some(key) = calendar.pop_opened(slots, self.round) else { return };
+            let due = self.positive_from(slots, key);
+            if due <= self.round {
+                self.ring.push_back(slots, key);
+                slots[key].place = Place::Ring;
+            } else if let Some(calendar) = &mut self.calendar {
+                calendar.insert(slots, key, due, self.round);
+            }
+        }
+    }
+}
+
+fn is_active(place: Place) -> bool {
+    matches!(place, Place::Fast | Place::Ring | Place::Calendar)
+}
+
+/// Turns an amount into thousandths of a unit.
+pub(super) fn milli(cost: Cost) -> i64 {
+    // `Cost::MAX` in thousandths is far inside an i64.
+    cost.0.min(Cost::MAX.0) as i64 * MILLI
+}
+
+/// Turns thousandths into whole units, rounding up.
+pub(super) fn units(milli: u64) -> Cost {
+    Cost(milli.div_ceil(MILLI.unsigned_abs()))
+}

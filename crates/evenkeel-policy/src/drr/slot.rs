@@ -1,0 +1,97 @@
+//! What a scheduler remembers of one key: 32 bytes, two to a cache line.
+
+use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
+
+use crate::weight::Weight;
+
+/// Marks "no key".
+pub(super) const NIL: u32 = u32::MAX;
+
+/// Where a key stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Has nothing to serve.
+    Idle,
+    /// Has something to serve, but not now; waits for a wake.
+    Parked,
+    /// In the list that goes first.
+    Fast,
+    /// In the ring.
+    Ring,
+    /// In debt beyond its next grant; in the calendar.
+    Calendar,
+}
+
+/// One key's account. Amounts are thousandths of a unit, so that a weight of 0.01 still grants exactly.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// What it may still spend; negative is debt.
+    pub(super) deficit: i64,
+    /// The last round whose grant is in `deficit`.
+    pub(super) granted: u64,
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    pub(super) weight: Weight,
+    /// Which list of the calendar it is in, while it is in the calendar.
+    pub(super) bucket: u16,
+    pub(super) place: Place,
+}
+
+impl Slot {
+    const NEW: Self = Self {
+        deficit: 0,
+        granted: 0,
+        prev: NIL,
+        next: NIL,
+        weight: Weight::ONE,
+        bucket: 0,
+        place: Place::Idle,
+    };
+}
+
+/// Every key's account, indexed by key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slots(Vec<Slot>);
+
+impl Slots {
+    /// Makes room for `key`.
+    pub(super) fn reach(&mut self, key: u32) {
+        if self.0.len() <= key as usize {
+            self.0.resize(key as usize + 1, Slot::NEW);
+        }
+    }
+
+    pub(super) fn get(&self, key: u32) -> Option<&Slot> {
+        self.0.get(key as usize)
+    }
+
+    /// Forgets everything about an idle key.
+    pub(super) fn clear(&mut self, key: u32) {
+        self[key] = Slot::NEW;
+    }
+}
+
+impl Index<u32> for Slots {
+    type Output = Slot;
+
+    fn index(&self, key: u32) -> &Slot {
+        &self.0[key as usize]
+    }
+}
+
+impl IndexMut<u32> for Slots {
+    fn index_mut(&mut self, key: u32) -> &mut Slot {
+        &mut self.0[key as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_costs_half_a_cache_line() {
+        assert_eq!(size_of::<Slot>(), 32);
+    }
+}

@@ -1,0 +1,516 @@
+use super::*;
+use alloc::collections::VecDeque;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+
+const ALICE: Key = Key(0);
+const BOB: Key = Key(1);
+const CAROL: Key = Key(2);
+const MESSAGE: Cost = Cost::MESSAGE;
+
+// Seed 003, task 4.1.
+#[test]
+fn three_equal_keys_each_get_a_third() {
+    for new_key in [NewKey::NextRound, NewKey::First] {
+        let mut drr = scheduler(new_key, &[(ALICE, 1.0), (BOB, 1.0), (CAROL, 1.0)]);
+        let served = serve(&mut drr, 900);
+        assert_eq!(count(&served), [300, 300, 300], "{new_key:?}");
+    }
+}
+
+// Seed 003, task 4.2.
+#[test]
+fn a_key_with_nothing_left_leaves_the_active_set() {
+    let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0), (BOB, 1.0)]);
+    drr.remove_key(ALICE);
+    assert_eq!(drr.active_len(), 1);
+    assert_eq!(drr.standing(ALICE), Standing::Idle);
+    assert_eq!(count(&serve(&mut drr, 10)), [0, 10, 0]);
+    drr.remove_key(BOB);
+    assert!(!drr.has_active_keys());
+    drr.start_new_round();
+    assert_eq!(drr.next_key(), None);
+}
+
+// Seed 003, task 4.3.
+#[test]
+fn a_key_added_again_is_back_in_the_active_set() {
+    let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0), (BOB, 1.0)]);
+    drr.remove_key(ALICE);
+    assert_eq!(count(&serve(&mut drr, 4)), [0, 4, 0]);
+    drr.add_key(ALICE, Weight::ONE).unwrap();
+    assert_eq!(drr.active_len(), 2);
+    assert_eq!(count(&serve(&mut drr, 10)), [5, 5, 0]);
+}
+
+// Seed 003, task 4.4.
+#[test]
+fn a_new_round_grants_weight_times_quantum() {
+    let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0), (BOB, 2.5)]);
+    assert_eq!((drr.deficit(ALICE), drr.deficit(BOB)), (Cost(0), Cost(0)));
+    drr.start_new_round();
+    assert_eq!((drr.deficit(ALICE), drr.deficit(BOB)), (Cost(1_000), Cost(2_500)));
+    drr.consume_deficit(ALICE, Cost(400));
+    drr.start_new_round();
+    assert_eq!((drr.deficit(ALICE), drr.deficit(BOB)), (Cost(1_600), Cost(5_000)));
+}
+
+// Seed 003, task 4.5.
+#[test]
+fn a_single_key_gets_everything() {
+    for new_key in [NewKey::NextRound, NewKey::First] {
+        let mut drr = scheduler(new_key, &[(BOB, 0.3)]);
+        assert_eq!(count(&serve(&mut drr, 50)), [0, 50, 0], "{new_key:?}");
+    }
+}
+
+// Seed 003, task 4.6.
+#[test]
+fn a_key_added_mid_round_is_granted_in_the_next_round() {
+    let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 2.0)]);
+    drr.start_new_round();
+    drr.consume_deficit(ALICE, MESSAGE);
+    drr.add_key(BOB, Weight::ONE).unwrap();
+    assert_eq!((drr.deficit(BOB), drr.next_key()), (Cost(0), Some(ALICE)));
+    drr.consume_deficit(ALICE, MESSAGE);
+    assert_eq!(drr.next_key(), None, "the round has nobody left, though BOB waits");
+    drr.start_new_round();
+    assert_eq!(drr.deficit(BOB), Cost(1_000));
+}
+
+#[test]
+fn adding_an_active_key_again_keeps_its_deficit_and_weight() {
+    let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 2.0)]);
+    drr.start_new_round();
+    drr.consume_deficit(ALICE, Cost(300));
+    drr.add_key(ALICE, Weight::MAX).unwrap();
+    assert_eq!(drr.deficit(ALICE), Cost(1_700));
+    assert_eq!(drr.weight(ALICE), Weight::new(2.0).ok());
+    assert_eq!(drr.active_len(), 1);
+}
+
+#[test]
+fn looking_at_the_next_key_moves_nothing() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    for _ in 0..100 {
+        assert_eq!(drr.next_key(), Some(ALICE));
+    }
+    drr.consume_deficit(ALICE, MESSAGE);
+    assert_eq!(drr.next_key(), Some(BOB));
+}
+
+#[test]
+fn an_idle_tenant_saves_nothing() {
+    for new_key in [NewKey::NextRound, NewKey::First] {
+        let mut drr = scheduler(new_key, &[(ALICE, 5.0), (BOB, 1.0)]);
+        serve(&mut drr, 2);
+        drr.remove_key(ALICE);
+        serve(&mut drr, 50);
+        drr.add_key(ALICE, Weight::ONE).unwrap();
+        assert_eq!(drr.deficit(ALICE), Cost(0), "{new_key:?}");
+    }
+}
+
+/// A pick that advances the ring serves one message per key and visit, whatever the weights.
+#[test]
+fn weight_counts_inside_a_round() {
+    let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 3.0), (BOB, 1.0)]);
+    drr.start_new_round();
+    assert_eq!(serve_round(&mut drr), [ALICE, ALICE, ALICE, BOB]);
+
+    let mut deficits = [3_000_i64, 1_000];
+    let mut ring = VecDeque::from([0, 1]);
+    let mut defective = Vec::new();
+    while deficits.iter().any(|&deficit| deficit > 0) && defective.len() < 2 {
+        ring.rotate_left(1);
+        let key = *ring.back().unwrap();
+        if deficits[key] > 0 {
+            deficits[key] -= 1_000;
+            defective.push(key);
+        }
+    }
+    assert_eq!(
+        defective,
+        [0, 1],
+        "the advancing pick gives a weight of 3 no more than a weight of 1 at first"
+    );
+}
+
+#[test]
+fn a_quiet_key_among_a_hundred_busy_ones_goes_first() {
+    let mut drr = busy(100);
+    let quiet = Key(100);
+    serve(&mut drr, 4_321);
+    drr.add_key(quiet, Weight::ONE).unwrap();
+    assert_eq!(picks_until(&mut drr, quiet), 1, "right after the message in service");
+    drr.remove_key(quiet);
+
+    // With others that go first as well: at most 1 + their number.
+    serve(&mut drr, 4_321);
+    for key in 101..110 {
+        drr.add_key(Key(key), Weight::ONE).unwrap();
+    }
+    drr.add_key(quiet, Weight::ONE).unwrap();
+    assert_eq!(picks_until(&mut drr, quiet), 10);
+}
+
+/// Read literally, a grant of 1000 at a cost of 1 lets each of 100 busy keys send 1000 messages first.
+#[test]
+fn the_literal_quantum_makes_a_quiet_key_wait_a_hundred_thousand_messages() {
+    let mut literal = scheduler(NewKey::NextRound, &[]);
+    for key in 0..100 {
+        literal.add_key(Key(key), Weight::ONE).unwrap();
+    }
+    literal.start_new_round();
+    literal.consume_deficit(Key(0), Cost(1));
+    literal.add_key(Key(100), Weight::ONE).unwrap();
+    let mut waited = 0_u32;
+    while literal.next_key() != Some(Key(100)) {
+        match literal.next_key() {
+            Some(key) => {
+                literal.consume_deficit(key, Cost(1));
+                waited += 1;
+            }
+            None => literal.start_new_round(),
+        }
+    }
+    assert_eq!(waited, 99_999, "the rest of the round it came in");
+}
+
+/// Where only a key that empties while going first is remembered, serving it from the ring forgets it, and the
+/// next message goes first again: two grants a round.
+#[test]
+fn sending_one_message_at_a_time_gets_no_more_than_a_backlog() {
+    let mut drr = busy(10);
+    let loner = Key(10);
+    let mut served = 0;
+    for _ in 0..1_100 {
+        drr.add_key(loner, Weight::ONE).unwrap();
+        let key = drr.next_key().unwrap();
+        drr.consume_deficit(key, MESSAGE);
+        if key == loner {
+            served += 1;
+            drr.remove_key(loner);
+        }
+    }
+    assert!((99..=101).contains(&served), "1 of 11 keys got {served} of 1100 messages");
+}
+
+#[test]
+fn leaving_and_coming_back_unserved_does_not_jump_the_queue() {
+    let mut drr = busy(10);
+    let impatient = Key(10);
+    drr.add_key(impatient, Weight::ONE).unwrap();
+    assert_eq!(picks_until(&mut drr, impatient), 1);
+    let mut others = 0;
+    loop {
+        drr.add_key(impatient, Weight::ONE).unwrap();
+        let key = drr.next_key().unwrap();
+        if key == impatient {
+            break;
+        }
+        drr.consume_deficit(key, MESSAGE);
+        drr.remove_key(impatient);
+        others += 1;
+    }
+    assert_eq!(others, 10, "messages of the ten others before it is served again");
+}
+
+/// A ring that is visited key by key finds a key of weight 0.01 still in debt a hundred times per message.
+#[test]
+fn a_tiny_weight_costs_no_empty_visits() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 0.01)]);
+    let served = serve(&mut drr, 1_010);
+    assert_eq!(count(&served), [1_000, 10, 0]);
+
+    let (mut visits, mut messages, mut deficits) = (0, 0, [0_i64, 0]);
+    while messages < 1_010 {
+        for (deficit, grant) in deficits.iter_mut().zip([1_000, 10]) {
+            visits += 1;
+            *deficit += grant;
+            while *deficit > 0 && messages < 1_010 {
+                *deficit -= 1_000;
+                messages += 1;
+            }
+        }
+    }
+    assert!(visits > messages + 900, "the plain ring makes {visits} visits for {messages} messages");
+
+    serve(&mut drr, 20);
+    let debtor = drr.standing(BOB);
+    assert!(matches!(debtor, Standing::InDebt { rounds: 1..=100 }), "ours is out of the ring: {debtor:?}");
+}
+
+#[test]
+fn a_debtor_alone_is_served_at_once() {
+    for new_key in [NewKey::NextRound, NewKey::First] {
+        let mut drr = scheduler(new_key, &[(ALICE, 0.01)]);
+        drr.start_new_round();
+        drr.consume_deficit(ALICE, Cost(50_000_000));
+        drr.start_new_round();
+        assert_eq!(drr.next_key(), Some(ALICE), "{new_key:?}");
+    }
+}
+
+#[test]
+fn debt_outlives_idleness_and_is_paid_by_the_rounds_that_pass() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    drr.consume_deficit(ALICE, Cost(10_000));
+    drr.remove_key(ALICE);
+    assert_eq!(drr.debt(ALICE), Cost(9_000));
+    let start = drr.round();
+    serve(&mut drr, 5);
+    let passed = drr.round() - start;
+    drr.add_key(ALICE, Weight::ONE).unwrap();
+    let owed = drr.debt(ALICE).0;
+    assert_eq!(owed, 9_000 - 1_000 * passed);
+    // Its debt, then one grant to spend; in that round BOB comes first.
+    assert_eq!(picks_until(&mut drr, ALICE), 3 + usize::try_from(owed / 1_000).unwrap());
+}
+
+/// Forgetting debt when a key goes idle lets it take ten times its share, by leaving after each overdraft.
+#[test]
+fn an_on_off_tenant_cannot_escape_settlement() {
+    let mut drr = scheduler(NewKey::First, &[(BOB, 1.0)]);
+    let mut spent = [0_u64; 2];
+    for _ in 0..2_000 {
+        drr.add_key(ALICE, Weight::ONE).unwrap();
+        let key = drr.next_key().unwrap();
+        drr.consume_deficit(key, MESSAGE);
+        let mut actual = MESSAGE;
+        if key == ALICE {
+            drr.remove_key(ALICE);
+            actual = drr.settle(ALICE, MESSAGE, Cost(10_000), Settlement::Final);
+        }
+        spent[key.index()] += actual.0;
+    }
+    let [alice, bob] = spent;
+    assert!(alice <= bob + 20_000, "on/off took {alice} beside {bob}");
+}
+
+#[test]
+fn a_running_settlement_only_raises_the_charge() {
+    let mut drr = scheduler(NewKey::NextRound, &[(ALICE, 1.0)]);
+    drr.start_new_round();
+    drr.consume_deficit(ALICE, Cost(500));
+    assert_eq!(drr.settle(ALICE, Cost(500), Cost(100), Settlement::Running), Cost(500));
+    assert_eq!(drr.deficit(ALICE), Cost(500));
+    assert_eq!(drr.settle(ALICE, Cost(500), Cost(700), Settlement::Running), Cost(700));
+    assert_eq!(drr.deficit(ALICE), Cost(300));
+    assert_eq!(drr.settle(ALICE, Cost(700), Cost(200), Settlement::Final), Cost(200));
+    assert_eq!(drr.deficit(ALICE), Cost(800));
+}
+
+#[test]
+fn a_refund_to_an_idle_key_only_cancels_debt() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    drr.consume_deficit(ALICE, Cost(3_000));
+    drr.remove_key(ALICE);
+    assert_eq!(drr.debt(ALICE), Cost(2_000));
+    drr.settle(ALICE, Cost(3_000), Cost(1_500), Settlement::Final);
+    assert_eq!(drr.debt(ALICE), Cost(500));
+    drr.settle(ALICE, Cost(3_000), Cost(0), Settlement::Final);
+    assert_eq!((drr.debt(ALICE), drr.deficit(ALICE)), (Cost(0), Cost(0)));
+}
+
+#[test]
+fn a_refund_brings_a_debtor_back_before_its_round() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    drr.consume_deficit(ALICE, Cost(100_000));
+    assert!(matches!(drr.standing(ALICE), Standing::InDebt { .. }));
+    drr.settle(ALICE, Cost(100_000), Cost(500), Settlement::Final);
+    assert_eq!((drr.standing(ALICE), drr.deficit(ALICE)), (Standing::GoesFirst, Cost(500)));
+    assert_eq!(serve(&mut drr, 2), [BOB, ALICE]);
+}
+
+#[test]
+fn raising_the_charge_in_turn_ends_the_turn_not_the_round() {
+    let mut drr = in_ring(2);
+    let round = drr.round();
+    assert_eq!(drr.next_key(), Some(ALICE));
+    drr.consume_deficit(ALICE, MESSAGE);
+    drr.settle(ALICE, MESSAGE, Cost(2_500), Settlement::Running);
+    assert_eq!((drr.next_key(), drr.round()), (Some(BOB), round));
+}
+
+#[test]
+fn a_new_weight_counts_from_the_next_visit_on_the_waiting_work() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    serve(&mut drr, 2);
+    drr.update_weight(BOB, Weight::whole(3).unwrap());
+    assert_eq!(serve(&mut drr, 8), [ALICE, BOB, BOB, BOB, ALICE, BOB, BOB, BOB]);
+    drr.update_weight(BOB, Weight::new(0.5).unwrap());
+    assert_eq!(count(&serve(&mut drr, 30)), [20, 10, 0]);
+}
+
+#[test]
+fn a_new_weight_reaches_a_debtor() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 0.01)]);
+    serve(&mut drr, 4);
+    assert!(matches!(drr.standing(BOB), Standing::InDebt { rounds: 90.. }));
+    drr.update_weight(BOB, Weight::ONE);
+    assert_eq!(drr.standing(BOB), Standing::InRing);
+    assert_eq!(count(&serve(&mut drr, 20)), [10, 10, 0]);
+}
+
+#[test]
+fn a_parked_key_is_passed_over_until_woken() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    drr.park(ALICE);
+    assert_eq!((drr.parked_len(), drr.active_len()), (1, 1));
+    drr.add_key(ALICE, Weight::ONE).unwrap();
+    assert_eq!(count(&serve(&mut drr, 10)), [0, 10, 0]);
+    drr.wake(ALICE);
+    drr.wake(BOB);
+    assert_eq!((drr.parked_len(), drr.active_len()), (0, 2));
+    assert_eq!(picks_until(&mut drr, ALICE), 1);
+    drr.park(ALICE);
+    drr.remove_key(ALICE);
+    assert_eq!((drr.parked_len(), drr.standing(ALICE)), (0, Standing::Idle));
+    drr.park(CAROL);
+    drr.park(ALICE);
+    assert_eq!(drr.standing(ALICE), Standing::Idle, "an idle key cannot be parked");
+}
+
+#[test]
+fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_the_round() {
+    let mut drr = in_ring(3);
+    assert_eq!(drr.next_key(), Some(ALICE));
+    drr.consume_deficit(ALICE, MESSAGE);
+    drr.park(ALICE);
+    assert_eq!(drr.deficit(ALICE), Cost(2_000));
+    drr.consume_deficit(BOB, MESSAGE);
+    drr.wake(ALICE);
+    assert_eq!(serve(&mut drr, 3), [ALICE, ALICE, CAROL]);
+    drr.consume_deficit(ALICE, MESSAGE);
+    drr.park(ALICE);
+    serve(&mut drr, 10);
+    assert_eq!(drr.deficit(ALICE), Cost(0), "but not for a later one");
+}
+
+#[test]
+fn a_forgotten_key_owes_nothing() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0)]);
+    drr.consume_deficit(ALICE, Cost(9_000));
+    assert!(!drr.forget_key(ALICE), "it is active");
+    drr.remove_key(ALICE);
+    assert!(drr.forget_key(ALICE));
+    assert!(drr.forget_key(Key(77)), "never known");
+    assert_eq!(drr.debt(ALICE), Cost(0));
+}
+
+#[test]
+fn unknown_keys_change_nothing() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0)]);
+    for key in [BOB, Key(u32::MAX)] {
+        drr.consume_deficit(key, MESSAGE);
+        drr.remove_key(key);
+        drr.park(key);
+        drr.wake(key);
+        drr.update_weight(key, Weight::MAX);
+        assert_eq!(drr.settle(key, Cost(1), Cost(2), Settlement::Final), Cost(1));
+        assert_eq!((drr.deficit(key), drr.debt(key)), (Cost(0), Cost(0)));
+        assert_eq!((drr.standing(key), drr.weight(key)), (Standing::Idle, None));
+    }
+    assert_eq!(drr.next_key(), Some(ALICE));
+}
+
+#[test]
+fn limits_are_refused_by_name() {
+    let config = DrrConfig { keys_max: 2, ..DrrConfig::default() };
+    let refused = DrrScheduler::new(config).unwrap().add_key(Key(2), Weight::ONE).unwrap_err();
+    assert_eq!(refused.to_string(), "more than 2 keys");
+    for quantum in [Cost(0), Cost(1_000_000_001)] {
+        let refused = DrrScheduler::new(DrrConfig { quantum, ..config }).unwrap_err();
+        assert_eq!(refused.to_string(), alloc::format!("quantum {quantum} is not between 1 and 1000000000"));
+        assert_eq!(TenantDrr::new(DrrConfig { quantum, ..config }).unwrap_err(), refused);
+    }
+    assert!(DrrScheduler::new(DrrConfig { quantum: DrrConfig::QUANTUM_MAX, ..config }).is_ok());
+}
+
+#[test]
+fn absurd_costs_saturate() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1000.0), (BOB, 0.01)]);
+    for _ in 0..50 {
+        let key = drr.next_key().unwrap();
+        drr.consume_deficit(key, Cost(u64::MAX));
+        drr.settle(key, Cost(0), Cost(u64::MAX), Settlement::Final);
+    }
+    assert!(drr.next_key().is_some());
+}
+
+#[test]
+fn the_standing_says_where_a_key_waits() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    assert_eq!((drr.standing(ALICE), drr.standing(BOB)), (Standing::InTurn, Standing::GoesFirst));
+    serve(&mut drr, 2);
+    assert_eq!((drr.standing(ALICE), drr.standing(BOB)), (Standing::InTurn, Standing::InRing));
+    drr.consume_deficit(ALICE, Cost(4_000));
+    assert_eq!(drr.standing(ALICE), Standing::InDebt { rounds: 4 });
+}
+
+fn scheduler(new_key: NewKey, keys: &[(Key, f64)]) -> DrrScheduler {
+    let mut drr = DrrScheduler::new(DrrConfig { new_key, ..DrrConfig::default() }).unwrap();
+    for &(key, weight) in keys {
+        drr.add_key(key, Weight::new(weight).unwrap()).unwrap();
+    }
+    drr
+}
+
+/// ALICE with the given weight, BOB and CAROL with 1, in the ring in this order.
+fn in_ring(weight: u32) -> DrrScheduler {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0), (CAROL, 1.0)]);
+    serve(&mut drr, 3);
+    drr.update_weight(ALICE, Weight::whole(weight).unwrap());
+    drr
+}
+
+/// A scheduler whose `len` keys of weight 1 have all been visited, so that none is new.
+fn busy(len: u32) -> DrrScheduler {
+    let mut drr = scheduler(NewKey::First, &[]);
+    for key in 0..len {
+        drr.add_key(Key(key), Weight::ONE).unwrap();
+    }
+    serve(&mut drr, 3 * len as usize);
+    drr
+}
+
+/// Serves messages, opening rounds as needed, and tells whose they were.
+fn serve(drr: &mut DrrScheduler, messages: usize) -> Vec<Key> {
+    let mut served = vec![];
+    while served.len() < messages {
+        match drr.next_key() {
+            Some(key) => {
+                drr.consume_deficit(key, MESSAGE);
+                served.push(key);
+            }
+            None => drr.start_new_round(),
+        }
+    }
+    served
+}
+
+fn serve_round(drr: &mut DrrScheduler) -> Vec<Key> {
+    let mut served = vec![];
+    while let Some(key) = drr.next_key() {
+        drr.consume_deficit(key, MESSAGE);
+        served.push(key);
+    }
+    served
+}
+
+fn picks_until(drr: &mut DrrScheduler, wanted: Key) -> usize {
+    for pick in 1..1_000_000 {
+        let key = drr.next_key().unwrap();
+        drr.consume_deficit(key, MESSAGE);
+        if key == wanted {
+            return pick;
+        }
+    }
+    usize::MAX
+}
+
+fn count(served: &[Key]) -> [usize; 3] {
+    [ALICE, BOB, CAROL].map(|key| served.iter().filter(|&&other| other == key).count())
+}

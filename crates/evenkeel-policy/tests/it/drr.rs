@@ -1,0 +1,275 @@
+//! The bounds of deficit round robin.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::{DrrConfig, DrrScheduler, NewKey, Settlement, Standing, TenantDrr};
+use evenkeel_policy::id::{Key, TenantId};
+use evenkeel_policy::weight::Weight;
+use proptest::prelude::*;
+
+/// What may happen to a scheduler between two picks.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Add(u32, Weight),
+    Remove(u32),
+    Park(u32),
+    Wake(u32),
+    Reweigh(u32, Weight),
+    Serve(Cost),
+    Settle(u32, Cost, Cost),
+}
+
+fn weight() -> impl Strategy<Value = Weight> {
+    prop_oneof![Just(Weight::ONE), (0.01..20.0).prop_map(|weight| Weight::new(weight).unwrap())]
+}
+
+fn cost(max: u64) -> impl Strategy<Value = Cost> {
+    prop_oneof![Just(Cost(1_000)), (1..=max).prop_map(Cost)]
+}
+
+fn step(keys: std::ops::Range<u32>) -> impl Strategy<Value = Step> {
+    let key = move || keys.clone();
+    prop_oneof![
+        2 => (key(), weight()).prop_map(|(key, weight)| Step::Add(key, weight)),
+        1 => key().prop_map(Step::Remove),
+        1 => key().prop_map(Step::Park),
+        1 => key().prop_map(Step::Wake),
+        1 => (key(), weight()).prop_map(|(key, weight)| Step::Reweigh(key, weight)),
+        6 => cost(5_000).prop_map(Step::Serve),
+        1 => (key(), cost(9_000), cost(9_000)).prop_map(|(key, was, is)| Step::Settle(key, was, is)),
+    ]
+}
+
+fn scheduler(new_key: NewKey) -> DrrScheduler {
+    DrrScheduler::new(DrrConfig { new_key, ..DrrConfig::default() }).unwrap()
+}
+
+fn apply(drr: &mut DrrScheduler, step: Step) -> Option<(Key, Cost)> {
+    match step {
+        Step::Add(key, weight) => drr.add_key(Key(key), weight).unwrap(),
+        Step::Remove(key) => drr.remove_key(Key(key)),
+        Step::Park(key) => drr.park(Key(key)),
+        Step::Wake(key) => drr.wake(Key(key)),
+        Step::Reweigh(key, weight) => drr.update_weight(Key(key), weight),
+        Step::Settle(key, charged, actual) => {
+            drr.settle(Key(key), charged, actual, Settlement::Final);
+        }
+        Step::Serve(cost) => {
+            let key = drr.next_key()?;
+            drr.consume_deficit(key, cost);
+            return Some((key, cost));
+        }
+    }
+    None
+}
+
+/// Two keys that always have work, the weights they keep, and everything others do around them.
+fn backlog_and_churn() -> impl Strategy<Value = ([Weight; 2], Vec<Step>)> {
+    let steps = prop::collection::vec(step(2..8), 50..400).prop_map(|mut steps| {
+        steps.retain(|step| !matches!(step, Step::Settle(..)));
+        steps
+    });
+    ([weight(), weight()], steps)
+}
+
+fn normalised_gap(served: [u64; 2], since: [u64; 2], weights: [Weight; 2]) -> f64 {
+    let [first, second] = [0, 1].map(|key| (served[key] - since[key]) as f64 / weights[key].as_f64());
+    (first - second).abs()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn backlogged_keys_are_served_by_weight_over_every_interval((weights, steps) in backlog_and_churn()) {
+        let mut drr = scheduler(NewKey::First);
+        for (key, weight) in (0..).zip(weights) {
+            drr.add_key(Key(key), weight).unwrap();
+        }
+        let mut served = vec![[0_u64; 2]];
+        // The bound is about keys that are backlogged: their first visit goes before the ring, so it starts after it.
+        let (mut started, mut cost_max) = ([false; 2], 0);
+        for step in steps {
+            let Some((key, cost)) = apply(&mut drr, step) else { continue };
+            if key.0 < 2 && started == [true; 2] {
+                let mut sums = served[served.len() - 1];
+                sums[key.index()] += cost.0;
+                served.push(sums);
+                cost_max = cost_max.max(cost.0);
+            } else if key.0 < 2 {
+                started[key.index()] = drr.standing(key) != Standing::GoesFirst;
+                cost_max = cost_max.max(cost.0);
+            }
+        }
+        let bound = 1_000.0 + weights.iter().map(|weight| cost_max as f64 / weight.as_f64()).sum::<f64>();
+        for (at, sums) in served.iter().enumerate() {
+            for since in &served[..at] {
+                let gap = normalised_gap(*sums, *since, weights);
+                prop_assert!(gap <= bound + 1e-6, "gap {gap} over bound {bound}");
+            }
+        }
+    }
+
+    #[test]
+    fn somebody_is_served_as_long_as_somebody_is_active(steps in prop::collection::vec(step(0..12), 1..500)) {
+        let mut drr = scheduler(NewKey::First);
+        let (mut active, mut parked) = (BTreeSet::new(), BTreeSet::new());
+        for step in steps {
+            apply(&mut drr, step);
+            match step {
+                Step::Add(key, _) if !parked.contains(&key) => { active.insert(key); }
+                Step::Remove(key) => { active.remove(&key); parked.remove(&key); }
+                Step::Park(key) if active.remove(&key) => { parked.insert(key); }
+                Step::Wake(key) if parked.remove(&key) => { active.insert(key); }
+                _ => {}
+            }
+            prop_assert_eq!(drr.active_len(), active.len());
+            prop_assert_eq!(drr.parked_len(), parked.len());
+            prop_assert_eq!(drr.next_key().is_some(), !active.is_empty());
+            if let Some(key) = drr.next_key() {
+                prop_assert!(active.contains(&key.0));
+            }
+        }
+    }
+
+    /// No wake-up is lost: whatever happened before, every active key is served again.
+    #[test]
+    fn every_active_key_is_served_in_the_end(
+        steps in prop::collection::vec(step(0..12), 1..300),
+        new_key in prop_oneof![Just(NewKey::First), Just(NewKey::NextRound)],
+    ) {
+        let mut drr = scheduler(new_key);
+        for step in steps {
+            if apply(&mut drr, step).is_none() && drr.next_key().is_none() {
+                drr.start_new_round();
+            }
+        }
+        let mut waiting: BTreeSet<u32> = (0..12)
+            .filter(|&key| !matches!(drr.standing(Key(key)), Standing::Idle | Standing::Parked))
+            .collect();
+        prop_assert_eq!(waiting.len(), drr.active_len());
+        // The deepest debt the steps can make, at the smallest weight, in rounds of all keys.
+        for _ in 0..12 * 500_000 {
+            let Some(key) = drr.next_key() else {
+                if waiting.is_empty() { break; }
+                drr.start_new_round();
+                continue;
+            };
+            drr.consume_deficit(key, Cost(5_000));
+            waiting.remove(&key.0);
+            if waiting.is_empty() { break; }
+        }
+        prop_assert!(waiting.is_empty(), "never served again: {waiting:?}");
+    }
+
+    #[test]
+    fn a_key_idle_for_a_round_is_served_within_the_others_that_go_first_plus_one(
+        steps in prop::collection::vec(step(0..12), 1..300),
+        others in prop::collection::vec((20..30_u32, weight()), 0..6),
+        newcomer in weight(),
+    ) {
+        let mut drr = scheduler(NewKey::First);
+        for step in steps {
+            apply(&mut drr, step);
+        }
+        let in_front = (0..12).filter(|&key| drr.standing(Key(key)) == Standing::GoesFirst).count()
+            + usize::from((0..12).any(|key| drr.standing(Key(key)) == Standing::InTurn));
+        for &(key, weight) in &others {
+            drr.add_key(Key(key), weight).unwrap();
+        }
+        drr.add_key(Key(40), newcomer).unwrap();
+        let limit = in_front + others.iter().map(|(key, _)| key).collect::<BTreeSet<_>>().len() + 1;
+        let mut picks = 1;
+        while drr.next_key() != Some(Key(40)) {
+            let key = drr.next_key().unwrap();
+            drr.consume_deficit(key, Cost(10));
+            picks += 1;
+            prop_assert!(picks <= limit, "not served within {limit} picks");
+        }
+    }
+
+    /// The calendar changes who is looked at, not who is served: the same keys in the same rounds as a ring
+    /// that is visited key by key.
+    #[test]
+    fn debtors_are_served_in_the_rounds_a_plain_ring_serves_them(
+        weights in prop::collection::vec(weight(), 2..6),
+        costs in prop::collection::vec(cost(200_000), 60),
+    ) {
+        let mut drr = scheduler(NewKey::NextRound);
+        let mut plain = vec![0_i64; weights.len()];
+        for (key, &weight) in (0..).zip(&weights) {
+            drr.add_key(Key(key), weight).unwrap();
+        }
+        let (mut ours, mut theirs) = (BTreeMap::new(), BTreeMap::new());
+        let mut spent = vec![0; weights.len()];
+        let cost_of = |key: usize, spent: &mut Vec<usize>| {
+            spent[key] += 1;
+            costs[(spent[key] * 7 + key) % costs.len()]
+        };
+        while drr.round() < 400 {
+            match drr.next_key() {
+                Some(key) => {
+                    let cost = cost_of(key.index(), &mut spent);
+                    drr.consume_deficit(key, cost);
+                    *ours.entry((drr.round(), key.0)).or_insert(0) += cost.0;
+                }
+                None => drr.start_new_round(),
+            }
+        }
+        spent.fill(0);
+        for round in 2..400_u64 {
+            for (key, deficit) in plain.iter_mut().enumerate() {
+                *deficit += i64::from(weights[key].millis()) * 1_000;
+                while *deficit > 0 {
+                    let cost = cost_of(key, &mut spent);
+                    *deficit -= cost.0 as i64 * 1_000;
+                    *theirs.entry((round, key as u32)).or_insert(0) += cost.0;
+                }
+            }
+        }
+        ours.retain(|&(round, _), _| round < 400);
+        prop_assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn three_equal_keys_get_a_third_of_any_window_to_one_message(window in 1..200_usize, skip in 0..50_usize) {
+        let mut drr = scheduler(NewKey::First);
+        for key in 0..3 {
+            drr.add_key(Key(key), Weight::ONE).unwrap();
+        }
+        let mut served = [0_usize; 3];
+        for pick in 0..skip + window {
+            let key = drr.next_key().unwrap();
+            drr.consume_deficit(key, Cost::MESSAGE);
+            served[key.index()] += usize::from(pick >= skip);
+        }
+        for count in served {
+            prop_assert!(count.abs_diff(window / 3) <= 1, "{served:?} of {window}");
+        }
+    }
+
+    /// Whatever keys two tenants use, what they get follows the tenants' weights.
+    #[test]
+    fn tenants_share_by_weight_whatever_keys_they_invent(
+        tenant_weights in [weight(), weight()],
+        keys in prop::collection::vec((0..2_u32, weight()), 2..20),
+        costs in prop::collection::vec(cost(5_000), 300..600),
+    ) {
+        prop_assume!((0..2).all(|tenant| keys.iter().any(|&(owner, _)| owner == tenant)));
+        let mut drr = TenantDrr::new(DrrConfig::default()).unwrap();
+        for (key, &(tenant, weight)) in (0..).zip(&keys) {
+            drr.add_key(TenantId(tenant), tenant_weights[tenant as usize], Key(key), weight).unwrap();
+        }
+        let (mut served, mut cost_max) = ([0_u64; 2], 0);
+        for cost in costs {
+            let turn = drr.next_key().unwrap();
+            drr.consume_deficit(turn.key, cost);
+            served[turn.tenant.index()] += cost.0;
+            cost_max = cost_max.max(cost.0);
+        }
+        let bound = 1_000.0 + tenant_weights.iter().map(|weight| cost_max as f64 / weight.as_f64()).sum::<f64>();
+        let gap = normalised_gap(served, [0, 0], tenant_weights);
+        prop_assert!(gap <= bound + 1e-6, "gap {gap} over bound {bound}");
+    }
+}
