@@ -79,8 +79,6 @@ fn normalised_gap(served: [u64; 2], since: [u64; 2], weights: [Weight; 2]) -> f6
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn backlogged_keys_are_served_by_weight_over_every_interval((weights, steps) in backlog_and_churn()) {
         let mut drr = scheduler(NewKey::First);

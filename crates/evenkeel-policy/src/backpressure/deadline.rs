@@ -1,0 +1,110 @@
+//! Turning away now what would only be served too late.
+//!
+//! Bound: a tenant with nothing queued is never turned away here, whatever it did before, and neither is anybody
+//! while the pool's rate is unknown.
+
+use core::fmt;
+
+use crate::cost::Cost;
+use crate::time::Duration;
+
+const RETRY_AFTER_SECS_MIN: u64 = 1;
+const RETRY_AFTER_SECS_MAX: u64 = 60;
+
+/// Estimates how long a tenant's next request waits behind what the tenant has queued.
+///
+/// `pool_rate` is the pool's measured rate in units per second, `share` the tenant's part of the waiting tenants'
+/// weights (0 to 1). The tenant's own rate would not do: it is close to zero for exactly those who ask rarely.
+/// `None` when nothing is known about the pool yet.
+pub fn expected_wait(queued: Cost, pool_rate: f64, share: f64) -> Option<Duration> {
+    let rate = pool_rate * share;
+    if !rate.is_finite() || rate <= 0.0 {
+        return None;
+    }
+    let secs = queued.0 as f64 / rate;
+    Some(Duration::try_from_secs_f64(secs).unwrap_or(Duration::MAX))
+}
+
+/// Turns a request away that would wait longer than it has time for.
+pub fn admit_by_deadline(expected: Option<Duration>, remaining: Duration) -> Result<(), TooLate> {
+    match expected {
+        Some(wait) if remaining < wait => Err(TooLate { retry_after: retry_after(expected) }),
+        _ => Ok(()),
+    }
+}
+
+/// Says when to come back: the expected wait in whole seconds, rounded up, 1 to 60.
+pub fn retry_after(expected: Option<Duration>) -> Duration {
+    let wait = expected.unwrap_or(Duration::ZERO);
+    let secs = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0));
+    Duration::from_secs(secs.clamp(RETRY_AFTER_SECS_MIN, RETRY_AFTER_SECS_MAX))
+}
+
+/// The request's deadline would pass while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLate {
+    /// When the queue ahead will have drained.
+    pub retry_after: Duration,
+}
+
+impl fmt::Display for TooLate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "would wait past its deadline, retry after {:?}", self.retry_after)
+    }
+}
+
+impl core::error::Error for TooLate {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_wait_is_the_queued_cost_over_the_tenants_part_of_the_rate() {
+        assert_eq!(expected_wait(Cost(6_000), 1_000.0, 0.5), Some(12 * SECOND));
+        assert_eq!(expected_wait(Cost(0), 1_000.0, 0.5), Some(Duration::ZERO));
+        assert_eq!(expected_wait(Cost(u64::MAX), 1e-300, 1.0), Some(Duration::MAX));
+    }
+
+    #[test]
+    fn an_unknown_rate_turns_nobody_away() {
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(expected_wait(Cost(1_000_000), rate, 1.0), None);
+        }
+        assert_eq!(admit_by_deadline(None, Duration::ZERO), Ok(()));
+        assert_eq!(retry_after(None), SECOND);
+    }
+
+    /// A tenant's own drain rate is what it was served lately: next to nothing for one that asks once an hour.
+    #[test]
+    fn a_quiet_tenant_is_not_turned_away_for_having_been_quiet() {
+        let (one_request, deadline) = (Cost(1_000), 30 * SECOND);
+        let own_rate = 1_000.0 / 3_600.0;
+        let defective = expected_wait(one_request, own_rate, 1.0);
+        assert!(admit_by_deadline(defective, deadline).is_err(), "by its own rate it waits an hour");
+
+        let ours = expected_wait(one_request, 5_000.0, 0.1);
+        assert_eq!(admit_by_deadline(ours, deadline), Ok(()));
+    }
+
+    #[test]
+    fn whoever_would_wait_past_the_deadline_is_told_when_to_come_back() {
+        let expected = expected_wait(Cost(20_500), 1_000.0, 1.0);
+        assert_eq!(admit_by_deadline(expected, 21 * SECOND), Ok(()));
+        let refused = admit_by_deadline(expected, 20 * SECOND).unwrap_err();
+        assert_eq!(refused.retry_after, 21 * SECOND);
+        assert_eq!(refused.to_string(), "would wait past its deadline, retry after 21s");
+        assert_eq!(admit_by_deadline(Some(20 * SECOND), 20 * SECOND), Ok(()), "just in time is in time");
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_from_1_to_60() {
+        for (millis, secs) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_001, 60), (600_000, 60)] {
+            assert_eq!(retry_after(Some(Duration::from_millis(millis))), Duration::from_secs(secs));
+        }
+        assert_eq!(retry_after(Some(Duration::MAX)), 60 * SECOND);
+    }
+}

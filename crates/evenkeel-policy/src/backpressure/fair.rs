@@ -1,0 +1,352 @@
+//! Admission that knows who waits: a flood is turned away, not everybody else.
+
+use alloc::vec::Vec;
+
+use super::{BackpressureController, BackpressureDecision, BackpressureState};
+use crate::id::TenantId;
+use crate::time::Duration;
+use crate::weight::Weight;
+
+/// Decides by who holds how many of the waiting places.
+///
+/// A tenant's share of the places is `overload_threshold × max_queue_size × weight / Σ weights of the waiting
+/// tenants` (an arrival's included), at least 1. The caller tells who comes and goes; nothing here waits.
+#[derive(Clone, Debug)]
+pub struct FairAdmission {
+    controller: BackpressureController,
+    holdings: Vec<Holding>,
+    /// Tenants that hold at least one place, in no particular order.
+    present: Vec<u32>,
+    waiting: usize,
+    /// Sum of the weights of the tenants present, in thousandths.
+    weights: u64,
+}
+
+/// What one tenant holds.
+#[derive(Clone, Copy, Debug)]
+struct Holding {
+    weight: Weight,
+    queued: u32,
+    reserved: u32,
+    /// Its place in `present`, while it holds any.
+    at: u32,
+}
+
+impl Holding {
+    const NONE: Self = Self { weight: Weight::ONE, queued: 0, reserved: 0, at: 0 };
+
+    fn waiting(&self) -> u32 {
+        self.queued + self.reserved
+    }
+}
+
+/// How far a waiting request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// It waits for a slot.
+    Queued,
+    /// A slot is reserved for it: it is never pushed out.
+    Reserved,
+}
+
+/// What to do with an arrival, and who makes room for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Admission {
+    /// Whether and when the arrival is taken.
+    pub decision: BackpressureDecision,
+    /// The tenant whose newest queued request gets the rejection instead.
+    pub push_out: Option<TenantId>,
+}
+
+impl FairAdmission {
+    /// Makes an empty queue's admission.
+    pub fn new(controller: BackpressureController) -> Self {
+        Self { controller, holdings: Vec::new(), present: Vec::new(), waiting: 0, weights: 0 }
+    }
+
+    /// Decides on one more request of `tenant`; the caller then reports what happened.
+    pub fn decide(&self, tenant: TenantId, weight: Weight) -> Admission {
+        let plain = self.controller.decide(self.waiting);
+        let below_share = f64::from(self.holding(tenant).waiting()) < self.share(tenant, weight);
+        match plain.state {
+            BackpressureState::Normal => Admission { decision: plain, push_out: None },
+            BackpressureState::Warning if below_share => Admission { decision: taken(plain), push_out: None },
+            BackpressureState::Warning => Admission { decision: plain, push_out: None },
+            BackpressureState::Overloaded if below_share => self.make_room(plain, tenant, weight),
+            BackpressureState::Overloaded => Admission { decision: plain, push_out: None },
+        }
+    }
+
+    /// Notes that a request of `tenant` waits from now on, its Warning delay included.
+    pub fn join(&mut self, tenant: TenantId, weight: Weight) {
+        if self.holdings.len() <= tenant.index() {
+            self.holdings.resize(tenant.index() + 1, Holding::NONE);
+        }
+        let holding = &mut self.holdings[tenant.index()];
+        if holding.waiting() == 0 {
+            // At most as many tenants are present as requests wait.
+            holding.at = self.present.len() as u32;
+            holding.weight = weight;
+            self.weights += u64::from(weight.millis());
+            self.present.push(tenant.0);
+        }
+        holding.queued += 1;
+        self.waiting += 1;
+    }
+
+    /// Notes that a slot is reserved for one of `tenant`'s queued requests.
+    pub fn reserve(&mut self, tenant: TenantId) {
+        if let Some(holding) = self.holdings.get_mut(tenant.index()).filter(|holding| holding.queued > 0) {
+            holding.queued -= 1;
+            holding.reserved += 1;
+        }
+    }
+
+    /// Notes that one of `tenant`'s requests waits no more: served, pushed out, timed out or gone.
+    pub fn leave(&mut self, tenant: TenantId, waiter: Waiter) {
+        let Some(holding) = self.holdings.get_mut(tenant.index()) else { return };
+        let count = match waiter {
+            Waiter::Queued => &mut holding.queued,
+            Waiter::Reserved => &mut holding.reserved,
+        };
+        if *count == 0 {
+            return;
+        }
+        *count -= 1;
+        self.waiting -= 1;
+        if holding.waiting() > 0 {
+            return;
+        }
+        self.weights -= u64::from(holding.weight.millis());
+        let at = holding.at;
+        self.present.swap_remove(at as usize);
+        if let Some(&moved) = self.present.get(at as usize) {
+            self.holdings[moved as usize].at = at;
+        }
+    }
+
+    /// Gives a tenant another weight, also for the places it holds.
+    pub fn update_weight(&mut self, tenant: TenantId, weight: Weight) {
+        if let Some(holding) = self.holdings.get_mut(tenant.index()).filter(|holding| holding.waiting() > 0) {
+            self.weights = self.weights - u64::from(holding.weight.millis()) + u64::from(weight.millis());
+            holding.weight = weight;
+        }
+    }
+
+    /// Counts the requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Counts the requests of one tenant that wait.
+    pub fn waiting_of(&self, tenant: TenantId) -> usize {
+        self.holding(tenant).waiting() as usize
+    }
+
+    /// A tenant's part of the waiting tenants' weights, its own included: 0 to 1.
+    pub fn weight_share(&self, tenant: TenantId, weight: Weight) -> f64 {
+        let holding = self.holding(tenant);
+        if holding.waiting() > 0 {
+            return f64::from(holding.weight.millis()) / self.weights as f64;
+        }
+        let weight = f64::from(weight.millis());
+        weight / (self.weights as f64 + weight)
+    }
+
+    fn holding(&self, tenant: TenantId) -> Holding {
+        self.holdings.get(tenant.index()).copied().unwrap_or(Holding::NONE)
+    }
+
+    fn share(&self, tenant: TenantId, weight: Weight) -> f64 {
+        (self.fair_places() * self.weight_share(tenant, weight)).max(1.0)
+    }
+
+    fn fair_places(&self) -> f64 {
+        let config = self.controller.config();
+        config.overload_threshold * config.max_queue_size as f64
+    }
+
+    fn make_room(&self, plain: BackpressureDecision, tenant: TenantId, weight: Weight) -> Admission {
+        let push_out = self.furthest_above_share(tenant, weight);
+        if push_out.is_some() || self.waiting < self.controller.config().max_queue_size {
+            return Admission { decision: taken(plain), push_out };
+        }
+        Admission { decision: plain, push_out: None }
+    }
+
+    /// Names the tenant that holds most above its share once the arrival counts; ties go to the lowest id.
+    fn furthest_above_share(&self, arrival: TenantId, weight: Weight) -> Option<TenantId> {
+        let newcomer = if self.holding(arrival).waiting() > 0 { 0 } else { u64::from(weight.millis()) };
+        let per_weight = self.fair_places() / (self.weights + newcomer) as f64;
+        let mut furthest: Option<(f64, u32)> = None;
+        for &tenant in &self.present {
+            let holding = &self.holdings[tenant as usize];
+            let share = (per_weight * f64::from(holding.weight.millis())).max(1.0);
+            let above = f64::from(holding.waiting()) - share;
+            if above <= 0.0 || holding.queued == 0 {
+                continue;
+            }
+            if furthest.is_none_or(|(most, id)| most < above || (most <= above && tenant < id)) {
+                furthest = Some((above, tenant));
+            }
+        }
+        furthest.map(|(_, tenant)| TenantId(tenant))
+    }
+}
+
+/// The same load, but the request is taken at once.
+fn taken(decision: BackpressureDecision) -> BackpressureDecision {
+    BackpressureDecision { accept: true, delay: Duration::ZERO, ..decision }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backpressure::BackpressureConfig;
+
+    const FLOOD: TenantId = TenantId(0);
+    const QUIET: TenantId = TenantId(1);
+    const THIRD: TenantId = TenantId(2);
+
+    /// By load alone the flood fills the queue and the quiet tenant gets the rejection.
+    #[test]
+    fn a_flood_is_turned_away_and_a_quiet_tenant_is_not() {
+        let mut queue = admission(100);
+        let (mut flood_rejected, mut plain_rejected_quiet) = (0, 0);
+        for request in 0..1_000 {
+            if offer(&mut queue, FLOOD) == Offer::Rejected {
+                flood_rejected += 1;
+            }
+            if request % 100 == 99 {
+                plain_rejected_quiet += u32::from(!queue.controller.decide(queue.waiting()).accept);
+                let outcome = offer(&mut queue, QUIET);
+                assert_eq!(outcome, Offer::Took { pushed_out: Some(FLOOD) });
+                queue.leave(QUIET, Waiter::Queued);
+            }
+        }
+        assert!(flood_rejected > 900);
+        assert_eq!(
+            plain_rejected_quiet, 10,
+            "by load alone every one of the quiet tenant's requests is lost"
+        );
+    }
+
+    #[test]
+    fn the_tenant_furthest_above_its_share_makes_room() {
+        let mut queue = admission(100);
+        fill(&mut queue, FLOOD, 50);
+        fill(&mut queue, THIRD, 30);
+        assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(FLOOD));
+        // Shares of 80 places by 5:1:1 are 57, 11 and 11: now the other is furthest above.
+        queue.update_weight(FLOOD, Weight::whole(5).unwrap());
+        assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(THIRD));
+    }
+
+    #[test]
+    fn ties_go_to_the_lowest_id_in_any_order() {
+        for order in [[FLOOD, THIRD], [THIRD, FLOOD]] {
+            let mut queue = admission(100);
+            for tenant in order {
+                fill(&mut queue, tenant, 40);
+            }
+            assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(FLOOD));
+        }
+    }
+
+    #[test]
+    fn a_reserved_waiter_is_never_pushed_out() {
+        let mut queue = admission(10);
+        fill(&mut queue, FLOOD, 8);
+        for _ in 0..8 {
+            queue.reserve(FLOOD);
+        }
+        let admission = queue.decide(QUIET, Weight::ONE);
+        assert_eq!(
+            (admission.push_out, admission.decision.accept),
+            (None, true),
+            "room up to the last place"
+        );
+        fill(&mut queue, THIRD, 2);
+        assert!(!queue.decide(QUIET, Weight::ONE).decision.accept, "THIRD is not above its share of 2.67");
+        queue.leave(FLOOD, Waiter::Reserved);
+        assert!(queue.decide(QUIET, Weight::ONE).decision.accept);
+    }
+
+    #[test]
+    fn with_more_tenants_than_places_each_holds_one_and_the_rest_are_turned_away() {
+        let mut queue = admission(10);
+        let taken = (0..50).filter(|&tenant| offer(&mut queue, TenantId(tenant)) != Offer::Rejected).count();
+        assert_eq!((taken, queue.waiting()), (10, 10));
+        // Holding two is above the share of at least one: a flood still makes room.
+        queue.leave(TenantId(9), Waiter::Queued);
+        queue.join(TenantId(0), Weight::ONE);
+        assert_eq!(offer(&mut queue, TenantId(42)), Offer::Took { pushed_out: Some(TenantId(0)) });
+    }
+
+    #[test]
+    fn below_its_share_a_tenant_skips_the_warning_delay() {
+        let mut queue = admission(100);
+        fill(&mut queue, FLOOD, 70);
+        let (flood, quiet) =
+            (queue.decide(FLOOD, Weight::ONE).decision, queue.decide(QUIET, Weight::ONE).decision);
+        assert_eq!((flood.state, quiet.state), (BackpressureState::Warning, BackpressureState::Warning));
+        assert_eq!(flood.delay, Duration::ZERO, "alone, its share is all of the 80 places");
+        assert_eq!(quiet.delay, Duration::ZERO);
+        queue.join(QUIET, Weight::ONE);
+        assert!(queue.decide(FLOOD, Weight::ONE).decision.delay > Duration::from_millis(60));
+        assert_eq!(queue.decide(QUIET, Weight::ONE).decision.delay, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lone_tenant_is_turned_away_at_the_overload_threshold() {
+        let mut queue = admission(100);
+        let taken = (0..200).filter(|_| offer(&mut queue, FLOOD) != Offer::Rejected).count();
+        assert_eq!(taken, 80);
+    }
+
+    #[test]
+    fn who_leaves_twice_is_counted_once() {
+        let mut queue = admission(100);
+        fill(&mut queue, FLOOD, 1);
+        fill(&mut queue, THIRD, 3);
+        queue.leave(FLOOD, Waiter::Reserved);
+        assert_eq!(queue.waiting(), 4);
+        queue.leave(FLOOD, Waiter::Queued);
+        queue.leave(FLOOD, Waiter::Queued);
+        queue.leave(TenantId(77), Waiter::Queued);
+        queue.reserve(FLOOD);
+        assert_eq!((queue.waiting(), queue.waiting_of(FLOOD), queue.waiting_of(THIRD)), (3, 0, 3));
+        assert!((queue.weight_share(THIRD, Weight::ONE) - 1.0).abs() < 1e-12);
+        assert!((queue.weight_share(FLOOD, Weight::ONE) - 0.5).abs() < 1e-12);
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Offer {
+        Took { pushed_out: Option<TenantId> },
+        Rejected,
+    }
+
+    /// Offers one request and does what the admission says.
+    fn offer(queue: &mut FairAdmission, tenant: TenantId) -> Offer {
+        let admission = queue.decide(tenant, Weight::ONE);
+        if !admission.decision.accept {
+            return Offer::Rejected;
+        }
+        if let Some(victim) = admission.push_out {
+            queue.leave(victim, Waiter::Queued);
+        }
+        queue.join(tenant, Weight::ONE);
+        Offer::Took { pushed_out: admission.push_out }
+    }
+
+    fn fill(queue: &mut FairAdmission, tenant: TenantId, places: usize) {
+        for _ in 0..places {
+            queue.join(tenant, Weight::ONE);
+        }
+    }
+
+    fn admission(max_queue_size: usize) -> FairAdmission {
+        let config = BackpressureConfig { max_queue_size, ..BackpressureConfig::default() };
+        FairAdmission::new(BackpressureController::new(config).unwrap())
+    }
+}

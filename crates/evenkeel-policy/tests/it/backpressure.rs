@@ -1,0 +1,142 @@
+//! The bounds of admission.
+
+use evenkeel_policy::backpressure::{
+    BackpressureConfig, BackpressureController, BackpressureState, FairAdmission, Waiter,
+};
+use evenkeel_policy::id::TenantId;
+use evenkeel_policy::time::Duration;
+use evenkeel_policy::weight::Weight;
+use proptest::prelude::*;
+
+fn config() -> impl Strategy<Value = BackpressureConfig> {
+    (1..=1000_usize, 0.0..0.99, 0.001..1.0, 0..1_000_u64).prop_map(
+        |(max_queue_size, warning, above, millis)| {
+            let overload_threshold = warning + (1.0 - warning) * above;
+            BackpressureConfig {
+                max_queue_size,
+                warning_threshold: warning,
+                overload_threshold,
+                max_delay: Duration::from_millis(millis),
+            }
+        },
+    )
+}
+
+/// One thing that happens to a queue; the number picks a tenant, or a waiter of one.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrive(u32),
+    Serve(u32),
+    Reserve(u32),
+    Give(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..30_u32).prop_map(Step::Arrive),
+        1 => Just(Step::Arrive(0)),
+        1 => (0..30_u32).prop_map(Step::Serve),
+        1 => (0..30_u32).prop_map(Step::Reserve),
+        1 => (0..30_u32).prop_map(Step::Give),
+    ]
+}
+
+/// What each tenant holds, kept beside the real thing.
+#[derive(Clone, Copy, Default)]
+struct Model {
+    queued: usize,
+    reserved: usize,
+}
+
+fn share(config: &BackpressureConfig, weights: &[Weight], held: &[Model], arrival: usize, of: usize) -> f64 {
+    let present = |tenant: &usize| held[*tenant].queued + held[*tenant].reserved > 0 || *tenant == arrival;
+    let sum: f64 = (0..held.len()).filter(present).map(|tenant| weights[tenant].as_f64()).sum();
+    let places = config.overload_threshold * config.max_queue_size as f64;
+    (places * weights[of].as_f64() / sum).max(1.0)
+}
+
+proptest! {
+    #[test]
+    fn the_load_alone_decides_and_the_delay_stays_in_its_band(config in config(), waiting in 0..2_000_usize) {
+        let decision = BackpressureController::new(config).unwrap().decide(waiting);
+        let load = waiting as f64 / config.max_queue_size as f64;
+        let state = match load {
+            load if load < config.warning_threshold => BackpressureState::Normal,
+            load if load < config.overload_threshold => BackpressureState::Warning,
+            _ => BackpressureState::Overloaded,
+        };
+        prop_assert_eq!(decision.state, state);
+        prop_assert_eq!(decision.accept, state != BackpressureState::Overloaded);
+        prop_assert!(decision.delay <= config.max_delay);
+        prop_assert!(decision.delay.is_zero() || state == BackpressureState::Warning);
+        prop_assert_eq!(decision.load_ratio.to_bits(), load.to_bits());
+    }
+
+    #[test]
+    fn more_load_never_means_less_delay(config in config(), waiting in 0..1_000_usize) {
+        let controller = BackpressureController::new(config).unwrap();
+        let (less, more) = (controller.decide(waiting), controller.decide(waiting + 1));
+        prop_assert!(less.delay <= more.delay || more.state == BackpressureState::Overloaded);
+        prop_assert!(less.accept || !more.accept);
+    }
+
+    #[test]
+    fn only_who_is_above_its_share_makes_room_and_the_places_suffice(
+        places in 1..60_usize,
+        weights in prop::collection::vec((0.01..10.0).prop_map(|weight| Weight::new(weight).unwrap()), 30),
+        steps in prop::collection::vec(step(), 1..400),
+    ) {
+        let config = BackpressureConfig { max_queue_size: places, ..BackpressureConfig::default() };
+        let mut queue = FairAdmission::new(BackpressureController::new(config).unwrap());
+        let mut held = vec![Model::default(); 30];
+        for step in steps {
+            match step {
+                Step::Arrive(id) => {
+                    let (tenant, at) = (TenantId(id), id as usize);
+                    let admission = queue.decide(tenant, weights[at]);
+                    let overloaded = admission.decision.state == BackpressureState::Overloaded;
+                    let holds = (held[at].queued + held[at].reserved) as f64;
+                    let below = holds < share(&config, &weights, &held, at, at);
+                    let above = |other: usize| {
+                        let holds = (held[other].queued + held[other].reserved) as f64;
+                        held[other].queued > 0 && share(&config, &weights, &held, at, other) < holds
+                    };
+                    if let Some(victim) = admission.push_out {
+                        prop_assert!(overloaded && below && above(victim.index()));
+                        held[victim.index()].queued -= 1;
+                        queue.leave(victim, Waiter::Queued);
+                    } else if overloaded && below {
+                        prop_assert!(!(0..30).any(above), "somebody above the share could have made room");
+                        prop_assert_eq!(admission.decision.accept, queue.waiting() < places);
+                    } else {
+                        prop_assert_eq!(admission.decision.accept, !overloaded);
+                    }
+                    if below {
+                        prop_assert!(admission.decision.delay.is_zero());
+                    }
+                    if admission.decision.accept {
+                        held[at].queued += 1;
+                        queue.join(tenant, weights[at]);
+                    }
+                }
+                Step::Reserve(id) if held[id as usize].queued > 0 => {
+                    held[id as usize].queued -= 1;
+                    held[id as usize].reserved += 1;
+                    queue.reserve(TenantId(id));
+                }
+                Step::Serve(id) if held[id as usize].reserved > 0 => {
+                    held[id as usize].reserved -= 1;
+                    queue.leave(TenantId(id), Waiter::Reserved);
+                }
+                Step::Give(id) if held[id as usize].queued > 0 => {
+                    held[id as usize].queued -= 1;
+                    queue.leave(TenantId(id), Waiter::Queued);
+                }
+                Step::Reserve(_) | Step::Serve(_) | Step::Give(_) => {}
+            }
+            let total: usize = held.iter().map(|tenant| tenant.queued + tenant.reserved).sum();
+            prop_assert_eq!(queue.waiting(), total);
+            prop_assert!(total <= places);
+        }
+    }
+}
