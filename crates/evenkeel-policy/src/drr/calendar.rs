@@ -17,6 +17,8 @@ const MASK: u64 = SPAN as u64 - 1;
 pub(super) struct Calendar {
     levels: Vec<Level>,
     len: u32,
+    /// Where the keys of one round are put in order; empty in between, kept for its memory.
+    pub(super) scratch: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]

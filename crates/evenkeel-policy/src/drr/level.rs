@@ -5,13 +5,16 @@
 //! ring; one whose last grant is a round or more old goes first. Nobody gains by going idle, and nothing
 //! needs to be kept in the ring to know it.
 //!
-//! The ring holds, from its head: the key in service, then keys this round has not granted yet, then keys
-//! it has. So the round is over when the head was granted in it and has nothing left.
+//! A round visits the keys of the ring and those the calendar gives back in one order, by label, that never
+//! changes while a key has work. (Putting a debtor at the end of the round in which it comes back would let another
+//! be visited twice more between two of its visits, and cost the bound a quantum.) In the ring, keys this round has
+//! granted follow those it has not; so the round is over when the cursor meets a key that was granted and has
+//! nothing left.
 
 use alloc::boxed::Box;
 
 use super::calendar::Calendar;
-use super::ring::Ring;
+use super::ring::{Cycle, Ring};
 use super::slot::{Place, Slots};
 use super::{NewKey, Standing};
 use crate::cost::Cost;
@@ -26,10 +29,14 @@ pub(super) struct Level {
     new_key: NewKey,
     quantum: i64,
     round: u64,
+    /// Keys that go before the round, one message each in turn.
     fast: Ring,
-    ring: Ring,
+    ring: Cycle,
+    /// Keys the calendar gave back for this round, by label.
+    due: Ring,
     /// Made when a key is first in debt beyond a grant.
     calendar: Option<Box<Calendar>>,
+    labels: u64,
     active: u32,
     parked: u32,
 }
@@ -42,8 +49,10 @@ impl Level {
             // Fresh accounts say 0: under `First` they have a grant coming.
             round: 1,
             fast: Ring::EMPTY,
-            ring: Ring::EMPTY,
+            ring: Cycle::EMPTY,
+            due: Ring::EMPTY,
             calendar: None,
+            labels: 0,
             active: 0,
             parked: 0,
         }
@@ -69,7 +78,12 @@ impl Level {
         if let Some(key) = self.fast.head() {
             return Some(key);
         }
-        self.ring.head().filter(|&key| self.may_serve(slots, key))
+        let in_ring = self.ring.cursor().filter(|&key| self.may_serve(slots, key));
+        match (in_ring, self.due.head()) {
+            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
+            (Some(ring), _) => Some(ring),
+            (None, due) => due,
+        }
     }
 
     pub(super) fn add(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
@@ -87,7 +101,7 @@ impl Level {
         match slots[key].place {
             Place::Idle => return,
             Place::Parked => self.parked -= 1,
-            Place::Fast | Place::Ring | Place::Calendar => {
+            Place::Fast | Place::Ring | Place::Calendar | Place::Due => {
                 self.unlink(slots, key);
                 self.active -= 1;
             }
@@ -131,9 +145,14 @@ impl Level {
         let (deficit, place) = (slot.deficit, slot.place);
         match place {
             Place::Fast if deficit > 0 => self.fast.turn(slots),
-            Place::Ring if deficit > 0 => {}
+            Place::Ring | Place::Due if deficit > 0 => {}
             // The common end of a turn: the key stays linked, only the ring moves on.
             Place::Ring if deficit > -self.grant(slots, key) => self.ring.turn(slots),
+            Place::Due if deficit > -self.grant(slots, key) => {
+                self.due.remove(slots, key);
+                self.ring.insert_at_cursor(slots, key);
+                slots[key].place = Place::Ring;
+            }
             _ => {
                 self.unlink(slots, key);
                 self.settle_in(slots, key);
@@ -154,7 +173,7 @@ impl Level {
         match place {
             Place::Idle => slot.deficit = slot.deficit.min(0),
             Place::Parked => {}
-            Place::Fast | Place::Ring | Place::Calendar => self.replace(slots, key, latest),
+            Place::Fast | Place::Ring | Place::Calendar | Place::Due => self.replace(slots, key, latest),
         }
     }
 
@@ -167,7 +186,7 @@ impl Level {
             }
             // The rounds it waited counted at the weight it had.
             Place::Calendar => self.accrue(slots, key),
-            Place::Fast | Place::Ring => {}
+            Place::Fast | Place::Ring | Place::Due => {}
         }
         let latest = self.latest_start(slots, key);
         slots[key].weight = weight;
@@ -176,8 +195,7 @@ impl Level {
 
     /// Opens the next round in which somebody can be served.
     pub(super) fn start_new_round(&mut self, slots: &mut Slots) {
-        self.round += 1;
-        self.open_due(slots);
+        self.open_round(slots, self.round + 1);
         self.skip_empty_rounds(slots);
     }
 
@@ -187,7 +205,7 @@ impl Level {
         match slot.place {
             Place::Idle | Place::Parked => self.aged(slots, key).0,
             Place::Calendar => self.accrued(slots, key),
-            Place::Fast | Place::Ring => match self.new_key {
+            Place::Fast | Place::Ring | Place::Due => match self.new_key {
                 NewKey::First => slot.deficit,
                 NewKey::NextRound => self.accrued(slots, key),
             },
@@ -200,9 +218,9 @@ impl Level {
             Place::Idle => Standing::Idle,
             Place::Parked => Standing::Parked,
             Place::Calendar => Standing::InDebt { rounds: self.positive_from(slots, key) - self.round },
-            Place::Fast | Place::Ring if self.next(slots) == Some(key) => Standing::InTurn,
+            Place::Fast | Place::Ring | Place::Due if self.next(slots) == Some(key) => Standing::InTurn,
             Place::Fast => Standing::GoesFirst,
-            Place::Ring => Standing::InRing,
+            Place::Ring | Place::Due => Standing::InRing,
         }
     }
 
@@ -288,20 +306,28 @@ impl Level {
         if deficit > 0 {
             self.fast.push_back(slots, key);
             slots[key].place = Place::Fast;
-        } else if deficit > -self.grant(slots, key) {
-            self.ring.push_back(slots, key);
-            slots[key].place = Place::Ring;
-        } else {
+            return;
+        }
+        let in_debt = deficit <= -self.grant(slots, key);
+        if !in_debt || !matches!(slots[key].place, Place::Ring | Place::Due) {
+            // Only a debtor out of the round keeps its place; everybody else comes last.
+            self.labels += 1;
+            slots[key].label = self.labels;
+        }
+        if in_debt {
             let due = self.positive_from(slots, key);
             self.calendar.get_or_insert_default().insert(slots, key, due, self.round);
             slots[key].place = Place::Calendar;
+        } else {
+            self.ring.push_back(slots, key);
+            slots[key].place = Place::Ring;
         }
     }
 
     /// The last round by which a key must have something to spend, to stand where it stands.
     fn latest_start(&self, slots: &Slots, key: u32) -> u64 {
         match slots[key].place {
-            Place::Fast => self.round,
+            Place::Fast | Place::Due => self.round,
             Place::Ring if self.may_serve(slots, key) => self.round,
             Place::Ring => self.round + 1,
             // Stands by its due round, so any change moves it.
@@ -324,6 +350,7 @@ impl Level {
             Place::Idle | Place::Parked => {}
             Place::Fast => self.fast.remove(slots, key),
             Place::Ring => self.ring.remove(slots, key),
+            Place::Due => self.due.remove(slots, key),
             Place::Calendar => {
                 if let Some(calendar) = &mut self.calendar {
                     calendar.remove(slots, key);
@@ -334,51 +361,58 @@ impl Level {
 
     /// Under `First`, opens the next round as soon as this one has nobody left to serve.
     fn advance(&mut self, slots: &mut Slots) {
-        if self.new_key == NewKey::NextRound || !self.fast.is_empty() {
+        if self.new_key == NewKey::NextRound || !self.fast.is_empty() || !self.due.is_empty() {
             return;
         }
-        match self.ring.head() {
-            Some(head) if self.may_serve(slots, head) => {}
-            Some(_) => {
-                self.round += 1;
-                self.open_due(slots);
-            }
+        match self.ring.cursor() {
+            Some(key) if self.may_serve(slots, key) => {}
+            Some(_) => self.open_round(slots, self.round + 1),
             None => self.skip_empty_rounds(slots),
         }
     }
 
     /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
     fn skip_empty_rounds(&mut self, slots: &mut Slots) {
-        while self.ring.is_empty() && self.fast.is_empty() {
+        while self.ring.is_empty() && self.fast.is_empty() && self.due.is_empty() {
             let Some(event) = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round))
             else {
                 return;
             };
-            self.round = event;
-            self.open_due(slots);
+            self.open_round(slots, event);
         }
     }
 
-    /// Brings the keys whose debt this round pays off back to the ring.
-    fn open_due(&mut self, slots: &mut Slots) {
-        loop {
-            let Some(calendar) = self.calendar.as_mut().filter(|calendar| !calendar.is_empty()) else {
-                return;
-            };
-            let Some(key) = calendar.pop_opened(slots, self.round) else { return };
+    /// Starts a round at its first key, with the keys whose debt it pays off.
+    fn open_round(&mut self, slots: &mut Slots, round: u64) {
+        self.round = round;
+        self.ring.restart();
+        let Some(mut calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) else { return };
+        let mut keys = core::mem::take(&mut calendar.scratch);
+        while let Some(key) = calendar.pop_opened(slots, round) {
             let due = self.positive_from(slots, key);
-            if due <= self.round {
-                self.ring.push_back(slots, key);
-                slots[key].place = Place::Ring;
-            } else if let Some(calendar) = &mut self.calendar {
-                calendar.insert(slots, key, due, self.round);
+            if due <= round {
+                keys.push(key);
+            } else {
+                calendar.insert(slots, key, due, round);
             }
         }
+        // Left over from a round that was cut short.
+        while let Some(key) = self.due.head() {
+            self.due.remove(slots, key);
+            keys.push(key);
+        }
+        keys.sort_unstable_by_key(|&key| slots[key].label);
+        for key in keys.drain(..) {
+            self.due.push_back(slots, key);
+            slots[key].place = Place::Due;
+        }
+        calendar.scratch = keys;
+        self.calendar = Some(calendar);
     }
 }
 
 fn is_active(place: Place) -> bool {
-    matches!(place, Place::Fast | Place::Ring | Place::Calendar)
+    matches!(place, Place::Fast | Place::Ring | Place::Calendar | Place::Due)
 }
 
 /// Turns an amount into thousandths of a unit.

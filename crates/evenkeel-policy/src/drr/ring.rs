@@ -1,10 +1,10 @@
-//! A ring of keys, linked through the slots themselves.
+//! Lists of keys, linked through the slots themselves.
 //!
-//! Bound: every operation is O(1) and allocates nothing; turning the ring writes one word.
+//! Bound: every operation is O(1) and allocates nothing; turning a ring writes one word.
 
 use super::slot::{NIL, Slots};
 
-/// A circular list of slots; `head` is the next in turn, the one before it the last.
+/// A circular list of slots; the one before the head is the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     head: u32,
@@ -26,14 +26,9 @@ impl Ring {
             slots[key].prev = key;
             slots[key].next = key;
             self.head = key;
-            return;
+        } else {
+            link_before(slots, key, self.head);
         }
-        let head = self.head;
-        let tail = slots[head].prev;
-        slots[key].prev = tail;
-        slots[key].next = head;
-        slots[tail].next = key;
-        slots[head].prev = key;
     }
 
     /// Takes out a key that is in this ring; if it was the head, the one after it is now.
@@ -56,4 +51,76 @@ impl Ring {
             self.head = slots[self.head].next;
         }
     }
+}
+
+/// The keys of a round in the order they are visited, which stays the same from round to round.
+///
+/// Keys are sorted by their label: whoever joins gets a higher one, and who comes back from the calendar keeps the
+/// place it had.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cycle {
+    /// Its head is the first key of a round.
+    order: Ring,
+    /// The key being visited; past the last it is the first again.
+    cursor: u32,
+}
+
+impl Cycle {
+    pub(super) const EMPTY: Self = Self { order: Ring::EMPTY, cursor: NIL };
+
+    pub(super) fn cursor(self) -> Option<u32> {
+        if self.cursor == NIL { None } else { Some(self.cursor) }
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Adds a key with a label above all others.
+    pub(super) fn push_back(&mut self, slots: &mut Slots, key: u32) {
+        if self.is_empty() {
+            self.cursor = key;
+        }
+        self.order.push_back(slots, key);
+    }
+
+    /// Adds a key that was just visited, with a label between the keys around the cursor.
+    pub(super) fn insert_at_cursor(&mut self, slots: &mut Slots, key: u32) {
+        let Some(first) = self.order.head() else {
+            self.push_back(slots, key);
+            return;
+        };
+        link_before(slots, key, self.cursor);
+        if slots[key].label < slots[first].label {
+            self.order.head = key;
+        }
+    }
+
+    pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
+        if self.cursor == key {
+            let next = slots[key].next;
+            self.cursor = if next == key { NIL } else { next };
+        }
+        self.order.remove(slots, key);
+    }
+
+    /// Goes on to the next key.
+    pub(super) fn turn(&mut self, slots: &Slots) {
+        if self.cursor != NIL {
+            self.cursor = slots[self.cursor].next;
+        }
+    }
+
+    /// Goes back to the first key.
+    pub(super) fn restart(&mut self) {
+        self.cursor = self.order.head;
+    }
+}
+
+fn link_before(slots: &mut Slots, key: u32, next: u32) {
+    let prev = slots[next].prev;
+    slots[key].prev = prev;
+    slots[key].next = next;
+    slots[prev].next = key;
+    slots[next].prev = key;
 }

@@ -1,4 +1,4 @@
-//! What a scheduler remembers of one key: 32 bytes, two to a cache line.
+//! What a scheduler remembers of one key: 40 bytes.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
@@ -21,6 +21,8 @@ pub(super) enum Place {
     Ring,
     /// In debt beyond its next grant; in the calendar.
     Calendar,
+    /// Back from the calendar for this round, and not visited yet.
+    Due,
 }
 
 /// One key's account. Amounts are thousandths of a unit, so that a weight of 0.01 still grants exactly.
@@ -30,6 +32,8 @@ pub(super) struct Slot {
     pub(super) deficit: i64,
     /// The last round whose grant is in `deficit`.
     pub(super) granted: u64,
+    /// Its place in the order of a round.
+    pub(super) label: u64,
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) weight: Weight,
@@ -42,6 +46,7 @@ impl Slot {
     const NEW: Self = Self {
         deficit: 0,
         granted: 0,
+        label: 0,
         prev: NIL,
         next: NIL,
         weight: Weight::ONE,
@@ -91,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_costs_half_a_cache_line() {
-        assert_eq!(size_of::<Slot>(), 32);
+    fn a_key_costs_forty_bytes() {
+        assert_eq!(size_of::<Slot>(), 40);
     }
 }

@@ -175,7 +175,7 @@ fn the_literal_quantum_makes_a_quiet_key_wait_a_hundred_thousand_messages() {
             None => literal.start_new_round(),
         }
     }
-    assert_eq!(waited, 99_999, "the rest of the round it came in");
+    assert_eq!(waited, 199_999, "the rest of the round it came in, and the next up to its turn");
 }
 
 /// Where only a key that empties while going first is remembered, serving it from the ring forgets it, and the
@@ -351,7 +351,8 @@ fn a_new_weight_reaches_a_debtor() {
     assert!(matches!(drr.standing(BOB), Standing::InDebt { rounds: 90.. }));
     drr.update_weight(BOB, Weight::ONE);
     assert_eq!(drr.standing(BOB), Standing::InRing);
-    assert_eq!(count(&serve(&mut drr, 20)), [10, 10, 0]);
+    assert_eq!(drr.next_key(), Some(ALICE), "in this round BOB had its grant");
+    assert_eq!(count(&serve(&mut drr, 21)), [11, 10, 0]);
 }
 
 #[test]
