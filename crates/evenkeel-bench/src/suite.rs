@@ -1,0 +1,52 @@
+//! What is measured, beside what.
+
+mod backpressure;
+mod delivery;
+mod order;
+mod pick;
+
+use crate::measure::Contender;
+
+/// Contenders that do the same job; the first is the baseline.
+pub struct Group {
+    /// Its name, which filters look at.
+    pub name: String,
+    /// Sets the contenders up.
+    pub contenders: Box<dyn FnOnce() -> Vec<Contender>>,
+}
+
+impl Group {
+    fn new(name: impl Into<String>, contenders: impl FnOnce() -> Vec<Contender> + 'static) -> Self {
+        Self { name: name.into(), contenders: Box::new(contenders) }
+    }
+}
+
+/// How many keys a scheduler is measured with.
+const KEYS: [u32; 6] = [1, 10, 100, 1_000, 100_000, 1_000_000];
+
+/// The most keys whose accounts stay in the fastest caches.
+const HOT_KEYS_MAX: u32 = 1_000;
+
+/// Lists everything there is to measure, in the order of the walk.
+pub fn groups() -> Vec<Group> {
+    let mut groups = backpressure::groups();
+    groups.extend(pick::groups());
+    groups.extend(delivery::groups());
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_need_no_escape() {
+        let mut names: Vec<_> = groups().into_iter().map(|group| group.name).collect();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-/".contains(c);
+        assert!(names.iter().all(|name| name.chars().all(plain)), "{names:?}");
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

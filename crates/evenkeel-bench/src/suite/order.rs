@@ -1,0 +1,48 @@
+//! The order in which memory is walked.
+
+/// Which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// One after the other: the processor guesses what comes next.
+    Sequential,
+    /// The same every time, but without a pattern.
+    Shuffled,
+}
+
+impl Order {
+    /// Lists `0..count` in this order.
+    pub(super) fn indices(self, count: u32) -> Vec<u32> {
+        let mut indices: Vec<u32> = (0..count).collect();
+        if self == Self::Shuffled {
+            let mut state = 0x5EED;
+            for at in (1..indices.len()).rev() {
+                indices.swap(at, (next(&mut state) % (at as u64 + 1)) as usize);
+            }
+        }
+        indices
+    }
+}
+
+/// SplitMix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shuffled_is_everything_once_in_another_order() {
+        let mut shuffled = Order::Shuffled.indices(1_000);
+        assert_eq!(shuffled, Order::Shuffled.indices(1_000));
+        let in_a_row = shuffled.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+        assert!(in_a_row < 10, "{in_a_row}");
+        shuffled.sort_unstable();
+        assert_eq!(shuffled, Order::Sequential.indices(1_000));
+    }
+}
