@@ -20,7 +20,6 @@ const TOOLS: &[&str] = &["evenkeel-sim", "evenkeel-bench", "xtask"];
 /// Arrows within a row, (from, to); each is a decision with a page in `docs/design/`.
 const SIDEWAYS: &[(&str, &str)] = &[];
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Layer(usize),
     Tool,
