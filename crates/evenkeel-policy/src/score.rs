@@ -95,6 +95,7 @@ impl Picker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Cost;
 
     #[test]
     fn a_picker_is_not_made_of_bad_settings() {
@@ -108,7 +109,7 @@ mod tests {
     fn a_warm_picker_allocates_nothing() {
         for chooser in [Chooser::Score(ScoreConfig::default()), Chooser::HotCold(HotColdConfig::default())] {
             let mut picker = Picker::new(chooser).unwrap();
-            let candidates = pool(100);
+            let candidates: Vec<_> = (0..100).map(|node| candidate(node, worked_node())).collect();
             assert!(picker.pick(&candidates, Request::Infer, 0.5).is_some());
             let warm = picker.scratch.capacity();
             assert!(warm >= 100, "{chooser:?} does not use the scratch this test watches");
@@ -126,14 +127,35 @@ mod tests {
         }
     }
 
-    fn pool(count: u32) -> Vec<Candidate> {
-        let stats = NodeStats {
-            max_http_sessions: 8,
+    /// The node of the worked examples; its sub-scores are in `limits`.
+    pub(super) fn worked_node() -> NodeStats {
+        NodeStats {
+            running_http_session: 30,
+            running_sql: 20,
+            running_tx: 5,
+            max_http_sessions: 120,
+            max_open_conns: 100,
+            max_transaction_conns: 50,
+            open_conns: 30,
+            idle_conns: 10,
+            wait_conn_count: 1,
+            // √2001 − 1, so that log1p of it is half of log1p(2000).
+            p95_latency_ms: 43.732_538_492_690_08,
             latency_samples: 20,
-            p95_latency_ms: 10.0,
+            error_rate_1m: 0.01,
+            timeouts_1m: 5,
+            uptime_sec: 150,
             status: Status::Serving,
-            ..NodeStats::default()
-        };
-        (0..count).map(|id| Candidate { node: NodeId(id), weight: Weight::ONE, stats }).collect()
+            in_flight: Cost(20),
+            latency_estimate_ms: 40.0,
+        }
+    }
+
+    pub(super) fn candidate(node: u32, stats: NodeStats) -> Candidate {
+        Candidate { node: NodeId(node), weight: Weight::ONE, stats }
+    }
+
+    pub(super) fn close(one: f64, other: f64) -> bool {
+        (one - other).abs() < 1e-9
     }
 }

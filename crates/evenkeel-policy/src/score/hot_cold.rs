@@ -86,3 +86,105 @@ fn first<'a>(
 ) -> &'a Candidate {
     if order(other, one).is_lt() { other } else { one }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Cost;
+    use crate::id::NodeId;
+    use crate::score::tests::{candidate, worked_node};
+    use crate::score::{Chooser, NodeStats, Picker};
+    use crate::weight::Weight;
+
+    #[test]
+    fn the_quickest_node_is_passed_over_while_it_is_hot() {
+        let nodes = [node(0, 90, 5.0), node(1, 10, 41.0), node(2, 20, 60.0)];
+        assert_eq!(choose_one(&nodes), cold(1, 41.0, 2));
+    }
+
+    #[test]
+    fn of_two_nodes_the_fuller_one_is_hot() {
+        assert_eq!(choose_one(&[node(0, 2, 5.0), node(1, 1, 500.0)]), cold(1, 500.0, 1));
+        assert_eq!(choose_one(&[node(0, 1, 5.0), node(1, 1, 500.0)]), cold(0, 5.0, 2));
+        assert_eq!(choose_one(&[node(3, 1, 5.0)]), cold(3, 5.0, 1));
+    }
+
+    #[test]
+    fn the_quantile_decides_how_many_are_hot() {
+        // The fuller, the quicker: the fullest cold node wins.
+        let nodes: Vec<_> = (0..11).map(|id| node(id, u64::from(id), 100.0 - f64::from(id))).collect();
+        for (hot_quantile, fullest_cold) in [(0.6, 6), (0.7, 7), (0.84, 8)] {
+            let config = HotColdConfig { hot_quantile, ..HotColdConfig::default() };
+            let choice = choose(&config, &nodes, Request::Infer, &mut Vec::new()).unwrap();
+            assert_eq!(choice.node, NodeId(fullest_cold), "at {hot_quantile}");
+        }
+    }
+
+    #[test]
+    fn when_all_usable_nodes_are_hot_the_one_with_the_least_in_flight_wins() {
+        let mut nodes: Vec<_> = (10..30).map(full).collect();
+        nodes.extend([node(2, 9, 1.0), node(3, 7, 99.0)]);
+        assert_eq!(choose_one(&nodes), Choice { node: NodeId(3), because: all_hot(7, 2) });
+    }
+
+    #[test]
+    fn equally_quick_nodes_stand_in_order_of_load_then_of_their_ids() {
+        let tied = [node(4, 3, 5.0), node(2, 3, 5.0), node(9, 1, 5.0), node(1, 8, 5.0)];
+        assert_eq!(choose_one(&tied), cold(9, 5.0, 3));
+        let tied = [node(4, 3, 5.0), node(2, 3, 5.0), node(9, 3, 5.0)];
+        assert_eq!(choose_one(&tied), cold(2, 5.0, 3));
+    }
+
+    #[test]
+    fn equally_loaded_hot_nodes_stand_in_order_of_latency_then_of_their_ids() {
+        let mut nodes: Vec<_> = (10..30).map(full).collect();
+        nodes.extend([node(4, 3, 5.0), node(2, 3, 4.0), node(1, 3, 4.0)]);
+        assert_eq!(choose_one(&nodes), Choice { node: NodeId(1), because: all_hot(3, 3) });
+    }
+
+    #[test]
+    fn a_heavier_node_carries_more_before_it_is_hot() {
+        let mut nodes = [node(0, 30, 5.0), node(1, 20, 9.0)];
+        assert_eq!(choose_one(&nodes).node, NodeId(1));
+        nodes[0].weight = Weight::whole(2).unwrap();
+        assert_eq!(choose_one(&nodes).node, NodeId(0));
+    }
+
+    #[test]
+    fn an_estimate_that_is_no_number_never_wins() {
+        for bad in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            assert_eq!(choose_one(&[node(0, 1, bad), node(1, 1, 900.0)]).node, NodeId(1));
+            assert_eq!(choose_one(&[node(0, 1, bad)]), cold(0, f64::INFINITY, 1));
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_serve_says_nothing_about_the_pool() {
+        let mut draining = node(2, 0, 1.0);
+        draining.stats.status = Status::Draining;
+        let nodes = [node(0, 5, 10.0), node(1, 5, 20.0), draining, draining, draining];
+        assert_eq!(choose_one(&nodes), cold(0, 10.0, 2));
+    }
+
+    fn choose_one(nodes: &[Candidate]) -> Choice {
+        let mut picker = Picker::new(Chooser::HotCold(HotColdConfig::default())).unwrap();
+        picker.pick(nodes, Request::Infer, 0.5).unwrap()
+    }
+
+    fn node(id: u32, in_flight: u64, latency_estimate_ms: f64) -> Candidate {
+        candidate(id, NodeStats { in_flight: Cost(in_flight), latency_estimate_ms, ..worked_node() })
+    }
+
+    /// A serving node without a free slot and with little in flight: short requests.
+    fn full(id: u32) -> Candidate {
+        candidate(id, NodeStats { in_flight: Cost(1), running_http_session: 120, ..worked_node() })
+    }
+
+    fn cold(node: u32, latency_estimate_ms: f64, cold: usize) -> Choice {
+        Choice { node: NodeId(node), because: Because::Cold { latency_estimate_ms, cold } }
+    }
+
+    fn all_hot(in_flight: u64, hot: usize) -> Because {
+        Because::AllHot { in_flight: Cost(in_flight), hot }
+    }
+}
