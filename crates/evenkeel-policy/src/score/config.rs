@@ -64,8 +64,9 @@ pub struct ScoreConfig {
     pub top_k: usize,
     /// The power of the score in the draw, 1..=16.
     ///
-    /// Scores lie close together: at 1, drawing by plain score, the best node is hardly preferred.
-    pub power: f64,
+    /// Scores lie close together: at 1, drawing by plain score, the best node is hardly preferred. It is a
+    /// whole number because a general power took half of a pick among three nodes.
+    pub power: u32,
     /// How steeply a latency above the median loses score, 1.5..=3.
     pub relative_k: f64,
     /// The samples every open node must have before latencies are compared with their median,
@@ -76,7 +77,7 @@ pub struct ScoreConfig {
 impl ScoreConfig {
     pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
         within("top_k", self.top_k as f64, 1.0, TOP_K_MAX as f64)?;
-        within("power", self.power, 1.0, 16.0)?;
+        within("power", f64::from(self.power), 1.0, 16.0)?;
         within("relative_k", self.relative_k, 1.5, 3.0)?;
         within("relative_samples_min", f64::from(self.relative_samples_min), 1.0, 1_000_000.0)
     }
@@ -84,7 +85,7 @@ impl ScoreConfig {
 
 impl Default for ScoreConfig {
     fn default() -> Self {
-        Self { limits: Limits::default(), top_k: 3, power: 4.0, relative_k: 2.0, relative_samples_min: 20 }
+        Self { limits: Limits::default(), top_k: 3, power: 4, relative_k: 2.0, relative_samples_min: 20 }
     }
 }
 
@@ -156,8 +157,8 @@ mod tests {
         );
         assert_eq!(limits.check(), Ok(()));
         let score = ScoreConfig::default();
-        assert_eq!((score.top_k, score.relative_samples_min), (3, 20));
-        assert_eq!([score.power, score.relative_k].map(|number| number.to_string()), ["4", "2"]);
+        assert_eq!((score.top_k, score.power, score.relative_samples_min), (3, 4, 20));
+        assert_eq!(score.relative_k.to_string(), "2");
         assert_eq!(score.check(), Ok(()));
         assert_eq!(HotColdConfig::default().check(), Ok(()));
     }
@@ -176,7 +177,7 @@ mod tests {
             LimitsConfig { tx_free_min: 1.5, ..limits }.check(),
             LimitsConfig { tx_wait_max: 0, ..limits }.check(),
             ScoreConfig { top_k: 17, ..score }.check(),
-            ScoreConfig { power: 0.5, ..score }.check(),
+            ScoreConfig { power: 17, ..score }.check(),
             ScoreConfig { relative_k: 3.5, ..score }.check(),
             ScoreConfig { relative_samples_min: 0, ..score }.check(),
             HotColdConfig { hot_quantile: 0.5, ..hot_cold }.check(),
@@ -193,7 +194,7 @@ mod tests {
                 "tx_free_min 1.5 is not between 0 and 1",
                 "tx_wait_max 0 is not between 1 and 1000000",
                 "top_k 17 is not between 1 and 16",
-                "power 0.5 is not between 1 and 16",
+                "power 17 is not between 1 and 16",
                 "relative_k 3.5 is not between 1.5 and 3",
                 "relative_samples_min 0 is not between 1 and 1000000",
                 "hot_quantile 0.5 is not between 0.6 and 0.84",
