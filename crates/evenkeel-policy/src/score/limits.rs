@@ -45,6 +45,7 @@ impl Limits {
     }
 
     /// The sub-scores of a node whose latency score is known; saves a logarithm per node.
+    #[inline]
     pub(super) fn parts_with_latency(&self, stats: &NodeStats, lat: f64) -> Parts {
         Parts {
             db_free: stats.db_free(),

@@ -4,7 +4,9 @@
 
 /// Brings a number into 0..=1; one that is no number becomes 0.
 pub fn clamp01(x: f64) -> f64 {
-    if x > 0.0 { x.min(1.0) } else { 0.0 }
+    // `f64::clamp` would keep a NaN; `max` drops it, and without a branch.
+    let positive = x.max(0.0);
+    positive.min(1.0)
 }
 
 /// What a node is chosen for.

@@ -133,6 +133,12 @@ impl<'a> Best<'a> {
     }
 
     fn offer(&mut self, mut offered: Ranked<'a>) {
+        // In a large pool most nodes rank below the last place: they are turned away by one comparison.
+        if let Some(Some(last)) = self.places.get(self.top_k.saturating_sub(1))
+            && last.is_before(&offered)
+        {
+            return;
+        }
         for place in self.places.iter_mut().take(self.top_k) {
             match place {
                 Some(held) if held.is_before(&offered) => {}
