@@ -223,6 +223,23 @@ mod tests {
     }
 
     #[test]
+    fn a_place_ends_where_the_next_begins() {
+        let equals = [0, 1].map(|node| candidate(node, worked_node()));
+        let just_below = 0.5 - f64::EPSILON;
+        assert_eq!(choose_one(ScoreConfig::default(), &equals, just_below).0, NodeId(0));
+        assert_eq!(choose_one(ScoreConfig::default(), &equals, 0.5).0, NodeId(1));
+    }
+
+    #[test]
+    fn the_steepness_is_the_configured_one() {
+        let nodes = [at_ms(0, 100.0), at_ms(1, 50.0), at_ms(2, 25.0)];
+        for (relative_k, lat) in [(1.5, 0.4), (3.0, 0.25)] {
+            let config = ScoreConfig { relative_k, ..ScoreConfig::default() };
+            assert!(close(choose_one(config, &nodes, 1.0).1.parts.lat, lat));
+        }
+    }
+
+    #[test]
     fn the_median_of_an_even_number_lies_between_the_middle_two() {
         assert!(close(median(&mut [9.0, 1.0, 4.0, 2.0]), 3.0));
         assert!(close(median(&mut [9.0, 1.0, 4.0]), 4.0));
