@@ -4,3 +4,4 @@
 mod backpressure;
 mod drr;
 mod interner;
+mod score;
