@@ -24,5 +24,5 @@ pub use latency::LatencyWindow;
 pub use quantile::{Quantile, QuantileOutOfRange};
 pub use rate::RateWindow;
 pub use ratio::{Outcome, RatioWindow};
-pub use recent::{RecentLenOutOfRange, RecentSpans};
+pub use recent::{RecentLen, RecentLenOutOfRange, RecentSpans};
 pub use slices::{WindowMismatch, WindowTooShort};

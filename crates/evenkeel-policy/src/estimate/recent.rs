@@ -5,35 +5,54 @@ use core::fmt;
 use super::Quantile;
 use crate::time::{Duration, nanos};
 
-/// The last `len_max` spans, and any exact quantile of them.
+/// How many spans to keep, 1..=32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecentLen(usize);
+
+impl RecentLen {
+    /// The most spans that can be kept.
+    pub const MAX: Self = Self(32);
+
+    /// Takes a number from 1 to 32.
+    pub const fn new(len: usize) -> Result<Self, RecentLenOutOfRange> {
+        if len < 1 || len > Self::MAX.0 {
+            return Err(RecentLenOutOfRange { len });
+        }
+        Ok(Self(len))
+    }
+}
+
+/// Twenty, the fewest of which one may stray without being the p95.
+impl Default for RecentLen {
+    fn default() -> Self {
+        Self(20)
+    }
+}
+
+/// The last few spans, and any exact quantile of them.
 ///
-/// Recording moves at most `len_max` numbers and allocates nothing.
+/// Recording moves at most as many numbers as are kept, and allocates nothing.
 #[derive(Clone, Debug)]
 pub struct RecentSpans {
-    len_max: usize,
+    len_max: RecentLen,
     len: usize,
     /// Where the next span goes: the oldest one once all places are taken.
     next: usize,
-    arrived: [u64; Self::LEN_LIMIT],
-    sorted: [u64; Self::LEN_LIMIT],
+    arrived: [u64; RecentLen::MAX.0],
+    sorted: [u64; RecentLen::MAX.0],
 }
 
 impl RecentSpans {
-    /// The most spans that can be kept.
-    pub const LEN_LIMIT: usize = 32;
-
-    /// Makes room for 1..=[`LEN_LIMIT`](Self::LEN_LIMIT) spans.
-    pub fn new(len_max: usize) -> Result<Self, RecentLenOutOfRange> {
-        if !(1..=Self::LEN_LIMIT).contains(&len_max) {
-            return Err(RecentLenOutOfRange { len_max });
-        }
-        Ok(Self { len_max, len: 0, next: 0, arrived: [0; Self::LEN_LIMIT], sorted: [0; Self::LEN_LIMIT] })
+    /// Makes room for `len_max` spans.
+    pub const fn new(len_max: RecentLen) -> Self {
+        let empty = [0; RecentLen::MAX.0];
+        Self { len_max, len: 0, next: 0, arrived: empty, sorted: empty }
     }
 
     /// Takes a span in, and lets the oldest go if there is no room.
     pub fn record(&mut self, span: Duration) {
         let span = nanos(span);
-        if self.len == self.len_max {
+        if self.len == self.len_max.0 {
             let oldest = self.place(self.arrived[self.next]);
             self.sorted.copy_within(oldest + 1..self.len, oldest);
             self.len -= 1;
@@ -43,7 +62,7 @@ impl RecentSpans {
         self.sorted[place] = span;
         self.len += 1;
         self.arrived[self.next] = span;
-        self.next = (self.next + 1) % self.len_max;
+        self.next = (self.next + 1) % self.len_max.0;
     }
 
     fn place(&self, span: u64) -> usize {
@@ -60,24 +79,18 @@ impl RecentSpans {
     pub const fn samples(&self) -> usize {
         self.len
     }
-
-    /// Forgets every span.
-    pub const fn clear(&mut self) {
-        self.len = 0;
-        self.next = 0;
-    }
 }
 
 /// A number of spans that cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecentLenOutOfRange {
     /// The number as given.
-    pub len_max: usize,
+    pub len: usize,
 }
 
 impl fmt::Display for RecentLenOutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} recent spans is not between 1 and {}", self.len_max, RecentSpans::LEN_LIMIT)
+        write!(f, "number of recent spans {} is not between 1 and 32", self.len)
     }
 }
 
@@ -90,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_oldest_span_makes_room() {
-        let mut spans = RecentSpans::new(3).unwrap();
+        let mut spans = RecentSpans::new(RecentLen::new(3).unwrap());
         assert_eq!(largest(&spans), None);
         record(&mut spans, &[9, 1, 2]);
         assert_eq!(largest(&spans), Some(9));
@@ -101,7 +114,7 @@ mod tests {
 
     #[test]
     fn one_spike_in_twenty_is_not_the_p95() {
-        let mut spans = RecentSpans::new(20).unwrap();
+        let mut spans = RecentSpans::new(RecentLen::default());
         record(&mut spans, &[10; 19]);
         record(&mut spans, &[900]);
         assert_eq!(spans.quantile(Quantile::P95), Some(Duration::from_millis(10)));
@@ -110,21 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn cleared_spans_are_gone() {
-        let mut spans = RecentSpans::new(2).unwrap();
-        record(&mut spans, &[5, 6, 7]);
-        spans.clear();
-        assert_eq!((spans.samples(), largest(&spans)), (0, None));
-        record(&mut spans, &[1]);
-        assert_eq!(largest(&spans), Some(1));
-    }
-
-    #[test]
     fn keeping_none_or_too_many_is_refused() {
-        assert!(RecentSpans::new(RecentSpans::LEN_LIMIT).is_ok());
-        assert!(RecentSpans::new(RecentSpans::LEN_LIMIT + 1).is_err());
-        let refused = RecentSpans::new(0).unwrap_err();
-        assert_eq!(refused.to_string(), "0 recent spans is not between 1 and 32");
+        assert_eq!(RecentLen::new(32), Ok(RecentLen::MAX));
+        assert_eq!(RecentLen::new(20), Ok(RecentLen::default()));
+        assert!(RecentLen::new(33).is_err());
+        let refused = RecentLen::new(0).unwrap_err();
+        assert_eq!(refused.to_string(), "number of recent spans 0 is not between 1 and 32");
     }
 
     fn record(spans: &mut RecentSpans, millis: &[u64]) {

@@ -2,7 +2,7 @@
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{
-    Ewma, Gains, LatencyWindow, Outcome, Quantile, RateWindow, RatioWindow, RecentSpans,
+    Ewma, Gains, LatencyWindow, Outcome, Quantile, RateWindow, RatioWindow, RecentLen, RecentSpans,
 };
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::collection::vec;
@@ -145,9 +145,9 @@ proptest! {
 
     #[test]
     fn recent_spans_are_exactly_the_last_ones(
-        spans in vec(0..50_u64, 1..200), len_max in 1..=RecentSpans::LEN_LIMIT, quantile in quantile(),
+        spans in vec(0..50_u64, 1..200), len_max in 1..=32_usize, quantile in quantile(),
     ) {
-        let mut recent = RecentSpans::new(len_max).unwrap();
+        let mut recent = RecentSpans::new(RecentLen::new(len_max).unwrap());
         for (seen, &span) in spans.iter().enumerate() {
             recent.record(Duration::from_nanos(span));
             let mut sorted = spans[(seen + 1).saturating_sub(len_max)..=seen].to_vec();
