@@ -1,3 +1,4 @@
 //! The bounds each module of `evenkeel-policy` states, held against random inputs.
 
 mod estimate;
+mod path;
