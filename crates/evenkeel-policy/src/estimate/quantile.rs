@@ -29,9 +29,11 @@ impl Quantile {
         if samples == 0 {
             return None;
         }
-        let rank = (u128::from(samples) * u128::from(self.0)).div_ceil(1_000_000);
-        // At most `samples`, since the quantile is at most 1.
-        Some((rank as u64).max(1))
+        // Whole millions apart from the rest, so that no product exceeds 64 bits.
+        let (millions, rest) = (samples / 1_000_000, samples % 1_000_000);
+        let millionths = u64::from(self.0);
+        let rank = millions * millionths + (rest * millionths).div_ceil(1_000_000);
+        Some(rank.max(1))
     }
 }
 
@@ -67,6 +69,7 @@ mod tests {
         assert_eq!(rank(0.0, 10), Some(1));
         assert_eq!(rank(1.0, 10), Some(10));
         assert_eq!(rank(1.0, u64::MAX), Some(u64::MAX));
+        assert_eq!(rank(0.5, 3_000_001), Some(1_500_001));
         assert_eq!(rank(0.5, 0), None);
     }
 

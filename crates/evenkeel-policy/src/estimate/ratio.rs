@@ -43,20 +43,28 @@ impl RatioWindow {
 
     /// The bad part of all outcomes, 0..=1; `None` while the window is empty.
     pub fn ratio(&self, now: Instant) -> Option<f64> {
-        match self.total(now) {
+        let Outcomes { good, bad } = self.outcomes(now);
+        match good + bad {
             0 => None,
-            total => Some(self.bad(now) as f64 / total as f64),
+            total => Some(bad as f64 / total as f64),
         }
     }
 
     /// Counts the bad outcomes.
     pub fn bad(&self, now: Instant) -> u64 {
-        self.slices.live(now).map(|outcomes| outcomes.bad).sum()
+        self.outcomes(now).bad
     }
 
     /// Counts all outcomes.
     pub fn total(&self, now: Instant) -> u64 {
-        self.slices.live(now).map(|outcomes| outcomes.good + outcomes.bad).sum()
+        let Outcomes { good, bad } = self.outcomes(now);
+        good + bad
+    }
+
+    fn outcomes(&self, now: Instant) -> Outcomes {
+        let mut sum = Outcomes::default();
+        self.slices.live(now).for_each(|outcomes| sum.add(outcomes));
+        sum
     }
 }
 

@@ -60,11 +60,7 @@ impl<S: Tally, const N: usize> Slices<S, N> {
             return;
         }
         self.latest = now;
-        // Most samples fall into the newest slice, and need no division to know it.
-        if now.as_nanos() - self.newest * self.slice < self.slice {
-            return;
-        }
-        let number = now.as_nanos() / self.slice;
+        let number = self.number(now);
         for step in 1..=(number - self.newest).min(N as u64) {
             let expired = &mut self.ring[Self::slot(self.newest + step)];
             self.total.take(expired);
@@ -110,7 +106,9 @@ impl<S: Tally, const N: usize> Slices<S, N> {
     }
 
     fn number(&self, now: Instant) -> u64 {
-        self.not_before_latest(now).as_nanos() / self.slice
+        let nanos = self.not_before_latest(now).as_nanos();
+        // Most calls fall into the newest slice, and need no division to know it.
+        if nanos - self.newest * self.slice < self.slice { self.newest } else { nanos / self.slice }
     }
 
     const fn slot(number: u64) -> usize {
