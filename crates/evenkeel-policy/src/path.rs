@@ -18,11 +18,13 @@ mod hops;
 mod prune;
 mod rule;
 mod stats;
+mod transition;
 
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
 pub use prune::{Candidate, PruneConfig, PruneRule, Streak, Swap, Used};
 pub use rule::{BadSetting, PathConfig, PathRule};
-pub use stats::{Because, PathStats, Probe, Standing, Transition};
+pub use stats::{PathStats, Probe, Standing};
+pub use transition::{Because, Transition};
 
 use core::fmt;
 

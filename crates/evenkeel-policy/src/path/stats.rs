@@ -1,8 +1,6 @@
 //! One path's samples, and the state they put it in.
 
-use core::fmt;
-
-use super::{Loss, PathRule, PathState};
+use super::{Because, Loss, PathRule, PathState, Transition};
 use crate::estimate::{Ewma, Outcome, Quantile, RecentSpans};
 use crate::time::{Duration, Instant};
 
@@ -27,64 +25,6 @@ pub enum Standing {
     Last,
     /// Another path of the set is usable.
     OneOfMany,
-}
-
-/// A change of state, and why.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Transition {
-    /// The state left.
-    pub from: PathState,
-    /// The state entered.
-    pub to: PathState,
-    /// What brought it about.
-    pub because: Because,
-}
-
-impl fmt::Display for Transition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}: {}", self.from, self.to, self.because)
-    }
-}
-
-/// What brought a change of state about.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Because {
-    /// An inactive path has been left alone long enough.
-    BackoffIsOver,
-    /// Enough of the last probes were answered.
-    ProbesWereAnswered,
-    /// The p95 round trip exceeded the SLO, at last by this much.
-    IsSlow {
-        /// The path's p95.
-        p95: Duration,
-        /// The p95 it may have.
-        slo: Duration,
-    },
-    /// The loss exceeded its limit, at last by this much.
-    IsLossy {
-        /// The path's loss.
-        loss: Loss,
-    },
-    /// Round trip and loss are well below their limits again.
-    IsBetter,
-    /// They stayed there.
-    StayedWell,
-    /// Hard failures followed each other without an answer in between.
-    KeptFailing,
-}
-
-impl fmt::Display for Because {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BackoffIsOver => f.write_str("backoff is over"),
-            Self::ProbesWereAnswered => f.write_str("enough probes were answered"),
-            Self::IsSlow { p95, slo } => write!(f, "p95 of {p95:?} is above {slo:?}"),
-            Self::IsLossy { loss } => write!(f, "loss of {loss} is too high"),
-            Self::IsBetter => f.write_str("round trip and loss are better"),
-            Self::StayedWell => f.write_str("round trip and loss stayed well"),
-            Self::KeptFailing => f.write_str("it kept failing"),
-        }
-    }
 }
 
 /// A path's recent samples and its state.
@@ -153,8 +93,8 @@ impl PathStats {
     ///
     /// `slo` is [`PathRule::slo`] of the set's best p95. While the path is inactive, what still comes
     /// in from before is ignored. In RECOVERY a single unwell sample leads back to DEGRADED. The last
-    /// usable path keeps its state whatever fails, and is switched off by the next failure or loss
-    /// after another has become usable.
+    /// usable path is degraded at worst; if it keeps failing, the next failure or loss after another
+    /// path has become usable switches it off.
     pub fn on_probe(
         &mut self,
         now: Instant,
@@ -301,7 +241,7 @@ impl PathStats {
 
     /// The recent part of probes that were lost or failed.
     pub fn loss(&self) -> Loss {
-        // An average of zeros and ones lies between them, whatever the rounding.
+        // Rounding might carry an average of zeros and ones a hair beyond them.
         self.loss.mean().map_or(Loss::NONE, |loss| Loss(loss.clamp(0.0, 1.0)))
     }
 }
