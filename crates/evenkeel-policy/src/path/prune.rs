@@ -1,6 +1,6 @@
 //! Which path to give up for a better one that lies idle.
 
-use super::rule::{BadSetting, check};
+use super::rule::{BadSetting, check, scaled};
 use crate::id::PathId;
 use crate::time::{Duration, Instant};
 
@@ -121,7 +121,7 @@ impl PruneRule {
 
     fn is_better(&self, candidate: &Candidate, p95: Duration) -> bool {
         let is_probed = candidate.samples >= self.config.samples;
-        is_probed && p95.as_secs_f64() > candidate.p95.as_secs_f64() * (1.0 + self.config.margin)
+        is_probed && p95 > scaled(candidate.p95, 1.0 + self.config.margin)
     }
 }
 
@@ -135,13 +135,17 @@ mod tests {
 
     #[test]
     fn a_slower_path_stays_when_nothing_better_lies_idle() {
-        let used_ms = [10, 20, 40];
-        let retired_by_best_in_use = used_ms.iter().filter(|&&ms| f64::from(ms) > 10.0 * 1.15).count();
-        assert_eq!(retired_by_best_in_use, 2, "the defective rule retires every slower path");
-
-        let idle = [candidate(IDLE, 36)];
-        let used = used_ms.map(|ms| after(20, PathId(ms), u64::from(ms), &idle));
-        assert_eq!(PruneRule::default().swap(&used, &idle), None);
+        let retired = |compared_with: Candidate| {
+            let others = [compared_with];
+            let is_retired = |&ms: &u32| {
+                let used = [after(20, PathId(ms), u64::from(ms), &others)];
+                PruneRule::default().swap(&used, &others).is_some()
+            };
+            [10, 20, 40].iter().filter(|ms| is_retired(ms)).count()
+        };
+        let best_in_use = candidate(PathId(10), 10);
+        assert_eq!(retired(best_in_use), 2, "the defective rule retires every slower path");
+        assert_eq!(retired(candidate(IDLE, 36)), 0);
     }
 
     #[test]
@@ -150,6 +154,16 @@ mod tests {
         let swap = Swap { prune: SLOW, add: IDLE };
         assert_eq!(PruneRule::default().swap(&[after(10, SLOW, 40, &idle)], &idle), Some(swap));
         assert_eq!(PruneRule::default().swap(&[after(9, SLOW, 40, &idle)], &idle), None);
+    }
+
+    #[test]
+    fn worse_by_the_margin_itself_is_not_worse() {
+        let rule = PruneRule::default();
+        for p95_ms in (20..2_000).step_by(20) {
+            let idle = [candidate(IDLE, p95_ms)];
+            assert_eq!(rule.swap(&[after(10, SLOW, p95_ms * 23 / 20, &idle)], &idle), None);
+            assert!(rule.swap(&[after(10, SLOW, p95_ms * 23 / 20 + 1, &idle)], &idle).is_some());
+        }
     }
 
     #[test]

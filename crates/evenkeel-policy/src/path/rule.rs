@@ -120,8 +120,7 @@ impl PathRule {
 
     /// The p95 a path may have, given that of the best usable path of its set.
     pub fn slo(&self, best_p95: Duration) -> Duration {
-        let slo = Duration::try_from_secs_f64(best_p95.as_secs_f64() * self.config.slo_factor);
-        slo.unwrap_or(Duration::MAX).max(self.config.slo_min)
+        scaled(best_p95, self.config.slo_factor).max(self.config.slo_min)
     }
 
     /// What a path's weight is multiplied by in `state`, `None` where it must not be picked.
@@ -139,6 +138,13 @@ impl PathRule {
         let doubled = 1_u32.checked_shl(outages.saturating_sub(1)).unwrap_or(u32::MAX);
         self.config.backoff_min.saturating_mul(doubled).min(self.config.backoff_max)
     }
+}
+
+/// Multiplies a span by a factor from 0 up, to the nearest nanosecond and at most [`Duration::MAX`].
+///
+/// Limits are compared as spans: as floating-point seconds, 90 ms is less than 0.9 × 100 ms.
+pub(super) fn scaled(span: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
 /// Refuses `setting` unless it is what it `must` be.

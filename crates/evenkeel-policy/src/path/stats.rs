@@ -1,5 +1,6 @@
 //! One path's samples, and the state they put it in.
 
+use super::rule::scaled;
 use super::{Because, Loss, PathRule, PathState, Transition};
 use crate::estimate::{Ewma, Outcome, Quantile, RecentSpans};
 use crate::time::{Duration, Instant};
@@ -190,8 +191,7 @@ impl PathStats {
         if loss.as_f64() > config.degrade_loss {
             return Health::Unwell(Because::IsLossy { loss });
         }
-        let p95_max = slo.as_secs_f64() * config.recover_slo_part;
-        let is_fast = p95.is_some_and(|p95| p95.as_secs_f64() < p95_max);
+        let is_fast = p95.is_some_and(|p95| p95 < scaled(slo, config.recover_slo_part));
         if is_fast && loss.as_f64() < config.recover_loss { Health::Well } else { Health::Fair }
     }
 
@@ -323,6 +323,8 @@ mod tests {
     #[test]
     fn between_the_limits_a_degraded_path_stays_so() {
         assert_eq!(states(&mut degraded(), &[answered(95); 50]), []);
+        assert_eq!(states(&mut degraded(), &[answered(90); 50]), []);
+        assert_ne!(states(&mut degraded(), &[answered(89); 50]), []);
     }
 
     #[test]
