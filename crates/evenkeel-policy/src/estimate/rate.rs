@@ -133,6 +133,22 @@ mod tests {
         assert_eq!(rate.per_second(Instant::ORIGIN), Some(2_000.0));
     }
 
+    #[test]
+    fn the_first_completion_is_left_out_up_to_the_edge_of_the_window() {
+        let mut rate = RateWindow::default();
+        complete(&mut rate, 100_000..=105_000, 5_000);
+        assert_eq!(rate.per_second(Instant::from_millis(109_500)), Some(1_000.0 / 9.5));
+        assert_eq!(rate.per_second(Instant::from_secs(110)), Some(1_000.0 / 9.0));
+    }
+
+    #[test]
+    fn work_dated_back_is_measured_from_when_it_came_in() {
+        let mut rate = RateWindow::default();
+        rate.record(Instant::from_secs(100), Cost::ZERO);
+        complete(&mut rate, 1_000..=1_001, 1);
+        assert_eq!(rate.per_second(Instant::from_secs(102)), Some(500.0));
+    }
+
     /// Completes a message every `step` milliseconds.
     fn complete(rate: &mut RateWindow, millis: core::ops::RangeInclusive<u64>, step: usize) {
         for at in millis.step_by(step) {

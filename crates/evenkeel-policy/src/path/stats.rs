@@ -275,6 +275,13 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_at_first_does_not_weigh_as_if_all_were_lost() {
+        let mut path = probing();
+        assert_eq!(states(&mut path, &[Probe::Lost]), []);
+        assert_eq!(states(&mut path, &[FAST; 20]), [PathState::Active]);
+    }
+
+    #[test]
     fn a_slow_p95_five_samples_running_degrades_a_path() {
         let mut path = active();
         assert_eq!(states(&mut path, &[SLOW]), [], "one of twenty is not the p95");
@@ -301,7 +308,10 @@ mod tests {
     #[test]
     fn one_loss_is_forgiven_and_two_at_once_are_not() {
         let mut path = active();
-        assert_eq!(states(&mut path, &[Probe::Lost, FAST, FAST, FAST, FAST, FAST]), []);
+        for _ in 0..3 {
+            assert_eq!(states(&mut path, &[Probe::Lost]), []);
+            assert_eq!(states(&mut path, &[FAST; 20]), [], "three unwell samples, then well ones");
+        }
         let mut path = active();
         assert_eq!(states(&mut path, &[Probe::Lost, Probe::Lost, FAST, FAST]), []);
         let degraded = feed(&mut path, FAST).unwrap();
@@ -329,9 +339,8 @@ mod tests {
 
     #[test]
     fn one_unwell_sample_ends_a_recovery() {
-        let mut path = recovering();
-        assert_eq!(states(&mut path, &[FAST]), []);
-        assert_eq!(states(&mut path, &[Probe::Lost]), [PathState::Degraded]);
+        assert_eq!(states(&mut recovering(), &[Probe::Lost]), [PathState::Degraded]);
+        assert_eq!(states(&mut recovering(), &[FAST, Probe::Lost]), [PathState::Degraded]);
     }
 
     #[test]
@@ -355,6 +364,7 @@ mod tests {
     #[test]
     fn a_black_hole_is_switched_off_though_it_refuses_nothing() {
         let mut path = active();
+        states(&mut path, &[Probe::Lost, Probe::Lost, FAST]);
         assert!(!states(&mut path, &[Probe::Lost; 5]).contains(&PathState::Inactive));
         assert_eq!(states(&mut path, &[Probe::Lost]), [PathState::Inactive]);
     }
