@@ -4,6 +4,7 @@
 //! - An [`Ewma`] never leaves the range of its samples.
 //! - A quantile of a [`LatencyWindow`] is within 1/32 of the exact one (below 1 µs: within 32 ns), up
 //!   to 73 minutes; the window takes less than 16 KiB however much it is fed.
+//! - A quantile of [`RecentSpans`] is exact.
 //! - In each window a sample counts for at least `window − slice` and at most `window`.
 //! - A steady stream reads as its true rate within one record per slice in a [`RateWindow`].
 //!

@@ -11,7 +11,7 @@ pub struct PruneConfig {
     pub prune_interval: Duration,
     /// By what part of the candidate's p95 a path must be worse: 0.15.
     pub margin: f64,
-    /// How many samples running it must be worse, and how many the candidate must have: 10.
+    /// How many samples running it must be worse, and how many answers the candidate must have: 10.
     pub samples: u32,
 }
 
@@ -28,8 +28,8 @@ pub struct Candidate {
     pub path: PathId,
     /// The p95 of its probes.
     pub p95: Duration,
-    /// How many probes that is taken of.
-    pub samples: u32,
+    /// How many of its probes were answered, as in [`PathStats::answered`](super::PathStats::answered).
+    pub answered: u32,
 }
 
 /// A path in use.
@@ -120,7 +120,7 @@ impl PruneRule {
     }
 
     fn is_better(&self, candidate: &Candidate, p95: Duration) -> bool {
-        let is_probed = candidate.samples >= self.config.samples;
+        let is_probed = candidate.answered >= self.config.samples;
         is_probed && p95 > scaled(candidate.p95, 1.0 + self.config.margin)
     }
 }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_candidate_hardly_probed_replaces_nothing() {
-        let idle = [Candidate { samples: 9, ..candidate(IDLE, 1) }];
+        let idle = [Candidate { answered: 9, ..candidate(IDLE, 1) }];
         assert_eq!(PruneRule::default().swap(&[after(20, SLOW, 40, &idle)], &idle), None);
     }
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn candidate(path: PathId, p95_ms: u64) -> Candidate {
-        Candidate { path, p95: Duration::from_millis(p95_ms), samples: 10 }
+        Candidate { path, p95: Duration::from_millis(p95_ms), answered: 10 }
     }
 
     fn after(samples: u32, path: PathId, p95_ms: u64, candidates: &[Candidate]) -> Used {

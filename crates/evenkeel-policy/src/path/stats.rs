@@ -40,6 +40,7 @@ pub struct PathStats {
     rtt: Ewma,
     loss: Ewma,
     recent: RecentSpans,
+    answered: u32,
     /// One bit per probe since probing began, the newest lowest; 1 is an answer.
     answers: u32,
     /// How many samples running spoke for leaving the present state.
@@ -70,6 +71,7 @@ impl PathStats {
             rtt: Ewma::new(rule.config.rtt_gains),
             loss: Ewma::new(rule.config.loss_gains),
             recent: RecentSpans::new(rule.config.rtt_samples),
+            answered: 0,
             answers: 0,
             run: 0,
             losses: 0,
@@ -142,6 +144,7 @@ impl PathStats {
         match probe {
             Probe::Answered { rtt } => {
                 self.answers |= 1;
+                self.answered = self.answered.saturating_add(1);
                 self.losses = 0;
                 self.failures = 0;
                 self.rtt.record_millis(rtt);
@@ -234,9 +237,9 @@ impl PathStats {
         self.recent.quantile(Quantile::P95)
     }
 
-    /// How many round trips [`p95`](Self::p95) is taken of.
-    pub const fn rtt_samples(&self) -> usize {
-        self.recent.samples()
+    /// How many answers came since probing began.
+    pub const fn answered(&self) -> u32 {
+        self.answered
     }
 
     /// The recent part of probes that were lost or failed.
@@ -420,7 +423,7 @@ mod tests {
         path.on_time(Instant::FAR_FUTURE).unwrap();
         assert_eq!((path.p95(), path.loss()), (None, Loss::NONE));
         assert_eq!(states(&mut path, &[FAST; 30]), [PathState::Active]);
-        assert_eq!((path.p95(), path.rtt_samples()), (Some(Duration::from_millis(10)), 20));
+        assert_eq!((path.p95(), path.answered()), (Some(Duration::from_millis(10)), 30));
         assert!(path.rtt_deviation_ms() < Some(0.01));
     }
 

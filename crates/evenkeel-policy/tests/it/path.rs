@@ -224,5 +224,5 @@ fn answer(millis: std::ops::Range<u64>) -> impl Strategy<Value = Probe> {
 }
 
 fn candidate(path: PathId, p95_ms: u64) -> Candidate {
-    Candidate { path, p95: Duration::from_millis(p95_ms), samples: 10 }
+    Candidate { path, p95: Duration::from_millis(p95_ms), answered: 10 }
 }
