@@ -27,7 +27,8 @@ pub use tenant::{AddKeyError, TenantDrr, Turn};
 pub enum NewKey {
     /// It is served from the next round on, and rounds are opened by the caller.
     NextRound,
-    /// It goes first, for up to one grant, if the present round has not granted it yet; rounds open by themselves.
+    /// It goes first for one message, if the present round has not granted it yet, and has the rest of its grant
+    /// at the round's end; rounds open by themselves.
     #[default]
     First,
 }

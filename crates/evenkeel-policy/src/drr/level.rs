@@ -5,11 +5,16 @@
 //! ring; one whose last grant is a round or more old goes first. Nobody gains by going idle, and nothing
 //! needs to be kept in the ring to know it.
 //!
-//! A round visits the keys of the ring and those the calendar gives back in one order, by label, that never
-//! changes while a key has work. (Putting a debtor at the end of the round in which it comes back would let another
-//! be visited twice more between two of its visits, and cost the bound a quantum.) In the ring, keys this round has
-//! granted follow those it has not; so the round is over when the cursor meets a key that was granted and has
-//! nothing left.
+//! A round goes, as far as there is anybody:
+//! 1. `fast`: keys that just became active, one message each;
+//! 2. `ring` and `due` (keys the calendar gave back), merged in one order, by label, that never changes
+//!    while a key has work;
+//! 3. `rest`: keys that went first, with what that message left of their grant.
+//!
+//! The pairwise bound needs all three as they are. Going first with a whole grant, or coming back from the
+//! calendar at either end of a round, would let another key be visited twice in between and cost a quantum.
+//! In the ring, keys this round has granted follow those it has not, so its part of the round is over when
+//! the cursor meets a key that was granted and has nothing left.
 
 use alloc::boxed::Box;
 
@@ -29,11 +34,10 @@ pub(super) struct Level {
     new_key: NewKey,
     quantum: i64,
     round: u64,
-    /// Keys that go before the round, one message each in turn.
     fast: Ring,
     ring: Cycle,
-    /// Keys the calendar gave back for this round, by label.
     due: Ring,
+    rest: Ring,
     /// Made when a key is first in debt beyond a grant.
     calendar: Option<Box<Calendar>>,
     labels: u64,
@@ -51,6 +55,7 @@ impl Level {
             fast: Ring::EMPTY,
             ring: Cycle::EMPTY,
             due: Ring::EMPTY,
+            rest: Ring::EMPTY,
             calendar: None,
             labels: 0,
             active: 0,
@@ -82,7 +87,8 @@ impl Level {
         match (in_ring, self.due.head()) {
             (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
             (Some(ring), _) => Some(ring),
-            (None, due) => due,
+            (None, Some(due)) => Some(due),
+            (None, None) => self.rest.head(),
         }
     }
 
@@ -101,7 +107,7 @@ impl Level {
         match slots[key].place {
             Place::Idle => return,
             Place::Parked => self.parked -= 1,
-            Place::Fast | Place::Ring | Place::Calendar | Place::Due => {
+            Place::Fast | Place::Ring | Place::Calendar | Place::Due | Place::Rest => {
                 self.unlink(slots, key);
                 self.active -= 1;
             }
@@ -144,8 +150,7 @@ impl Level {
         slot.deficit = slot.deficit.saturating_add(charge);
         let (deficit, place) = (slot.deficit, slot.place);
         match place {
-            Place::Fast if deficit > 0 => self.fast.turn(slots),
-            Place::Ring | Place::Due if deficit > 0 => {}
+            Place::Ring | Place::Due | Place::Rest if deficit > 0 => {}
             // The common end of a turn: the key stays linked, only the ring moves on.
             Place::Ring if deficit > -self.grant(slots, key) => self.ring.turn(slots),
             Place::Due if deficit > -self.grant(slots, key) => {
@@ -173,7 +178,9 @@ impl Level {
         match place {
             Place::Idle => slot.deficit = slot.deficit.min(0),
             Place::Parked => {}
-            Place::Fast | Place::Ring | Place::Calendar | Place::Due => self.replace(slots, key, latest),
+            Place::Fast | Place::Ring | Place::Calendar | Place::Due | Place::Rest => {
+                self.replace(slots, key, latest)
+            }
         }
     }
 
@@ -186,7 +193,7 @@ impl Level {
             }
             // The rounds it waited counted at the weight it had.
             Place::Calendar => self.accrue(slots, key),
-            Place::Fast | Place::Ring | Place::Due => {}
+            Place::Fast | Place::Ring | Place::Due | Place::Rest => {}
         }
         let latest = self.latest_start(slots, key);
         slots[key].weight = weight;
@@ -205,7 +212,7 @@ impl Level {
         match slot.place {
             Place::Idle | Place::Parked => self.aged(slots, key).0,
             Place::Calendar => self.accrued(slots, key),
-            Place::Fast | Place::Ring | Place::Due => match self.new_key {
+            Place::Fast | Place::Ring | Place::Due | Place::Rest => match self.new_key {
                 NewKey::First => slot.deficit,
                 NewKey::NextRound => self.accrued(slots, key),
             },
@@ -218,9 +225,9 @@ impl Level {
             Place::Idle => Standing::Idle,
             Place::Parked => Standing::Parked,
             Place::Calendar => Standing::InDebt { rounds: self.positive_from(slots, key) - self.round },
-            Place::Fast | Place::Ring | Place::Due if self.next(slots) == Some(key) => Standing::InTurn,
+            _ if self.next(slots) == Some(key) => Standing::InTurn,
             Place::Fast => Standing::GoesFirst,
-            Place::Ring | Place::Due => Standing::InRing,
+            Place::Ring | Place::Due | Place::Rest => Standing::InRing,
         }
     }
 
@@ -304,8 +311,8 @@ impl Level {
     fn settle_in(&mut self, slots: &mut Slots, key: u32) {
         let deficit = slots[key].deficit;
         if deficit > 0 {
-            self.fast.push_back(slots, key);
-            slots[key].place = Place::Fast;
+            self.rest.push_back(slots, key);
+            slots[key].place = Place::Rest;
             return;
         }
         let in_debt = deficit <= -self.grant(slots, key);
@@ -327,7 +334,7 @@ impl Level {
     /// The last round by which a key must have something to spend, to stand where it stands.
     fn latest_start(&self, slots: &Slots, key: u32) -> u64 {
         match slots[key].place {
-            Place::Fast | Place::Due => self.round,
+            Place::Fast | Place::Due | Place::Rest => self.round,
             Place::Ring if self.may_serve(slots, key) => self.round,
             Place::Ring => self.round + 1,
             // Stands by its due round, so any change moves it.
@@ -351,6 +358,7 @@ impl Level {
             Place::Fast => self.fast.remove(slots, key),
             Place::Ring => self.ring.remove(slots, key),
             Place::Due => self.due.remove(slots, key),
+            Place::Rest => self.rest.remove(slots, key),
             Place::Calendar => {
                 if let Some(calendar) = &mut self.calendar {
                     calendar.remove(slots, key);
@@ -361,19 +369,18 @@ impl Level {
 
     /// Under `First`, opens the next round as soon as this one has nobody left to serve.
     fn advance(&mut self, slots: &mut Slots) {
-        if self.new_key == NewKey::NextRound || !self.fast.is_empty() || !self.due.is_empty() {
+        if self.new_key == NewKey::NextRound || self.next(slots).is_some() {
             return;
         }
-        match self.ring.cursor() {
-            Some(key) if self.may_serve(slots, key) => {}
-            Some(_) => self.open_round(slots, self.round + 1),
-            None => self.skip_empty_rounds(slots),
+        if !self.ring.is_empty() {
+            self.open_round(slots, self.round + 1);
         }
+        self.skip_empty_rounds(slots);
     }
 
     /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
     fn skip_empty_rounds(&mut self, slots: &mut Slots) {
-        while self.ring.is_empty() && self.fast.is_empty() && self.due.is_empty() {
+        while self.ring.is_empty() && self.next(slots).is_none() {
             let Some(event) = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round))
             else {
                 return;
@@ -412,7 +419,7 @@ impl Level {
 }
 
 fn is_active(place: Place) -> bool {
-    matches!(place, Place::Fast | Place::Ring | Place::Calendar | Place::Due)
+    !matches!(place, Place::Idle | Place::Parked)
 }
 
 /// Turns an amount into thousandths of a unit.

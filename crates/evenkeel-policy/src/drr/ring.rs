@@ -44,13 +44,6 @@ impl Ring {
             self.head = next;
         }
     }
-
-    /// Makes the head the last.
-    pub(super) fn turn(&mut self, slots: &Slots) {
-        if self.head != NIL {
-            self.head = slots[self.head].next;
-        }
-    }
 }
 
 /// The keys of a round in the order they are visited, which stays the same from round to round.

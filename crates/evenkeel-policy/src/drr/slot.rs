@@ -15,7 +15,7 @@ pub(super) enum Place {
     Idle,
     /// Has something to serve, but not now; waits for a wake.
     Parked,
-    /// In the list that goes first.
+    /// Just became active; goes first, for one message.
     Fast,
     /// In the ring.
     Ring,
@@ -23,6 +23,8 @@ pub(super) enum Place {
     Calendar,
     /// Back from the calendar for this round, and not visited yet.
     Due,
+    /// Has part of this round's grant left for its end.
+    Rest,
 }
 
 /// One key's account. Amounts are thousandths of a unit, so that a weight of 0.01 still grants exactly.

@@ -320,7 +320,7 @@ fn a_refund_brings_a_debtor_back_before_its_round() {
     drr.consume_deficit(ALICE, Cost(100_000));
     assert!(matches!(drr.standing(ALICE), Standing::InDebt { .. }));
     drr.settle(ALICE, Cost(100_000), Cost(500), Settlement::Final);
-    assert_eq!((drr.standing(ALICE), drr.deficit(ALICE)), (Standing::GoesFirst, Cost(500)));
+    assert_eq!((drr.standing(ALICE), drr.deficit(ALICE)), (Standing::InRing, Cost(500)));
     assert_eq!(serve(&mut drr, 2), [BOB, ALICE]);
 }
 
@@ -383,7 +383,7 @@ fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_the_round() {
     assert_eq!(drr.deficit(ALICE), Cost(2_000));
     drr.consume_deficit(BOB, MESSAGE);
     drr.wake(ALICE);
-    assert_eq!(serve(&mut drr, 3), [ALICE, ALICE, CAROL]);
+    assert_eq!(serve(&mut drr, 3), [CAROL, ALICE, ALICE]);
     drr.consume_deficit(ALICE, MESSAGE);
     drr.park(ALICE);
     serve(&mut drr, 10);

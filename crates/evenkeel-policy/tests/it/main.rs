@@ -3,4 +3,7 @@
 
 mod backpressure;
 mod drr;
+mod estimate;
 mod interner;
+mod path;
+mod score;

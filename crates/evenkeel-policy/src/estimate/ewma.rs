@@ -1,0 +1,192 @@
+//! A moving average that forgets, and how far samples stray from it.
+
+use core::fmt;
+
+use super::Outcome;
+use crate::time::Duration;
+
+/// How much a new sample weighs in an [`Ewma`]: one gain for the mean, one for the deviation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gains {
+    mean: f64,
+    deviation: f64,
+}
+
+impl Gains {
+    /// The gains TCP uses for round trips: 1/8 for the mean, 1/4 for the deviation.
+    pub const RTT: Self = Self { mean: 0.125, deviation: 0.25 };
+    /// The gains of a loss rate: 0.1 for both.
+    pub const LOSS: Self = Self { mean: 0.1, deviation: 0.1 };
+
+    /// Takes two gains, each above 0 and at most 1.
+    pub fn new(mean: f64, deviation: f64) -> Result<Self, GainOutOfRange> {
+        for gain in [mean, deviation] {
+            if !(gain > 0.0 && gain <= 1.0) {
+                return Err(GainOutOfRange { gain });
+            }
+        }
+        Ok(Self { mean, deviation })
+    }
+}
+
+/// An exponentially weighted moving average with its mean deviation.
+///
+/// It weighs samples, not time: how fast it forgets depends on how often it is fed.
+#[derive(Clone, Copy, Debug)]
+pub struct Ewma {
+    gains: Gains,
+    average: Option<Average>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Average {
+    mean: f64,
+    deviation: f64,
+}
+
+impl Ewma {
+    /// Makes an average that has seen nothing.
+    pub const fn new(gains: Gains) -> Self {
+        Self { gains, average: None }
+    }
+
+    /// Feeds a sample; NaN, infinite and negative ones are refused and change nothing.
+    ///
+    /// The first sample becomes the mean, and half of it the deviation (as in RFC 6298), so that one
+    /// sample is not taken for certainty.
+    pub fn record(&mut self, sample: f64) -> Result<(), BadSample> {
+        if !sample.is_finite() || sample < 0.0 {
+            return Err(BadSample { sample });
+        }
+        self.fold(sample);
+        Ok(())
+    }
+
+    /// Feeds a span of time, as fractional milliseconds.
+    pub fn record_millis(&mut self, span: Duration) {
+        self.fold(span.as_secs_f64() * 1_000.0);
+    }
+
+    /// Feeds 1 for a bad outcome and 0 for a good one, so that the mean is the recent ratio of bad ones.
+    pub fn record_outcome(&mut self, outcome: Outcome) {
+        self.fold(match outcome {
+            Outcome::Good => 0.0,
+            Outcome::Bad => 1.0,
+        });
+    }
+
+    fn fold(&mut self, sample: f64) {
+        let Some(average) = &mut self.average else {
+            self.average = Some(Average { mean: sample, deviation: sample / 2.0 });
+            return;
+        };
+        let error = sample - average.mean;
+        // The deviation is from the mean that expected this sample, not from the one it moved.
+        average.deviation += self.gains.deviation * (error.abs() - average.deviation);
+        average.mean += self.gains.mean * error;
+    }
+
+    /// The average so far, in the unit of the samples.
+    pub fn mean(&self) -> Option<f64> {
+        self.average.map(|average| average.mean)
+    }
+
+    /// The average distance of a sample from the mean that expected it.
+    pub fn deviation(&self) -> Option<f64> {
+        self.average.map(|average| average.deviation)
+    }
+}
+
+/// A number that is no gain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GainOutOfRange {
+    /// The number as given.
+    pub gain: f64,
+}
+
+impl fmt::Display for GainOutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gain {} is not above 0 and at most 1", self.gain)
+    }
+}
+
+impl core::error::Error for GainOutOfRange {}
+
+/// A number that cannot have been measured: NaN, infinite or negative.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BadSample {
+    /// The number as given.
+    pub sample: f64,
+}
+
+impl fmt::Display for BadSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sample {} is not a finite number from 0 up", self.sample)
+    }
+}
+
+impl core::error::Error for BadSample {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn the_first_sample_is_the_mean_and_half_of_it_the_deviation() {
+        assert_eq!(fed(&[10.0]), Some((10.0, 5.0)));
+        assert_eq!(fed(&[]), None);
+    }
+
+    #[test]
+    fn each_gain_moves_its_own_average() {
+        assert_eq!(fed(&[10.0, 18.0]), Some((11.0, 5.75)));
+    }
+
+    #[test]
+    fn fractions_of_a_millisecond_survive() {
+        let mut rtt = Ewma::new(Gains::RTT);
+        rtt.record_millis(Duration::from_micros(990));
+        assert!(rtt.mean().is_some_and(|mean| (mean - 0.99).abs() < 1e-12));
+    }
+
+    #[test]
+    fn the_mean_of_outcomes_is_the_ratio_of_bad_ones() {
+        let mut loss = Ewma::new(Gains::LOSS);
+        loss.record_outcome(Outcome::Good);
+        assert_eq!(loss.mean(), Some(0.0));
+        loss.record_outcome(Outcome::Bad);
+        assert_eq!(loss.mean(), Some(0.1));
+    }
+
+    #[test]
+    fn a_sample_nobody_can_have_measured_changes_nothing() {
+        let mut rtt = Ewma::new(Gains::RTT);
+        rtt.record(10.0).unwrap();
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1] {
+            assert!(rtt.record(bad).is_err(), "{bad} was taken for a sample");
+        }
+        assert_eq!((rtt.mean(), rtt.deviation()), (Some(10.0), Some(5.0)));
+        let refused = rtt.record(-1.0).unwrap_err();
+        assert_eq!(refused.to_string(), "sample -1 is not a finite number from 0 up");
+    }
+
+    #[test]
+    fn a_gain_is_above_zero_and_at_most_one() {
+        for bad in [0.0, -0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(Gains::new(bad, 0.5).is_err(), "{bad} was taken for a gain");
+            assert!(Gains::new(0.5, bad).is_err(), "{bad} was taken for a gain");
+        }
+        assert!(Gains::new(1.0, 1.0).is_ok());
+        let refused = Gains::new(0.5, 2.0).unwrap_err();
+        assert_eq!(refused.to_string(), "gain 2 is not above 0 and at most 1");
+    }
+
+    fn fed(samples: &[f64]) -> Option<(f64, f64)> {
+        let mut ewma = Ewma::new(Gains::RTT);
+        for &sample in samples {
+            ewma.record(sample).unwrap();
+        }
+        ewma.mean().zip(ewma.deviation())
+    }
+}

@@ -1,0 +1,88 @@
+//! Which sample of a sorted set is asked for.
+
+use core::fmt;
+
+/// A quantile, 0..=1 in steps of a millionth.
+///
+/// Of `n` sorted samples it names the one at rank `⌈quantile × n⌉`, counted from 1 (nearest rank).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quantile(u32);
+
+impl Quantile {
+    /// The median.
+    pub const P50: Self = Self(500_000);
+    /// The value that 95 of 100 samples do not exceed.
+    pub const P95: Self = Self(950_000);
+    /// The value that 99 of 100 samples do not exceed.
+    pub const P99: Self = Self(990_000);
+
+    /// Reads a quantile as a fraction; the nearest millionth counts.
+    pub fn new(quantile: f64) -> Result<Self, QuantileOutOfRange> {
+        if !(0.0..=1.0).contains(&quantile) {
+            return Err(QuantileOutOfRange { quantile });
+        }
+        Ok(Self(libm::round(quantile * 1_000_000.0) as u32))
+    }
+
+    /// The rank of the named sample among `samples`, counted from 1; `None` among none.
+    pub(super) fn rank(self, samples: u64) -> Option<u64> {
+        if samples == 0 {
+            return None;
+        }
+        // Whole millions apart from the rest, so that no product exceeds 64 bits.
+        let (millions, rest) = (samples / 1_000_000, samples % 1_000_000);
+        let millionths = u64::from(self.0);
+        let rank = millions * millionths + (rest * millionths).div_ceil(1_000_000);
+        Some(rank.max(1))
+    }
+}
+
+/// A number that is no quantile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuantileOutOfRange {
+    /// The number as given.
+    pub quantile: f64,
+}
+
+impl fmt::Display for QuantileOutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "quantile {} is not between 0 and 1", self.quantile)
+    }
+}
+
+impl core::error::Error for QuantileOutOfRange {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn the_rank_is_exact_where_floating_point_would_round_up() {
+        assert_eq!(rank(0.07, 100), Some(7));
+        assert_eq!(rank(0.95, 20), Some(19));
+        assert_eq!(rank(0.95, 21), Some(20));
+    }
+
+    #[test]
+    fn the_ends_name_the_smallest_and_the_largest_sample() {
+        assert_eq!(rank(0.0, 10), Some(1));
+        assert_eq!(rank(1.0, 10), Some(10));
+        assert_eq!(rank(1.0, u64::MAX), Some(u64::MAX));
+        assert_eq!(rank(0.5, 3_000_001), Some(1_500_001));
+        assert_eq!(rank(0.5, 0), None);
+    }
+
+    #[test]
+    fn what_is_no_fraction_is_refused() {
+        for bad in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(Quantile::new(bad).is_err(), "{bad} was taken for a quantile");
+        }
+        assert_eq!(Quantile::new(1.5).unwrap_err().to_string(), "quantile 1.5 is not between 0 and 1");
+        assert_eq!(Quantile::new(0.99), Ok(Quantile::P99));
+    }
+
+    fn rank(quantile: f64, samples: u64) -> Option<u64> {
+        Quantile::new(quantile).unwrap().rank(samples)
+    }
+}

@@ -1,0 +1,158 @@
+//! How much gets done per second.
+
+use super::slices::{Slices, Tally, WindowTooShort};
+use crate::cost::Cost;
+use crate::time::{Duration, Instant};
+
+/// A sliding window of completed work, read as units per second.
+///
+/// It measures throughput, which is capacity only while there is enough to do. Recording is O(1)
+/// amortised; the window is cut into ten slices.
+#[derive(Clone, Debug)]
+pub struct RateWindow {
+    slices: Slices<Cost, 10>,
+    /// The record that found the window empty.
+    first: Option<First>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct First {
+    at: Instant,
+    cost: Cost,
+}
+
+/// Ten seconds, in slices of one.
+impl Default for RateWindow {
+    fn default() -> Self {
+        Self { slices: Slices::of(Duration::from_secs(1)), first: None }
+    }
+}
+
+impl RateWindow {
+    /// Makes an empty window, to be cut into ten slices of whole nanoseconds.
+    pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
+        Ok(Self { slices: Slices::new(window)?, first: None })
+    }
+
+    /// Feeds work that was completed at `now`.
+    pub fn record(&mut self, now: Instant, cost: Cost) {
+        if self.done(now) == Cost::ZERO {
+            self.first = Some(First { at: self.slices.not_before_latest(now), cost });
+        }
+        self.slices.record(now, |done| *done += cost);
+    }
+
+    /// The units completed per second, `None` while there is nothing to tell it from.
+    ///
+    /// While the record that found the window empty is in it, the clock runs from that record and its
+    /// cost is left out: the work before it took a time nobody saw. So neither a fresh pool nor one
+    /// that was idle for a while is taken for a slow one. There is no answer until a slice's time
+    /// has passed and something else was completed.
+    pub fn per_second(&self, now: Instant) -> Option<f64> {
+        let first = self.first?;
+        let now = self.slices.not_before_latest(now);
+        let oldest = self.slices.oldest(now);
+        let (done, elapsed) = if oldest <= first.at {
+            (self.done(now) - first.cost, now.since(first.at))
+        } else {
+            (self.done(now), now.since(oldest))
+        };
+        if done == Cost::ZERO || elapsed < self.slices.slice() {
+            return None;
+        }
+        Some(done.0 as f64 / elapsed.as_secs_f64())
+    }
+
+    fn done(&self, now: Instant) -> Cost {
+        self.slices.live(now).copied().sum()
+    }
+}
+
+impl Tally for Cost {
+    fn add(&mut self, other: &Self) {
+        *self += *other;
+    }
+
+    fn take(&mut self, other: &Self) {
+        *self = *self - *other;
+    }
+
+    fn clear(&mut self) {
+        *self = Self::ZERO;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_pool_is_measured_over_the_time_it_has_worked() {
+        let mut rate = RateWindow::default();
+        complete(&mut rate, 100_000..=102_000, 500);
+        assert_eq!(rate.per_second(Instant::from_secs(102)), Some(2_000.0));
+    }
+
+    #[test]
+    fn a_pool_that_was_idle_is_measured_like_a_fresh_one() {
+        let mut rate = RateWindow::default();
+        complete(&mut rate, 0..=5_000, 500);
+        complete(&mut rate, 100_000..=102_000, 500);
+        assert_eq!(rate.per_second(Instant::from_secs(102)), Some(2_000.0));
+    }
+
+    #[test]
+    fn one_completion_is_no_rate() {
+        let mut rate = RateWindow::default();
+        assert_eq!(rate.per_second(Instant::from_secs(1)), None);
+        complete(&mut rate, 1_000..=1_000, 1);
+        assert_eq!(rate.per_second(Instant::from_secs(1)), None);
+        assert_eq!(rate.per_second(Instant::from_secs(3)), None);
+    }
+
+    #[test]
+    fn a_burst_within_a_slice_is_no_rate_yet() {
+        let mut rate = RateWindow::default();
+        complete(&mut rate, 1_000..=1_002, 1);
+        assert_eq!(rate.per_second(Instant::from_millis(1_999)), None);
+        assert_eq!(rate.per_second(Instant::from_millis(2_000)), Some(2_000.0));
+    }
+
+    #[test]
+    fn an_old_pool_is_measured_over_its_window() {
+        let mut rate = RateWindow::default();
+        complete(&mut rate, 0..=50_000, 1_000);
+        complete(&mut rate, 50_000..=99_999, 100);
+        assert_eq!(rate.per_second(Instant::from_secs(100)), Some(10_000.0));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_keeps_the_rate() {
+        let mut rate = RateWindow::new(Duration::from_secs(10)).unwrap();
+        complete(&mut rate, 100_000..=102_000, 500);
+        assert_eq!(rate.per_second(Instant::ORIGIN), Some(2_000.0));
+    }
+
+    #[test]
+    fn the_first_completion_is_left_out_up_to_the_edge_of_the_window() {
+        let mut rate = RateWindow::default();
+        complete(&mut rate, 100_000..=105_000, 5_000);
+        assert_eq!(rate.per_second(Instant::from_millis(109_500)), Some(1_000.0 / 9.5));
+        assert_eq!(rate.per_second(Instant::from_secs(110)), Some(1_000.0 / 9.0));
+    }
+
+    #[test]
+    fn work_dated_back_is_measured_from_when_it_came_in() {
+        let mut rate = RateWindow::default();
+        rate.record(Instant::from_secs(100), Cost::ZERO);
+        complete(&mut rate, 1_000..=1_001, 1);
+        assert_eq!(rate.per_second(Instant::from_secs(102)), Some(500.0));
+    }
+
+    /// Completes a message every `step` milliseconds.
+    fn complete(rate: &mut RateWindow, millis: core::ops::RangeInclusive<u64>, step: usize) {
+        for at in millis.step_by(step) {
+            rate.record(Instant::from_millis(at), Cost::MESSAGE);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! How much went wrong lately: errors, timeouts, losses.
+
+use super::slices::{Slices, Tally, WindowTooShort};
+use crate::time::{Duration, Instant};
+
+/// How one attempt went, as far as a ratio cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It went as it should.
+    Good,
+    /// It was the error, timeout or loss that is being counted.
+    Bad,
+}
+
+/// A sliding window of outcomes.
+///
+/// Recording is O(1) amortised; the window is cut into twelve slices.
+#[derive(Clone, Debug)]
+pub struct RatioWindow {
+    slices: Slices<Outcomes, 12>,
+}
+
+/// A minute, in slices of five seconds.
+impl Default for RatioWindow {
+    fn default() -> Self {
+        Self { slices: Slices::of(Duration::from_secs(5)) }
+    }
+}
+
+impl RatioWindow {
+    /// Makes an empty window, to be cut into twelve slices of whole nanoseconds.
+    pub fn new(window: Duration) -> Result<Self, WindowTooShort> {
+        Ok(Self { slices: Slices::new(window)? })
+    }
+
+    /// Feeds how an attempt that ended at `now` went.
+    pub fn record(&mut self, now: Instant, outcome: Outcome) {
+        self.slices.record(now, |outcomes| match outcome {
+            Outcome::Good => outcomes.good += 1,
+            Outcome::Bad => outcomes.bad += 1,
+        });
+    }
+
+    /// The bad part of all outcomes, 0..=1; `None` while the window is empty.
+    pub fn ratio(&self, now: Instant) -> Option<f64> {
+        let Outcomes { good, bad } = self.outcomes(now);
+        match good + bad {
+            0 => None,
+            total => Some(bad as f64 / total as f64),
+        }
+    }
+
+    /// Counts the bad outcomes.
+    pub fn bad(&self, now: Instant) -> u64 {
+        self.outcomes(now).bad
+    }
+
+    /// Counts all outcomes.
+    pub fn total(&self, now: Instant) -> u64 {
+        let Outcomes { good, bad } = self.outcomes(now);
+        good + bad
+    }
+
+    fn outcomes(&self, now: Instant) -> Outcomes {
+        let mut sum = Outcomes::default();
+        self.slices.live(now).for_each(|outcomes| sum.add(outcomes));
+        sum
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcomes {
+    good: u64,
+    bad: u64,
+}
+
+impl Tally for Outcomes {
+    fn add(&mut self, other: &Self) {
+        self.good += other.good;
+        self.bad += other.bad;
+    }
+
+    fn take(&mut self, other: &Self) {
+        self.good -= other.good;
+        self.bad -= other.bad;
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_timeout_in_four_is_a_quarter_and_counts_one() {
+        let window = minute(&[(0, Outcome::Good), (1, Outcome::Bad), (1, Outcome::Good), (9, Outcome::Good)]);
+        let now = Instant::from_secs(9);
+        assert_eq!(window.ratio(now), Some(0.25));
+        assert_eq!((window.bad(now), window.total(now)), (1, 4));
+    }
+
+    #[test]
+    fn nothing_seen_is_no_ratio_rather_than_a_good_one() {
+        let window = minute(&[(0, Outcome::Bad)]);
+        assert_eq!(window.ratio(Instant::from_secs(59)), Some(1.0));
+        assert_eq!(window.ratio(Instant::from_secs(60)), None);
+        assert_eq!(window.bad(Instant::from_secs(60)), 0);
+    }
+
+    #[test]
+    fn a_configured_window_forgets_at_its_own_pace() {
+        let mut window = RatioWindow::new(Duration::from_secs(12)).unwrap();
+        window.record(Instant::from_secs(1), Outcome::Bad);
+        assert_eq!(window.bad(Instant::from_millis(12_999)), 1);
+        assert_eq!(window.bad(Instant::from_secs(13)), 0);
+    }
+
+    fn minute(outcomes: &[(u64, Outcome)]) -> RatioWindow {
+        let mut window = RatioWindow::default();
+        for &(secs, outcome) in outcomes {
+            window.record(Instant::from_secs(secs), outcome);
+        }
+        window
+    }
+}

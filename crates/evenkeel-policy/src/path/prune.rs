@@ -1,0 +1,243 @@
+//! Which path to give up for a better one that lies idle.
+
+use super::rule::{BadSetting, check, scaled};
+use crate::id::PathId;
+use crate::time::{Duration, Instant};
+
+/// The numbers of the prune rule; [`PruneRule::new`] checks them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PruneConfig {
+    /// How often at most a path is replaced: 30 s.
+    pub prune_interval: Duration,
+    /// By what part of the candidate's p95 a path must be worse: 0.15.
+    pub margin: f64,
+    /// How many samples running it must be worse, and how many answers the candidate must have: 10.
+    pub samples: u32,
+}
+
+impl Default for PruneConfig {
+    fn default() -> Self {
+        Self { prune_interval: Duration::from_secs(30), margin: 0.15, samples: 10 }
+    }
+}
+
+/// A path that is not in use but has been probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which path.
+    pub path: PathId,
+    /// The p95 of its probes.
+    pub p95: Duration,
+    /// How many of its probes were answered, as in [`PathStats::answered`](super::PathStats::answered).
+    pub answered: u32,
+}
+
+/// A path in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// Which path.
+    pub path: PathId,
+    /// The p95 of its round trips.
+    pub p95: Duration,
+    /// What [`PruneRule::on_sample`] made of its samples so far.
+    pub streak: Streak,
+}
+
+/// How long a path in use has been worse than one particular candidate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streak {
+    against: Option<PathId>,
+    samples: u32,
+}
+
+/// A path to give up, and the one to use in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// The path to give up.
+    pub prune: PathId,
+    /// The candidate to use instead.
+    pub add: PathId,
+}
+
+/// A [`PruneConfig`] that holds together.
+///
+/// A path is only ever compared with candidates that lie idle. Compared with the best path in use,
+/// every slower one would be given up, and nothing gained.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PruneRule {
+    config: PruneConfig,
+}
+
+impl PruneRule {
+    /// Checks the numbers, and names the first that cannot stand.
+    pub fn new(config: PruneConfig) -> Result<Self, BadSetting> {
+        check(!config.prune_interval.is_zero(), "prune_interval", "above 0")?;
+        check(config.margin.is_finite() && config.margin >= 0.0, "margin", "a finite number from 0 up")?;
+        check(config.samples >= 1, "samples", "at least 1")?;
+        Ok(Self { config })
+    }
+
+    /// Carries a path's streak on by one sample, after which its p95 is `p95`.
+    ///
+    /// A streak stays with the candidate it began with while the path is worse than that one, so that
+    /// two candidates taking turns at being the best do not break it off.
+    pub fn on_sample(&self, streak: Streak, p95: Duration, candidates: &[Candidate]) -> Streak {
+        if let Some(candidate) = self.better_one(streak, p95, candidates) {
+            return Streak { against: Some(candidate.path), samples: streak.samples.saturating_add(1) };
+        }
+        let probed = candidates.iter().filter(|candidate| self.is_better(candidate, p95));
+        match probed.min_by_key(|candidate| (candidate.p95, candidate.path)) {
+            Some(best) => Streak { against: Some(best.path), samples: 1 },
+            None => Streak::default(),
+        }
+    }
+
+    /// Tells whether `prune_interval` has passed since `last`.
+    pub fn is_due(&self, last: Instant, now: Instant) -> bool {
+        now.since(last) >= self.config.prune_interval
+    }
+
+    /// Names the slowest path in use whose streak is long enough, and the candidate to replace it.
+    ///
+    /// One swap at most, to be asked for once per interval; ties go to the lowest id.
+    pub fn swap(&self, used: &[Used], candidates: &[Candidate]) -> Option<Swap> {
+        used.iter()
+            .filter(|path| path.streak.samples >= self.config.samples)
+            .filter_map(|path| Some((path, self.better_one(path.streak, path.p95, candidates)?)))
+            .min_by_key(|(path, _)| (core::cmp::Reverse(path.p95), path.path))
+            .map(|(path, candidate)| Swap { prune: path.path, add: candidate.path })
+    }
+
+    /// Finds the candidate of a streak, if a path with `p95` is still worse than it.
+    fn better_one<'a>(
+        &self,
+        streak: Streak,
+        p95: Duration,
+        candidates: &'a [Candidate],
+    ) -> Option<&'a Candidate> {
+        let against = streak.against?;
+        candidates.iter().find(|candidate| candidate.path == against && self.is_better(candidate, p95))
+    }
+
+    fn is_better(&self, candidate: &Candidate, p95: Duration) -> bool {
+        let is_probed = candidate.answered >= self.config.samples;
+        is_probed && p95 > scaled(candidate.p95, 1.0 + self.config.margin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: PathId = PathId(40);
+    const MIDDLING: PathId = PathId(20);
+    const IDLE: PathId = PathId(99);
+
+    #[test]
+    fn a_slower_path_stays_when_nothing_better_lies_idle() {
+        let retired = |compared_with: Candidate| {
+            let others = [compared_with];
+            let is_retired = |&ms: &u32| {
+                let used = [after(20, PathId(ms), u64::from(ms), &others)];
+                PruneRule::default().swap(&used, &others).is_some()
+            };
+            [10, 20, 40].iter().filter(|ms| is_retired(ms)).count()
+        };
+        let best_in_use = candidate(PathId(10), 10);
+        assert_eq!(retired(best_in_use), 2, "the defective rule retires every slower path");
+        assert_eq!(retired(candidate(IDLE, 36)), 0);
+    }
+
+    #[test]
+    fn a_path_worse_by_the_margin_for_ten_samples_is_replaced() {
+        let idle = [candidate(IDLE, 30)];
+        let swap = Swap { prune: SLOW, add: IDLE };
+        assert_eq!(PruneRule::default().swap(&[after(10, SLOW, 40, &idle)], &idle), Some(swap));
+        assert_eq!(PruneRule::default().swap(&[after(9, SLOW, 40, &idle)], &idle), None);
+    }
+
+    #[test]
+    fn worse_by_the_margin_itself_is_not_worse() {
+        let rule = PruneRule::default();
+        for p95_ms in (20..2_000).step_by(20) {
+            let idle = [candidate(IDLE, p95_ms)];
+            assert_eq!(rule.swap(&[after(10, SLOW, p95_ms * 23 / 20, &idle)], &idle), None);
+            assert!(rule.swap(&[after(10, SLOW, p95_ms * 23 / 20 + 1, &idle)], &idle).is_some());
+        }
+    }
+
+    #[test]
+    fn a_good_sample_breaks_the_streak_off() {
+        let idle = [candidate(IDLE, 30)];
+        let rule = PruneRule::default();
+        let mut path = after(9, SLOW, 40, &idle);
+        for p95_ms in [31, 40] {
+            path.streak = rule.on_sample(path.streak, Duration::from_millis(p95_ms), &idle);
+        }
+        assert_eq!(rule.swap(&[path], &idle), None);
+    }
+
+    #[test]
+    fn a_candidate_hardly_probed_replaces_nothing() {
+        let idle = [Candidate { answered: 9, ..candidate(IDLE, 1) }];
+        assert_eq!(PruneRule::default().swap(&[after(20, SLOW, 40, &idle)], &idle), None);
+    }
+
+    #[test]
+    fn one_candidate_replaces_one_path_the_slowest() {
+        let idle = [candidate(IDLE, 10)];
+        let used = [after(10, MIDDLING, 20, &idle), after(10, SLOW, 40, &idle)];
+        let swap = Swap { prune: SLOW, add: IDLE };
+        assert_eq!(PruneRule::default().swap(&used, &idle), Some(swap));
+    }
+
+    #[test]
+    fn candidates_taking_turns_at_being_best_do_not_break_a_streak_off() {
+        let rule = PruneRule::default();
+        let streak = (0..10).fold(Streak::default(), |streak, turn| {
+            let idle = [candidate(IDLE, 20 + turn % 2), candidate(MIDDLING, 21 - turn % 2)];
+            rule.on_sample(streak, Duration::from_millis(40), &idle)
+        });
+        let used = [Used { path: SLOW, p95: Duration::from_millis(40), streak }];
+        let swap = Swap { prune: SLOW, add: IDLE };
+        assert_eq!(rule.swap(&used, &[candidate(IDLE, 20), candidate(MIDDLING, 20)]), Some(swap));
+    }
+
+    #[test]
+    fn a_candidate_that_went_into_use_ends_the_streak_against_it() {
+        let idle = [candidate(IDLE, 10)];
+        let path = after(10, SLOW, 40, &idle);
+        assert_eq!(PruneRule::default().swap(&[path], &[candidate(MIDDLING, 10)]), None);
+    }
+
+    #[test]
+    fn the_interval_decides_when_to_ask() {
+        let rule = PruneRule::default();
+        assert!(!rule.is_due(Instant::ORIGIN, Instant::from_millis(29_999)));
+        assert!(rule.is_due(Instant::ORIGIN, Instant::from_secs(30)));
+    }
+
+    #[test]
+    fn a_number_that_cannot_stand_is_refused_by_name() {
+        let refused = |spoil: fn(&mut PruneConfig)| {
+            let mut config = PruneConfig::default();
+            spoil(&mut config);
+            PruneRule::new(config).unwrap_err().setting
+        };
+        assert_eq!(refused(|c| c.prune_interval = Duration::ZERO), "prune_interval");
+        assert_eq!(refused(|c| c.margin = f64::NAN), "margin");
+        assert_eq!(refused(|c| c.margin = -0.1), "margin");
+        assert_eq!(refused(|c| c.samples = 0), "samples");
+        assert_eq!(PruneRule::new(PruneConfig::default()), Ok(PruneRule::default()));
+    }
+
+    fn candidate(path: PathId, p95_ms: u64) -> Candidate {
+        Candidate { path, p95: Duration::from_millis(p95_ms), answered: 10 }
+    }
+
+    fn after(samples: u32, path: PathId, p95_ms: u64, candidates: &[Candidate]) -> Used {
+        let p95 = Duration::from_millis(p95_ms);
+        let sampled = |streak, _| PruneRule::default().on_sample(streak, p95, candidates);
+        Used { path, p95, streak: (0..samples).fold(Streak::default(), sampled) }
+    }
+}

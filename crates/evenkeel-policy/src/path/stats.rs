@@ -1,0 +1,470 @@
+//! One path's samples, and the state they put it in.
+
+use super::rule::scaled;
+use super::{Because, Loss, PathRule, PathState, Transition};
+use crate::estimate::{Ewma, Outcome, Quantile, RecentSpans};
+use crate::time::{Duration, Instant};
+
+/// What became of something sent over a path: a probe of its own, or a request it carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// It was answered after `rtt`.
+    Answered {
+        /// The round trip.
+        rtt: Duration,
+    },
+    /// It was not answered in time.
+    Lost,
+    /// The path refused it: connection refused or reset, network unreachable. A hard failure.
+    Failed,
+}
+
+/// Whether a set of paths could do without this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No other path of the set is usable.
+    Last,
+    /// Another path of the set is usable.
+    OneOfMany,
+}
+
+/// A path's recent samples and its state.
+///
+/// Less than a kilobyte. p95 is that of the last `rtt_samples` round trips rather than of the last
+/// minute: the rules count samples, and a minute's p95 would not move within a run of five on a busy
+/// path. Until that many came in, p95 is the longest of them or nearly so.
+#[derive(Clone, Debug)]
+pub struct PathStats {
+    rule: PathRule,
+    state: PathState,
+    rtt: Ewma,
+    loss: Ewma,
+    recent: RecentSpans,
+    answered: u32,
+    /// One bit per probe since probing began, the newest lowest; 1 is an answer.
+    answers: u32,
+    /// How many samples running spoke for leaving the present state.
+    run: u32,
+    /// Losses since the last answer that have not yet made up a failure.
+    losses: u32,
+    /// Hard failures since the last answer.
+    failures: u32,
+    /// Times this path was switched off since it was last active.
+    outages: u32,
+    retry_at: Instant,
+}
+
+/// How a path does, measured by its limits.
+enum Health {
+    Well,
+    /// Between the limits: too bad to recover, not bad enough to be degraded.
+    Fair,
+    Unwell(Because),
+}
+
+impl PathStats {
+    /// Makes an inactive path that is due for probing at once.
+    pub fn new(rule: PathRule) -> Self {
+        Self {
+            rule,
+            state: PathState::Inactive,
+            rtt: Ewma::new(rule.config.rtt_gains),
+            loss: Ewma::new(rule.config.loss_gains),
+            recent: RecentSpans::new(rule.config.rtt_samples),
+            answered: 0,
+            answers: 0,
+            run: 0,
+            losses: 0,
+            failures: 0,
+            outages: 0,
+            retry_at: Instant::ORIGIN,
+        }
+    }
+
+    /// Starts probing an inactive path whose backoff is over; what was known of it is forgotten.
+    pub fn on_time(&mut self, now: Instant) -> Option<Transition> {
+        if self.retry_at()? > now {
+            return None;
+        }
+        *self = Self { outages: self.outages, ..Self::new(self.rule) };
+        // A path counts as lossless until something is lost, or one loss at first would weigh as all.
+        self.loss.record_outcome(Outcome::Good);
+        Some(self.enter(PathState::Probing, Because::BackoffIsOver))
+    }
+
+    /// Takes in what became of a probe or a request; at most one change of state follows.
+    ///
+    /// `slo` is [`PathRule::slo`] of the set's best p95. While the path is inactive, what still comes
+    /// in from before is ignored. In RECOVERY a single unwell sample leads back to DEGRADED. The last
+    /// usable path is degraded at worst; if it keeps failing, the next failure or loss after another
+    /// path has become usable switches it off.
+    pub fn on_probe(
+        &mut self,
+        now: Instant,
+        probe: Probe,
+        slo: Duration,
+        standing: Standing,
+    ) -> Option<Transition> {
+        if self.state == PathState::Inactive {
+            return None;
+        }
+        self.sample(probe);
+        if self.failures >= self.rule.config.failures_max && self.is_dispensable(standing) {
+            return Some(self.switch_off(now));
+        }
+        let config = &self.rule.config;
+        let (to, because, run_needed) = match (self.state, self.health(slo)) {
+            (PathState::Probing, _) if self.has_enough_answers() => {
+                (PathState::Active, Because::ProbesWereAnswered, 1)
+            }
+            (PathState::Active, Health::Unwell(because)) => {
+                (PathState::Degraded, because, config.degrade_samples)
+            }
+            (PathState::Degraded, Health::Well) => {
+                (PathState::Recovery, Because::IsBetter, config.recover_samples)
+            }
+            (PathState::Recovery, Health::Well) => {
+                (PathState::Active, Because::StayedWell, config.settle_samples)
+            }
+            (PathState::Recovery, Health::Unwell(because)) => (PathState::Degraded, because, 1),
+            _ => {
+                self.run = 0;
+                return None;
+            }
+        };
+        self.run += 1;
+        if self.run < run_needed {
+            return None;
+        }
+        Some(self.enter(to, because))
+    }
+
+    fn sample(&mut self, probe: Probe) {
+        self.answers <<= 1;
+        match probe {
+            Probe::Answered { rtt } => {
+                self.answers |= 1;
+                self.answered = self.answered.saturating_add(1);
+                self.losses = 0;
+                self.failures = 0;
+                self.rtt.record_millis(rtt);
+                self.recent.record(rtt);
+                self.loss.record_outcome(Outcome::Good);
+            }
+            Probe::Lost => {
+                self.losses += 1;
+                if self.losses == self.rule.config.losses_per_failure {
+                    self.losses = 0;
+                    self.failures = self.failures.saturating_add(1);
+                }
+                self.loss.record_outcome(Outcome::Bad);
+            }
+            Probe::Failed => {
+                self.failures = self.failures.saturating_add(1);
+                self.loss.record_outcome(Outcome::Bad);
+            }
+        }
+    }
+
+    fn is_dispensable(&self, standing: Standing) -> bool {
+        match standing {
+            Standing::OneOfMany => true,
+            Standing::Last => !self.state.is_usable(),
+        }
+    }
+
+    fn switch_off(&mut self, now: Instant) -> Transition {
+        self.outages = self.outages.saturating_add(1);
+        self.retry_at = now + self.rule.backoff(self.outages);
+        self.enter(PathState::Inactive, Because::KeptFailing)
+    }
+
+    fn has_enough_answers(&self) -> bool {
+        let config = &self.rule.config;
+        let last_probes = self.answers << (u32::BITS - config.activate_probes);
+        last_probes.count_ones() >= config.activate_answers
+    }
+
+    fn health(&self, slo: Duration) -> Health {
+        let config = &self.rule.config;
+        let (loss, p95) = (self.loss(), self.p95());
+        if let Some(p95) = p95.filter(|&p95| p95 > slo) {
+            return Health::Unwell(Because::IsSlow { p95, slo });
+        }
+        if loss.as_f64() > config.degrade_loss {
+            return Health::Unwell(Because::IsLossy { loss });
+        }
+        let is_fast = p95.is_some_and(|p95| p95 < scaled(slo, config.recover_slo_part));
+        if is_fast && loss.as_f64() < config.recover_loss { Health::Well } else { Health::Fair }
+    }
+
+    fn enter(&mut self, to: PathState, because: Because) -> Transition {
+        let from = core::mem::replace(&mut self.state, to);
+        self.run = 0;
+        if to == PathState::Active {
+            self.outages = 0;
+        }
+        Transition { from, to, because }
+    }
+
+    /// The state the path is in.
+    pub const fn state(&self) -> PathState {
+        self.state
+    }
+
+    /// When an inactive path is due for probing; `None` in every other state.
+    pub fn retry_at(&self) -> Option<Instant> {
+        (self.state == PathState::Inactive).then_some(self.retry_at)
+    }
+
+    /// What the path's weight is multiplied by, `None` when it must not be picked.
+    pub const fn weight_factor(&self) -> Option<f64> {
+        self.rule.weight_factor(self.state)
+    }
+
+    /// The average round trip in fractional milliseconds, `None` before the first answer.
+    pub fn rtt_ms(&self) -> Option<f64> {
+        self.rtt.mean()
+    }
+
+    /// How far round trips stray from their average, in fractional milliseconds.
+    pub fn rtt_deviation_ms(&self) -> Option<f64> {
+        self.rtt.deviation()
+    }
+
+    /// The p95 of the last round trips, `None` before the first answer.
+    pub fn p95(&self) -> Option<Duration> {
+        self.recent.quantile(Quantile::P95)
+    }
+
+    /// How many answers came since probing began.
+    pub const fn answered(&self) -> u32 {
+        self.answered
+    }
+
+    /// The recent part of probes that were lost or failed.
+    pub fn loss(&self) -> Loss {
+        // Rounding might carry an average of zeros and ones a hair beyond them.
+        self.loss.mean().map_or(Loss::NONE, |loss| Loss(loss.clamp(0.0, 1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+
+    const SLO: Duration = Duration::from_millis(100);
+    const FAST: Probe = answered(10);
+    const SLOW: Probe = answered(101);
+
+    #[test]
+    fn a_new_path_is_probed_at_once_and_active_after_three_answers() {
+        let mut path = PathStats::new(PathRule::default());
+        assert_eq!(path.retry_at(), Some(Instant::ORIGIN));
+        let probing = path.on_time(Instant::ORIGIN).unwrap();
+        assert_eq!(probing.to_string(), "INACTIVE to PROBING: backoff is over");
+        assert_eq!(states(&mut path, &[FAST; 2]), []);
+        assert_eq!(states(&mut path, &[FAST]), [PathState::Active]);
+    }
+
+    #[test]
+    fn three_of_the_last_four_probes_make_a_path_active() {
+        assert_eq!(states(&mut probing(), &[FAST, Probe::Lost, FAST, FAST]), [PathState::Active]);
+        assert_eq!(states(&mut probing(), &[FAST, Probe::Lost, FAST, Probe::Lost, FAST]), []);
+        let alternating = [Probe::Lost, FAST, FAST, Probe::Lost, FAST, FAST];
+        assert_eq!(states(&mut probing(), &alternating), [PathState::Active]);
+    }
+
+    #[test]
+    fn a_loss_at_first_does_not_weigh_as_if_all_were_lost() {
+        let mut path = probing();
+        assert_eq!(states(&mut path, &[Probe::Lost]), []);
+        assert_eq!(states(&mut path, &[FAST; 20]), [PathState::Active]);
+    }
+
+    #[test]
+    fn a_slow_p95_five_samples_running_degrades_a_path() {
+        let mut path = active();
+        assert_eq!(states(&mut path, &[SLOW]), [], "one of twenty is not the p95");
+        assert_eq!(states(&mut path, &[SLOW; 4]), []);
+        let degraded = feed(&mut path, SLOW).unwrap();
+        assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: p95 of 101ms is above 100ms");
+        assert_eq!(path.weight_factor(), Some(0.4));
+    }
+
+    #[test]
+    fn a_round_trip_of_the_slo_itself_is_not_slow() {
+        assert_eq!(states(&mut active(), &[answered(100); 50]), []);
+    }
+
+    #[test]
+    fn a_spike_in_twenty_changes_nothing() {
+        let mut path = active();
+        for _ in 0..10 {
+            assert_eq!(states(&mut path, &[FAST; 19]), []);
+            assert_eq!(states(&mut path, &[SLOW]), []);
+        }
+    }
+
+    #[test]
+    fn one_loss_is_forgiven_and_two_at_once_are_not() {
+        let mut path = active();
+        for _ in 0..3 {
+            assert_eq!(states(&mut path, &[Probe::Lost]), []);
+            assert_eq!(states(&mut path, &[FAST; 20]), [], "three unwell samples, then well ones");
+        }
+        let mut path = active();
+        assert_eq!(states(&mut path, &[Probe::Lost, Probe::Lost, FAST, FAST]), []);
+        let degraded = feed(&mut path, FAST).unwrap();
+        assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: loss of 13.9 % is too high");
+    }
+
+    #[test]
+    fn a_degraded_path_recovers_after_three_good_samples_and_is_active_after_two_more() {
+        let mut path = degraded();
+        assert_eq!(states(&mut path, &[FAST; 18]), [], "p95 is slow until 19 of the last twenty are fast");
+        assert_eq!(states(&mut path, &[FAST; 2]), []);
+        assert_eq!(states(&mut path, &[FAST]), [PathState::Recovery]);
+        assert_eq!(path.weight_factor(), Some(0.7));
+        assert_eq!(states(&mut path, &[FAST]), []);
+        assert_eq!(states(&mut path, &[FAST]), [PathState::Active]);
+        assert_eq!(path.weight_factor(), Some(1.0));
+    }
+
+    #[test]
+    fn between_the_limits_a_degraded_path_stays_so() {
+        assert_eq!(states(&mut degraded(), &[answered(95); 50]), []);
+        assert_eq!(states(&mut degraded(), &[answered(90); 50]), []);
+        assert_ne!(states(&mut degraded(), &[answered(89); 50]), []);
+    }
+
+    #[test]
+    fn one_unwell_sample_ends_a_recovery() {
+        assert_eq!(states(&mut recovering(), &[Probe::Lost]), [PathState::Degraded]);
+        assert_eq!(states(&mut recovering(), &[FAST, Probe::Lost]), [PathState::Degraded]);
+    }
+
+    #[test]
+    fn two_hard_failures_switch_a_path_off_from_anywhere() {
+        for mut path in [probing(), active(), degraded(), recovering()] {
+            feed(&mut path, Probe::Failed);
+            assert_ne!(path.state(), PathState::Inactive);
+            let off = feed(&mut path, Probe::Failed).unwrap();
+            assert_eq!((off.to, off.because), (PathState::Inactive, Because::KeptFailing));
+            assert_eq!(path.weight_factor(), None);
+        }
+    }
+
+    #[test]
+    fn an_answer_makes_up_for_a_hard_failure() {
+        let mut path = active();
+        let off = [Probe::Failed, FAST, Probe::Failed, FAST, Probe::Failed];
+        assert!(!states(&mut path, &off).contains(&PathState::Inactive));
+    }
+
+    #[test]
+    fn a_black_hole_is_switched_off_though_it_refuses_nothing() {
+        let mut path = active();
+        states(&mut path, &[Probe::Lost, Probe::Lost, FAST]);
+        assert!(!states(&mut path, &[Probe::Lost; 5]).contains(&PathState::Inactive));
+        assert_eq!(states(&mut path, &[Probe::Lost]), [PathState::Inactive]);
+    }
+
+    #[test]
+    fn the_last_usable_path_is_never_switched_off() {
+        let mut path = active();
+        let mut fail = |standing| path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, standing);
+        let to: Vec<PathState> = (0..50).filter_map(|_| fail(Standing::Last)).map(|t| t.to).collect();
+        assert_eq!(to, [PathState::Degraded]);
+        assert_eq!(fail(Standing::OneOfMany).map(|t| t.to), Some(PathState::Inactive));
+    }
+
+    #[test]
+    fn a_path_that_carries_nothing_yet_is_not_the_last_usable_one() {
+        let mut path = probing();
+        let mut fail = || path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, Standing::Last);
+        assert_eq!(fail(), None);
+        assert_eq!(fail().map(|t| t.to), Some(PathState::Inactive));
+    }
+
+    #[test]
+    fn an_inactive_path_is_left_alone_for_longer_after_each_outage_in_a_row() {
+        let mut path = probing();
+        let mut now = Instant::ORIGIN;
+        let mut backoffs = Vec::new();
+        for _ in 0..7 {
+            for _ in 0..2 {
+                path.on_probe(now, Probe::Failed, SLO, Standing::OneOfMany);
+            }
+            let retry_at = path.retry_at().unwrap();
+            assert_eq!(path.on_time(Instant::from_nanos(retry_at.as_nanos() - 1)), None);
+            assert!(path.on_time(retry_at).is_some());
+            backoffs.push(retry_at.since(now).as_secs());
+            now = retry_at;
+        }
+        assert_eq!(backoffs, [1, 2, 4, 8, 16, 30, 30]);
+        states(&mut path, &[FAST, FAST, FAST, Probe::Failed, Probe::Failed]);
+        assert_eq!(path.retry_at(), Some(Instant::from_secs(1)));
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_does_not_cut_a_backoff_short() {
+        let mut path = PathStats::new(PathRule::default());
+        assert_eq!(states(&mut path, &[FAST; 10]), []);
+        assert_eq!((path.p95(), path.rtt_ms()), (None, None));
+    }
+
+    #[test]
+    fn a_path_tried_again_is_judged_by_what_it_does_then() {
+        let mut path = degraded();
+        states(&mut path, &[Probe::Failed, Probe::Failed]);
+        path.on_time(Instant::FAR_FUTURE).unwrap();
+        assert_eq!((path.p95(), path.loss()), (None, Loss::NONE));
+        assert_eq!(states(&mut path, &[FAST; 30]), [PathState::Active]);
+        assert_eq!((path.p95(), path.answered()), (Some(Duration::from_millis(10)), 30));
+        assert!(path.rtt_deviation_ms() < Some(0.01));
+    }
+
+    #[test]
+    fn a_path_takes_less_than_a_kilobyte() {
+        assert!(size_of::<PathStats>() < 1_000, "{} bytes", size_of::<PathStats>());
+    }
+
+    const fn answered(millis: u64) -> Probe {
+        Probe::Answered { rtt: Duration::from_millis(millis) }
+    }
+
+    fn feed(path: &mut PathStats, probe: Probe) -> Option<Transition> {
+        path.on_probe(Instant::ORIGIN, probe, SLO, Standing::OneOfMany)
+    }
+
+    fn states(path: &mut PathStats, probes: &[Probe]) -> Vec<PathState> {
+        probes.iter().filter_map(|&probe| feed(path, probe)).map(|transition| transition.to).collect()
+    }
+
+    fn probing() -> PathStats {
+        let mut path = PathStats::new(PathRule::default());
+        path.on_time(Instant::ORIGIN);
+        path
+    }
+
+    fn active() -> PathStats {
+        let mut path = probing();
+        assert_eq!(states(&mut path, &[FAST; 20]), [PathState::Active]);
+        path
+    }
+
+    fn degraded() -> PathStats {
+        let mut path = active();
+        assert_eq!(states(&mut path, &[SLOW; 6]), [PathState::Degraded]);
+        path
+    }
+
+    fn recovering() -> PathStats {
+        let mut path = degraded();
+        assert_eq!(states(&mut path, &[FAST; 21]), [PathState::Recovery]);
+        path
+    }
+}

@@ -1,0 +1,204 @@
+//! The numbers a choice depends on, and the ranges they may lie in.
+//!
+//! Bound: past [`Limits::new`] and [`Picker::new`](super::Picker::new) every setting is a finite number
+//! within the range its field names.
+
+use core::fmt;
+
+use super::limits::Limits;
+
+/// The largest [`ScoreConfig::top_k`]: the best nodes are kept in place, not on the heap.
+pub const TOP_K_MAX: usize = 16;
+
+/// Where each figure counts as bad, and where the gates close.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LimitsConfig {
+    /// The 95th percentile latency that scores 0, 1..=3 600 000.
+    pub lat_bad_ms: f64,
+    /// The error rate that scores 0, 0.0001..=1.
+    pub err_bad: f64,
+    /// The timeouts per minute that score 0, 1..=1 000 000.
+    pub to_bad: u32,
+    /// The waiting requests that score 0, 1..=1 000 000.
+    pub wait_bad: u32,
+    /// The uptime from which on it scores 1, 1..=1 000 000.
+    pub uptime_ok_sec: u32,
+    /// The free part of the transaction places below which none is begun, 0..=1.
+    pub tx_free_min: f64,
+    /// The waiting requests from which on no transaction is begun, 1..=1 000 000.
+    pub tx_wait_max: u32,
+}
+
+impl LimitsConfig {
+    pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
+        within("lat_bad_ms", self.lat_bad_ms, 1.0, 3_600_000.0)?;
+        within("err_bad", self.err_bad, 0.0001, 1.0)?;
+        within("to_bad", f64::from(self.to_bad), 1.0, 1_000_000.0)?;
+        within("wait_bad", f64::from(self.wait_bad), 1.0, 1_000_000.0)?;
+        within("uptime_ok_sec", f64::from(self.uptime_ok_sec), 1.0, 1_000_000.0)?;
+        within("tx_free_min", self.tx_free_min, 0.0, 1.0)?;
+        within("tx_wait_max", f64::from(self.tx_wait_max), 1.0, 1_000_000.0)
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            lat_bad_ms: 2_000.0,
+            err_bad: 0.05,
+            to_bad: 20,
+            wait_bad: 10,
+            uptime_ok_sec: 300,
+            tx_free_min: 0.05,
+            tx_wait_max: 20,
+        }
+    }
+}
+
+/// How the score chooser compares and draws.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoreConfig {
+    /// Where figures count as bad and gates close.
+    pub limits: Limits,
+    /// How many of the best nodes take part in the draw, 1..=16.
+    pub top_k: usize,
+    /// The power of the score in the draw, 1..=16.
+    ///
+    /// Scores lie close together: at 1, drawing by plain score, the best node is hardly preferred. It is a
+    /// whole number because a general power took half of a pick among three nodes.
+    pub power: u32,
+    /// How steeply a latency above the median loses score, 1.5..=3.
+    pub relative_k: f64,
+    /// The samples every open node must have before latencies are compared with their median,
+    /// 1..=1 000 000.
+    pub relative_samples_min: u32,
+}
+
+impl ScoreConfig {
+    pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
+        within("top_k", self.top_k as f64, 1.0, TOP_K_MAX as f64)?;
+        within("power", f64::from(self.power), 1.0, 16.0)?;
+        within("relative_k", self.relative_k, 1.5, 3.0)?;
+        within("relative_samples_min", f64::from(self.relative_samples_min), 1.0, 1_000_000.0)
+    }
+}
+
+impl Default for ScoreConfig {
+    fn default() -> Self {
+        Self { limits: Limits::default(), top_k: 3, power: 4, relative_k: 2.0, relative_samples_min: 20 }
+    }
+}
+
+/// How the hot/cold chooser tells hot from cold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HotColdConfig {
+    /// Where the gates close.
+    pub limits: Limits,
+    /// The quantile of the work in flight above which a node is hot, 0.6..=0.84.
+    pub hot_quantile: f64,
+}
+
+impl HotColdConfig {
+    pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
+        within("hot_quantile", self.hot_quantile, 0.6, 0.84)
+    }
+}
+
+impl Default for HotColdConfig {
+    fn default() -> Self {
+        Self { limits: Limits::default(), hot_quantile: 0.84 }
+    }
+}
+
+/// A setting that lies outside its range.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SettingOutOfRange {
+    /// The setting's name.
+    pub setting: &'static str,
+    /// The number as given.
+    pub value: f64,
+    /// The least allowed.
+    pub min: f64,
+    /// The most allowed.
+    pub max: f64,
+}
+
+impl fmt::Display for SettingOutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} is not between {} and {}", self.setting, self.value, self.min, self.max)
+    }
+}
+
+impl core::error::Error for SettingOutOfRange {}
+
+fn within(setting: &'static str, value: f64, min: f64, max: f64) -> Result<(), SettingOutOfRange> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(SettingOutOfRange { setting, value, min, max }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn the_defaults_are_the_specified_numbers_and_valid() {
+        let limits = LimitsConfig::default();
+        assert_eq!(
+            limits,
+            LimitsConfig {
+                lat_bad_ms: 2000.0,
+                err_bad: 0.05,
+                to_bad: 20,
+                wait_bad: 10,
+                uptime_ok_sec: 300,
+                tx_free_min: 0.05,
+                tx_wait_max: 20,
+            }
+        );
+        assert_eq!(limits.check(), Ok(()));
+        let score = ScoreConfig::default();
+        assert_eq!((score.top_k, score.power, score.relative_samples_min), (3, 4, 20));
+        assert_eq!(score.relative_k.to_string(), "2");
+        assert_eq!(score.check(), Ok(()));
+        assert_eq!(HotColdConfig::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_setting_out_of_range_is_refused_by_name() {
+        let limits = LimitsConfig::default();
+        let score = ScoreConfig::default();
+        let hot_cold = HotColdConfig::default();
+        let refused = [
+            LimitsConfig { lat_bad_ms: f64::NAN, ..limits }.check(),
+            LimitsConfig { err_bad: 0.0, ..limits }.check(),
+            LimitsConfig { to_bad: 0, ..limits }.check(),
+            LimitsConfig { wait_bad: 0, ..limits }.check(),
+            LimitsConfig { uptime_ok_sec: 0, ..limits }.check(),
+            LimitsConfig { tx_free_min: 1.5, ..limits }.check(),
+            LimitsConfig { tx_wait_max: 0, ..limits }.check(),
+            ScoreConfig { top_k: 17, ..score }.check(),
+            ScoreConfig { power: 17, ..score }.check(),
+            ScoreConfig { relative_k: 3.5, ..score }.check(),
+            ScoreConfig { relative_samples_min: 0, ..score }.check(),
+            HotColdConfig { hot_quantile: 0.5, ..hot_cold }.check(),
+        ];
+        let said = refused.map(|check| check.unwrap_err().to_string());
+        assert_eq!(
+            said,
+            [
+                "lat_bad_ms NaN is not between 1 and 3600000",
+                "err_bad 0 is not between 0.0001 and 1",
+                "to_bad 0 is not between 1 and 1000000",
+                "wait_bad 0 is not between 1 and 1000000",
+                "uptime_ok_sec 0 is not between 1 and 1000000",
+                "tx_free_min 1.5 is not between 0 and 1",
+                "tx_wait_max 0 is not between 1 and 1000000",
+                "top_k 17 is not between 1 and 16",
+                "power 17 is not between 1 and 16",
+                "relative_k 3.5 is not between 1.5 and 3",
+                "relative_samples_min 0 is not between 1 and 1000000",
+                "hot_quantile 0.5 is not between 0.6 and 0.84",
+            ]
+        );
+    }
+}

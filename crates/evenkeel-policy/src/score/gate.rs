@@ -1,0 +1,263 @@
+//! The gates: why a node is out of the question, whatever its score.
+//!
+//! Bound: a closed gate needs no score to be computed, and each closes exactly where the sub-score it
+//! stands for reaches its limit.
+
+use core::fmt;
+
+use super::limits::Limits;
+use super::node::{NodeStats, Status};
+use super::parts::Request;
+
+/// The first closed gate on the way to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// The node takes no work.
+    NotServing(Status),
+    /// A maximum the request depends on is zero or less.
+    NoCapacityConfigured,
+    /// Every slot is taken.
+    SlotsFull,
+    /// Every database connection is in use.
+    DbFull,
+    /// Too few transaction places are free.
+    TxFull,
+    /// Too many requests wait for a database connection.
+    PoolWaiting,
+    /// The error rate is as bad as it counts.
+    ErrorsTooMany,
+    /// The latency is as bad as it counts.
+    LatencyTooBad,
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotServing(status) => return write!(f, "node is {status}"),
+            Self::NoCapacityConfigured => "node has no capacity configured",
+            Self::SlotsFull => "every slot is taken",
+            Self::DbFull => "every database connection is in use",
+            Self::TxFull => "too few transaction places are free",
+            Self::PoolWaiting => "too many requests wait for a database connection",
+            Self::ErrorsTooMany => "error rate is too high",
+            Self::LatencyTooBad => "latency is too high",
+        })
+    }
+}
+
+impl core::error::Error for Gate {}
+
+impl Limits {
+    /// Passes a node that may be chosen for the request; else names the first closed gate.
+    ///
+    /// Latency is judged by its absolute score. A model's health is its breaker's business and shows in
+    /// the status: five errors in a hundred close a database node, but would empty a pool of models.
+    pub fn gate(&self, stats: &NodeStats, request: Request) -> Result<(), Gate> {
+        if stats.status != Status::Serving {
+            return Err(Gate::NotServing(stats.status));
+        }
+        match request {
+            Request::Query | Request::Execute => {
+                database_gates(stats)?;
+                self.quality_gates(stats)
+            }
+            Request::BeginTx => {
+                database_gates(stats)?;
+                self.transaction_gates(stats)
+            }
+            Request::Infer => slot_gates(stats),
+        }
+    }
+
+    fn quality_gates(&self, stats: &NodeStats) -> Result<(), Gate> {
+        // Asking for the range closes the gate on NaN and negative figures as well.
+        if !(0.0..self.config().err_bad).contains(&stats.error_rate_1m) {
+            return Err(Gate::ErrorsTooMany);
+        }
+        if !(0.0..self.config().lat_bad_ms).contains(&stats.p95_latency_ms) {
+            return Err(Gate::LatencyTooBad);
+        }
+        Ok(())
+    }
+
+    fn transaction_gates(&self, stats: &NodeStats) -> Result<(), Gate> {
+        if stats.tx_free() < self.config().tx_free_min {
+            return Err(Gate::TxFull);
+        }
+        if stats.wait_conn_count >= self.config().tx_wait_max {
+            return Err(Gate::PoolWaiting);
+        }
+        Ok(())
+    }
+}
+
+fn database_gates(stats: &NodeStats) -> Result<(), Gate> {
+    if stats.max_http_sessions <= 0 || stats.max_open_conns <= 0 || stats.max_transaction_conns <= 0 {
+        return Err(Gate::NoCapacityConfigured);
+    }
+    if stats.db_free() <= 0.0 {
+        return Err(Gate::DbFull);
+    }
+    Ok(())
+}
+
+fn slot_gates(stats: &NodeStats) -> Result<(), Gate> {
+    if stats.max_http_sessions <= 0 {
+        return Err(Gate::NoCapacityConfigured);
+    }
+    if stats.http_free() <= 0.0 {
+        return Err(Gate::SlotsFull);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::score::LimitsConfig;
+    use crate::score::tests::worked_node;
+    use alloc::string::ToString;
+
+    const DATABASE: [Request; 3] = [Request::Query, Request::Execute, Request::BeginTx];
+    const STATEMENTS: [Request; 2] = [Request::Query, Request::Execute];
+
+    #[test]
+    fn only_a_serving_node_is_open() {
+        for request in [Request::Query, Request::Execute, Request::BeginTx, Request::Infer] {
+            assert_eq!(gate(request, |_| ()), Ok(()));
+            for status in [Status::Draining, Status::Down] {
+                assert_eq!(gate(request, |node| node.status = status), Err(Gate::NotServing(status)));
+            }
+        }
+    }
+
+    #[test]
+    fn each_maximum_must_be_configured() {
+        for request in DATABASE {
+            for none in [0, -1] {
+                let closed = Err(Gate::NoCapacityConfigured);
+                assert_eq!(gate(request, |node| node.max_http_sessions = none), closed);
+                assert_eq!(gate(request, |node| node.max_open_conns = none), closed);
+                assert_eq!(gate(request, |node| node.max_transaction_conns = none), closed);
+            }
+            // One of each is enough; the worked node's load would not fit.
+            let smallest = |node: &mut NodeStats| {
+                (node.max_http_sessions, node.max_open_conns, node.max_transaction_conns) = (1, 1, 1);
+                (node.open_conns, node.running_tx) = (0, 0);
+            };
+            assert_eq!(gate(request, smallest), Ok(()));
+        }
+    }
+
+    #[test]
+    fn the_last_free_connection_keeps_the_database_open() {
+        for request in DATABASE {
+            // 109 open, 10 idle: 99 of 100 in use.
+            assert_eq!(gate(request, |node| node.open_conns = 109), Ok(()));
+            assert_eq!(gate(request, |node| node.open_conns = 110), Err(Gate::DbFull));
+            assert_eq!(gate(request, |node| node.open_conns = u32::MAX), Err(Gate::DbFull));
+        }
+    }
+
+    #[test]
+    fn a_warm_idle_pool_is_open_where_counting_idle_connections_closes_it() {
+        let warm = NodeStats { open_conns: 100, idle_conns: 100, ..worked_node() };
+        let db_free_counting_idle = 1.0 - f64::from(warm.open_conns) / f64::from(warm.max_open_conns);
+        assert!(db_free_counting_idle <= 0.0, "nobody uses it, and it is gated out");
+        for request in DATABASE {
+            assert_eq!(Limits::default().gate(&warm, request), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_twentieth_of_the_transaction_places_free_is_enough_to_begin() {
+        for (running_tx, max, outcome) in
+            [(19, 20, Ok(())), (20, 20, Err(Gate::TxFull)), (95, 100, Ok(())), (96, 100, Err(Gate::TxFull))]
+        {
+            let change =
+                |node: &mut NodeStats| (node.running_tx, node.max_transaction_conns) = (running_tx, max);
+            assert_eq!(gate(Request::BeginTx, change), outcome, "{running_tx} of {max}");
+            assert_eq!(gate(Request::Query, change), Ok(()));
+            assert_eq!(gate(Request::Execute, change), Ok(()));
+        }
+    }
+
+    #[test]
+    fn from_twenty_waiting_on_no_transaction_begins() {
+        assert_eq!(gate(Request::BeginTx, |node| node.wait_conn_count = 19), Ok(()));
+        assert_eq!(gate(Request::BeginTx, |node| node.wait_conn_count = 20), Err(Gate::PoolWaiting));
+        assert_eq!(gate(Request::Query, |node| node.wait_conn_count = 20), Ok(()));
+    }
+
+    #[test]
+    fn errors_close_a_node_from_the_rate_that_scores_nothing() {
+        for request in STATEMENTS {
+            assert_eq!(gate(request, |node| node.error_rate_1m = 0.0499), Ok(()));
+            for bad in [0.05, 1.0, f64::NAN, -0.1] {
+                assert_eq!(gate(request, |node| node.error_rate_1m = bad), Err(Gate::ErrorsTooMany));
+            }
+        }
+        assert_eq!(gate(Request::BeginTx, |node| node.error_rate_1m = 0.05), Ok(()));
+        assert_eq!(gate(Request::Infer, |node| node.error_rate_1m = 0.05), Ok(()));
+    }
+
+    #[test]
+    fn latency_closes_a_node_from_the_figure_that_scores_nothing() {
+        for request in STATEMENTS {
+            assert_eq!(gate(request, |node| node.p95_latency_ms = 1999.9), Ok(()));
+            for bad in [2000.0, f64::INFINITY, f64::NAN, -1.0] {
+                assert_eq!(gate(request, |node| node.p95_latency_ms = bad), Err(Gate::LatencyTooBad));
+            }
+        }
+        assert_eq!(gate(Request::BeginTx, |node| node.p95_latency_ms = 2000.0), Ok(()));
+        assert_eq!(gate(Request::Infer, |node| node.p95_latency_ms = 2000.0), Ok(()));
+    }
+
+    #[test]
+    fn a_model_needs_a_slot_and_no_database() {
+        let no_database = |node: &mut NodeStats| (node.max_open_conns, node.max_transaction_conns) = (0, 0);
+        assert_eq!(gate(Request::Infer, no_database), Ok(()));
+        assert_eq!(gate(Request::Infer, |node| node.running_http_session = 119), Ok(()));
+        assert_eq!(gate(Request::Infer, |node| node.running_http_session = 120), Err(Gate::SlotsFull));
+        assert_eq!(gate(Request::Infer, |node| node.max_http_sessions = 0), Err(Gate::NoCapacityConfigured));
+    }
+
+    #[test]
+    fn the_gates_close_where_the_configured_limits_say() {
+        let strict =
+            LimitsConfig { lat_bad_ms: 40.0, tx_free_min: 0.91, tx_wait_max: 1, ..LimitsConfig::default() };
+        let limits = Limits::new(strict).unwrap();
+        assert_eq!(limits.gate(&worked_node(), Request::Query), Err(Gate::LatencyTooBad));
+        assert_eq!(limits.gate(&worked_node(), Request::BeginTx), Err(Gate::TxFull));
+        let limits = Limits::new(LimitsConfig { tx_free_min: 0.9, err_bad: 0.01, ..strict }).unwrap();
+        assert_eq!(limits.gate(&worked_node(), Request::Query), Err(Gate::ErrorsTooMany));
+        assert_eq!(limits.gate(&worked_node(), Request::BeginTx), Err(Gate::PoolWaiting));
+        assert_eq!(limits.assess(&worked_node(), Request::BeginTx), Err(Gate::PoolWaiting));
+    }
+
+    #[test]
+    fn each_gate_says_what_is_wrong() {
+        let said = [
+            (Gate::NotServing(Status::Draining), "node is DRAINING"),
+            (Gate::NotServing(Status::Down), "node is DOWN"),
+            (Gate::NotServing(Status::Serving), "node is SERVING"),
+            (Gate::NoCapacityConfigured, "node has no capacity configured"),
+            (Gate::SlotsFull, "every slot is taken"),
+            (Gate::DbFull, "every database connection is in use"),
+            (Gate::TxFull, "too few transaction places are free"),
+            (Gate::PoolWaiting, "too many requests wait for a database connection"),
+            (Gate::ErrorsTooMany, "error rate is too high"),
+            (Gate::LatencyTooBad, "latency is too high"),
+        ];
+        for (gate, words) in said {
+            assert_eq!(gate.to_string(), words);
+        }
+    }
+
+    /// Asks the default gates about the worked node with one thing changed.
+    fn gate(request: Request, change: impl Fn(&mut NodeStats)) -> Result<(), Gate> {
+        let mut stats = worked_node();
+        change(&mut stats);
+        Limits::default().gate(&stats, request)
+    }
+}

@@ -1,0 +1,247 @@
+//! From figures to sub-scores: what counts as good, what as bad.
+//!
+//! Bound: each sub-score lies in 0..=1 and never falls as its figure improves; a figure that is no
+//! number or negative scores 0.
+
+use super::config::{LimitsConfig, SettingOutOfRange};
+use super::gate::Gate;
+use super::node::NodeStats;
+use super::parts::{Parts, Request, clamp01};
+
+/// Valid limits: where each figure counts as bad, and where the gates close.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    config: LimitsConfig,
+    lat_bad_log: f64,
+}
+
+impl Limits {
+    /// Makes limits, unless a setting is out of range.
+    pub fn new(config: LimitsConfig) -> Result<Self, SettingOutOfRange> {
+        config.check()?;
+        Ok(Self::of(config))
+    }
+
+    fn of(config: LimitsConfig) -> Self {
+        Self { config, lat_bad_log: libm::log1p(config.lat_bad_ms) }
+    }
+
+    /// The settings these limits were made of.
+    pub const fn config(&self) -> &LimitsConfig {
+        &self.config
+    }
+
+    /// Scores a node on its own, without others to compare it with, unless a gate is closed.
+    ///
+    /// This is how a node judges itself: latency counts by its absolute score.
+    pub fn assess(&self, stats: &NodeStats, request: Request) -> Result<f64, Gate> {
+        self.gate(stats, request)?;
+        Ok(self.parts(stats).score(request))
+    }
+
+    /// The sub-scores of a node, latency by its absolute score; gates are not asked.
+    pub fn parts(&self, stats: &NodeStats) -> Parts {
+        self.parts_with_latency(stats, self.absolute_latency(stats.p95_latency_ms))
+    }
+
+    /// The sub-scores of a node whose latency score is known; saves a logarithm per node.
+    #[inline]
+    pub(super) fn parts_with_latency(&self, stats: &NodeStats, lat: f64) -> Parts {
+        Parts {
+            db_free: stats.db_free(),
+            http_free: stats.http_free(),
+            tx_free: stats.tx_free(),
+            lat,
+            err: falling(stats.error_rate_1m, self.config.err_bad),
+            to: falling(f64::from(stats.timeouts_1m), f64::from(self.config.to_bad)),
+            wait: falling(f64::from(stats.wait_conn_count), f64::from(self.config.wait_bad)),
+            idle: stats.idle(),
+            uptime: clamp01(stats.uptime_sec as f64 / f64::from(self.config.uptime_ok_sec)),
+        }
+    }
+
+    /// Scores a latency against `lat_bad_ms` on a logarithmic scale: 0 ms is 1.
+    pub fn absolute_latency(&self, p95_ms: f64) -> f64 {
+        falling(libm::log1p(p95_ms), self.lat_bad_log)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::of(LimitsConfig::default())
+    }
+}
+
+/// Scores a latency against the median of the nodes it competes with, `k` being the steepness.
+///
+/// At or below the median it is 1, and so it is when the median is 0. Without that floor the formula
+/// divides by zero at a ratio of `1 − 1/k` and turns negative below: the quickest node would lose.
+pub fn relative_latency(p95_ms: f64, median_ms: f64, k: f64) -> f64 {
+    if !(0.0..f64::INFINITY).contains(&p95_ms) {
+        return 0.0;
+    }
+    if median_ms <= 0.0 || p95_ms <= median_ms {
+        return 1.0;
+    }
+    clamp01(1.0 / (1.0 + (p95_ms / median_ms - 1.0) * k))
+}
+
+/// Scores a figure that should be small: 1 at zero, 0 from `bad` on.
+fn falling(figure: f64, bad: f64) -> f64 {
+    if figure >= 0.0 { 1.0 - clamp01(figure / bad) } else { 0.0 }
+}
+
+impl NodeStats {
+    /// The part of the connections nobody uses.
+    ///
+    /// An idle connection is as good as one not opened yet: counting it as load would close a node
+    /// whose pool is warm and idle.
+    pub(super) fn db_free(&self) -> f64 {
+        free(self.open_conns.saturating_sub(self.idle_conns), self.max_open_conns)
+    }
+
+    pub(super) fn http_free(&self) -> f64 {
+        free(self.running_http_session, self.max_http_sessions)
+    }
+
+    pub(super) fn tx_free(&self) -> f64 {
+        free(self.running_tx, self.max_transaction_conns)
+    }
+
+    fn idle(&self) -> f64 {
+        if self.max_open_conns <= 0 {
+            return 0.0;
+        }
+        clamp01(f64::from(self.idle_conns) / f64::from(self.max_open_conns))
+    }
+}
+
+/// The part of `max` that is not used.
+///
+/// `(max − used) / max` rounds once where `1 − used / max` rounds twice and would put 1 of 10 below 0.1.
+fn free(used: u32, max: i32) -> f64 {
+    if max <= 0 {
+        return 0.0;
+    }
+    clamp01((f64::from(max) - f64::from(used)) / f64::from(max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::score::tests::{close, worked_node};
+
+    /// db 1 − (30 − 10)/100 = 0.8, http 1 − 30/120 = 0.75, tx 1 − 5/50 = 0.9, latency
+    /// 1 − ln(√2001)/ln(2001) = 0.5, errors 1 − 0.01/0.05 = 0.8, timeouts 1 − 5/20 = 0.75,
+    /// waiting 1 − 1/10 = 0.9, idle 10/100 = 0.1, uptime 150/300 = 0.5.
+    #[test]
+    fn the_sub_scores_worked_by_hand() {
+        let parts = Limits::default().parts(&worked_node()).named().map(|(_, part)| part);
+        for (part, by_hand) in parts.into_iter().zip([0.8, 0.75, 0.9, 0.5, 0.8, 0.75, 0.9, 0.1, 0.5]) {
+            assert!(close(part, by_hand), "{part} is not {by_hand}");
+        }
+    }
+
+    /// 0.22·0.8 + 0.18·0.75 + 0.10·0.9 + 0.20·0.5 + 0.12·0.8 + 0.08·0.75 + 0.06·0.9 + 0.02·0.1 + 0.02·0.5
+    /// = 0.176 + 0.135 + 0.09 + 0.1 + 0.096 + 0.06 + 0.054 + 0.002 + 0.01 = 0.723
+    #[test]
+    fn a_query_worked_by_hand() {
+        assert!(close(score(Request::Query), 0.723));
+    }
+
+    /// 0.30·0.8 + 0.14·0.75 + 0.08·0.9 + 0.14·0.5 + 0.14·0.8 + 0.10·0.75 + 0.08·0.9 + 0.02·0.1
+    /// = 0.24 + 0.105 + 0.072 + 0.07 + 0.112 + 0.075 + 0.072 + 0.002 = 0.748
+    #[test]
+    fn an_execute_worked_by_hand() {
+        assert!(close(score(Request::Execute), 0.748));
+    }
+
+    /// 0.42·0.9 + 0.22·0.8 + 0.08·0.75 + 0.10·0.8 + 0.06·0.75 + 0.06·0.9 + 0.04·0.5 + 0.02·0.1
+    /// = 0.378 + 0.176 + 0.06 + 0.08 + 0.045 + 0.054 + 0.02 + 0.002 = 0.815
+    #[test]
+    fn a_begin_worked_by_hand() {
+        assert!(close(score(Request::BeginTx), 0.815));
+    }
+
+    /// (0.18·0.75 + 0.20·0.5 + 0.12·0.8 + 0.08·0.75 + 0.02·0.5) / 0.6
+    /// = (0.135 + 0.1 + 0.096 + 0.06 + 0.01) / 0.6 = 0.401 / 0.6
+    #[test]
+    fn an_inference_worked_by_hand() {
+        assert!(close(score(Request::Infer), 0.401 / 0.6));
+    }
+
+    #[test]
+    fn each_limit_moves_its_own_sub_score() {
+        let limits = Limits::new(LimitsConfig {
+            // 2001 · √2001 − 1, so that log1p of the worked latency is a third of log1p of this.
+            lat_bad_ms: 89_508.809_523_872_86,
+            err_bad: 0.1,
+            to_bad: 10,
+            wait_bad: 2,
+            uptime_ok_sec: 600,
+            ..LimitsConfig::default()
+        })
+        .unwrap();
+        let parts = limits.parts(&worked_node());
+        let moved = [parts.lat, parts.err, parts.to, parts.wait, parts.uptime];
+        for (part, by_hand) in moved.into_iter().zip([2.0 / 3.0, 0.9, 0.5, 0.5, 0.25]) {
+            assert!(close(part, by_hand), "{part} is not {by_hand}");
+        }
+        assert!(Limits::new(LimitsConfig { wait_bad: 0, ..LimitsConfig::default() }).is_err());
+    }
+
+    #[test]
+    fn a_figure_that_is_no_figure_scores_nothing() {
+        for bad in [f64::NAN, -0.5, -1.0, -2.0, f64::INFINITY, f64::NEG_INFINITY] {
+            let stats = NodeStats { p95_latency_ms: bad, error_rate_1m: bad, ..worked_node() };
+            let parts = Limits::default().parts(&stats);
+            assert!(parts.lat <= 0.0 && parts.err <= 0.0, "{bad} scored {parts:?}");
+            assert!(relative_latency(bad, 10.0, 2.0) <= 0.0, "{bad} scored against a median");
+        }
+    }
+
+    #[test]
+    fn a_node_without_maxima_has_nothing_free() {
+        for max in [0, -1, i32::MIN] {
+            let stats = NodeStats {
+                max_http_sessions: max,
+                max_open_conns: max,
+                max_transaction_conns: max,
+                ..worked_node()
+            };
+            let parts = Limits::default().parts(&stats);
+            assert!(parts.db_free + parts.http_free + parts.tx_free + parts.idle <= 0.0);
+        }
+    }
+
+    #[test]
+    fn a_latency_twice_the_median_scores_a_third() {
+        assert!(close(relative_latency(100.0, 50.0, 2.0), 1.0 / 3.0));
+        assert!(close(relative_latency(75.0, 50.0, 2.0), 0.5));
+        assert!(close(relative_latency(100.0, 50.0, 3.0), 0.25));
+        assert!(close(relative_latency(50.0, 50.0, 2.0), 1.0));
+        assert!(close(relative_latency(700.0, 0.0, 2.0), 1.0));
+    }
+
+    #[test]
+    fn a_latency_far_below_the_median_scores_one_where_the_bare_formula_has_a_pole() {
+        let bare = |p95_ms: f64| 1.0 / (1.0 + (p95_ms / 100.0 - 1.0) * 2.0);
+        assert!(bare(50.0).is_infinite());
+        assert!(bare(25.0) < 0.0, "twice as quick as needed, and worst of all");
+        for p95_ms in [0.0, 25.0, 50.0, 75.0, 100.0] {
+            assert!(close(relative_latency(p95_ms, 100.0, 2.0), 1.0));
+        }
+    }
+
+    #[test]
+    fn the_free_part_is_rounded_once() {
+        let one_of_ten = NodeStats { running_tx: 9, max_transaction_conns: 10, ..worked_node() };
+        let usage = f64::from(one_of_ten.running_tx) / f64::from(one_of_ten.max_transaction_conns);
+        assert!(1.0 - usage < 0.1, "rounded twice, a tenth is less than a tenth");
+        assert!(one_of_ten.tx_free() >= 0.1);
+    }
+
+    fn score(request: Request) -> f64 {
+        Limits::default().assess(&worked_node(), request).unwrap()
+    }
+}

@@ -1,0 +1,228 @@
+//! A path moves only as drawn, no faster than its rules allow, and a set never goes dark.
+
+use evenkeel_policy::id::PathId;
+use evenkeel_policy::path::{
+    Candidate, HopConfig, HopRule, Loss, PathConfig, PathRule, PathState, PathStats, Probe, PruneRule,
+    Relays, Standing, Streak, Transition, Used,
+};
+use evenkeel_policy::time::{Duration, Instant};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use PathState::{Active, Degraded, Inactive, Probing, Recovery};
+
+const SLO: Duration = Duration::from_millis(100);
+
+const ARROWS: [(PathState, PathState); 10] = [
+    (Inactive, Probing),
+    (Probing, Active),
+    (Active, Degraded),
+    (Degraded, Recovery),
+    (Recovery, Active),
+    (Recovery, Degraded),
+    (Probing, Inactive),
+    (Active, Inactive),
+    (Degraded, Inactive),
+    (Recovery, Inactive),
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn a_path_moves_along_the_drawn_arrows_only(steps in steps()) {
+        let mut path = PathStats::new(PathRule::default());
+        let mut state = path.state();
+        for (now, probe) in steps {
+            for transition in step(&mut path, now, probe, SLO, Standing::OneOfMany) {
+                prop_assert_eq!(transition.from, state);
+                prop_assert!(ARROWS.contains(&(transition.from, transition.to)), "{}", transition);
+                state = transition.to;
+            }
+            prop_assert_eq!(path.state(), state);
+            prop_assert_eq!(path.weight_factor().is_some(), state.is_usable());
+        }
+    }
+
+    #[test]
+    fn no_sequence_toggles_a_path_faster_than_its_runs(
+        steps in steps(), degrade_samples in 1..8_u32, recover_samples in 1..8_u32, settle_samples in 1..8_u32,
+    ) {
+        let config = PathConfig { degrade_samples, recover_samples, settle_samples, ..PathConfig::default() };
+        let mut path = PathStats::new(PathRule::new(config).unwrap());
+        let mut samples_in_state = 0;
+        for (now, probe) in steps {
+            if path.on_time(now).is_some() {
+                samples_in_state = 0;
+            }
+            samples_in_state += 1;
+            let Some(transition) = path.on_probe(now, probe, SLO, Standing::OneOfMany) else { continue };
+            let samples_min = match (transition.from, transition.to) {
+                (Probing, Active) => config.activate_answers,
+                (Active, Degraded) => degrade_samples,
+                (Degraded, Recovery) => recover_samples,
+                (Recovery, Active) => settle_samples,
+                _ => 1,
+            };
+            prop_assert!(samples_in_state >= samples_min, "{transition} after {samples_in_state} samples");
+            samples_in_state = 0;
+        }
+    }
+
+    #[test]
+    fn a_degraded_path_had_a_reason_and_a_recovering_one_has_none(steps in steps()) {
+        let mut path = PathStats::new(PathRule::default());
+        for (now, probe) in steps {
+            let was_answered = matches!(probe, Probe::Answered { .. });
+            for transition in step(&mut path, now, probe, SLO, Standing::OneOfMany) {
+                let (p95, loss) = (path.p95(), path.loss().as_f64());
+                match transition.to {
+                    Degraded => prop_assert!(p95 > Some(SLO) || loss > 0.08),
+                    Recovery => prop_assert!(p95 < Some(SLO * 9 / 10) && loss < 0.05),
+                    Inactive => prop_assert!(!was_answered),
+                    Probing | Active => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_backoff_lasts_one_to_thirty_seconds(steps in steps()) {
+        let mut path = PathStats::new(PathRule::default());
+        for (now, probe) in steps {
+            for transition in step(&mut path, now, probe, SLO, Standing::OneOfMany) {
+                if transition.to == Inactive {
+                    let backoff = path.retry_at().unwrap().since(now);
+                    prop_assert!((Duration::from_secs(1)..=Duration::from_secs(30)).contains(&backoff));
+                }
+            }
+            prop_assert_eq!(path.retry_at().is_some(), path.state() == Inactive);
+        }
+    }
+
+    #[test]
+    fn a_set_with_a_usable_path_always_has_one(
+        steps in vec((0..4_usize, 0..2_000_u64, unkind_probe()), 1..600),
+    ) {
+        let rule = PathRule::default();
+        let mut paths = [(); 4].map(|()| PathStats::new(rule));
+        let mut now = Instant::ORIGIN;
+        let mut was_usable = false;
+        for (chosen, gap_ms, probe) in steps {
+            now += Duration::from_millis(gap_ms);
+            let others = paths.iter().enumerate().filter(|(path, _)| *path != chosen);
+            let others_usable = others.filter(|(_, path)| path.state().is_usable()).count();
+            let standing = if others_usable == 0 { Standing::Last } else { Standing::OneOfMany };
+            let usable = paths.iter().filter(|path| path.state().is_usable());
+            let best_p95 = usable.filter_map(PathStats::p95).min().unwrap_or_default();
+            step(&mut paths[chosen], now, probe, rule.slo(best_p95), standing);
+            let is_usable = paths.iter().any(|path| path.state().is_usable());
+            prop_assert!(is_usable || !was_usable, "the last usable path was switched off");
+            was_usable = is_usable;
+        }
+    }
+
+    #[test]
+    fn a_hop_count_stays_in_its_range_and_moves_by_one(
+        hops_min in 1..5_u8, range in 0..5_u8, start in 0..5_u8,
+        samples in vec((0..1_000_u64, 0.0..=0.3_f64), 1..100),
+    ) {
+        let hops_max = hops_min + range;
+        let config = HopConfig { hops_min, hops_max, hops_start: hops_min + start.min(range), ..HopConfig::default() };
+        let rule = HopRule::new(config, Relays::Configured).unwrap().unwrap();
+        let mut hops = rule.start();
+        for (rtt_ms, loss) in samples {
+            let next = rule.step(hops, Duration::from_millis(rtt_ms), Loss::new(loss).unwrap());
+            prop_assert!((hops_min..=hops_max).contains(&next.get()));
+            let is_bad = loss > 0.1 || rtt_ms > 500;
+            let is_good = loss < 0.01 && rtt_ms < 100;
+            prop_assert!(next.get() <= hops.get() + u8::from(is_bad));
+            prop_assert!(next.get() + u8::from(is_good) >= hops.get());
+            hops = next;
+        }
+    }
+
+    #[test]
+    fn a_path_is_pruned_only_for_one_that_was_better_for_the_whole_run(
+        used_ms in vec(vec(10..100_u64, 1..30), 1..5), idle_ms in vec(vec(10..100_u64, 30), 1..4),
+    ) {
+        let rule = PruneRule::default();
+        let idle_at = |sample: usize| -> Vec<Candidate> {
+            let path = |index: usize| PathId(100 + index as u32);
+            let candidates = idle_ms.iter().enumerate();
+            candidates.map(|(index, ms)| candidate(path(index), ms[sample])).collect()
+        };
+        let used: Vec<Used> = used_ms.iter().enumerate().map(|(index, p95s)| {
+            let streak = p95s.iter().enumerate().fold(Streak::default(), |streak, (sample, &ms)| {
+                rule.on_sample(streak, Duration::from_millis(ms), &idle_at(sample))
+            });
+            Used { path: PathId(index as u32), p95: Duration::from_millis(p95s[p95s.len() - 1]), streak }
+        }).collect();
+        let Some(swap) = rule.swap(&used, &idle_at(29)) else { return Ok(()) };
+        let pruned = &used_ms[swap.prune.index()];
+        let added = &idle_ms[swap.add.index() - 100];
+        prop_assert!(pruned.len() >= 10);
+        for sample in pruned.len() - 10..pruned.len() {
+            prop_assert!(pruned[sample] * 100 > added[sample] * 115);
+        }
+        prop_assert!(pruned[pruned.len() - 1] * 100 > added[29] * 115);
+    }
+
+    #[test]
+    fn paths_slower_than_the_best_in_use_stay_while_nothing_better_lies_idle(
+        used_ms in vec(10..1_000_u64, 2..8), samples in 0..50_u32,
+    ) {
+        let rule = PruneRule::default();
+        let slowest = used_ms.iter().max().copied().unwrap();
+        let idle = [candidate(PathId(100), slowest)];
+        let used = used_ms.iter().zip(0..).map(|(&ms, path)| {
+            let p95 = Duration::from_millis(ms);
+            let streak = (0..samples).fold(Streak::default(), |streak, _| rule.on_sample(streak, p95, &idle));
+            Used { path: PathId(path), p95, streak }
+        });
+        prop_assert_eq!(rule.swap(&used.collect::<Vec<_>>(), &idle), None);
+    }
+}
+
+/// Lets time pass up to `now`, then feeds a probe; returns what changed, in order.
+fn step(
+    path: &mut PathStats,
+    now: Instant,
+    probe: Probe,
+    slo: Duration,
+    standing: Standing,
+) -> Vec<Transition> {
+    let woken = path.on_time(now);
+    let sampled = path.on_probe(now, probe, slo, standing);
+    woken.into_iter().chain(sampled).collect()
+}
+
+/// Times in order with what was probed then: spells of good and of bad weather, so that every
+/// state is reached.
+fn steps() -> impl Strategy<Value = Vec<(Instant, Probe)>> {
+    let spell = prop_oneof![
+        3 => vec(kind_probe(), 1..40),
+        1 => vec(unkind_probe(), 1..20),
+        1 => vec(answer(101..300), 1..20),
+    ];
+    (vec(spell, 1..20), 1..2_000_u64).prop_map(|(spells, gap_ms)| {
+        let times = (0..).map(move |step| Instant::from_millis(step * gap_ms));
+        times.zip(spells.into_iter().flatten()).collect()
+    })
+}
+
+fn kind_probe() -> impl Strategy<Value = Probe> {
+    prop_oneof![40 => answer(1..90), 1 => answer(90..200), 1 => Just(Probe::Lost)]
+}
+
+fn unkind_probe() -> impl Strategy<Value = Probe> {
+    prop_oneof![6 => answer(1..300), 2 => Just(Probe::Lost), 2 => Just(Probe::Failed)]
+}
+
+fn answer(millis: std::ops::Range<u64>) -> impl Strategy<Value = Probe> {
+    millis.prop_map(|millis| Probe::Answered { rtt: Duration::from_millis(millis) })
+}
+
+fn candidate(path: PathId, p95_ms: u64) -> Candidate {
+    Candidate { path, p95: Duration::from_millis(p95_ms), answered: 10 }
+}

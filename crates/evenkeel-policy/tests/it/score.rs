@@ -1,0 +1,370 @@
+//! The bound of `score`: scores in 0..=1 that no better figure lowers, gates that hold, fair draws, no
+//! hot node while one is cold, and no influence of the candidates' order.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::id::NodeId;
+use evenkeel_policy::score::{
+    Because, Candidate, Choice, Chooser, HotColdConfig, Limits, NodeStats, Picker, Request, ScoreConfig,
+    Scored, Status, relative_latency,
+};
+use evenkeel_policy::weight::Weight;
+use proptest::array::{uniform2, uniform3, uniform6};
+use proptest::collection::vec;
+use proptest::num;
+use proptest::option::weighted;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+
+    #[test]
+    fn every_score_lies_between_zero_and_one(stats in any_node(), request in request()) {
+        let limits = Limits::default();
+        for (name, part) in limits.parts(&stats).named() {
+            prop_assert!((0.0..=1.0).contains(&part), "{name} is {part}");
+        }
+        prop_assert!((0.0..=1.0).contains(&limits.parts(&stats).score(request)));
+        if let Ok(score) = limits.assess(&stats, request) {
+            prop_assert!(score > 0.0 && score <= 1.0);
+        }
+    }
+
+    #[test]
+    fn a_gate_closes_exactly_where_its_sub_score_says(stats in any_node(), request in request()) {
+        let parts = Limits::default().parts(&stats);
+        let serving = stats.status == Status::Serving;
+        let configured =
+            stats.max_http_sessions > 0 && stats.max_open_conns > 0 && stats.max_transaction_conns > 0;
+        let database = configured && parts.db_free > 0.0;
+        let open = serving
+            && match request {
+                Request::Query | Request::Execute => database && parts.err > 0.0 && parts.lat > 0.0,
+                Request::BeginTx => database && parts.tx_free >= 0.05 && stats.wait_conn_count < 20,
+                Request::Infer => parts.http_free > 0.0,
+            };
+        prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), open);
+    }
+
+    #[test]
+    fn no_better_figure_lowers_a_score_or_closes_a_gate(
+        stats in sane_node(),
+        better_by in 1u32..50,
+        request in request(),
+    ) {
+        let limits = Limits::default();
+        for (figure, better) in improvements(&stats, better_by) {
+            let (before, after) = (limits.parts(&stats).score(request), limits.parts(&better).score(request));
+            prop_assert!(after >= before - 1e-12, "{}: {} became {}", figure, before, after);
+            let closed = limits.gate(&stats, request).is_ok() && limits.gate(&better, request).is_err();
+            prop_assert!(!closed, "a better {} closed a gate", figure);
+        }
+    }
+
+    #[test]
+    fn no_quicker_node_scores_less_against_the_median(
+        quick in 0.0..5000.0f64,
+        slow in 0.0..5000.0f64,
+        median in 0.0..5000.0f64,
+        k in 1.5..=3.0f64,
+    ) {
+        let (quick, slow) = (quick.min(slow), quick.max(slow));
+        let scores = [quick, slow].map(|p95_ms| relative_latency(p95_ms, median, k));
+        prop_assert!(scores[0] >= scores[1]);
+        prop_assert!(scores.iter().all(|score| *score > 0.0 && *score <= 1.0));
+    }
+
+    #[test]
+    fn a_gated_node_is_never_chosen_and_none_means_all_are_gated(
+        nodes in pool(any_node(), 0..12),
+        chooser in chooser(),
+        request in request(),
+        random in num::f64::ANY,
+    ) {
+        let open = |node: &Candidate| Limits::default().gate(&node.stats, request).is_ok();
+        match pick(chooser, &nodes, request, random) {
+            None => prop_assert!(!nodes.iter().any(open)),
+            Some(choice) => prop_assert!(open(find(&nodes, choice.node))),
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_candidates_decides_nothing(
+        (nodes, shuffled) in pool(any_node(), 0..12)
+            .prop_flat_map(|nodes| (Just(nodes.clone()), Just(nodes).prop_shuffle())),
+        chooser in chooser(),
+        request in request(),
+        random in 0.0..1.0f64,
+    ) {
+        prop_assert_eq!(
+            pick(chooser, &nodes, request, random),
+            pick(chooser, &shuffled, request, random)
+        );
+    }
+
+    #[test]
+    fn a_used_picker_decides_like_a_new_one(
+        pools in vec(pool(any_node(), 0..12), 1..5),
+        chooser in chooser(),
+        request in request(),
+    ) {
+        let mut used = Picker::new(chooser).unwrap();
+        for nodes in &pools {
+            prop_assert_eq!(used.pick(nodes, request, 0.7), pick(chooser, nodes, request, 0.7));
+        }
+    }
+
+    #[test]
+    fn hot_cold_takes_no_hot_node_while_an_open_one_is_cold(
+        nodes in pool(any_node(), 1..12),
+        hot_quantile in 0.6..=0.84f64,
+        request in request(),
+    ) {
+        let chooser = Chooser::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
+        let Some(choice) = pick(chooser, &nodes, request, 0.5) else { return Ok(()) };
+        let chosen = find(&nodes, choice.node);
+        let open: Vec<_> =
+            nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok()).collect();
+        let cold: Vec<_> = open.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
+        match choice.because {
+            Because::Cold { cold: count, .. } => {
+                prop_assert!(!is_hot(chosen, &nodes, hot_quantile));
+                prop_assert_eq!(count, cold.len());
+                prop_assert!(cold.iter().all(|node| latency_ms(node) >= latency_ms(chosen)));
+            }
+            Because::AllHot { in_flight, hot } => {
+                prop_assert!(cold.is_empty());
+                prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, open.len()));
+                prop_assert!(open.iter().all(|node| load(node) >= load(chosen)));
+            }
+            Because::Score(scored) => prop_assert!(false, "{scored}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn draws_follow_score_to_the_power_times_weight(
+        nodes in pool(sane_node(), 1..9),
+        top_k in 1usize..=6,
+        power in 1u32..=8,
+        request in request(),
+    ) {
+        const DRAWS: u32 = 2_000;
+        let chooser = Chooser::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() });
+        let mut picker = Picker::new(chooser).unwrap();
+        let mut times = BTreeMap::new();
+        for draw in 0..DRAWS {
+            let random = (f64::from(draw) + 0.5) / f64::from(DRAWS);
+            if let Some(choice) = picker.pick(&nodes, request, random) {
+                *times.entry(choice.node).or_insert(0u32) += 1;
+            }
+        }
+        let places = places(chooser, &nodes, request);
+        prop_assert!(times.keys().all(|node| places.iter().any(|(place, _)| place.node == *node)));
+        let mass = |(node, scored): &(Candidate, Scored)| scored.score.powi(power as i32) * node.weight.as_f64();
+        let total: f64 = places.iter().map(mass).sum();
+        for place in &places {
+            let (share, drawn) = (mass(place) / total, times.get(&place.0.node).copied().unwrap_or(0));
+            prop_assert!((place.1.chance - share).abs() < 1e-9);
+            let off = f64::from(drawn) - share * f64::from(DRAWS);
+            prop_assert!(off.abs() <= 1.0 + 1e-6, "drawn {} times for a share of {}", drawn, share);
+        }
+    }
+
+    #[test]
+    fn the_draw_is_among_the_best_by_score_times_weight(
+        nodes in pool(sane_node(), 1..12),
+        top_k in 1usize..=6,
+        request in request(),
+    ) {
+        let among = |top_k| Chooser::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
+        let all = places(among(16), &nodes, request);
+        let open = nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok());
+        prop_assert_eq!(all.len(), open.count());
+        let ranks: Vec<_> =
+            all.iter().map(|(node, scored)| (scored.score * node.weight.as_f64(), Reverse(node.node))).collect();
+        prop_assert!(ranks.is_sorted_by(|one, other| one > other), "{:?}", ranks);
+        let best = places(among(top_k), &nodes, request);
+        prop_assert_eq!(ids(&best), ids(&all[..all.len().min(top_k)]));
+    }
+}
+
+/// The nodes that take part in a draw, in order; each is found by asking just past the one before.
+fn places(chooser: Chooser, nodes: &[Candidate], request: Request) -> Vec<(Candidate, Scored)> {
+    let mut places: Vec<(Candidate, Scored)> = Vec::new();
+    let mut below = 0.0;
+    while let Some(choice) = pick(chooser, nodes, request, below + 1e-12) {
+        let Because::Score(scored) = choice.because else { break };
+        places.push((*find(nodes, choice.node), scored));
+        below += scored.chance;
+        if places.len() == scored.drawn_from {
+            break;
+        }
+    }
+    places
+}
+
+fn ids(places: &[(Candidate, Scored)]) -> Vec<NodeId> {
+    places.iter().map(|(node, _)| node.node).collect()
+}
+
+/// The same node with one figure better, and the figure's name.
+///
+/// A larger `max_open_conns` makes the same idle connections a smaller part, so it is only promised to
+/// help a node that has none.
+fn improvements(stats: &NodeStats, by: u32) -> Vec<(&'static str, NodeStats)> {
+    let fewer = |figure: u32| figure.saturating_sub(by);
+    let more = |figure: i32| figure + by as i32;
+    let lower = |figure: f64| figure / f64::from(1 + by);
+    let node = *stats;
+    let mut better = vec![
+        ("http session", NodeStats { running_http_session: fewer(node.running_http_session), ..node }),
+        ("transaction", NodeStats { running_tx: fewer(node.running_tx), ..node }),
+        ("open connection", NodeStats { open_conns: fewer(node.open_conns), ..node }),
+        ("idle connection", NodeStats { idle_conns: node.idle_conns + by, ..node }),
+        ("waiting count", NodeStats { wait_conn_count: fewer(node.wait_conn_count), ..node }),
+        ("http maximum", NodeStats { max_http_sessions: more(node.max_http_sessions), ..node }),
+        (
+            "transaction maximum",
+            NodeStats { max_transaction_conns: more(node.max_transaction_conns), ..node },
+        ),
+        ("latency", NodeStats { p95_latency_ms: lower(node.p95_latency_ms), ..node }),
+        ("error rate", NodeStats { error_rate_1m: lower(node.error_rate_1m), ..node }),
+        ("timeout count", NodeStats { timeouts_1m: fewer(node.timeouts_1m), ..node }),
+        ("uptime", NodeStats { uptime_sec: node.uptime_sec + u64::from(by), ..node }),
+        ("status", NodeStats { status: Status::Serving, ..node }),
+    ];
+    if node.idle_conns == 0 {
+        let larger = NodeStats { max_open_conns: more(node.max_open_conns), ..node };
+        better.push(("connection maximum", larger));
+    }
+    better
+}
+
+/// Hot, as the definition has it: more in flight than the quantile of all serving nodes.
+fn is_hot(node: &Candidate, nodes: &[Candidate], hot_quantile: f64) -> bool {
+    let serving = nodes.iter().filter(|other| other.stats.status == Status::Serving);
+    let mut loads: Vec<f64> = serving.map(load).collect();
+    loads.sort_by(f64::total_cmp);
+    load(node) > loads[(hot_quantile * (loads.len() - 1) as f64).floor() as usize]
+}
+
+fn load(node: &Candidate) -> f64 {
+    node.stats.in_flight.0 as f64 / node.weight.as_f64()
+}
+
+fn latency_ms(node: &Candidate) -> f64 {
+    let estimate = node.stats.latency_estimate_ms;
+    if estimate >= 0.0 { estimate } else { f64::INFINITY }
+}
+
+fn pick(chooser: Chooser, nodes: &[Candidate], request: Request, random: f64) -> Option<Choice> {
+    Picker::new(chooser).expect("the strategies give valid settings").pick(nodes, request, random)
+}
+
+fn find(nodes: &[Candidate], id: NodeId) -> &Candidate {
+    nodes.iter().find(|node| node.node == id).expect("a choice is one of the candidates")
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    select(vec![Request::Query, Request::Execute, Request::BeginTx, Request::Infer])
+}
+
+fn chooser() -> impl Strategy<Value = Chooser> {
+    prop_oneof![
+        (1usize..=16, 1u32..=16).prop_map(|(top_k, power)| {
+            Chooser::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() })
+        }),
+        (0.6..=0.84f64).prop_map(|hot_quantile| {
+            Chooser::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() })
+        }),
+    ]
+}
+
+/// Candidates with ids in no order, some with equal figures so that ties happen.
+fn pool(
+    node: impl Strategy<Value = NodeStats> + Clone,
+    count: std::ops::Range<usize>,
+) -> impl Strategy<Value = Vec<Candidate>> {
+    let weight = prop_oneof![3 => Just(1.0), 1 => 0.01..20.0f64];
+    let nodes = vec((node.clone(), weight, any::<bool>()), count);
+    (nodes, node, any::<u32>()).prop_map(|(nodes, twin, salt)| {
+        let candidate = |(index, (stats, weight, is_twin))| {
+            let stats = if is_twin { twin } else { stats };
+            let node = NodeId(((index as u32) ^ salt) & 0xff);
+            Candidate { node, weight: Weight::new(weight).expect("the strategy gives valid weights"), stats }
+        };
+        nodes.into_iter().enumerate().map(candidate).collect()
+    })
+}
+
+/// Figures a healthy or ailing node would report, mostly past the gates.
+fn sane_node() -> impl Strategy<Value = NodeStats> + Clone {
+    let connections = (60..120i32, 0..110u32, prop_oneof![Just(0u32), 0..40u32], 0..25u32);
+    let places = (1..80i32, 0..70u32, 1..30i32, 0..20u32);
+    let quality = (0.0..2200.0f64, 15..40u32, 0.0..0.055f64, 0..25u32);
+    let status = prop_oneof![6 => Just(Status::Serving), 1 => Just(Status::Draining)];
+    (connections, places, quality, 0..400u64, status, 0..50u64, 0.0..500.0f64).prop_map(
+        |(connections, places, quality, uptime_sec, status, in_flight, latency_estimate_ms)| {
+            let (max_open_conns, open_conns, idle_conns, wait_conn_count) = connections;
+            let (max_http_sessions, running_http_session, max_transaction_conns, running_tx) = places;
+            let (p95_latency_ms, latency_samples, error_rate_1m, timeouts_1m) = quality;
+            NodeStats {
+                running_http_session,
+                running_sql: open_conns.saturating_sub(idle_conns),
+                running_tx,
+                max_http_sessions,
+                max_open_conns,
+                max_transaction_conns,
+                open_conns,
+                idle_conns,
+                wait_conn_count,
+                p95_latency_ms,
+                latency_samples,
+                error_rate_1m,
+                timeouts_1m,
+                uptime_sec,
+                status,
+                in_flight: Cost(in_flight),
+                latency_estimate_ms,
+            }
+        },
+    )
+}
+
+/// A sane node in which any figure may be any bits at all.
+fn any_node() -> impl Strategy<Value = NodeStats> + Clone {
+    let counts = uniform6(weighted(0.03, any::<u32>()));
+    let maxima = uniform3(weighted(0.03, any::<i32>()));
+    let numbers = uniform3(weighted(0.1, num::f64::ANY));
+    let longs = uniform2(weighted(0.03, any::<u64>()));
+    (sane_node(), counts, maxima, numbers, longs).prop_map(|(mut node, counts, maxima, numbers, longs)| {
+        put(&mut node.running_http_session, counts[0]);
+        put(&mut node.running_tx, counts[1]);
+        put(&mut node.open_conns, counts[2]);
+        put(&mut node.idle_conns, counts[3]);
+        put(&mut node.wait_conn_count, counts[4]);
+        put(&mut node.timeouts_1m, counts[5]);
+        put(&mut node.max_http_sessions, maxima[0]);
+        put(&mut node.max_open_conns, maxima[1]);
+        put(&mut node.max_transaction_conns, maxima[2]);
+        put(&mut node.p95_latency_ms, numbers[0]);
+        put(&mut node.error_rate_1m, numbers[1]);
+        put(&mut node.latency_estimate_ms, numbers[2]);
+        put(&mut node.uptime_sec, longs[0]);
+        put(&mut node.in_flight, longs[1].map(Cost));
+        node
+    })
+}
+
+fn put<T>(figure: &mut T, wild: Option<T>) {
+    if let Some(wild) = wild {
+        *figure = wild;
+    }
+}

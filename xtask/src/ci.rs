@@ -1,0 +1,140 @@
+//! `cargo xtask ci`: what must pass before a change is taken, in stages, within a time limit.
+
+use crate::args::{Command, Rest, Wanted, Words};
+use crate::failure::Failure;
+use crate::metadata;
+use crate::process::Call;
+use crate::stage::{self, AfterFailure, Plan, Stage};
+use crate::tools::{self, Tool};
+use crate::{test, tidy};
+use std::time::Duration;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "ci",
+    about: "what must pass before a change is taken",
+    words: Words::Any { noun: "stage", list: || stage::words(STAGES) },
+    rest: Rest::Refused,
+    examples: &[
+        ("cargo xtask ci", "every stage, up to the first that fails"),
+        ("cargo xtask ci fmt clippy", "these two only"),
+    ],
+    run,
+};
+
+const TOTAL_MAX: Duration = Duration::from_secs(40 * 60);
+
+/// Quick stages first; the tests last, so that a log ends with their runner's own summary.
+const STAGES: &[Stage] = &[
+    Stage { name: "fmt", about: "every file is formatted", run: fmt },
+    Stage { name: "tidy", about: "the house rules no compiler checks", run: tidy::check },
+    Stage { name: "clippy", about: "no lint fires, in any target", run: clippy },
+    Stage { name: "features", about: "each crate builds with each of its features", run: features },
+    Stage { name: "no_std", about: "what claims to need no std builds without one", run: no_std },
+    Stage { name: "docs", about: "documentation builds, links resolve", run: docs },
+    Stage { name: "doctests", about: "examples in the documentation hold", run: || test::run_doc_tests(&[]) },
+    Stage { name: "tests", about: "every test passes", run: || test::run_tests(&[]) },
+];
+
+const NO_STD_CRATES: &[&str] = &["evenkeel-policy"];
+/// One without and one with atomic compare-and-swap.
+const NO_STD_TARGETS: &[&str] = &["thumbv6m-none-eabi", "thumbv8m.main-none-eabi"];
+
+const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
+const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };
+
+fn run(wanted: &Wanted) -> Result<(), Failure> {
+    let plan =
+        Plan { command: "ci", stages: STAGES, after_failure: AfterFailure::Stop, total_max: Some(TOTAL_MAX) };
+    plan.run(&wanted.words)
+}
+
+fn fmt() -> Result<(), Failure> {
+    tools::ensure(&[RUSTFMT])?;
+    Call::cargo("fmt --all --check").run()
+}
+
+fn clippy() -> Result<(), Failure> {
+    tools::ensure(&[CLIPPY])?;
+    Call::cargo("clippy --workspace --all-targets --all-features --locked -- -D warnings").run()
+}
+
+fn features() -> Result<(), Failure> {
+    for package in metadata::packages()? {
+        for flags in feature_combinations(&package.features) {
+            Call::cargo("check --locked --package").args([package.name.clone()]).args(flags).run()?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists the flags under which a crate must build: nothing on, each feature alone, everything on.
+///
+/// `default` counts as a feature like any other, so what users get by default is among them.
+fn feature_combinations(features: &[String]) -> Vec<Vec<String>> {
+    if features.is_empty() {
+        return vec![Vec::new()];
+    }
+    let flags = |flags: &[&str]| flags.iter().map(|&flag| flag.to_owned()).collect::<Vec<_>>();
+    let mut combinations = vec![flags(&["--no-default-features"])];
+    combinations
+        .extend(features.iter().map(|feature| flags(&["--no-default-features", "--features", feature])));
+    combinations.push(flags(&["--all-features"]));
+    combinations
+}
+
+fn no_std() -> Result<(), Failure> {
+    tools::ensure(&[CLIPPY])?;
+    for target in NO_STD_TARGETS {
+        tools::ensure(&[Tool::Target(target)])?;
+        for package in NO_STD_CRATES {
+            let of = |command| {
+                Call::cargo(command).args(["--package", package, "--target", target, "--no-default-features"])
+            };
+            of("check --locked").run()?;
+            of("clippy --locked").args(["--", "-D", "warnings"]).run()?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the documentation twice: private items for whoever works here, then, left in `target/doc`,
+/// what users see, where a link to a private item is an error.
+fn docs() -> Result<(), Failure> {
+    let doc =
+        Call::cargo("doc --workspace --no-deps --all-features --locked").env("RUSTDOCFLAGS", "-D warnings");
+    doc.clone().args(["--document-private-items"]).run()?;
+    doc.run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_without_features_is_checked_once() {
+        assert_eq!(combinations(&[]), [""]);
+    }
+
+    #[test]
+    fn every_feature_is_checked_alone_between_none_and_all() {
+        assert_eq!(
+            combinations(&["default", "std"]),
+            [
+                "--no-default-features",
+                "--no-default-features --features default",
+                "--no-default-features --features std",
+                "--all-features"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_tests_are_the_last_stage() {
+        assert_eq!(STAGES.last().map(|stage| stage.name), Some("tests"));
+    }
+
+    fn combinations(features: &[&str]) -> Vec<String> {
+        let features: Vec<_> = features.iter().map(|&feature| feature.to_owned()).collect();
+        feature_combinations(&features).iter().map(|flags| flags.join(" ")).collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! `cargo xtask deep`: what takes too long for CI.
+
+use crate::args::{Command, Rest, Wanted, Words};
+use crate::bench;
+use crate::failure::Failure;
+use crate::process::Call;
+use crate::stage::{self, AfterFailure, Plan, Stage};
+use crate::tools::{self, Tool};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "deep",
+    about: "what takes too long for ci",
+    words: Words::Any { noun: "stage", list: || stage::words(STAGES) },
+    rest: Rest::Refused,
+    examples: &[
+        ("cargo xtask deep", "every stage, also after one fails"),
+        ("cargo xtask deep miri mutants", "these two only"),
+    ],
+    run,
+};
+
+const STAGES: &[Stage] = &[
+    Stage { name: "miri", about: "no undefined behaviour in the unit tests", run: miri },
+    Stage { name: "properties", about: "bounds hold for 20 000 random inputs each", run: properties },
+    Stage { name: "mutants", about: "a test notices every change of the code", run: mutants },
+    Stage { name: "bench", about: "how fast the decisions are", run: || bench::run_suite("micro", &[]) },
+];
+
+fn run(wanted: &Wanted) -> Result<(), Failure> {
+    let plan = Plan { command: "deep", stages: STAGES, after_failure: AfterFailure::GoOn, total_max: None };
+    plan.run(&wanted.words)
+}
+
+fn miri() -> Result<(), Failure> {
+    tools::ensure(&[Tool::Nightly, Tool::Miri])?;
+    Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()
+}
+
+fn properties() -> Result<(), Failure> {
+    Call::cargo("test --release --locked --package evenkeel-policy --test it")
+        .env("PROPTEST_CASES", "20000")
+        .run()
+}
+
+fn mutants() -> Result<(), Failure> {
+    tools::ensure(&[Tool::Subcommand { name: "mutants", package: "cargo-mutants" }])?;
+    Call::cargo("mutants --package evenkeel-policy").run()
+}

@@ -1,0 +1,75 @@
+//! What cargo knows about the workspace: its crates, their features, and which use which.
+
+use crate::failure::Failure;
+use crate::process::Call;
+use serde_json::Value;
+use std::path::Path;
+
+/// A crate of the workspace.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// Its `Cargo.toml`, from the repository's root, with forward slashes.
+    pub(crate) manifest: String,
+    pub(crate) features: Vec<String>,
+    /// The crates of ours it depends on, for building, testing or running, each named once.
+    pub(crate) uses: Vec<String>,
+}
+
+/// Asks cargo for the crates of the workspace.
+pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
+    parse(&Call::cargo("metadata --no-deps --locked --format-version 1").output()?)
+}
+
+fn parse(json: &str) -> Result<Vec<Package>, Failure> {
+    let unreadable = || Failure::new("`cargo metadata` speaks a format unknown to xtask");
+    let metadata: Value = serde_json::from_str(json).map_err(|_| unreadable())?;
+    let root = metadata["workspace_root"].as_str().ok_or_else(unreadable)?;
+    let packages = metadata["packages"].as_array().ok_or_else(unreadable)?;
+    packages.iter().map(|package| parse_package(package, Path::new(root)).ok_or_else(unreadable)).collect()
+}
+
+fn parse_package(package: &Value, root: &Path) -> Option<Package> {
+    let manifest = Path::new(package["manifest_path"].as_str()?).strip_prefix(root).ok()?;
+    let manifest: Vec<_> = manifest.iter().map(|part| part.to_string_lossy()).collect();
+    let ours = package["dependencies"].as_array()?.iter().filter(|dependency| dependency["path"].is_string());
+    let mut uses: Vec<_> =
+        ours.map(|dependency| dependency["name"].as_str().map(str::to_owned)).collect::<Option<_>>()?;
+    uses.sort();
+    uses.dedup();
+    Some(Package {
+        name: package["name"].as_str()?.to_owned(),
+        manifest: manifest.join("/"),
+        features: package["features"].as_object()?.keys().cloned().collect(),
+        uses,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_dependencies_with_a_path_are_ours() {
+        let json = r#"{"workspace_root": "/repo", "packages": [{
+            "name": "hull", "manifest_path": "/repo/crates/hull/Cargo.toml",
+            "features": {"sail": [], "default": ["sail"]},
+            "dependencies": [
+                {"name": "libm", "kind": null},
+                {"name": "keel", "kind": null, "path": "/repo/crates/keel"},
+                {"name": "keel", "kind": "dev", "path": "/repo/crates/keel"}]}]}"#;
+        let hull = Package {
+            name: "hull".to_owned(),
+            manifest: "crates/hull/Cargo.toml".to_owned(),
+            features: vec!["default".to_owned(), "sail".to_owned()],
+            uses: vec!["keel".to_owned()],
+        };
+        assert_eq!(parse(json), Ok(vec![hull]));
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        assert!(parse("{}").is_err());
+        assert!(parse("no json").is_err());
+    }
+}

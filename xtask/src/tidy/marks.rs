@@ -1,0 +1,118 @@
+//! What may not stay in the code: unfinished work, traces of debugging, `unsafe` away from its address.
+
+use super::rust::RustFile;
+use super::{File, Finding};
+
+const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
+
+/// In two halves, for this very file is checked, too.
+const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
+
+const UNSAFE_ADDRESS: &str = "crates/evenkeel-actor/src/raw/";
+
+/// Finds macros that only make sense while one is still writing.
+pub(super) fn macros(file: &RustFile) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for three in file.tokens.windows(3) {
+        let [name, mark, open] = three else { continue };
+        let called = mark.text == "!" && ["(", "[", "{"].contains(&open.text.as_str());
+        if called && LEFTOVERS.contains(&name.text.as_str()) {
+            let what = format!("`{}!` is not for code that is kept", name.text);
+            findings.push(file.finding(name.line, what, "leftovers"));
+        }
+    }
+    findings
+}
+
+pub(super) fn unsafety(file: &RustFile) -> Vec<Finding> {
+    if file.path.starts_with(UNSAFE_ADDRESS) {
+        return Vec::new();
+    }
+    let found = file.tokens.iter().filter(|token| token.text == "unsafe");
+    found
+        .map(|token| file.finding(token.line, format!("`unsafe` lives in {UNSAFE_ADDRESS} only"), "unsafe"))
+        .collect()
+}
+
+/// Finds marks of unfinished work without the number of an issue on the same line.
+///
+/// Between backticks it is a word somebody writes about, not a mark.
+pub(super) fn unnumbered(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let marked = UNFINISHED.iter().find(|mark| has_mark(line, mark));
+        if let Some(mark) = marked.filter(|_| !names_issue(line)) {
+            findings.push(Finding {
+                path: file.path.clone(),
+                line: index + 1,
+                what: format!("{mark} names no issue; write `{mark}(#12): ...`"),
+                rule: "unfinished",
+            });
+        }
+    }
+    findings
+}
+
+fn has_mark(line: &str, mark: &str) -> bool {
+    line.match_indices(mark).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + mark.len()..].chars().next();
+        let in_word = [before, after].into_iter().flatten().any(|c| c.is_alphanumeric() || c == '_');
+        let in_backticks = before == Some('`') && after == Some('`');
+        !in_word && !in_backticks
+    })
+}
+
+fn names_issue(line: &str) -> bool {
+    let digit_follows = |at: usize| line[at..].starts_with(|c: char| c.is_ascii_digit());
+    ["#", "issue "].iter().any(|sign| line.match_indices(sign).any(|(at, _)| digit_follows(at + sign.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{file, rust, told};
+    use super::*;
+
+    #[test]
+    fn macros_of_unfinished_code_are_found_anywhere() {
+        let text = "fn a() {\n    todo!()\n}\nproptest! { fn b() {\n    let c = std::dbg![1];\n} }\n";
+        assert_eq!(
+            told(&macros(&rust("a.rs", text))),
+            [(2, "`todo!` is not for code that is kept"), (5, "`dbg!` is not for code that is kept")]
+        );
+        assert_eq!(macros(&rust("a.rs", "fn a() { unimplemented!(\"later\") }")).len(), 1);
+    }
+
+    #[test]
+    fn their_names_alone_are_no_macros() {
+        let text = "// todo!()\nfn dbg(todo: u8) -> bool {\n    todo != 1 && \"todo!()\".is_empty()\n}\n";
+        assert_eq!(told(&macros(&rust("a.rs", text))), []);
+    }
+
+    #[test]
+    fn unsafe_is_found_away_from_its_address() {
+        let text = "fn a() {\n    unsafe { b() }\n}\n";
+        assert_eq!(
+            told(&unsafety(&rust("crates/evenkeel-queue/src/a.rs", text))),
+            [(2, "`unsafe` lives in crates/evenkeel-actor/src/raw/ only")]
+        );
+        assert_eq!(told(&unsafety(&rust("crates/evenkeel-actor/src/raw/a.rs", text))), []);
+        assert_eq!(told(&unsafety(&rust("a.rs", "#![forbid(unsafe_code)] // unsafe"))), []);
+    }
+
+    #[test]
+    fn unfinished_work_needs_an_issue() {
+        for mark in UNFINISHED {
+            for bad in ["// MARK: later", "# MARK(me)", "no MARK without"] {
+                let text = format!("\n{}\n", bad.replace("MARK", mark));
+                let findings = unnumbered(&file("a.toml", &text));
+                assert_eq!(findings.len(), 1, "{text}");
+                assert_eq!(findings[0].line, 2);
+            }
+            for good in ["// MARK(#12): later", "// MARK, issue 7", "a `MARK` is a word", "autoMARK"] {
+                let text = good.replace("MARK", mark);
+                assert_eq!(told(&unnumbered(&file("a.rs", &text))), [], "{text}");
+            }
+        }
+    }
+}

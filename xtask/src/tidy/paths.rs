@@ -1,0 +1,96 @@
+//! Paths: none of somebody's machine in any text, and no `mod.rs` in the tree.
+
+use super::{File, Finding};
+
+/// Where people and machines keep what no other machine has.
+const MACHINE_ROOTS: &[&str] = &["/home/", "/root/", "/Users/", "/work/"];
+const MACHINE_DRIVE: &str = r"C:\";
+
+pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let root = MACHINE_ROOTS.iter().find(|root| names_machine(line, root, starts_name));
+        let drive = Some(&MACHINE_DRIVE).filter(|drive| names_machine(line, drive, starts_windows_name));
+        if let Some(start) = root.or(drive) {
+            findings.push(Finding {
+                path: file.path.clone(),
+                line: index + 1,
+                what: format!("a path under {start} exists on one machine only; make it relative"),
+                rule: "machine-path",
+            });
+        }
+    }
+    findings
+}
+
+/// Whether an absolute path starts with `root` and goes on; `root` alone is a word about paths.
+fn names_machine(line: &str, root: &str, goes_on: fn(char) -> bool) -> bool {
+    line.match_indices(root).any(|(at, _)| {
+        let inside_longer_path = |c: char| c.is_alphanumeric() || "_-.~})*%$".contains(c);
+        !line[..at].ends_with(inside_longer_path) && line[at + root.len()..].starts_with(goes_on)
+    })
+}
+
+fn starts_name(c: char) -> bool {
+    c.is_alphanumeric() || "._-$<{".contains(c)
+}
+
+/// Capital or escaped backslash: `C:\n` in a string is a line's end.
+fn starts_windows_name(c: char) -> bool {
+    c.is_ascii_uppercase() || c == '\\'
+}
+
+pub(super) fn mod_files(file: &File) -> Vec<Finding> {
+    if file.path.rsplit('/').next() != Some("mod.rs") {
+        return Vec::new();
+    }
+    vec![Finding {
+        path: file.path.clone(),
+        line: 1,
+        what: "a module's file carries its name: `foo.rs` beside `foo/`".to_owned(),
+        rule: "mod-file",
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{file, told};
+    use super::*;
+
+    #[test]
+    fn a_path_of_somebodys_machine_is_found() {
+        for root in MACHINE_ROOTS {
+            for around in ["see PATH for it", "a=\"PATH\"", "(PATH)", "file://PATH", "x:PATH"] {
+                let text = format!("\n{}\n", around.replace("PATH", &format!("{root}alice/repo")));
+                let findings = machine_paths(&file("a.md", &text));
+                assert_eq!(findings.len(), 1, "{text}");
+                assert_eq!(findings[0].line, 2);
+            }
+        }
+        assert_eq!(machine_paths(&file("a.rs", &format!("\"{MACHINE_DRIVE}\\Temp\""))).len(), 1);
+        assert_eq!(machine_paths(&file("a.md", &format!("{MACHINE_DRIVE}Users"))).len(), 1);
+    }
+
+    #[test]
+    fn words_about_paths_and_parts_of_others_are_not() {
+        for good in [
+            "neither `/home/…` nor `/root/`",
+            "https://example.org/home/page",
+            "target/work/x",
+            "../root/x",
+            "{folder}/work/x",
+            r#""C:\n""#,
+        ] {
+            assert_eq!(told(&machine_paths(&file("a.md", good))), [], "{good}");
+        }
+    }
+
+    #[test]
+    fn a_mod_file_is_found_by_its_name() {
+        assert_eq!(
+            told(&mod_files(&file("crates/a/tests/it/mod.rs", ""))),
+            [(1, "a module's file carries its name: `foo.rs` beside `foo/`")]
+        );
+        assert_eq!(told(&mod_files(&file("crates/a/src/xmod.rs", ""))), []);
+    }
+}

@@ -1,0 +1,136 @@
+//! A Rust file as its rules see it: flat tokens with their lines, and which lines are code.
+//!
+//! Tokens rather than a syntax tree, because rules must also hold inside macros such as `proptest!`,
+//! where no tree reaches, and words in strings and comments must never count.
+
+use super::{File, Finding};
+use proc_macro2::{Delimiter, LineColumn, Span, TokenStream, TokenTree};
+
+pub(super) struct RustFile {
+    pub(super) path: String,
+    pub(super) tokens: Vec<Token>,
+    /// Whether each line, counted from 0, holds more than blanks and comments.
+    code: Vec<bool>,
+}
+
+/// An identifier, a literal, a single punctuation mark or a single bracket.
+pub(super) struct Token {
+    pub(super) text: String,
+    pub(super) line: usize,
+    /// How many brackets are open around it; an opening and its closing bracket share one depth.
+    pub(super) depth: usize,
+}
+
+impl RustFile {
+    pub(super) fn parse(file: &File) -> Result<Self, Finding> {
+        let stream: TokenStream = file.text.parse().map_err(|error: proc_macro2::LexError| Finding {
+            path: file.path.clone(),
+            line: error.span().start().line,
+            what: "this is not Rust, so no rule can read it".to_owned(),
+            rule: "parse",
+        })?;
+        let lines: Vec<&str> = file.text.lines().collect();
+        let mut flat = Flat { code: vec![false; lines.len()], lines, tokens: Vec::new() };
+        flat.push_stream(stream, 0);
+        Ok(Self { path: file.path.clone(), tokens: flat.tokens, code: flat.code })
+    }
+
+    /// Counts the lines of code among `first..=last`, counted from 1.
+    pub(super) fn code_lines(&self, first: usize, last: usize) -> usize {
+        self.code.iter().skip(first - 1).take(last + 1 - first).filter(|code| **code).count()
+    }
+
+    pub(super) fn code_lines_total(&self) -> usize {
+        self.code_lines(1, self.code.len())
+    }
+
+    pub(super) fn finding(&self, line: usize, what: String, rule: &'static str) -> Finding {
+        Finding { path: self.path.clone(), line, what, rule }
+    }
+}
+
+impl Token {
+    pub(super) fn is_name(&self) -> bool {
+        self.text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+    }
+}
+
+struct Flat<'a> {
+    lines: Vec<&'a str>,
+    tokens: Vec<Token>,
+    code: Vec<bool>,
+}
+
+impl Flat<'_> {
+    fn push_stream(&mut self, stream: TokenStream, depth: usize) {
+        let mut doc_comment = None;
+        for tree in stream {
+            // The lexer turns a doc comment into `#[doc = ".."]`, all of it placed where the comment starts.
+            let start = tree.span().start();
+            if doc_comment == Some(start) {
+                continue;
+            }
+            match tree {
+                TokenTree::Punct(mark) if mark.as_char() == '#' && self.is_comment(start) => {
+                    doc_comment = Some(start);
+                }
+                TokenTree::Group(group) => {
+                    let (open, close) = brackets(group.delimiter());
+                    self.push(open.to_owned(), group.span_open(), depth);
+                    self.push_stream(group.stream(), depth + 1);
+                    self.push(close.to_owned(), group.span_close(), depth);
+                }
+                TokenTree::Ident(_) | TokenTree::Punct(_) | TokenTree::Literal(_) => {
+                    self.push(tree.to_string(), tree.span(), depth);
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, text: String, span: Span, depth: usize) {
+        let (first, last) = (span.start().line, span.end().line);
+        for line in first..=last {
+            // A string may hold blank lines.
+            self.code[line - 1] |= !self.lines[line - 1].trim().is_empty();
+        }
+        self.tokens.push(Token { text, line: first, depth });
+    }
+
+    fn is_comment(&self, at: LineColumn) -> bool {
+        let mut rest = self.lines[at.line - 1].chars().skip(at.column);
+        rest.next() == Some('/') && matches!(rest.next(), Some('/' | '*'))
+    }
+}
+
+fn brackets(delimiter: Delimiter) -> (&'static str, &'static str) {
+    match delimiter {
+        Delimiter::Parenthesis => ("(", ")"),
+        Delimiter::Brace => ("{", "}"),
+        Delimiter::Bracket => ("[", "]"),
+        Delimiter::None => ("", ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::rust;
+
+    #[test]
+    fn blank_lines_and_comments_are_no_code() {
+        let text = "//! What it is.\n\n// why\n/* long\n   why */\n/// Does it.\n\n#[inline]\nfn a() {\n    \
+                    // because\n    b(); // why\n}\n";
+        assert_eq!(rust("a.rs", text).code_lines_total(), 4);
+    }
+
+    #[test]
+    fn a_string_over_lines_is_code_and_its_slashes_are_no_comment() {
+        assert_eq!(rust("a.rs", "const A: &str = \"one\n// two\n\nthree\";\n").code_lines_total(), 3);
+    }
+
+    #[test]
+    fn words_in_strings_and_comments_are_no_tokens_of_their_own() {
+        let file = rust("a.rs", "/// unsafe\nconst A: &str = \"unsafe\"; // unsafe\n");
+        assert!(file.tokens.iter().all(|token| token.text != "unsafe"));
+        assert!(file.tokens.iter().any(|token| token.text == "A" && token.line == 2));
+    }
+}

@@ -1,0 +1,128 @@
+//! What each chore needs beyond cargo, and how a missing piece is got.
+//!
+//! A chore names its needs as a table of [`Tool`]s; [`ensure`] installs what it can and says
+//! precisely what to do about the rest.
+
+use crate::failure::Failure;
+use crate::process::Call;
+use std::path::Path;
+
+/// Something a chore needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tool {
+    /// A part of the Rust toolchain that cargo calls by a name of its own.
+    Component { name: &'static str, subcommand: &'static str },
+    /// The standard library of another machine.
+    Target(&'static str),
+    /// The nightly toolchain.
+    Nightly,
+    /// Miri, which exists for nightly only.
+    Miri,
+    /// A cargo subcommand that is a crate of its own.
+    Subcommand { name: &'static str, package: &'static str },
+}
+
+/// What the tests need; a test that needs more than cargo is served from here.
+pub(crate) const FOR_TESTS: &[Tool] = &[];
+
+#[derive(Clone, Copy, Debug)]
+enum Rustup {
+    Present,
+    Absent,
+}
+
+/// Gets every tool that is not there.
+pub(crate) fn ensure(tools: &[Tool]) -> Result<(), Failure> {
+    for tool in tools.iter().filter(|tool| !is_present(**tool)) {
+        let rustup =
+            if Call::new("rustup", "--version").succeeds() { Rustup::Present } else { Rustup::Absent };
+        let remedy = remedy(*tool, rustup)?;
+        println!("{} is missing; installing it", described(*tool));
+        remedy.run().map_err(|failure| {
+            Failure::new(format!("{} is missing and cannot be installed: {failure}", described(*tool)))
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether cargo has this subcommand.
+pub(crate) fn has_subcommand(name: &str) -> bool {
+    Call::cargo(name).args(["--version"]).succeeds()
+}
+
+fn is_present(tool: Tool) -> bool {
+    match tool {
+        Tool::Component { subcommand, .. } => has_subcommand(subcommand),
+        Tool::Target(target) => {
+            let libraries = Call::new("rustc", "--print target-libdir --target").args([target]).output();
+            libraries.is_ok_and(|folder| Path::new(folder.trim_end()).is_dir())
+        }
+        Tool::Nightly => Call::new("rustup", "run nightly rustc --version").succeeds(),
+        Tool::Miri => Call::new("rustup", "run nightly cargo miri --version").succeeds(),
+        Tool::Subcommand { name, .. } => has_subcommand(name),
+    }
+}
+
+/// Decides what to run to get a tool, or what to tell the user when nothing here can get it.
+fn remedy(tool: Tool, rustup: Rustup) -> Result<Call, Failure> {
+    let call = match tool {
+        Tool::Component { name, .. } => Call::new("rustup", "component add").args([name]),
+        Tool::Target(target) => Call::new("rustup", "target add").args([target]),
+        Tool::Nightly => Call::new("rustup", "toolchain install nightly --profile minimal"),
+        Tool::Miri => Call::new("rustup", "component add --toolchain nightly miri rust-src"),
+        Tool::Subcommand { package, .. } => {
+            return Ok(Call::cargo("install --locked").args([package]));
+        }
+    };
+    match rustup {
+        Rustup::Present => Ok(call),
+        Rustup::Absent => Err(Failure::new(format!(
+            "{} is missing, and so is rustup, which would add it; either install it from where your Rust \
+             came from, or get rustup (https://rustup.rs) and run `{call}`",
+            described(tool)
+        ))),
+    }
+}
+
+fn described(tool: Tool) -> String {
+    match tool {
+        Tool::Component { name, .. } => format!("the Rust component {name}"),
+        Tool::Target(target) => format!("the Rust target {target}"),
+        Tool::Nightly => "the nightly Rust toolchain".to_owned(),
+        Tool::Miri => "Miri (a component of nightly Rust)".to_owned(),
+        Tool::Subcommand { name, .. } => format!("cargo {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Tool = Tool::Target("thumbv6m-none-eabi");
+    const MUTANTS: Tool = Tool::Subcommand { name: "mutants", package: "cargo-mutants" };
+
+    #[test]
+    fn rustup_adds_what_belongs_to_rust() {
+        assert_eq!(line(TARGET), "rustup target add thumbv6m-none-eabi");
+        let rustfmt = Tool::Component { name: "rustfmt", subcommand: "fmt" };
+        assert_eq!(line(rustfmt), "rustup component add rustfmt");
+        assert_eq!(line(Tool::Miri), "rustup component add --toolchain nightly miri rust-src");
+    }
+
+    #[test]
+    fn cargo_installs_its_own_subcommands_without_rustup() {
+        let call = remedy(MUTANTS, Rustup::Absent).unwrap();
+        assert_eq!(call.to_string(), "cargo install --locked cargo-mutants");
+    }
+
+    #[test]
+    fn without_rustup_the_user_learns_what_is_missing_and_how_to_get_it() {
+        let told = remedy(TARGET, Rustup::Absent).unwrap_err().to_string();
+        assert!(told.starts_with("the Rust target thumbv6m-none-eabi is missing"), "{told}");
+        assert!(told.ends_with("run `rustup target add thumbv6m-none-eabi`"), "{told}");
+    }
+
+    fn line(tool: Tool) -> String {
+        remedy(tool, Rustup::Present).unwrap().to_string()
+    }
+}
