@@ -20,7 +20,7 @@ use alloc::boxed::Box;
 
 use super::calendar::Calendar;
 use super::ring::{Cycle, Ring};
-use super::slot::{Place, Slots};
+use super::slot::{Place, Slot, Slots};
 use super::{NewKey, Standing};
 use crate::cost::Cost;
 use crate::weight::Weight;
@@ -41,6 +41,8 @@ pub(super) struct Level {
     /// Made when a key is first in debt beyond a grant.
     calendar: Option<Box<Calendar>>,
     labels: u64,
+    /// Whose turn it is: settled by every change, so that peeking only reads it.
+    turn: Option<u32>,
     active: u32,
     parked: u32,
 }
@@ -58,6 +60,7 @@ impl Level {
             rest: Ring::EMPTY,
             calendar: None,
             labels: 0,
+            turn: None,
             active: 0,
             parked: 0,
         }
@@ -79,24 +82,15 @@ impl Level {
         self.parked
     }
 
-    pub(super) fn next(&self, slots: &Slots) -> Option<u32> {
-        if let Some(key) = self.fast.head() {
-            return Some(key);
-        }
-        let in_ring = self.ring.cursor().filter(|&key| self.may_serve(slots, key));
-        match (in_ring, self.due.head()) {
-            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
-            (Some(ring), _) => Some(ring),
-            (None, Some(due)) => Some(due),
-            (None, None) => self.rest.head(),
-        }
+    pub(super) fn next(&self) -> Option<u32> {
+        self.turn
     }
 
     pub(super) fn add(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
         if slots[key].place != Place::Idle {
             return;
         }
-        self.age(slots, key);
+        self.age(&mut slots[key]);
         slots[key].weight = weight;
         self.active += 1;
         self.enter(slots, key);
@@ -134,43 +128,50 @@ impl Level {
         }
         self.parked -= 1;
         self.active += 1;
-        self.age(slots, key);
+        self.age(&mut slots[key]);
         self.enter(slots, key);
         self.advance(slots);
     }
 
     pub(super) fn consume(&mut self, slots: &mut Slots, key: u32, cost: Cost) {
         let charge = -milli(cost);
-        if self.next(slots) != Some(key) {
+        if self.turn != Some(key) {
             self.shift(slots, key, charge);
             return;
         }
-        self.accrue(slots, key);
         let slot = &mut slots[key];
+        self.accrue(slot);
         slot.deficit = slot.deficit.saturating_add(charge);
-        let (deficit, place) = (slot.deficit, slot.place);
-        match place {
-            Place::Ring | Place::Due | Place::Rest if deficit > 0 => {}
+        if slot.place != Place::Fast && slot.deficit > 0 {
+            return;
+        }
+        if slot.place == Place::Ring && !self.in_debt(slot) {
             // The common end of a turn: the key stays linked, only the ring moves on.
-            Place::Ring if deficit > -self.grant(slots, key) => self.ring.turn(slots),
-            Place::Due if deficit > -self.grant(slots, key) => {
-                self.due.remove(slots, key);
-                self.ring.insert_at_cursor(slots, key);
-                slots[key].place = Place::Ring;
-            }
-            _ => {
-                self.unlink(slots, key);
-                self.settle_in(slots, key);
-            }
+            self.ring.turn(slots);
+        } else {
+            self.end_turn(slots, key);
         }
         self.advance(slots);
+    }
+
+    /// Puts a key whose turn is over where it waits for the next; apart, to keep the common end short.
+    #[inline(never)]
+    fn end_turn(&mut self, slots: &mut Slots, key: u32) {
+        if slots[key].place == Place::Due && !self.in_debt(&slots[key]) {
+            self.due.remove(slots, key);
+            self.ring.insert_at_cursor(slots, key);
+            slots[key].place = Place::Ring;
+        } else {
+            self.unlink(slots, key);
+            self.settle_in(slots, key);
+        }
     }
 
     /// Charges or refunds a key without that being its turn's work.
     pub(super) fn shift(&mut self, slots: &mut Slots, key: u32, amount: i64) {
         let place = slots[key].place;
         if !is_active(place) {
-            self.age(slots, key);
+            self.age(&mut slots[key]);
         }
         let latest = self.latest_start(slots, key);
         let slot = &mut slots[key];
@@ -179,7 +180,7 @@ impl Level {
             Place::Idle => slot.deficit = slot.deficit.min(0),
             Place::Parked => {}
             Place::Fast | Place::Ring | Place::Calendar | Place::Due | Place::Rest => {
-                self.replace(slots, key, latest)
+                self.replace(slots, key, latest);
             }
         }
     }
@@ -187,12 +188,12 @@ impl Level {
     pub(super) fn update_weight(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
         match slots[key].place {
             Place::Idle | Place::Parked => {
-                self.age(slots, key);
+                self.age(&mut slots[key]);
                 slots[key].weight = weight;
                 return;
             }
             // The rounds it waited counted at the weight it had.
-            Place::Calendar => self.accrue(slots, key),
+            Place::Calendar => self.accrue(&mut slots[key]),
             Place::Fast | Place::Ring | Place::Due | Place::Rest => {}
         }
         let latest = self.latest_start(slots, key);
@@ -204,17 +205,18 @@ impl Level {
     pub(super) fn start_new_round(&mut self, slots: &mut Slots) {
         self.open_round(slots, self.round + 1);
         self.skip_empty_rounds(slots);
+        self.turn = self.find_turn(slots);
     }
 
     /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start.
     pub(super) fn balance(&self, slots: &Slots, key: u32) -> i64 {
         let Some(slot) = slots.get(key) else { return 0 };
         match slot.place {
-            Place::Idle | Place::Parked => self.aged(slots, key).0,
-            Place::Calendar => self.accrued(slots, key),
+            Place::Idle | Place::Parked => self.aged(slot).0,
+            Place::Calendar => self.accrued(slot),
             Place::Fast | Place::Ring | Place::Due | Place::Rest => match self.new_key {
                 NewKey::First => slot.deficit,
-                NewKey::NextRound => self.accrued(slots, key),
+                NewKey::NextRound => self.accrued(slot),
             },
         }
     }
@@ -224,66 +226,81 @@ impl Level {
         match slot.place {
             Place::Idle => Standing::Idle,
             Place::Parked => Standing::Parked,
-            Place::Calendar => Standing::InDebt { rounds: self.positive_from(slots, key) - self.round },
-            _ if self.next(slots) == Some(key) => Standing::InTurn,
+            Place::Calendar => Standing::InDebt { rounds: self.positive_from(slot) - self.round },
+            _ if self.turn == Some(key) => Standing::InTurn,
             Place::Fast => Standing::GoesFirst,
             Place::Ring | Place::Due | Place::Rest => Standing::InRing,
         }
     }
 
-    fn may_serve(&self, slots: &Slots, key: u32) -> bool {
-        let slot = &slots[key];
+    /// Finds whose turn it is in this round.
+    #[inline]
+    fn find_turn(&self, slots: &Slots) -> Option<u32> {
+        if let Some(key) = self.fast.head() {
+            return Some(key);
+        }
+        let in_ring = self.ring.cursor().filter(|&key| self.may_serve(&slots[key]));
+        match (in_ring, self.due.head()) {
+            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
+            (Some(ring), _) => Some(ring),
+            (None, Some(due)) => Some(due),
+            (None, None) => self.rest.head(),
+        }
+    }
+
+    fn may_serve(&self, slot: &Slot) -> bool {
         slot.granted < self.round || slot.deficit > 0
     }
 
+    /// Tells whether the next grant will not outweigh what a key owes.
+    fn in_debt(&self, slot: &Slot) -> bool {
+        slot.deficit <= -self.grant(slot)
+    }
+
     /// What one round gives to a key, in thousandths of a unit.
-    fn grant(&self, slots: &Slots, key: u32) -> i64 {
-        i64::from(slots[key].weight.millis()).saturating_mul(self.quantum)
+    fn grant(&self, slot: &Slot) -> i64 {
+        // The largest weight times the largest quantum is far inside an i64.
+        i64::from(slot.weight.millis()) * self.quantum
     }
 
-    fn grants(&self, slots: &Slots, key: u32, rounds: u64) -> i64 {
+    fn grants(&self, slot: &Slot, rounds: u64) -> i64 {
         let rounds = i64::try_from(rounds).unwrap_or(i64::MAX);
-        self.grant(slots, key).saturating_mul(rounds)
+        self.grant(slot).saturating_mul(rounds)
     }
 
-    fn accrued(&self, slots: &Slots, key: u32) -> i64 {
-        let slot = &slots[key];
-        slot.deficit.saturating_add(self.grants(slots, key, self.round - slot.granted))
+    fn accrued(&self, slot: &Slot) -> i64 {
+        slot.deficit.saturating_add(self.grants(slot, self.round - slot.granted))
     }
 
     /// Writes down every grant up to and including this round's.
-    fn accrue(&self, slots: &mut Slots, key: u32) {
-        if slots[key].granted < self.round {
-            slots[key].deficit = self.accrued(slots, key);
-            slots[key].granted = self.round;
+    fn accrue(&self, slot: &mut Slot) {
+        if slot.granted < self.round {
+            slot.deficit = self.accrued(slot);
+            slot.granted = self.round;
         }
     }
 
     /// An idle or parked key's balance and last granted round: debt is paid by the rounds that passed, credit
     /// of an earlier round is forfeited.
-    fn aged(&self, slots: &Slots, key: u32) -> (i64, u64) {
-        let slot = &slots[key];
+    fn aged(&self, slot: &Slot) -> (i64, u64) {
         if slot.granted == self.round {
             return (slot.deficit, slot.granted);
         }
         let missed = self.round - 1 - slot.granted;
-        let paid = slot.deficit.saturating_add(self.grants(slots, key, missed));
+        let paid = slot.deficit.saturating_add(self.grants(slot, missed));
         (paid.min(0), self.round - 1)
     }
 
-    fn age(&self, slots: &mut Slots, key: u32) {
-        let (deficit, granted) = self.aged(slots, key);
-        slots[key].deficit = deficit;
-        slots[key].granted = granted;
+    fn age(&self, slot: &mut Slot) {
+        (slot.deficit, slot.granted) = self.aged(slot);
     }
 
     /// The first round in which a key's grants, if none are spent, leave it something to spend.
-    fn positive_from(&self, slots: &Slots, key: u32) -> u64 {
-        let slot = &slots[key];
+    fn positive_from(&self, slot: &Slot) -> u64 {
         if slot.deficit > 0 {
             return slot.granted;
         }
-        let rounds = slot.deficit.unsigned_abs() / self.grant(slots, key).unsigned_abs() + 1;
+        let rounds = slot.deficit.unsigned_abs() / self.grant(slot).unsigned_abs() + 1;
         slot.granted.saturating_add(rounds)
     }
 
@@ -291,15 +308,15 @@ impl Level {
     fn enter(&mut self, slots: &mut Slots, key: u32) {
         if slots[key].granted < self.round {
             match self.new_key {
-                NewKey::First if self.positive_from(slots, key) <= self.round => {
+                NewKey::First if self.positive_from(&slots[key]) <= self.round => {
                     self.fast.push_back(slots, key);
                     slots[key].place = Place::Fast;
                     return;
                 }
-                NewKey::First => self.accrue(slots, key),
+                NewKey::First => self.accrue(&mut slots[key]),
                 NewKey::NextRound => {
                     // This round's grant may pay debt, but is not for spending.
-                    slots[key].deficit = self.accrued(slots, key).min(0);
+                    slots[key].deficit = self.accrued(&slots[key]).min(0);
                     slots[key].granted = self.round;
                 }
             }
@@ -315,14 +332,14 @@ impl Level {
             slots[key].place = Place::Rest;
             return;
         }
-        let in_debt = deficit <= -self.grant(slots, key);
+        let in_debt = self.in_debt(&slots[key]);
         if !in_debt || !matches!(slots[key].place, Place::Ring | Place::Due) {
             // Only a debtor out of the round keeps its place; everybody else comes last.
             self.labels += 1;
             slots[key].label = self.labels;
         }
         if in_debt {
-            let due = self.positive_from(slots, key);
+            let due = self.positive_from(&slots[key]);
             self.calendar.get_or_insert_default().insert(slots, key, due, self.round);
             slots[key].place = Place::Calendar;
         } else {
@@ -335,7 +352,7 @@ impl Level {
     fn latest_start(&self, slots: &Slots, key: u32) -> u64 {
         match slots[key].place {
             Place::Fast | Place::Due | Place::Rest => self.round,
-            Place::Ring if self.may_serve(slots, key) => self.round,
+            Place::Ring if self.may_serve(&slots[key]) => self.round,
             Place::Ring => self.round + 1,
             // Stands by its due round, so any change moves it.
             Place::Idle | Place::Parked | Place::Calendar => 0,
@@ -344,9 +361,9 @@ impl Level {
 
     /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest`.
     fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
-        if self.positive_from(slots, key) > latest {
+        if self.positive_from(&slots[key]) > latest {
             self.unlink(slots, key);
-            self.accrue(slots, key);
+            self.accrue(&mut slots[key]);
             self.settle_in(slots, key);
         }
         self.advance(slots);
@@ -367,20 +384,27 @@ impl Level {
         }
     }
 
-    /// Under `First`, opens the next round as soon as this one has nobody left to serve.
+    /// Settles whose turn it is; under `First`, opens the next round as soon as this one has nobody left to serve.
+    #[inline]
     fn advance(&mut self, slots: &mut Slots) {
-        if self.new_key == NewKey::NextRound || self.next(slots).is_some() {
-            return;
+        self.turn = self.find_turn(slots);
+        if self.turn.is_none() && self.new_key == NewKey::First {
+            self.open_next_round(slots);
         }
+    }
+
+    #[inline(never)]
+    fn open_next_round(&mut self, slots: &mut Slots) {
         if !self.ring.is_empty() {
             self.open_round(slots, self.round + 1);
         }
         self.skip_empty_rounds(slots);
+        self.turn = self.find_turn(slots);
     }
 
     /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
     fn skip_empty_rounds(&mut self, slots: &mut Slots) {
-        while self.ring.is_empty() && self.next(slots).is_none() {
+        while self.ring.is_empty() && self.find_turn(slots).is_none() {
             let Some(event) = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round))
             else {
                 return;
@@ -396,7 +420,7 @@ impl Level {
         let Some(mut calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) else { return };
         let mut keys = core::mem::take(&mut calendar.scratch);
         while let Some(key) = calendar.pop_opened(slots, round) {
-            let due = self.positive_from(slots, key);
+            let due = self.positive_from(&slots[key]);
             if due <= round {
                 keys.push(key);
             } else {
