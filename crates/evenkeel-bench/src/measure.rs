@@ -1,8 +1,12 @@
 //! Contenders take turns; each is compared with the baseline of its own round.
 //!
 //! Bound: a group takes about `rounds × contenders × 1.25 × batch_time`, setting up apart. A machine that is slow for
-//! longer than a round is slow for everybody in it, and drops out of the ratios.
+//! longer than a round is slow for everybody in it, and drops out of the ratios. Where memory happens to lie makes
+//! two copies of the same program differ by up to a fifth, for as long as they live; so contenders are set up anew
+//! for every few rounds, each time at other addresses.
 
+use std::hint::black_box;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::{self, Elapsed};
@@ -117,20 +121,45 @@ impl Quartiles {
     }
 }
 
+/// How many rounds contenders live.
+const SITTING: usize = 3;
+
+/// What is allocated before each sitting, and kept, to move what follows.
+const BALLAST: usize = 100_003;
+
 /// Lets the contenders take turns; the first is the baseline.
-pub fn measure(mut contenders: Vec<Contender>, effort: Effort) -> Vec<Row> {
-    let batches: Vec<_> =
-        contenders.iter_mut().map(|contender| batch(contender.work.as_mut(), effort.batch_time)).collect();
+pub fn measure(set_up: &dyn Fn() -> Vec<Contender>, effort: Effort) -> Vec<Row> {
+    let mut ballast = Vec::new();
+    let mut contenders = set_up();
     let mut samples: Vec<Vec<Sample>> = vec![Vec::with_capacity(effort.rounds); contenders.len()];
-    for round in 0..effort.rounds {
+    for first in (0..effort.rounds).step_by(SITTING) {
+        if 0 < first {
+            ballast.push(black_box(vec![1_u8; BALLAST]));
+            contenders = set_up();
+        }
+        let rounds = first..effort.rounds.min(first + SITTING);
+        sit(&mut contenders, rounds, effort.batch_time, &mut samples);
+    }
+    let rows = contenders.iter().zip(&samples);
+    rows.map(|(contender, own)| row(contender, own, &samples[0])).collect()
+}
+
+/// Takes the samples of some rounds.
+fn sit(
+    contenders: &mut [Contender],
+    rounds: Range<usize>,
+    batch_time: Duration,
+    samples: &mut [Vec<Sample>],
+) {
+    let batches: Vec<_> =
+        contenders.iter_mut().map(|contender| batch(contender.work.as_mut(), batch_time)).collect();
+    for round in rounds {
         for turn in 0..contenders.len() {
             // There and back, so that nobody always comes after the same neighbour.
             let at = if round % 2 == 0 { turn } else { contenders.len() - 1 - turn };
             samples[at].push(sample(contenders[at].work.as_mut(), batches[at]));
         }
     }
-    let rows = contenders.iter().zip(&samples);
-    rows.map(|(contender, own)| row(contender, own, &samples[0])).collect()
 }
 
 /// Finds how many operations take about `batch_time`.
@@ -187,27 +216,31 @@ fn row(contender: &Contender, own: &[Sample], baseline: &[Sample]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
     #[test]
     fn everybody_has_a_turn_in_every_round_there_and_back() {
-        let turns = Rc::new(RefCell::new(Vec::new()));
-        let contenders = ["a", "b", "c"]
-            .map(|name| Contender::new(name, Noted { name, ops_max: 10, used: 0, turns: turns.clone() }));
+        let turns = Turns::default();
         let effort = Effort { rounds: 2, batch_time: Duration::from_secs(1) };
-        let rows = measure(contenders.into(), effort);
+        let rows = measure(&|| noted(&turns), effort);
         assert_eq!(rows.iter().map(|row| row.name).collect::<Vec<_>>(), ["a", "b", "c"]);
-        // Each sample is a warm-up of a quarter and a batch; finding the batch took one turn each.
-        let expected: Vec<_> = ["a", "b", "c", "a", "b", "c", "c", "b", "a"]
-            .iter()
-            .enumerate()
-            .flat_map(|(at, &name)| {
-                let warm_up = if at < 3 { vec![] } else { vec![(name, 3)] };
-                warm_up.into_iter().chain([(name, 10)])
-            })
-            .collect();
+        let batches = ["a", "b", "c"].map(|name| (name, 10));
+        // Each sample is a warm-up of a quarter and a batch.
+        let samples = ["a", "b", "c", "c", "b", "a"].map(|name| [(name, 3), (name, 10)]);
+        let expected: Vec<_> = batches.into_iter().chain(samples.into_iter().flatten()).collect();
         assert_eq!(*turns.borrow(), expected);
+    }
+
+    #[test]
+    fn every_few_rounds_everything_is_set_up_anew() {
+        let set_ups = Cell::new(0);
+        let set_up = || {
+            set_ups.set(set_ups.get() + 1);
+            noted(&Turns::default())
+        };
+        measure(&set_up, Effort { rounds: 2 * SITTING + 1, batch_time: Duration::from_secs(1) });
+        assert_eq!(set_ups.get(), 3);
     }
 
     #[test]
@@ -239,12 +272,19 @@ mod tests {
         assert_eq!(Quartiles::of(vec![7.0]), Quartiles { lower: 7.0, median: 7.0, upper: 7.0 });
     }
 
+    type Turns = Rc<RefCell<Vec<(&'static str, u64)>>>;
+
+    fn noted(turns: &Turns) -> Vec<Contender> {
+        let noted = |name| Noted { name, ops_max: 10, used: 0, turns: turns.clone() };
+        ["a", "b", "c"].map(|name| Contender::new(name, noted(name))).into()
+    }
+
     /// Notes its turns, and insists on being restored between them.
     struct Noted {
         name: &'static str,
         ops_max: u64,
         used: u64,
-        turns: Rc<RefCell<Vec<(&'static str, u64)>>>,
+        turns: Turns,
     }
 
     impl Noted {

@@ -4,6 +4,7 @@ mod backpressure;
 mod delivery;
 mod order;
 mod pick;
+mod score;
 
 use crate::measure::Contender;
 
@@ -12,12 +13,12 @@ pub struct Group {
     /// Its name, which filters look at.
     pub name: String,
     /// Sets the contenders up.
-    pub contenders: Box<dyn FnOnce() -> Vec<Contender>>,
+    pub set_up: Box<dyn Fn() -> Vec<Contender>>,
 }
 
 impl Group {
-    fn new(name: impl Into<String>, contenders: impl FnOnce() -> Vec<Contender> + 'static) -> Self {
-        Self { name: name.into(), contenders: Box::new(contenders) }
+    fn new(name: impl Into<String>, set_up: impl Fn() -> Vec<Contender> + 'static) -> Self {
+        Self { name: name.into(), set_up: Box::new(set_up) }
     }
 }
 
@@ -32,6 +33,7 @@ pub fn groups() -> Vec<Group> {
     let mut groups = backpressure::groups();
     groups.extend(pick::groups());
     groups.extend(delivery::groups());
+    groups.extend(score::groups());
     groups
 }
 

@@ -54,7 +54,7 @@ fn run_groups(groups: Vec<Group>, run: &Run) -> io::Result<()> {
     let mut measured = Vec::with_capacity(count);
     for (at, group) in groups.into_iter().enumerate() {
         eprintln!("[{}/{count}] {}", at + 1, group.name);
-        measured.push(Measured { rows: measure((group.contenders)(), run.effort), group: group.name });
+        measured.push(Measured { rows: measure(&group.set_up, run.effort), group: group.name });
     }
     print(&report::table(&measured))?;
     match &run.json {

@@ -1,9 +1,10 @@
 //! A message's way out of a queue, with and without a choice between keys.
 //!
-//! A delivery hands out the next message's handle, copies its body of 1 KB from the store's memory to an
-//! outgoing buffer, notes a lease by its expiry, and acknowledges the message delivered 1 000 deliveries before,
-//! which removes its lease and lists the message for the store's next batch of deletes. Everything but the handing
-//! out is the same code, and bodies are copied in the same order, without a pattern.
+//! A delivery hands out the next message, reads and counts up its record in the queue's index, copies its body of
+//! 1 KB from the store's memory to an outgoing buffer, notes a lease by its expiry, and acknowledges the message
+//! delivered 1 000 deliveries before, which removes its lease and lists it for the store's next batch of deletes.
+//! Everything but the handing out is the same code. Records and bodies are visited in the same order, without a
+//! pattern.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
@@ -50,15 +51,19 @@ pub(super) fn groups() -> impl Iterator<Item = Group> {
 
 fn contenders(keys: u32, store: Store) -> Vec<Contender> {
     let bodies: Rc<[u8]> = (0..store.bodies * BODY).map(|at| at as u8).collect();
-    let backlog = backlog(keys);
-    let fifo = || Queue::new(Fifo { handles: backlog.iter().copied().collect() }, keys, bodies.clone());
-    let fair = |order: Order| Queue::new(Fair::new(&order.indices(keys), &backlog), keys, bodies.clone());
+    let in_order = Order::Sequential.indices(keys);
+    let shuffled = Order::Shuffled.indices(keys);
+    let fifo = || Queue::new(Fifo::EMPTY, &in_order, bodies.clone());
+    let lanes = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, bodies.clone());
+    let drr = |ring| Queue::new(Keyed::new(scheduler(ring), keys), ring, bodies.clone());
     let goal = Some(Goal::RatioBelow(1.05));
     vec![
         Contender::new("fifo", fifo()),
         Contender::new("fifo again", fifo()),
-        Contender::new("drr", fair(Order::Sequential)).with_goal(goal),
-        Contender::new("drr shuffled", fair(Order::Shuffled)).with_goal(goal),
+        Contender::new("lanes", lanes(&in_order)),
+        Contender::new("drr", drr(&in_order)).with_goal(goal),
+        Contender::new("lanes shuffled", lanes(&shuffled)),
+        Contender::new("drr shuffled", drr(&shuffled)).with_goal(goal),
     ]
 }
 
@@ -67,78 +72,162 @@ fn backlog(keys: u32) -> Vec<u32> {
     Order::Shuffled.indices(keys * BACKLOG_MIN.div_ceil(keys).max(2))
 }
 
+/// What the queue knows of a message besides its body.
+#[derive(Clone, Copy)]
+struct Record {
+    key: Key,
+    attempts: u32,
+    /// The message after it in its lane.
+    next: u32,
+    /// Where its body lies.
+    body: u32,
+}
+
+/// One record per handle.
+type Index = [Record];
+
 /// How waiting messages are kept and which is next.
 trait Lanes {
-    fn take(&mut self) -> Option<u32>;
-    fn put(&mut self, handle: u32);
-    fn waiting(&self) -> usize;
+    fn take(&mut self, index: &Index) -> Option<u32>;
+    fn put(&mut self, index: &mut Index, handle: u32);
+}
+
+/// Messages that leave in the order they came: a list through their records.
+#[derive(Clone, Copy)]
+struct Lane {
+    first: u32,
+    last: u32,
+}
+
+/// Marks the end of a list.
+const NONE: u32 = u32::MAX;
+
+impl Lane {
+    const EMPTY: Self = Self { first: NONE, last: NONE };
+
+    fn is_empty(self) -> bool {
+        self.first == NONE
+    }
+
+    fn pop(&mut self, index: &Index) -> Option<u32> {
+        let handle = self.first;
+        self.first = index.get(handle as usize)?.next;
+        Some(handle)
+    }
+
+    fn push(&mut self, index: &mut Index, handle: u32) {
+        index[handle as usize].next = NONE;
+        if self.is_empty() {
+            self.first = handle;
+        } else {
+            index[self.last as usize].next = handle;
+        }
+        self.last = handle;
+    }
 }
 
 /// One lane for all.
 struct Fifo {
-    handles: VecDeque<u32>,
+    lane: Lane,
+}
+
+impl Fifo {
+    const EMPTY: Self = Self { lane: Lane::EMPTY };
 }
 
 impl Lanes for Fifo {
-    fn take(&mut self) -> Option<u32> {
-        self.handles.pop_front()
+    fn take(&mut self, index: &Index) -> Option<u32> {
+        self.lane.pop(index)
     }
 
-    fn put(&mut self, handle: u32) {
-        self.handles.push_back(handle);
-    }
-
-    fn waiting(&self) -> usize {
-        self.handles.len()
+    fn put(&mut self, index: &mut Index, handle: u32) {
+        self.lane.push(index, handle);
     }
 }
 
 /// A lane per key, and whose turn it is.
-struct Fair {
-    drr: DrrScheduler,
-    lanes: Vec<VecDeque<u32>>,
-    /// The key of each message.
-    keys: Vec<Key>,
+struct Keyed<T> {
+    turns: T,
+    lanes: Vec<Lane>,
 }
 
-impl Fair {
-    /// Deals the backlog to the keys in the order of their turns, so that it is handed out as it lies.
-    fn new(ring: &[u32], backlog: &[u32]) -> Self {
-        let per_key = backlog.len().div_ceil(ring.len());
-        let mut lanes: Vec<_> = ring.iter().map(|_| VecDeque::with_capacity(per_key)).collect();
-        let mut keys = vec![Key(0); backlog.len()];
-        for (&handle, &key) in backlog.iter().zip(ring.iter().cycle()) {
-            lanes[key as usize].push_back(handle);
-            keys[handle as usize] = Key(key);
-        }
-        Self { drr: scheduler(ring), lanes, keys }
+impl<T> Keyed<T> {
+    fn new(turns: T, keys: u32) -> Self {
+        Self { turns, lanes: vec![Lane::EMPTY; keys as usize] }
     }
 }
 
-impl Lanes for Fair {
-    fn take(&mut self) -> Option<u32> {
-        let key = self.drr.next_key()?;
+impl<T: Turns> Lanes for Keyed<T> {
+    fn take(&mut self, index: &Index) -> Option<u32> {
+        let key = self.turns.next()?;
         let lane = &mut self.lanes[key.index()];
-        let handle = lane.pop_front()?;
-        self.drr.consume_deficit(key, Cost::MESSAGE);
+        let handle = lane.pop(index)?;
+        self.turns.charge(key);
         if lane.is_empty() {
-            self.drr.remove_key(key);
+            self.turns.leave(key);
         }
         Some(handle)
     }
 
-    fn put(&mut self, handle: u32) {
-        self.lanes[self.keys[handle as usize].index()].push_back(handle);
+    fn put(&mut self, index: &mut Index, handle: u32) {
+        self.lanes[index[handle as usize].key.index()].push(index, handle);
+    }
+}
+
+/// Whose turn it is.
+trait Turns {
+    fn next(&self) -> Option<Key>;
+    fn charge(&mut self, key: Key);
+    fn leave(&mut self, key: Key);
+}
+
+impl Turns for DrrScheduler {
+    fn next(&self) -> Option<Key> {
+        self.next_key()
     }
 
-    fn waiting(&self) -> usize {
-        self.lanes.iter().map(VecDeque::len).sum()
+    fn charge(&mut self, key: Key) {
+        self.consume_deficit(key, Cost::MESSAGE);
+    }
+
+    fn leave(&mut self, key: Key) {
+        self.remove_key(key);
+    }
+}
+
+/// Everybody once, whatever it costs: shows what keeping a lane per key costs by itself.
+struct RoundRobin {
+    ring: Vec<Key>,
+    at: usize,
+}
+
+impl RoundRobin {
+    fn new(ring: &[u32]) -> Self {
+        Self { ring: ring.iter().copied().map(Key).collect(), at: 0 }
+    }
+}
+
+impl Turns for RoundRobin {
+    fn next(&self) -> Option<Key> {
+        self.ring.get(self.at).copied()
+    }
+
+    fn charge(&mut self, _key: Key) {
+        self.at += 1;
+        if self.at == self.ring.len() {
+            self.at = 0;
+        }
+    }
+
+    fn leave(&mut self, key: Key) {
+        self.ring.retain(|&other| other != key);
     }
 }
 
 /// A queue's part in a delivery, whatever its lanes.
 struct Queue<L> {
     lanes: L,
+    index: Vec<Record>,
     bodies: Rc<[u8]>,
     outgoing: Vec<u8>,
     now: Instant,
@@ -164,11 +253,16 @@ struct Lease {
 
 impl<L: Lanes> Queue<L> {
     /// Makes a queue in full swing: nobody is new, consumers hold as many messages as they always do.
-    fn new(lanes: L, keys: u32, bodies: Rc<[u8]>) -> Self {
-        // Every key keeps a message, so that nobody leaves the ring.
-        let ops_max = lanes.waiting() as u64 - u64::from(keys) - IN_FLIGHT;
+    ///
+    /// Messages are dealt to the keys in the order of their turns, so that they are handed out as they lie.
+    fn new(lanes: L, ring: &[u32], bodies: Rc<[u8]>) -> Self {
+        let keys = ring.len() as u64;
+        let backlog = backlog(ring.len() as u32);
+        let body_of = |handle: u32| handle % (bodies.len() / BODY) as u32;
+        let record = |handle| Record { key: Key(0), attempts: 0, next: NONE, body: body_of(handle) };
         let mut queue = Self {
             lanes,
+            index: (0..backlog.len() as u32).map(record).collect(),
             bodies,
             outgoing: Vec::with_capacity(OUTGOING_MAX),
             now: Instant::default(),
@@ -176,9 +270,14 @@ impl<L: Lanes> Queue<L> {
             leases: BTreeMap::new(),
             in_flight: VecDeque::new(),
             acknowledged: Vec::new(),
-            ops_max,
+            // Every key keeps a message, so that nobody leaves the ring.
+            ops_max: backlog.len() as u64 - keys - IN_FLIGHT,
         };
-        while queue.sequence < u64::from(keys).max(IN_FLIGHT) {
+        for (&handle, &key) in backlog.iter().zip(ring.iter().cycle()) {
+            queue.index[handle as usize].key = Key(key);
+            queue.lanes.put(&mut queue.index, handle);
+        }
+        while queue.sequence < keys.max(IN_FLIGHT) {
             queue.deliver();
             queue.restore();
         }
@@ -186,16 +285,19 @@ impl<L: Lanes> Queue<L> {
     }
 
     fn deliver(&mut self) {
-        let Some(handle) = self.lanes.take() else { return };
-        self.send(handle);
-        self.lease(handle);
+        let Some(handle) = self.lanes.take(&self.index) else { return };
+        let record = &mut self.index[handle as usize];
+        record.attempts += 1;
+        let Record { attempts, body, .. } = *record;
+        self.send(body);
+        self.lease(Lease { handle, attempt: attempts });
         if self.in_flight.len() as u64 > IN_FLIGHT {
             self.acknowledge();
         }
     }
 
-    fn send(&mut self, handle: u32) {
-        let start = (handle as usize * BODY) & (self.bodies.len() - 1);
+    fn send(&mut self, body: u32) {
+        let start = body as usize * BODY;
         self.outgoing.extend_from_slice(&self.bodies[start..start + BODY]);
         if OUTGOING_MAX <= self.outgoing.len() {
             black_box(&self.outgoing);
@@ -203,11 +305,11 @@ impl<L: Lanes> Queue<L> {
         }
     }
 
-    fn lease(&mut self, handle: u32) {
+    fn lease(&mut self, lease: Lease) {
         self.now += BETWEEN_DELIVERIES;
         self.sequence += 1;
         let receipt = Receipt { expires: self.now + VISIBILITY, sequence: self.sequence };
-        self.leases.insert(receipt, Lease { handle, attempt: 1 });
+        self.leases.insert(receipt, lease);
         self.in_flight.push_back(receipt);
     }
 
@@ -230,7 +332,7 @@ impl<L: Lanes> Work for Queue<L> {
     /// Lets acknowledged messages wait again.
     fn restore(&mut self) {
         for handle in self.acknowledged.drain(..) {
-            self.lanes.put(handle);
+            self.lanes.put(&mut self.index, handle);
         }
     }
 
@@ -246,17 +348,19 @@ mod tests {
     #[test]
     fn with_and_without_a_choice_the_same_messages_go_out_in_the_same_order() {
         for keys in [1, 7, 1_000] {
-            let backlog = backlog(keys);
-            let expected = acknowledged(Fifo { handles: backlog.iter().copied().collect() }, keys);
             for order in [Order::Sequential, Order::Shuffled] {
-                let fair = Fair::new(&order.indices(keys), &backlog);
-                assert!(acknowledged(fair, keys) == expected, "{keys} keys, {order:?}");
+                let ring = order.indices(keys);
+                let expected = acknowledged(Fifo::EMPTY, &ring);
+                let lanes = Keyed::new(RoundRobin::new(&ring), keys);
+                assert!(acknowledged(lanes, &ring) == expected, "{keys} keys, {order:?}, in lanes");
+                let drr = Keyed::new(scheduler(&ring), keys);
+                assert!(acknowledged(drr, &ring) == expected, "{keys} keys, {order:?}, by DRR");
             }
         }
     }
 
-    fn acknowledged(lanes: impl Lanes, keys: u32) -> Vec<u32> {
-        let mut queue = Queue::new(lanes, keys, vec![0; 4 * BODY].into());
+    fn acknowledged(lanes: impl Lanes, ring: &[u32]) -> Vec<u32> {
+        let mut queue = Queue::new(lanes, ring, vec![0; 4 * BODY].into());
         let mut handles = Vec::new();
         for _ in 0..3 {
             queue.run(queue.ops_max());

@@ -1,0 +1,129 @@
+//! Which node: scoring all and drawing one of the best, or hot and cold, beside the fewest requests in flight.
+
+use std::hint::black_box;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::id::NodeId;
+use evenkeel_policy::score::{
+    Candidate, Chooser, HotColdConfig, NodeStats, Picker, Request, ScoreConfig, Status,
+};
+use evenkeel_policy::weight::Weight;
+
+use super::Group;
+use super::order::Order;
+use crate::measure::{Contender, Work};
+
+const NODES: [u32; 3] = [3, 30, 1_000];
+
+/// How many random numbers are drawn before the first comes again.
+const DRAWS: u32 = 1 << 10;
+
+pub(super) fn groups() -> impl Iterator<Item = Group> {
+    NODES.into_iter().map(|nodes| Group::new(format!("score/{nodes}-nodes"), move || contenders(nodes)))
+}
+
+fn contenders(nodes: u32) -> Vec<Contender> {
+    let score = Chooser::Score(ScoreConfig::default());
+    let hot_cold = Chooser::HotCold(HotColdConfig::default());
+    vec![
+        Contender::new("fewest in flight", FewestInFlight { candidates: candidates(nodes) }),
+        Contender::new("fewest in flight again", FewestInFlight { candidates: candidates(nodes) }),
+        Contender::new("score", Pick::new(score, nodes)),
+        Contender::new("hot cold", Pick::new(hot_cold, nodes)),
+    ]
+}
+
+/// Makes nodes that are all open and all different.
+fn candidates(nodes: u32) -> Vec<Candidate> {
+    let spread = Order::Shuffled.indices(nodes);
+    let candidate = |(node, spread): (u32, u32)| {
+        // 0 for the least loaded node, nearly 1 for the most.
+        let part = f64::from(spread) / f64::from(nodes);
+        let of = |count: f64| (count * part) as u32;
+        let stats = NodeStats {
+            running_http_session: of(100.0),
+            running_sql: of(80.0),
+            running_tx: of(40.0),
+            max_http_sessions: 120,
+            max_open_conns: 100,
+            max_transaction_conns: 50,
+            open_conns: 10 + of(80.0),
+            idle_conns: 10,
+            wait_conn_count: of(8.0),
+            p95_latency_ms: 5.0 + 200.0 * part,
+            latency_samples: 100,
+            error_rate_1m: 0.02 * part,
+            timeouts_1m: of(10.0),
+            uptime_sec: 3_600,
+            status: Status::Serving,
+            in_flight: Cost(u64::from(spread)),
+            latency_estimate_ms: 5.0 + 200.0 * part,
+        };
+        Candidate { node: NodeId(node), weight: Weight::ONE, stats }
+    };
+    (0..nodes).zip(spread).map(candidate).collect()
+}
+
+struct FewestInFlight {
+    candidates: Vec<Candidate>,
+}
+
+impl Work for FewestInFlight {
+    fn run(&mut self, ops: u64) {
+        for _ in 0..ops {
+            let candidates = black_box(self.candidates.as_slice());
+            black_box(candidates.iter().min_by_key(|candidate| candidate.stats.in_flight));
+        }
+    }
+}
+
+struct Pick {
+    picker: Picker,
+    candidates: Vec<Candidate>,
+    draws: Vec<f64>,
+    at: usize,
+}
+
+impl Pick {
+    fn new(chooser: Chooser, nodes: u32) -> Self {
+        let draws = Order::Shuffled.indices(DRAWS);
+        Self {
+            picker: Picker::new(chooser).expect("the defaults are in range"),
+            candidates: candidates(nodes),
+            draws: draws.into_iter().map(|draw| f64::from(draw) / f64::from(DRAWS)).collect(),
+            at: 0,
+        }
+    }
+
+    fn random(&mut self) -> f64 {
+        self.at = (self.at + 1) % self.draws.len();
+        self.draws[self.at]
+    }
+}
+
+impl Work for Pick {
+    fn run(&mut self, ops: u64) {
+        for _ in 0..ops {
+            let random = self.random();
+            let candidates = black_box(self.candidates.as_slice());
+            black_box(self.picker.pick(candidates, Request::Query, random));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_policy::score::{Because, LatencyBasis};
+
+    #[test]
+    fn every_node_is_open_and_latencies_are_compared() {
+        for nodes in NODES {
+            let mut pick = Pick::new(Chooser::Score(ScoreConfig::default()), nodes);
+            let choice = pick.picker.pick(&pick.candidates, Request::Query, 0.5).unwrap();
+            let Because::Score(scored) = choice.because else { panic!("{choice:?}") };
+            assert_eq!(scored.open, nodes as usize);
+            assert!(matches!(scored.latency, LatencyBasis::Relative { .. }), "{:?}", scored.latency);
+        }
+    }
+}
