@@ -1,20 +1,19 @@
 //! The rules of deficit round robin over one set of keys, with the accounts kept outside.
 //!
-//! One rule carries the rest: **a key is granted at most once per round**, and `granted` remembers the
-//! last round it was. A key that comes back within the round that already granted it joins the end of the
-//! ring; one whose last grant is a round or more old goes first. Nobody gains by going idle, and nothing
-//! needs to be kept in the ring to know it.
+//! One rule carries the rest: **a key is granted at most once per round**, and `granted` remembers the last
+//! round whose grant is in its deficit. A key that comes back within the round that already granted it waits
+//! for the next; one whose last grant is a round or more old goes first. Nobody gains by going idle, and
+//! nothing needs to be kept in the ring to know it.
 //!
-//! A round goes, as far as there is anybody:
-//! 1. `fast`: keys that just became active, one message each;
-//! 2. `ring` and `due` (keys the calendar gave back), merged in one order, by label, that never changes
-//!    while a key has work;
-//! 3. `rest`: keys that went first, with what that message left of their grant.
+//! A round serves, as far as there is anybody,
+//! 1. `fast`: keys that just became active, one message each, on credit;
+//! 2. `ring` and `due` (keys that join the round), merged in one order, by label, that never changes while a
+//!    key has work. A key that went first stands at the end of it, with what that message leaves of its grant.
 //!
-//! The pairwise bound needs all three as they are. Going first with a whole grant, or coming back from the
-//! calendar at either end of a round, would let another key be visited twice in between and cost a quantum.
-//! In the ring, keys this round has granted follow those it has not, so its part of the round is over when
-//! the cursor meets a key that was granted and has nothing left.
+//! Keys that have nothing to spend before the next round wait in `later`, deeper debtors in the calendar.
+//!
+//! The pairwise bound needs the one order. Going first with a whole grant, or coming back from the calendar
+//! at either end of a round, would let one key be visited twice between two visits of another: a quantum more.
 
 use alloc::boxed::Box;
 
@@ -34,13 +33,13 @@ pub(super) struct Level {
     new_key: NewKey,
     quantum: i64,
     round: u64,
+    labels: u64,
     fast: Ring,
     ring: Cycle,
     due: Ring,
-    rest: Ring,
-    /// Made when a key is first in debt beyond a grant.
+    later: Ring,
+    /// Made when a key is first in debt beyond the next round.
     calendar: Option<Box<Calendar>>,
-    labels: u64,
     active: u32,
     parked: u32,
 }
@@ -52,12 +51,12 @@ impl Level {
             quantum: i64::try_from(quantum.0).unwrap_or(i64::MAX),
             // Fresh accounts say 0: under `First` they have a grant coming.
             round: 1,
+            labels: 0,
             fast: Ring::EMPTY,
             ring: Cycle::EMPTY,
             due: Ring::EMPTY,
-            rest: Ring::EMPTY,
+            later: Ring::EMPTY,
             calendar: None,
-            labels: 0,
             active: 0,
             parked: 0,
         }
@@ -83,12 +82,10 @@ impl Level {
         if let Some(key) = self.fast.head() {
             return Some(key);
         }
-        let in_ring = self.ring.cursor().filter(|&key| self.may_serve(slots, key));
-        match (in_ring, self.due.head()) {
+        match (self.ring.cursor(), self.due.head()) {
             (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
             (Some(ring), _) => Some(ring),
-            (None, Some(due)) => Some(due),
-            (None, None) => self.rest.head(),
+            (None, due) => due,
         }
     }
 
@@ -100,14 +97,13 @@ impl Level {
         slots[key].weight = weight;
         self.active += 1;
         self.enter(slots, key);
-        self.advance(slots);
     }
 
     pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
         match slots[key].place {
             Place::Idle => return,
             Place::Parked => self.parked -= 1,
-            Place::Fast | Place::Ring | Place::Calendar | Place::Due | Place::Rest => {
+            Place::Fast | Place::Ring | Place::Due | Place::Calendar => {
                 self.unlink(slots, key);
                 self.active -= 1;
             }
@@ -136,7 +132,6 @@ impl Level {
         self.active += 1;
         self.age(slots, key);
         self.enter(slots, key);
-        self.advance(slots);
     }
 
     pub(super) fn consume(&mut self, slots: &mut Slots, key: u32, cost: Cost) {
@@ -145,23 +140,29 @@ impl Level {
             self.shift(slots, key, charge);
             return;
         }
-        self.accrue(slots, key);
+        if slots[key].place == Place::Fast {
+            self.fast.remove(slots, key);
+            slots[key].deficit = slots[key].deficit.saturating_add(charge);
+            self.settle_in(slots, key);
+            self.advance(slots);
+            return;
+        }
+        self.accrue(slots, key, self.round);
         let slot = &mut slots[key];
         slot.deficit = slot.deficit.saturating_add(charge);
         let (deficit, place) = (slot.deficit, slot.place);
-        match place {
-            Place::Ring | Place::Due | Place::Rest if deficit > 0 => {}
-            // The common end of a turn: the key stays linked, only the ring moves on.
-            Place::Ring if deficit > -self.grant(slots, key) => self.ring.turn(slots),
-            Place::Due if deficit > -self.grant(slots, key) => {
-                self.due.remove(slots, key);
-                self.ring.insert_at_cursor(slots, key);
-                slots[key].place = Place::Ring;
-            }
-            _ => {
-                self.unlink(slots, key);
-                self.settle_in(slots, key);
-            }
+        if deficit > 0 {
+            return;
+        }
+        if deficit <= -self.grant(slots, key) {
+            self.unlink(slots, key);
+            self.settle_in(slots, key);
+        } else if place == Place::Ring {
+            self.ring.turn(slots);
+        } else {
+            self.due.remove(slots, key);
+            self.ring.insert_visited(slots, key);
+            slots[key].place = Place::Ring;
         }
         self.advance(slots);
     }
@@ -178,24 +179,19 @@ impl Level {
         match place {
             Place::Idle => slot.deficit = slot.deficit.min(0),
             Place::Parked => {}
-            Place::Fast | Place::Ring | Place::Calendar | Place::Due | Place::Rest => {
-                self.replace(slots, key, latest)
-            }
+            Place::Fast | Place::Ring | Place::Due | Place::Calendar => self.replace(slots, key, latest),
         }
     }
 
     pub(super) fn update_weight(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
-        match slots[key].place {
-            Place::Idle | Place::Parked => {
-                self.age(slots, key);
-                slots[key].weight = weight;
-                return;
-            }
-            // The rounds it waited counted at the weight it had.
-            Place::Calendar => self.accrue(slots, key),
-            Place::Fast | Place::Ring | Place::Due | Place::Rest => {}
+        if !is_active(slots[key].place) {
+            self.age(slots, key);
+            slots[key].weight = weight;
+            return;
         }
         let latest = self.latest_start(slots, key);
+        // The rounds it waited count at the weight it had.
+        self.accrue(slots, key, self.round - 1);
         slots[key].weight = weight;
         self.replace(slots, key, latest);
     }
@@ -206,17 +202,16 @@ impl Level {
         self.skip_empty_rounds(slots);
     }
 
-    /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start.
+    /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start, under
+    /// `First` from the key's turn.
     pub(super) fn balance(&self, slots: &Slots, key: u32) -> i64 {
         let Some(slot) = slots.get(key) else { return 0 };
-        match slot.place {
-            Place::Idle | Place::Parked => self.aged(slots, key).0,
-            Place::Calendar => self.accrued(slots, key),
-            Place::Fast | Place::Ring | Place::Due | Place::Rest => match self.new_key {
-                NewKey::First => slot.deficit,
-                NewKey::NextRound => self.accrued(slots, key),
-            },
+        if !is_active(slot.place) {
+            return self.aged(slots, key).0;
         }
+        let has_turn_coming = self.positive_from(slots, key) <= self.round;
+        let upto = if has_turn_coming && self.new_key == NewKey::First { self.round - 1 } else { self.round };
+        self.accrued(slots, key, upto)
     }
 
     pub(super) fn standing(&self, slots: &Slots, key: u32) -> Standing {
@@ -227,13 +222,8 @@ impl Level {
             Place::Calendar => Standing::InDebt { rounds: self.positive_from(slots, key) - self.round },
             _ if self.next(slots) == Some(key) => Standing::InTurn,
             Place::Fast => Standing::GoesFirst,
-            Place::Ring | Place::Due | Place::Rest => Standing::InRing,
+            Place::Ring | Place::Due => Standing::InRing,
         }
-    }
-
-    fn may_serve(&self, slots: &Slots, key: u32) -> bool {
-        let slot = &slots[key];
-        slot.granted < self.round || slot.deficit > 0
     }
 
     /// What one round gives to a key, in thousandths of a unit.
@@ -241,21 +231,17 @@ impl Level {
         i64::from(slots[key].weight.millis()).saturating_mul(self.quantum)
     }
 
-    fn grants(&self, slots: &Slots, key: u32, rounds: u64) -> i64 {
-        let rounds = i64::try_from(rounds).unwrap_or(i64::MAX);
-        self.grant(slots, key).saturating_mul(rounds)
-    }
-
-    fn accrued(&self, slots: &Slots, key: u32) -> i64 {
+    /// A key's deficit with every grant up to and including a round's.
+    fn accrued(&self, slots: &Slots, key: u32, upto: u64) -> i64 {
         let slot = &slots[key];
-        slot.deficit.saturating_add(self.grants(slots, key, self.round - slot.granted))
+        let rounds = i64::try_from(upto.saturating_sub(slot.granted)).unwrap_or(i64::MAX);
+        slot.deficit.saturating_add(self.grant(slots, key).saturating_mul(rounds))
     }
 
-    /// Writes down every grant up to and including this round's.
-    fn accrue(&self, slots: &mut Slots, key: u32) {
-        if slots[key].granted < self.round {
-            slots[key].deficit = self.accrued(slots, key);
-            slots[key].granted = self.round;
+    fn accrue(&self, slots: &mut Slots, key: u32, upto: u64) {
+        if slots[key].granted < upto {
+            slots[key].deficit = self.accrued(slots, key, upto);
+            slots[key].granted = upto;
         }
     }
 
@@ -266,15 +252,11 @@ impl Level {
         if slot.granted == self.round {
             return (slot.deficit, slot.granted);
         }
-        let missed = self.round - 1 - slot.granted;
-        let paid = slot.deficit.saturating_add(self.grants(slots, key, missed));
-        (paid.min(0), self.round - 1)
+        (self.accrued(slots, key, self.round - 1).min(0), self.round - 1)
     }
 
     fn age(&self, slots: &mut Slots, key: u32) {
-        let (deficit, granted) = self.aged(slots, key);
-        slots[key].deficit = deficit;
-        slots[key].granted = granted;
+        (slots[key].deficit, slots[key].granted) = self.aged(slots, key);
     }
 
     /// The first round in which a key's grants, if none are spent, leave it something to spend.
@@ -287,56 +269,55 @@ impl Level {
         slot.granted.saturating_add(rounds)
     }
 
-    /// Lets an aged key take part: first if this round owes it a grant, else behind everybody.
+    /// Lets an aged key take part.
     fn enter(&mut self, slots: &mut Slots, key: u32) {
-        if slots[key].granted < self.round {
-            match self.new_key {
-                NewKey::First if self.positive_from(slots, key) <= self.round => {
+        match self.new_key {
+            NewKey::First => {
+                let owed = slots[key].granted < self.round;
+                if owed && self.positive_from(slots, key) <= self.round {
                     self.fast.push_back(slots, key);
                     slots[key].place = Place::Fast;
                     return;
                 }
-                NewKey::First => self.accrue(slots, key),
-                NewKey::NextRound => {
-                    // This round's grant may pay debt, but is not for spending.
-                    slots[key].deficit = self.accrued(slots, key).min(0);
-                    slots[key].granted = self.round;
-                }
             }
+            NewKey::NextRound if slots[key].granted < self.round => {
+                // This round's grant may pay debt, but is not for spending.
+                slots[key].deficit = self.accrued(slots, key, self.round).min(0);
+                slots[key].granted = self.round;
+            }
+            NewKey::NextRound => {}
         }
         self.settle_in(slots, key);
+        self.advance(slots);
     }
 
-    /// Puts a key that has had this round's grant where the rest of it, or its debt, places it.
+    /// Puts an unlinked key where it stands until it has something to spend.
     fn settle_in(&mut self, slots: &mut Slots, key: u32) {
-        let deficit = slots[key].deficit;
-        if deficit > 0 {
-            self.rest.push_back(slots, key);
-            slots[key].place = Place::Rest;
-            return;
-        }
-        let in_debt = deficit <= -self.grant(slots, key);
-        if !in_debt || !matches!(slots[key].place, Place::Ring | Place::Due) {
-            // Only a debtor out of the round keeps its place; everybody else comes last.
+        let from = self.positive_from(slots, key);
+        let leaves_the_round = matches!(slots[key].place, Place::Ring | Place::Due);
+        if from <= self.round + 1 || !leaves_the_round {
+            // Only a debtor that leaves the round keeps its place in the order; everybody else comes last.
             self.labels += 1;
             slots[key].label = self.labels;
         }
-        if in_debt {
-            let due = self.positive_from(slots, key);
-            self.calendar.get_or_insert_default().insert(slots, key, due, self.round);
-            slots[key].place = Place::Calendar;
-        } else {
+        slots[key].place = if from <= self.round {
             self.ring.push_back(slots, key);
-            slots[key].place = Place::Ring;
-        }
+            Place::Ring
+        } else if from == self.round + 1 {
+            self.later.push_back(slots, key);
+            Place::Due
+        } else {
+            self.calendar.get_or_insert_default().insert(slots, key, from, self.round);
+            Place::Calendar
+        };
     }
 
     /// The last round by which a key must have something to spend, to stand where it stands.
     fn latest_start(&self, slots: &Slots, key: u32) -> u64 {
         match slots[key].place {
-            Place::Fast | Place::Due | Place::Rest => self.round,
-            Place::Ring if self.may_serve(slots, key) => self.round,
-            Place::Ring => self.round + 1,
+            Place::Fast => self.round,
+            Place::Ring | Place::Due if self.positive_from(slots, key) <= self.round => self.round,
+            Place::Ring | Place::Due => self.round + 1,
             // Stands by its due round, so any change moves it.
             Place::Idle | Place::Parked | Place::Calendar => 0,
         }
@@ -346,7 +327,6 @@ impl Level {
     fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
         if self.positive_from(slots, key) > latest {
             self.unlink(slots, key);
-            self.accrue(slots, key);
             self.settle_in(slots, key);
         }
         self.advance(slots);
@@ -357,8 +337,9 @@ impl Level {
             Place::Idle | Place::Parked => {}
             Place::Fast => self.fast.remove(slots, key),
             Place::Ring => self.ring.remove(slots, key),
+            Place::Due if self.later.head() == Some(key) => self.later.remove(slots, key),
+            // Whoever is not its list's head is taken out alike of either list.
             Place::Due => self.due.remove(slots, key),
-            Place::Rest => self.rest.remove(slots, key),
             Place::Calendar => {
                 if let Some(calendar) = &mut self.calendar {
                     calendar.remove(slots, key);
@@ -380,19 +361,19 @@ impl Level {
 
     /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
     fn skip_empty_rounds(&mut self, slots: &mut Slots) {
-        while self.ring.is_empty() && self.next(slots).is_none() {
-            let Some(event) = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round))
-            else {
-                return;
-            };
-            self.open_round(slots, event);
+        while self.next(slots).is_none() {
+            let event = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round));
+            let round = if self.later.is_empty() { event } else { Some(self.round + 1) };
+            let Some(round) = round else { return };
+            self.open_round(slots, round);
         }
     }
 
-    /// Starts a round at its first key, with the keys whose debt it pays off.
+    /// Starts a round at its first key, with the keys that join it.
     fn open_round(&mut self, slots: &mut Slots, round: u64) {
         self.round = round;
         self.ring.restart();
+        self.due.append(slots, &mut self.later);
         let Some(mut calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) else { return };
         let mut keys = core::mem::take(&mut calendar.scratch);
         while let Some(key) = calendar.pop_opened(slots, round) {
@@ -403,15 +384,16 @@ impl Level {
                 calendar.insert(slots, key, due, round);
             }
         }
-        // Left over from a round that was cut short.
-        while let Some(key) = self.due.head() {
-            self.due.remove(slots, key);
-            keys.push(key);
-        }
-        keys.sort_unstable_by_key(|&key| slots[key].label);
-        for key in keys.drain(..) {
-            self.due.push_back(slots, key);
-            slots[key].place = Place::Due;
+        if !keys.is_empty() {
+            while let Some(key) = self.due.head() {
+                self.due.remove(slots, key);
+                keys.push(key);
+            }
+            keys.sort_unstable_by_key(|&key| slots[key].label);
+            for key in keys.drain(..) {
+                self.due.push_back(slots, key);
+                slots[key].place = Place::Due;
+            }
         }
         calendar.scratch = keys;
         self.calendar = Some(calendar);
