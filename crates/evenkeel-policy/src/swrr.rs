@@ -1,1 +1,372 @@
-//! swrr
+//! Which path next: smooth weighted round robin over paths weighed by inverse RTT and loss.
+//!
+//! Every path that takes part in a pick gains its weight in credit; the one with the most credit wins
+//! (of equals the lowest id) and pays the sum of the weights. O(n) per pick, no allocation, the same
+//! inputs give the same picks.
+//!
+//! Bounds, with `w` the weights in force, `W` their sum and `n` active paths:
+//!
+//! - any `W / gcd(w)` picks in a row under unchanged weights, counted from a reset, give each path
+//!   exactly its share;
+//! - after every pick, whatever reweighting came before, a path is behind its share by at most
+//!   H(n) − 1 picks (H the harmonic number) and ahead by at most 1 − 1/n; charged by size, that many
+//!   times the largest size;
+//! - no path is picked more than ⌈w / w_min⌉ times in a row, after a change of weights neither;
+//! - unhealthy paths together have strictly less than their share of `W` unless all are unhealthy, and
+//!   no active path has none.
+//!
+//! The second bound is that of the cup game: if the k fullest of n cups hold on average at most
+//! 1/(k+1) + … + 1/n, so they do after pouring in one unit and emptying one from the fullest. The third
+//! holds because whoever was picked last before a run was then not behind by more than one pick.
+
+mod config;
+mod credit;
+mod measure;
+mod share;
+mod weight;
+
+use alloc::vec::Vec;
+use core::fmt;
+
+pub use config::{PATHS_MAX, SwrrConfig, SwrrConfigError, SwrrRules, WEIGHT_CAP};
+pub use share::{PathShare, ShareWindow};
+pub use weight::{Health, Reweight, path_weight};
+
+use credit::Credits;
+use measure::Measure;
+use share::Window;
+use weight::{PathWeight, UnhealthyCap, checked_loss, checked_rtt, whole_weight};
+
+use crate::cost::Cost;
+use crate::id::PathId;
+use crate::time::{Duration, Instant};
+
+/// The most a single pick is charged; larger sizes count as this much, so that credits fit an `i64`.
+pub const PICK_COST_MAX: Cost = Cost(1 << 20);
+
+/// The most picks a phase skips; with more, resetting would take longer than it is worth.
+const PHASE_MAX: u64 = 4_096;
+
+/// Spreads picks over the active paths of one destination in proportion to their weights.
+///
+/// Charge one scheduler in one currency: [`pick`](Self::pick) and [`pick_where`](Self::pick_where)
+/// charge 1, [`pick_sized`](Self::pick_sized) what it is told.
+#[derive(Clone, Debug)]
+pub struct SwrrScheduler {
+    rules: SwrrRules,
+    paths: Vec<Path>,
+    credits: Credits,
+    window: Window,
+}
+
+#[derive(Clone, Debug)]
+struct Path {
+    id: PathId,
+    active: bool,
+    measure: Measure,
+    weight: PathWeight,
+}
+
+impl SwrrScheduler {
+    /// Makes a scheduler without paths.
+    pub fn new(rules: SwrrRules) -> Self {
+        let window = Window::new(rules.window_picks);
+        Self { rules, paths: Vec::new(), credits: Credits::default(), window }
+    }
+
+    /// Adds an inactive path; its samples count from here on.
+    pub fn add_path(&mut self, path: PathId) -> Result<(), SwrrError> {
+        let Err(at) = self.place(path) else {
+            return Err(SwrrError::DuplicatePath { path });
+        };
+        if self.rules.paths_max <= self.paths.len() {
+            return Err(SwrrError::TooManyPaths { paths_max: self.rules.paths_max });
+        }
+        let weight = PathWeight::unknown();
+        self.paths.insert(at, Path { id: path, active: false, measure: Measure::default(), weight });
+        self.window.make_room(self.paths.len());
+        Ok(())
+    }
+
+    /// Removes a path and everything known about it.
+    pub fn remove_path(&mut self, path: PathId) -> Result<(), SwrrError> {
+        self.deactivate(path)?;
+        self.paths.retain(|known| known.id != path);
+        self.window.forget(path);
+        Ok(())
+    }
+
+    /// Lets a path take part, without credit and from the start of its ramp; nothing if it does.
+    pub fn activate(&mut self, path: PathId, now: Instant) -> Result<(), SwrrError> {
+        let at = self.index(path)?;
+        if self.paths[at].active {
+            return Ok(());
+        }
+        self.paths[at].active = true;
+        self.paths[at].weight.start(now, &self.rules);
+        self.window.fold(&self.credits);
+        self.credits.join(path);
+        self.window.resize(self.credits.ids().len());
+        self.reweigh();
+        Ok(())
+    }
+
+    /// Takes a path out until it is activated again; nothing if it is out.
+    pub fn deactivate(&mut self, path: PathId) -> Result<(), SwrrError> {
+        let at = self.index(path)?;
+        if !self.paths[at].active {
+            return Ok(());
+        }
+        self.paths[at].active = false;
+        self.window.fold(&self.credits);
+        self.credits.leave(path);
+        self.window.resize(self.credits.ids().len());
+        self.reweigh();
+        Ok(())
+    }
+
+    /// Says how well a path does; worse acts at once, better by the steps of a raise.
+    pub fn set_health(&mut self, path: PathId, now: Instant, health: Health) -> Result<Reweight, SwrrError> {
+        let at = self.index(path)?;
+        self.paths[at].weight.set_health(health);
+        Ok(self.settle(at, now))
+    }
+
+    /// Gives a path its weight by hand, from then on in place of the measured one.
+    ///
+    /// A given weight is taken as meant, however small the change; raises still come in steps.
+    pub fn set_weight(&mut self, path: PathId, now: Instant, weight: u32) -> Result<Reweight, SwrrError> {
+        let at = self.index(path)?;
+        if !(1..=self.rules.weight_cap).contains(&weight) {
+            return Err(SwrrError::BadWeight { weight, weight_cap: self.rules.weight_cap });
+        }
+        self.paths[at].weight.give(weight, &self.rules);
+        Ok(self.settle(at, now))
+    }
+
+    /// Takes in an RTT sample.
+    pub fn update_path_rtt(
+        &mut self,
+        path: PathId,
+        now: Instant,
+        rtt_ms: f64,
+    ) -> Result<Reweight, SwrrError> {
+        let at = self.index(path)?;
+        let rtt_ms = checked_rtt(rtt_ms)?;
+        self.paths[at].measure.rtt_sample(rtt_ms, &self.rules);
+        Ok(self.remeasure(at, now))
+    }
+
+    /// Takes in a loss sample: the part lost of what was sent since the last one.
+    pub fn update_path_loss(
+        &mut self,
+        path: PathId,
+        now: Instant,
+        loss_rate: f64,
+    ) -> Result<Reweight, SwrrError> {
+        let at = self.index(path)?;
+        let loss_rate = checked_loss(loss_rate)?;
+        self.paths[at].measure.loss_sample(loss_rate, &self.rules);
+        Ok(self.remeasure(at, now))
+    }
+
+    /// Lets raises and ramps go on where no sample does.
+    pub fn refresh(&mut self, now: Instant) -> Reweight {
+        let mut outcome = Reweight::Settled;
+        for path in self.paths.iter_mut().filter(|path| path.active) {
+            outcome = outcome.max(path.weight.slew(now, path.measure.rtt(), &self.rules));
+        }
+        self.reweigh();
+        outcome
+    }
+
+    fn remeasure(&mut self, at: usize, now: Instant) -> Reweight {
+        let Path { measure, weight, .. } = &mut self.paths[at];
+        let goal = weight.measure(measure, &self.rules);
+        goal.max(self.settle(at, now))
+    }
+
+    /// Moves one path's weight as far as it may go.
+    fn settle(&mut self, at: usize, now: Instant) -> Reweight {
+        let path = &mut self.paths[at];
+        if !path.active {
+            return Reweight::Settled;
+        }
+        let outcome = path.weight.slew(now, path.measure.rtt(), &self.rules);
+        self.reweigh();
+        outcome
+    }
+
+    /// Puts the weights in force into the credits, if they differ.
+    fn reweigh(&mut self) {
+        let active = || self.paths.iter().filter(|path| path.active).map(|path| &path.weight);
+        let cap = UnhealthyCap::over(active(), &self.rules);
+        let weights = || active().map(|weight| cap.apply(weight));
+        if self.credits.differs(weights()) {
+            self.window.fold(&self.credits);
+            self.credits.reweigh(weights());
+        }
+    }
+
+    /// Picks the next path among all active ones; `None` when there is none.
+    pub fn pick(&mut self) -> Option<PathId> {
+        let slot = self.credits.pick(1)?;
+        self.window.count(slot, 1, &self.credits);
+        Some(self.credits.ids()[slot])
+    }
+
+    /// Picks the next path among the eligible active ones; the others keep their credit as it is.
+    pub fn pick_where(&mut self, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
+        self.pick_sized(Cost(1), eligible)
+    }
+
+    /// Picks as [`pick_where`](Self::pick_where) does and charges `cost`: shares are then of cost.
+    ///
+    /// A cost counts as at least 1 and at most [`PICK_COST_MAX`].
+    pub fn pick_sized(&mut self, cost: Cost, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
+        let cost = cost.0.clamp(1, PICK_COST_MAX.0);
+        let picked = self.credits.pick_where(cost as i64, eligible)?;
+        if picked.total == self.credits.total() {
+            self.window.count(picked.slot, cost, &self.credits);
+        } else {
+            self.window.count_restricted(picked, cost, &self.credits);
+        }
+        Some(self.credits.ids()[picked.slot])
+    }
+
+    /// Sets every credit to 0: the next pick is the first.
+    pub fn reset_weights(&mut self) {
+        self.credits.reset();
+    }
+
+    /// Resets, then starts at a random place of the sequence.
+    ///
+    /// After a plain reset every gateway's first pick is the same path; with a random `phase` each, their
+    /// first picks follow the weights.
+    pub fn reset_weights_at(&mut self, phase: u64) {
+        self.credits.reset();
+        for _ in 0..phase % self.credits.period().min(PHASE_MAX) {
+            self.credits.pick(1);
+        }
+    }
+
+    /// The weight in force as a whole number of at least 1; `None` unless the path is active.
+    pub fn weight(&self, path: PathId) -> Option<u32> {
+        self.credits.slot(path).map(|slot| whole_weight(self.credits.weights()[slot]))
+    }
+
+    /// The part of the picks that the path is due while all active ones are eligible; `None` unless it
+    /// is active.
+    pub fn share(&self, path: PathId) -> Option<f64> {
+        let slot = self.credits.slot(path)?;
+        Some(self.credits.weights()[slot] as f64 / self.credits.total() as f64)
+    }
+
+    /// The picks (or units of cost) the path is owed, negative if it is ahead; `None` unless it is active.
+    pub fn owed(&self, path: PathId) -> Option<f64> {
+        let slot = self.credits.slot(path)?;
+        Some(self.credits.credit(slot) as f64 / self.credits.total() as f64)
+    }
+
+    /// The smoothed RTT; `None` before the first sample.
+    pub fn rtt(&self, path: PathId) -> Option<Duration> {
+        self.known(path)?.measure.rtt()
+    }
+
+    /// The smoothed deviation from it; `None` before the first sample.
+    pub fn rtt_deviation(&self, path: PathId) -> Option<Duration> {
+        self.known(path)?.measure.rtt_deviation()
+    }
+
+    /// The smoothed loss rate, 0 before the first sample; `None` if the path is unknown.
+    pub fn loss_rate(&self, path: PathId) -> Option<f64> {
+        Some(self.known(path)?.measure.loss_rate())
+    }
+
+    /// What was last said of the path's health; `None` if the path is unknown.
+    pub fn health(&self, path: PathId) -> Option<Health> {
+        Some(self.known(path)?.weight.health())
+    }
+
+    /// The active paths in the order of their ids.
+    pub fn active(&self) -> &[PathId] {
+        self.credits.ids()
+    }
+
+    /// The shares of the last complete window; `None` before the first.
+    pub fn last_window(&self) -> Option<&ShareWindow> {
+        self.window.last()
+    }
+
+    /// How even the weights are: 1 when all are equal, near 0 when one path has everything; `None` with
+    /// fewer than two active paths.
+    pub fn weight_entropy(&self) -> Option<f64> {
+        share::normalised_entropy(&self.credits)
+    }
+
+    fn known(&self, path: PathId) -> Option<&Path> {
+        self.place(path).ok().map(|at| &self.paths[at])
+    }
+
+    fn index(&self, path: PathId) -> Result<usize, SwrrError> {
+        self.place(path).map_err(|_| SwrrError::UnknownPath { path })
+    }
+
+    fn place(&self, path: PathId) -> Result<usize, usize> {
+        self.paths.binary_search_by_key(&path, |known| known.id)
+    }
+}
+
+/// Why a call changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SwrrError {
+    /// Nobody added this path.
+    UnknownPath {
+        /// The path as given.
+        path: PathId,
+    },
+    /// This path is there already.
+    DuplicatePath {
+        /// The path as given.
+        path: PathId,
+    },
+    /// The set is full.
+    TooManyPaths {
+        /// How many it takes.
+        paths_max: usize,
+    },
+    /// An RTT that no path can have.
+    BadRtt {
+        /// The milliseconds as given.
+        rtt_ms: f64,
+    },
+    /// A loss rate that no path can have.
+    BadLoss {
+        /// The rate as given.
+        loss_rate: f64,
+    },
+    /// A weight outside its range.
+    BadWeight {
+        /// The weight as given.
+        weight: u32,
+        /// The largest that would do.
+        weight_cap: u32,
+    },
+}
+
+impl fmt::Display for SwrrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownPath { path } => write!(f, "path {} is unknown", path.0),
+            Self::DuplicatePath { path } => write!(f, "path {} exists already", path.0),
+            Self::TooManyPaths { paths_max } => write!(f, "more than {paths_max} paths"),
+            Self::BadRtt { rtt_ms } => write!(f, "rtt of {rtt_ms} ms is not a finite number of at least 0"),
+            Self::BadLoss { loss_rate } => write!(f, "loss rate {loss_rate} is not between 0 and 1"),
+            Self::BadWeight { weight, weight_cap } => {
+                write!(f, "weight {weight} is not between 1 and {weight_cap}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SwrrError {}
