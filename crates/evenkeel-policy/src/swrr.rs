@@ -21,18 +21,19 @@
 
 mod config;
 mod credit;
+mod error;
 mod measure;
 mod share;
 mod weight;
 
 use alloc::vec::Vec;
-use core::fmt;
 
 pub use config::{PATHS_MAX, SwrrConfig, SwrrConfigError, SwrrRules, WEIGHT_CAP};
+pub use error::SwrrError;
 pub use share::{PathShare, ShareWindow};
 pub use weight::{Health, Reweight, path_weight};
 
-use credit::Credits;
+use credit::{Credits, EVERYONE};
 use measure::Measure;
 use share::Window;
 use weight::{PathWeight, UnhealthyCap, checked_loss, checked_rtt, whole_weight};
@@ -209,13 +210,15 @@ impl SwrrScheduler {
     }
 
     /// Picks the next path among all active ones; `None` when there is none.
+    #[inline]
     pub fn pick(&mut self) -> Option<PathId> {
         let slot = self.credits.pick(1)?;
-        self.window.count(slot, 1, &self.credits);
+        self.window.count(slot, EVERYONE, 1, &self.credits);
         Some(self.credits.ids()[slot])
     }
 
     /// Picks the next path among the eligible active ones; the others keep their credit as it is.
+    #[inline]
     pub fn pick_where(&mut self, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
         self.pick_sized(Cost(1), eligible)
     }
@@ -223,14 +226,11 @@ impl SwrrScheduler {
     /// Picks as [`pick_where`](Self::pick_where) does and charges `cost`: shares are then of cost.
     ///
     /// A cost counts as at least 1 and at most [`PICK_COST_MAX`].
+    #[inline]
     pub fn pick_sized(&mut self, cost: Cost, eligible: impl Fn(PathId) -> bool) -> Option<PathId> {
         let cost = cost.0.clamp(1, PICK_COST_MAX.0);
         let picked = self.credits.pick_where(cost as i64, eligible)?;
-        if picked.total == self.credits.total() {
-            self.window.count(picked.slot, cost, &self.credits);
-        } else {
-            self.window.count_restricted(picked, cost, &self.credits);
-        }
+        self.window.count(picked.slot, picked.eligible, cost, &self.credits);
         Some(self.credits.ids()[picked.slot])
     }
 
@@ -317,56 +317,135 @@ impl SwrrScheduler {
     }
 }
 
-/// Why a call changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum SwrrError {
-    /// Nobody added this path.
-    UnknownPath {
-        /// The path as given.
-        path: PathId,
-    },
-    /// This path is there already.
-    DuplicatePath {
-        /// The path as given.
-        path: PathId,
-    },
-    /// The set is full.
-    TooManyPaths {
-        /// How many it takes.
-        paths_max: usize,
-    },
-    /// An RTT that no path can have.
-    BadRtt {
-        /// The milliseconds as given.
-        rtt_ms: f64,
-    },
-    /// A loss rate that no path can have.
-    BadLoss {
-        /// The rate as given.
-        loss_rate: f64,
-    },
-    /// A weight outside its range.
-    BadWeight {
-        /// The weight as given.
-        weight: u32,
-        /// The largest that would do.
-        weight_cap: u32,
-    },
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
 
-impl fmt::Display for SwrrError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownPath { path } => write!(f, "path {} is unknown", path.0),
-            Self::DuplicatePath { path } => write!(f, "path {} exists already", path.0),
-            Self::TooManyPaths { paths_max } => write!(f, "more than {paths_max} paths"),
-            Self::BadRtt { rtt_ms } => write!(f, "rtt of {rtt_ms} ms is not a finite number of at least 0"),
-            Self::BadLoss { loss_rate } => write!(f, "loss rate {loss_rate} is not between 0 and 1"),
-            Self::BadWeight { weight, weight_cap } => {
-                write!(f, "weight {weight} is not between 1 and {weight_cap}")
-            }
+    const START: Instant = Instant::ORIGIN;
+    const A: PathId = PathId(1);
+    const B: PathId = PathId(2);
+    const C: PathId = PathId(3);
+
+    /// Active paths with one RTT sample each.
+    fn scheduler(rtts_ms: &[(PathId, f64)]) -> SwrrScheduler {
+        let mut swrr = SwrrScheduler::new(SwrrRules::default());
+        for &(path, rtt_ms) in rtts_ms {
+            swrr.add_path(path).unwrap();
+            swrr.update_path_rtt(path, START, rtt_ms).unwrap();
+            swrr.activate(path, START).unwrap();
+        }
+        swrr
+    }
+
+    /// Refreshes for four seconds, in which every ramp ends.
+    fn ramped(mut swrr: SwrrScheduler) -> SwrrScheduler {
+        for step in 1..=40 {
+            swrr.refresh(Instant::from_millis(step * 100));
+        }
+        swrr
+    }
+
+    fn share_of(swrr: &mut SwrrScheduler, path: PathId, picks: u32) -> f64 {
+        f64::from((0..picks).filter(|_| swrr.pick() == Some(path)).count() as u32) / f64::from(picks)
+    }
+
+    #[test]
+    fn shares_follow_inverse_rtt_from_the_first_pick() {
+        for mut swrr in [
+            scheduler(&[(A, 10.0), (B, 20.0), (C, 100.0)]),
+            ramped(scheduler(&[(C, 100.0), (A, 10.0), (B, 20.0)])),
+        ] {
+            let mut counts = [0; 4];
+            (0..1_600).for_each(|_| counts[swrr.pick().unwrap().index()] += 1);
+            assert_eq!(counts, [0, 1_000, 500, 100]);
+            let (a, b, c) = (counts[1] / 16, counts[2] / 16, counts[3] / 16);
+            assert!((58..=67).contains(&a) && (28..=35).contains(&b) && (4..=9).contains(&c));
         }
     }
-}
 
-impl core::error::Error for SwrrError {}
+    #[test]
+    fn a_slow_and_lossy_path_is_explored_but_hardly_used() {
+        let mut swrr = ramped(scheduler(&[(A, 20.0), (B, 200.0)]));
+        swrr.update_path_loss(B, START, 0.5).unwrap();
+        assert_eq!(swrr.health(B), Some(Health::Healthy), "by the formula alone");
+        let share = share_of(&mut swrr, B, 1_000);
+        assert!(share > 0.0 && share < 0.10, "{share}");
+    }
+
+    #[test]
+    fn whole_weights_are_the_view() {
+        let swrr = ramped(scheduler(&[(A, 10.0), (B, 700.0), (C, 5_000.0)]));
+        assert_eq!([A, B, C].map(|path| swrr.weight(path)), [Some(100), Some(1), Some(1)]);
+        assert!(swrr.share(B) > swrr.share(C), "what is the same in view may differ inside");
+        assert_eq!(swrr.weight(PathId(9)), None);
+    }
+
+    #[test]
+    fn a_path_that_is_not_active_is_not_picked() {
+        let mut swrr = scheduler(&[(A, 10.0), (B, 10.0)]);
+        swrr.deactivate(A).unwrap();
+        assert_eq!((swrr.pick(), swrr.pick(), swrr.active()), (Some(B), Some(B), &[B][..]));
+        swrr.remove_path(B).unwrap();
+        assert_eq!((swrr.pick(), swrr.rtt(B)), (None, None));
+    }
+
+    #[test]
+    fn activating_what_is_active_changes_nothing() {
+        let mut swrr = scheduler(&[(A, 10.0), (B, 20.0)]);
+        swrr.pick();
+        let owed = swrr.owed(A);
+        swrr.activate(A, START).unwrap();
+        assert_eq!(swrr.owed(A), owed);
+    }
+
+    #[test]
+    fn first_picks_follow_the_weights_only_with_a_phase() {
+        let swrr = scheduler(&[(A, 10.0), (B, 20.0), (C, 100.0)]);
+        let firsts = |reset: fn(&mut SwrrScheduler, u64)| {
+            let mut counts = [0; 4];
+            for gateway in 0_u64..100 {
+                let mut swrr = swrr.clone();
+                // Any spread of numbers does; this one is the golden ratio's.
+                reset(&mut swrr, gateway.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8);
+                counts[swrr.pick().unwrap().index()] += 1;
+            }
+            counts
+        };
+        assert_eq!(firsts(|swrr, _| swrr.reset_weights()), [0, 100, 0, 0]);
+        let [_, a, b, c] = firsts(SwrrScheduler::reset_weights_at);
+        assert!((50..=75).contains(&a) && (20..=42).contains(&b) && (1..=15).contains(&c), "{a} {b} {c}");
+    }
+
+    #[test]
+    fn a_given_weight_stays_whatever_is_measured() {
+        let mut swrr = scheduler(&[(A, 10.0)]);
+        assert_eq!(swrr.set_weight(A, START, 5), Ok(Reweight::Applied));
+        swrr.update_path_rtt(A, START, 1.0).unwrap();
+        assert_eq!(ramped(swrr).weight(A), Some(5));
+    }
+
+    #[test]
+    fn refusals_say_what_and_change_nothing() {
+        let mut swrr = scheduler(&[(A, 10.0)]);
+        let said = |refusal: Result<Reweight, SwrrError>| refusal.unwrap_err().to_string();
+        assert_eq!(said(swrr.update_path_rtt(B, START, 1.0)), "path 2 is unknown");
+        assert_eq!(
+            said(swrr.update_path_rtt(A, START, -1.0)),
+            "rtt of -1 ms is not a finite number of at least 0"
+        );
+        assert_eq!(said(swrr.update_path_loss(A, START, 1.5)), "loss rate 1.5 is not between 0 and 1");
+        assert_eq!(said(swrr.set_weight(A, START, 0)), "weight 0 is not between 1 and 10000");
+        assert_eq!(swrr.add_path(A), Err(SwrrError::DuplicatePath { path: A }));
+        assert_eq!(swrr.rtt(A), Some(Duration::from_millis(10)));
+    }
+
+    #[test]
+    fn the_set_is_limited() {
+        let mut swrr = SwrrScheduler::new(SwrrRules::default());
+        for id in 0..128 {
+            swrr.add_path(PathId(id)).unwrap();
+        }
+        assert_eq!(swrr.add_path(PathId(128)), Err(SwrrError::TooManyPaths { paths_max: 128 }));
+    }
+}

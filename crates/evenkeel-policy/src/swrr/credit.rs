@@ -18,6 +18,9 @@ pub(super) struct Credits {
     total: i64,
 }
 
+/// Every place takes part.
+pub(super) const EVERYONE: u128 = u128::MAX;
+
 /// The outcome of a pick among some of the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Picked {
@@ -25,8 +28,6 @@ pub(super) struct Picked {
     pub(super) slot: usize,
     /// The places that took part, a bit for each.
     pub(super) eligible: u128,
-    /// The sum of their weights.
-    pub(super) total: i64,
 }
 
 impl Credits {
@@ -63,30 +64,33 @@ impl Credits {
                 winner = slot;
             }
         }
-        *self.credits.get_mut(winner)? -= self.total * cost;
+        *self.credits.get_mut(winner)? = best - self.total * cost;
         Some(winner)
     }
 
     /// Picks among the eligible active paths; the others neither gain nor lose.
     pub(super) fn pick_where(&mut self, cost: i64, eligible: impl Fn(PathId) -> bool) -> Option<Picked> {
         let mut best = i64::MIN;
-        let mut picked = Picked { slot: 0, eligible: 0, total: 0 };
-        for (slot, &id) in self.ids.iter().enumerate() {
-            if !eligible(id) {
-                continue;
+        let mut total = 0;
+        let mut picked = Picked { slot: 0, eligible: 0 };
+        let mut bit = 1;
+        let paths = self.ids.iter().zip(&mut self.credits).zip(&self.weights);
+        for (slot, ((&id, credit), &weight)) in paths.enumerate() {
+            if eligible(id) {
+                picked.eligible |= bit;
+                total += weight;
+                *credit += weight * cost;
+                if *credit > best {
+                    best = *credit;
+                    picked.slot = slot;
+                }
             }
-            picked.eligible |= 1 << slot;
-            picked.total += self.weights[slot];
-            self.credits[slot] += self.weights[slot] * cost;
-            if self.credits[slot] > best {
-                best = self.credits[slot];
-                picked.slot = slot;
-            }
+            bit <<= 1;
         }
         if picked.eligible == 0 {
             return None;
         }
-        self.credits[picked.slot] -= picked.total * cost;
+        self.credits[picked.slot] = best - total * cost;
         Some(picked)
     }
 
@@ -216,7 +220,7 @@ mod tests {
         for _ in 0..10 {
             let picked = credits.pick_where(1, |id| id != PathId(1)).unwrap();
             assert_ne!(picked.slot, 1);
-            assert_eq!((picked.eligible, picked.total), (0b101, 7));
+            assert_eq!(picked.eligible, 0b101);
         }
         assert_eq!(credits.credits[1], kept);
         assert_eq!(credits.credits.iter().sum::<i64>(), 0);
@@ -245,7 +249,7 @@ mod tests {
         let mut others_untouched = credits(&[1_000; 3]);
         others_untouched.pick(1);
         others_untouched.credits[0] = 0;
-        assert_eq!(picks(&mut others_untouched, 3), [1, 2, 0], "a whole pick behind for no reason");
+        assert_eq!(picks(&mut others_untouched, 3), [1, 2, 0], "behind for no reason");
     }
 
     #[test]

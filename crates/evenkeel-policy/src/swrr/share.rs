@@ -1,11 +1,12 @@
 //! What the picks amounted to, beside what the weights promised: shares, deviation, entropy.
 //!
 //! Bound: a window's shares and its theory each sum to 1, and a path's theory counts only picks it
-//! was eligible for. A pick among all active paths costs no arithmetic per path.
+//! was eligible for. A pick among the same paths as the one before costs no arithmetic per path.
 
 use alloc::vec::Vec;
+use core::mem;
 
-use super::credit::{Credits, Picked};
+use super::credit::Credits;
 use crate::id::PathId;
 
 /// One path's part of a window.
@@ -60,15 +61,17 @@ pub(super) fn normalised_entropy(credits: &Credits) -> Option<f64> {
 
 /// Counts the picks of the window under way.
 ///
-/// `served`, `promised` have an entry per active path and run from one change of weights or
-/// membership to the next; `tallies` add up these segments per path.
+/// `pending` is the cost of the picks since the set of `eligible` paths last changed; `served` and
+/// `promised` have an entry per active path and run from one change of weights or membership to the
+/// next; `tallies` add those up per path.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     picks_max: u32,
     picks_left: u32,
     served: Vec<u64>,
     promised: Vec<f64>,
-    unrestricted: u64,
+    eligible: u128,
+    pending: u64,
     tallies: Vec<Tally>,
     last: ShareWindow,
     complete: bool,
@@ -88,7 +91,8 @@ impl Window {
             picks_left: picks_max,
             served: Vec::new(),
             promised: Vec::new(),
-            unrestricted: 0,
+            eligible: 0,
+            pending: 0,
             tallies: Vec::new(),
             last: ShareWindow::default(),
             complete: false,
@@ -105,31 +109,32 @@ impl Window {
         self.last.shares.reserve(paths.saturating_sub(self.last.shares.len()));
     }
 
-    /// Counts a pick in which every active path took part.
+    /// Counts a pick among the `eligible` places, a bit for each.
     #[inline]
-    pub(super) fn count(&mut self, slot: usize, cost: u64, credits: &Credits) {
-        self.unrestricted += cost;
-        self.serve(slot, cost, credits);
-    }
-
-    /// Counts a pick in which only some took part; theirs is the whole of it.
-    pub(super) fn count_restricted(&mut self, picked: Picked, cost: u64, credits: &Credits) {
-        let part = cost as f64 / picked.total as f64;
-        for (slot, (promised, &weight)) in self.promised.iter_mut().zip(credits.weights()).enumerate() {
-            if picked.eligible & (1 << slot) != 0 {
-                *promised += weight as f64 * part;
-            }
+    pub(super) fn count(&mut self, slot: usize, eligible: u128, cost: u64, credits: &Credits) {
+        if eligible != self.eligible {
+            self.promise(credits);
+            self.eligible = eligible;
         }
-        self.serve(picked.slot, cost, credits);
-    }
-
-    #[inline]
-    fn serve(&mut self, slot: usize, cost: u64, credits: &Credits) {
+        self.pending += cost;
         self.served[slot] += cost;
         self.picks_left -= 1;
         if self.picks_left == 0 {
             self.close(credits);
         }
+    }
+
+    /// Divides the pending picks among those eligible for them.
+    #[cold]
+    fn promise(&mut self, credits: &Credits) {
+        let eligible = |slot: &usize| self.eligible & (1 << slot) != 0;
+        let slots = (0..credits.weights().len()).filter(eligible);
+        let total: i64 = slots.clone().map(|slot| credits.weights()[slot]).sum();
+        let part = self.pending as f64 / total.max(1) as f64;
+        for slot in slots {
+            self.promised[slot] += credits.weights()[slot] as f64 * part;
+        }
+        self.pending = 0;
     }
 
     #[cold]
@@ -151,13 +156,9 @@ impl Window {
 
     /// Ends the segment; due before the weights or the active paths change.
     pub(super) fn fold(&mut self, credits: &Credits) {
-        let part = self.unrestricted as f64 / credits.total().max(1) as f64;
-        self.unrestricted = 0;
-        let segment =
-            credits.ids().iter().zip(credits.weights()).zip(&mut self.served).zip(&mut self.promised);
-        for (((&path, &weight), served), promised) in segment {
-            let (more_served, more_promised) = (*served, *promised + weight as f64 * part);
-            (*served, *promised) = (0, 0.0);
+        self.promise(credits);
+        for ((&path, served), promised) in credits.ids().iter().zip(&mut self.served).zip(&mut self.promised)
+        {
             let tally = match self.tallies.binary_search_by_key(&path, |tally| tally.path) {
                 Ok(at) => &mut self.tallies[at],
                 Err(at) => {
@@ -165,8 +166,8 @@ impl Window {
                     &mut self.tallies[at]
                 }
             };
-            tally.served += more_served;
-            tally.promised += more_promised;
+            tally.served += mem::take(served);
+            tally.promised += mem::take(promised);
         }
     }
 
@@ -184,6 +185,7 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use super::super::credit::EVERYONE;
     use super::*;
 
     const A: PathId = PathId(1);
@@ -203,7 +205,7 @@ mod tests {
 
     fn serve(window: &mut Window, credits: &Credits, slots: &[usize]) {
         for &slot in slots {
-            window.count(slot, 1, credits);
+            window.count(slot, EVERYONE, 1, credits);
         }
     }
 
@@ -238,7 +240,7 @@ mod tests {
         let (mut credits, mut window) = three_to_one(4);
         for _ in 0..2 {
             let picked = credits.pick_where(1, |id| id == B).unwrap();
-            window.count_restricted(picked, 1, &credits);
+            window.count(picked.slot, picked.eligible, 1, &credits);
         }
         serve(&mut window, &credits, &[0, 0]);
         assert_eq!(shares(&window), [(1, 0.5, 0.375), (2, 0.5, 0.625)]);
