@@ -11,7 +11,8 @@
 //! - after every pick, whatever reweighting came before, a path is behind its share by at most
 //!   H(n) − 1 picks (H the harmonic number) and ahead by at most 1 − 1/n; charged by size, that many
 //!   times the largest size;
-//! - no path is picked more than ⌈w / w_min⌉ times in a row, after a change of weights neither;
+//! - no path is picked more than ⌈w / w_min⌉ times in a row, after a change of weights neither, except
+//!   that rounding over many changes may turn a tie around: then ⌊w / w_min⌋ + 1;
 //! - unhealthy paths together have strictly less than their share of `W` unless all are unhealthy, and
 //!   no active path has none.
 //!
