@@ -24,6 +24,7 @@ mod config;
 mod credit;
 mod error;
 mod measure;
+mod observe;
 mod share;
 mod weight;
 
@@ -37,11 +38,11 @@ pub use weight::{Health, Reweight, path_weight};
 use credit::{Credits, EVERYONE};
 use measure::Measure;
 use share::Window;
-use weight::{PathWeight, UnhealthyCap, checked_loss, checked_rtt, whole_weight};
+use weight::{PathWeight, UnhealthyCap, checked_loss, checked_rtt};
 
 use crate::cost::Cost;
 use crate::id::PathId;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 
 /// The most a single pick is charged; larger sizes count as this much, so that credits fit an `i64`.
 pub const PICK_COST_MAX: Cost = Cost(1 << 20);
@@ -251,64 +252,6 @@ impl SwrrScheduler {
         }
     }
 
-    /// The weight in force as a whole number of at least 1; `None` unless the path is active.
-    pub fn weight(&self, path: PathId) -> Option<u32> {
-        self.credits.slot(path).map(|slot| whole_weight(self.credits.weights()[slot]))
-    }
-
-    /// The part of the picks that the path is due while all active ones are eligible; `None` unless it
-    /// is active.
-    pub fn share(&self, path: PathId) -> Option<f64> {
-        let slot = self.credits.slot(path)?;
-        Some(self.credits.weights()[slot] as f64 / self.credits.total() as f64)
-    }
-
-    /// The picks (or units of cost) the path is owed, negative if it is ahead; `None` unless it is active.
-    pub fn owed(&self, path: PathId) -> Option<f64> {
-        let slot = self.credits.slot(path)?;
-        Some(self.credits.credit(slot) as f64 / self.credits.total() as f64)
-    }
-
-    /// The smoothed RTT; `None` before the first sample.
-    pub fn rtt(&self, path: PathId) -> Option<Duration> {
-        self.known(path)?.measure.rtt()
-    }
-
-    /// The smoothed deviation from it; `None` before the first sample.
-    pub fn rtt_deviation(&self, path: PathId) -> Option<Duration> {
-        self.known(path)?.measure.rtt_deviation()
-    }
-
-    /// The smoothed loss rate, 0 before the first sample; `None` if the path is unknown.
-    pub fn loss_rate(&self, path: PathId) -> Option<f64> {
-        Some(self.known(path)?.measure.loss_rate())
-    }
-
-    /// What was last said of the path's health; `None` if the path is unknown.
-    pub fn health(&self, path: PathId) -> Option<Health> {
-        Some(self.known(path)?.weight.health())
-    }
-
-    /// The active paths in the order of their ids.
-    pub fn active(&self) -> &[PathId] {
-        self.credits.ids()
-    }
-
-    /// The shares of the last complete window; `None` before the first.
-    pub fn last_window(&self) -> Option<&ShareWindow> {
-        self.window.last()
-    }
-
-    /// How even the weights are: 1 when all are equal, near 0 when one path has everything; `None` with
-    /// fewer than two active paths.
-    pub fn weight_entropy(&self) -> Option<f64> {
-        share::normalised_entropy(&self.credits)
-    }
-
-    fn known(&self, path: PathId) -> Option<&Path> {
-        self.place(path).ok().map(|at| &self.paths[at])
-    }
-
     fn index(&self, path: PathId) -> Result<usize, SwrrError> {
         self.place(path).map_err(|_| SwrrError::UnknownPath { path })
     }
@@ -321,6 +264,7 @@ impl SwrrScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Duration;
     use alloc::string::ToString;
 
     const START: Instant = Instant::ORIGIN;
@@ -416,6 +360,59 @@ mod tests {
         assert_eq!(firsts(|swrr, _| swrr.reset_weights()), [0, 100, 0, 0]);
         let [_, a, b, c] = firsts(SwrrScheduler::reset_weights_at);
         assert!((50..=75).contains(&a) && (20..=42).contains(&b) && (1..=15).contains(&c), "{a} {b} {c}");
+    }
+
+    #[test]
+    fn a_phase_skips_a_bounded_number_of_picks() {
+        let mut phased = scheduler(&[(A, 7.3), (B, 11.1), (C, 23.7)]);
+        let mut plain = phased.clone();
+        phased.reset_weights_at(5_000);
+        (0..5_000 - PHASE_MAX).for_each(|_| _ = plain.pick());
+        assert_eq!([A, B, C].map(|path| phased.owed(path)), [A, B, C].map(|path| plain.owed(path)));
+    }
+
+    #[test]
+    fn theory_follows_every_change_within_a_window() {
+        let rules = SwrrRules::new(&SwrrConfig { window_picks: 8, ..SwrrConfig::default() }).unwrap();
+        let mut swrr = SwrrScheduler::new(rules);
+        for path in [A, B, C] {
+            swrr.add_path(path).unwrap();
+            swrr.set_weight(path, START, 10).unwrap();
+        }
+        let picks = |swrr: &mut SwrrScheduler, count: u32| (0..count).for_each(|_| _ = swrr.pick());
+        swrr.activate(B, START).unwrap();
+        picks(&mut swrr, 2); // two for B
+        swrr.activate(A, START).unwrap();
+        picks(&mut swrr, 2); // one each
+        swrr.set_weight(C, START, 1).unwrap();
+        swrr.activate(C, START).unwrap();
+        swrr.remove_path(C).unwrap();
+        swrr.deactivate(B).unwrap();
+        picks(&mut swrr, 1); // one for A
+        swrr.activate(B, START).unwrap();
+        swrr.set_health(B, START, Health::Degraded).unwrap();
+        picks(&mut swrr, 3); // hardly any for B
+        let shares = swrr.last_window().unwrap().shares();
+        let theory: Vec<_> = shares.iter().map(|share| (share.path, share.theory * 8.0)).collect();
+        assert_eq!((theory.len(), theory[0].0, theory[1].0), (2, A, B));
+        assert!((4.7..5.0).contains(&theory[0].1) && (3.0..3.3).contains(&theory[1].1), "{theory:?}");
+    }
+
+    #[test]
+    fn a_charge_is_bounded() {
+        let mut swrr = scheduler(&[(A, 10.0), (B, 10.0)]);
+        swrr.pick_sized(Cost(u64::MAX), |_| true);
+        assert_eq!(swrr.owed(B), Some(PICK_COST_MAX.0 as f64 / 2.0));
+        swrr.reset_weights();
+        swrr.pick_sized(Cost::ZERO, |_| true);
+        assert_eq!(swrr.owed(B), Some(0.5));
+    }
+
+    #[test]
+    fn a_refresh_tells_whether_any_weight_moved() {
+        let mut swrr = scheduler(&[(A, 10.0), (B, 400.0)]);
+        assert_eq!(swrr.refresh(Instant::from_millis(50)), Reweight::Suppressed);
+        assert_eq!(swrr.refresh(Instant::from_millis(100)), Reweight::Applied, "A moves, B waits");
     }
 
     #[test]

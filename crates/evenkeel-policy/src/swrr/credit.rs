@@ -201,6 +201,7 @@ mod tests {
     #[test]
     fn of_equals_the_lowest_id_wins() {
         assert_eq!(picks(&mut credits(&[1, 1, 1]), 6), [0, 1, 2, 0, 1, 2]);
+        assert_eq!(credits(&[1, 1, 1]).pick_where(1, |id| id != PathId(0)).unwrap().slot, 1);
     }
 
     #[test]
@@ -259,6 +260,24 @@ mod tests {
         assert_eq!(credits.credits, [-40, 30, 10]);
         credits.reweigh([3_000, 3_000, 4_000].into_iter());
         assert_eq!(credits.credits, [-4_000, 3_000, 1_000]);
+    }
+
+    #[test]
+    fn credits_sum_to_less_than_a_step_each_after_any_number_of_changes() {
+        let mut credits = credits(&[7, 11, 13]);
+        for change in 0..200 {
+            picks(&mut credits, 2);
+            credits.reweigh([7 + change % 5, 11, 13 + change % 7].into_iter());
+            let sum: i64 = credits.credits.iter().sum();
+            assert!((0..3).contains(&sum), "{sum} after {change}");
+        }
+    }
+
+    #[test]
+    fn weights_that_change_places_are_a_change() {
+        let credits = credits(&[3, 1]);
+        assert!(credits.differs([1, 3].into_iter()));
+        assert!(!credits.differs([3, 1].into_iter()));
     }
 
     #[test]

@@ -247,6 +247,16 @@ mod tests {
     }
 
     #[test]
+    fn who_was_never_eligible_is_in_no_report() {
+        let (mut credits, mut window) = three_to_one(2);
+        for _ in 0..2 {
+            let picked = credits.pick_where(1, |id| id == B).unwrap();
+            window.count(picked.slot, picked.eligible, 1, &credits);
+        }
+        assert_eq!(shares(&window), [(2, 1.0, 1.0)]);
+    }
+
+    #[test]
     fn theory_follows_the_weights_through_a_window() {
         let (mut credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[0, 0]);

@@ -322,6 +322,29 @@ mod tests {
     }
 
     #[test]
+    fn the_first_interval_begins_with_the_ramp() {
+        let mut weight = ramping(100);
+        weight.start(Instant::from_secs(1), &SwrrRules::default());
+        assert_eq!(slewed(&mut weight, 1_099 * MS), 1_000);
+        assert_eq!(slewed(&mut weight, 1_100 * MS), 1_250);
+    }
+
+    #[test]
+    fn a_weight_that_comes_after_the_ramp_began_does_not_start_it_from_the_least() {
+        let rules = SwrrRules::default();
+        let (mut given, mut measured) = (PathWeight::unknown(), PathWeight::unknown());
+        given.start(Instant::ORIGIN, &rules);
+        given.give(100, &rules);
+        assert_eq!(slewed(&mut given, MS), 1_000);
+
+        measured.start(Instant::ORIGIN, &rules);
+        let mut measure = Measure::default();
+        measure.rtt_sample(10.0, &rules);
+        measured.measure(&measure, &rules);
+        assert_eq!(slewed(&mut measured, MS), 1_000);
+    }
+
+    #[test]
     fn a_slow_path_waits_a_round_trip_between_raises() {
         let rules = SwrrRules::default();
         let (mut weight, measure) = measured(&[400.0]);
@@ -338,11 +361,12 @@ mod tests {
             let mut path = PathWeight::unknown();
             path.give(weight, &rules);
             path.set_health(health);
-            whole_weight(path.target(&rules))
+            (path.target(&rules) * 10 + UNIT / 2) / UNIT
         };
-        assert_eq!(target(100, Health::Healthy), 100);
-        assert_eq!(target(100, Health::Degraded), 40);
-        assert_eq!(target(100, Health::Recovery), 70);
-        assert_eq!(target(1, Health::Degraded), 1);
+        assert_eq!(target(100, Health::Healthy), 1_000);
+        assert_eq!(target(100, Health::Degraded), 400);
+        assert_eq!(target(100, Health::Recovery), 700);
+        assert_eq!(target(2, Health::Degraded), 10, "1, not 0.8");
+        assert_eq!(target(1, Health::Recovery), 10, "1, not 0.7");
     }
 }
