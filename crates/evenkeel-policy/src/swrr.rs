@@ -8,17 +8,19 @@
 //!
 //! - any `W / gcd(w)` picks in a row under unchanged weights, counted from a reset, give each path
 //!   exactly its share;
-//! - after every pick, whatever reweighting came before, a path is behind its share by at most
+//! - after every pick, however often the weights changed, a path is behind its share by at most
 //!   H(n) − 1 picks (H the harmonic number) and ahead by at most 1 − 1/n; charged by size, that many
-//!   times the largest size;
+//!   times the largest size; after departures, H(n) either way;
 //! - no path is picked more than ⌈w / w_min⌉ times in a row, after a change of weights neither, except
 //!   that rounding over many changes may turn a tie around: then ⌊w / w_min⌋ + 1;
+//! - credits sum to 0, so a path that joins with 0 is neither ahead nor behind;
 //! - unhealthy paths together have strictly less than their share of `W` unless all are unhealthy, and
 //!   no active path has none.
 //!
 //! The second bound is that of the cup game: if the k fullest of n cups hold on average at most
 //! 1/(k+1) + … + 1/n, so they do after pouring in one unit and emptying one from the fullest. The third
-//! holds because whoever was picked last before a run was then not behind by more than one pick.
+//! holds because whoever was picked last before a run was then not behind by more than one pick. Both
+//! are about picks in which all active paths take part, and the third about runs in which none leaves.
 
 mod config;
 mod credit;
@@ -179,8 +181,7 @@ impl SwrrScheduler {
         for path in self.paths.iter_mut().filter(|path| path.active) {
             outcome = outcome.max(path.weight.slew(now, path.measure.rtt(), &self.rules));
         }
-        self.reweigh();
-        outcome
+        outcome.max(self.reweigh())
     }
 
     fn remeasure(&mut self, at: usize, now: Instant) -> Reweight {
@@ -196,19 +197,20 @@ impl SwrrScheduler {
             return Reweight::Settled;
         }
         let outcome = path.weight.slew(now, path.measure.rtt(), &self.rules);
-        self.reweigh();
-        outcome
+        outcome.max(self.reweigh())
     }
 
     /// Puts the weights in force into the credits, if they differ.
-    fn reweigh(&mut self) {
+    fn reweigh(&mut self) -> Reweight {
         let active = || self.paths.iter().filter(|path| path.active).map(|path| &path.weight);
         let cap = UnhealthyCap::over(active(), &self.rules);
         let weights = || active().map(|weight| cap.apply(weight));
-        if self.credits.differs(weights()) {
-            self.window.fold(&self.credits);
-            self.credits.reweigh(weights());
+        if !self.credits.differs(weights()) {
+            return Reweight::Settled;
         }
+        self.window.fold(&self.credits);
+        self.credits.reweigh(weights());
+        Reweight::Applied
     }
 
     /// Picks the next path among all active ones; `None` when there is none.
@@ -391,7 +393,7 @@ mod tests {
         picks(&mut swrr, 1); // B's
         swrr.activate(A, START).unwrap();
         picks(&mut swrr, 2); // one each
-        swrr.set_health(B, START, Health::Degraded).unwrap();
+        assert_eq!(swrr.set_health(B, START, Health::Degraded), Ok(Reweight::Applied));
         picks(&mut swrr, 1); // A's, by nine tenths
         let shares = swrr.last_window().unwrap().shares();
         let picks = |share: f64| libm::round(share * 100.0) / 10.0;
@@ -408,6 +410,23 @@ mod tests {
         swrr.reset_weights();
         swrr.pick_sized(Cost::ZERO, |_| true);
         assert_eq!(swrr.owed(B), Some(0.5));
+    }
+
+    #[test]
+    fn the_largest_set_at_the_largest_charge_stays_within_an_i64() {
+        let mut swrr = SwrrScheduler::new(SwrrRules::default());
+        for path in (0..128).map(PathId) {
+            swrr.add_path(path).unwrap();
+            swrr.activate(path, START).unwrap();
+            swrr.set_weight(path, START, WEIGHT_CAP).unwrap();
+        }
+        let mut swrr = ramped(swrr);
+        for round in 0..2_000_u32 {
+            // An overflow would panic here, as tests check arithmetic.
+            swrr.pick_sized(PICK_COST_MAX, |path| !(path.0 ^ round).is_multiple_of(3)).unwrap();
+        }
+        let owed_max = 5.5 * PICK_COST_MAX.0 as f64;
+        assert!((0..128).all(|id| swrr.owed(PathId(id)).unwrap().abs() < owed_max));
     }
 
     #[test]

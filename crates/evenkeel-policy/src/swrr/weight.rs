@@ -46,9 +46,9 @@ pub enum Health {
     /// It gets the weight its measurements give.
     #[default]
     Healthy,
-    /// It gets four tenths of it, at least 1.
+    /// It gets `degraded_factor` of that, at least 1.
     Degraded,
-    /// It gets seven tenths of it, at least 1.
+    /// It gets `recovery_factor` of that, at least 1.
     Recovery,
 }
 
