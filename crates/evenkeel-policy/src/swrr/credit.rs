@@ -1,7 +1,7 @@
 //! The credits of the active paths: who is picked, and what a pick, a change or a departure costs whom.
 //!
-//! Bound: credits sum to 0 (to less than one step of the fixed point per path), and after each pick a
-//! path is owed at most H(n) − 1 and ahead by at most 1 − 1/n of the largest cost picked with.
+//! Bound: credits sum to 0 (to less than one step of the fixed point per path), and after each pick
+//! among the same n paths one is owed at most H(n) − 1 and ahead by at most 1 − 1/n of the largest cost.
 
 use alloc::vec::Vec;
 
