@@ -150,7 +150,7 @@ impl DrrScheduler {
     ///
     /// `None` when no key is active or, under [`NewKey::NextRound`], once every deficit of the round is used up.
     pub fn next_key(&self) -> Option<Key> {
-        self.level.next(&self.slots).map(Key)
+        self.level.next().map(Key)
     }
 
     /// Charges a key for work it was given; past the end of its deficit the turn moves on.

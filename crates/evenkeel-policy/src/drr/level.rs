@@ -19,7 +19,7 @@ use alloc::boxed::Box;
 
 use super::calendar::Calendar;
 use super::ring::{Cycle, Ring};
-use super::slot::{Place, Slots};
+use super::slot::{Place, Slot, Slots};
 use super::{NewKey, Standing};
 use crate::cost::Cost;
 use crate::weight::Weight;
@@ -40,6 +40,8 @@ pub(super) struct Level {
     later: Ring,
     /// Made when a key is first in debt beyond the next round.
     calendar: Option<Box<Calendar>>,
+    /// Whose turn it is: settled by every change, so that peeking only reads it.
+    turn: Option<u32>,
     active: u32,
     parked: u32,
 }
@@ -57,6 +59,7 @@ impl Level {
             due: Ring::EMPTY,
             later: Ring::EMPTY,
             calendar: None,
+            turn: None,
             active: 0,
             parked: 0,
         }
@@ -78,22 +81,15 @@ impl Level {
         self.parked
     }
 
-    pub(super) fn next(&self, slots: &Slots) -> Option<u32> {
-        if let Some(key) = self.fast.head() {
-            return Some(key);
-        }
-        match (self.ring.cursor(), self.due.head()) {
-            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
-            (Some(ring), _) => Some(ring),
-            (None, due) => due,
-        }
+    pub(super) fn next(&self) -> Option<u32> {
+        self.turn
     }
 
     pub(super) fn add(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
         if slots[key].place != Place::Idle {
             return;
         }
-        self.age(slots, key);
+        self.age(&mut slots[key]);
         slots[key].weight = weight;
         self.active += 1;
         self.enter(slots, key);
@@ -130,50 +126,53 @@ impl Level {
         }
         self.parked -= 1;
         self.active += 1;
-        self.age(slots, key);
+        self.age(&mut slots[key]);
         self.enter(slots, key);
     }
 
     pub(super) fn consume(&mut self, slots: &mut Slots, key: u32, cost: Cost) {
         let charge = -milli(cost);
-        if self.next(slots) != Some(key) {
+        if self.turn != Some(key) {
             self.shift(slots, key, charge);
             return;
         }
-        if slots[key].place == Place::Fast {
-            self.fast.remove(slots, key);
-            slots[key].deficit = slots[key].deficit.saturating_add(charge);
-            self.settle_in(slots, key);
-            self.advance(slots);
-            return;
-        }
-        self.accrue(slots, key, self.round);
         let slot = &mut slots[key];
+        if slot.place != Place::Fast {
+            self.accrue(slot, self.round);
+        }
         slot.deficit = slot.deficit.saturating_add(charge);
-        let (deficit, place) = (slot.deficit, slot.place);
-        if deficit > 0 {
+        if slot.place != Place::Fast && slot.deficit > 0 {
             return;
         }
-        if deficit <= -self.grant(slots, key) {
-            self.unlink(slots, key);
-            self.settle_in(slots, key);
-        } else if place == Place::Ring {
+        if slot.place == Place::Ring && self.positive_next_round(slot) {
+            // The common end of a turn: the key stays linked, only the ring moves on.
             self.ring.turn(slots);
         } else {
+            self.end_turn(slots, key);
+        }
+        self.advance(slots);
+    }
+
+    /// Puts a key whose turn is over where it waits for the next; apart, to keep the common end short.
+    #[inline(never)]
+    fn end_turn(&mut self, slots: &mut Slots, key: u32) {
+        if slots[key].place == Place::Due && self.positive_next_round(&slots[key]) {
             self.due.remove(slots, key);
             self.ring.insert_visited(slots, key);
             slots[key].place = Place::Ring;
+        } else {
+            self.unlink(slots, key);
+            self.settle_in(slots, key);
         }
-        self.advance(slots);
     }
 
     /// Charges or refunds a key without that being its turn's work.
     pub(super) fn shift(&mut self, slots: &mut Slots, key: u32, amount: i64) {
         let place = slots[key].place;
         if !is_active(place) {
-            self.age(slots, key);
+            self.age(&mut slots[key]);
         }
-        let latest = self.latest_start(slots, key);
+        let latest = self.latest_start(&slots[key]);
         let slot = &mut slots[key];
         slot.deficit = slot.deficit.saturating_add(amount);
         match place {
@@ -185,13 +184,13 @@ impl Level {
 
     pub(super) fn update_weight(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
         if !is_active(slots[key].place) {
-            self.age(slots, key);
+            self.age(&mut slots[key]);
             slots[key].weight = weight;
             return;
         }
-        let latest = self.latest_start(slots, key);
+        let latest = self.latest_start(&slots[key]);
         // The rounds it waited count at the weight it had.
-        self.accrue(slots, key, self.round - 1);
+        self.accrue(&mut slots[key], self.round - 1);
         slots[key].weight = weight;
         self.replace(slots, key, latest);
     }
@@ -207,11 +206,11 @@ impl Level {
     pub(super) fn balance(&self, slots: &Slots, key: u32) -> i64 {
         let Some(slot) = slots.get(key) else { return 0 };
         if !is_active(slot.place) {
-            return self.aged(slots, key).0;
+            return self.aged(slot).0;
         }
-        let has_turn_coming = self.positive_from(slots, key) <= self.round;
+        let has_turn_coming = self.positive_from(slot) <= self.round;
         let upto = if has_turn_coming && self.new_key == NewKey::First { self.round - 1 } else { self.round };
-        self.accrued(slots, key, upto)
+        self.accrued(slot, upto)
     }
 
     pub(super) fn standing(&self, slots: &Slots, key: u32) -> Standing {
@@ -219,81 +218,78 @@ impl Level {
         match slot.place {
             Place::Idle => Standing::Idle,
             Place::Parked => Standing::Parked,
-            Place::Calendar => Standing::InDebt { rounds: self.positive_from(slots, key) - self.round },
-            _ if self.next(slots) == Some(key) => Standing::InTurn,
+            Place::Calendar => Standing::InDebt { rounds: self.positive_from(slot) - self.round },
+            _ if self.turn == Some(key) => Standing::InTurn,
             Place::Fast => Standing::GoesFirst,
             Place::Ring | Place::Due => Standing::InRing,
         }
     }
 
     /// What one round gives to a key, in thousandths of a unit.
-    fn grant(&self, slots: &Slots, key: u32) -> i64 {
-        i64::from(slots[key].weight.millis()).saturating_mul(self.quantum)
+    fn grant(&self, slot: &Slot) -> i64 {
+        i64::from(slot.weight.millis()).saturating_mul(self.quantum)
     }
 
     /// A key's deficit with every grant up to and including a round's.
-    fn accrued(&self, slots: &Slots, key: u32, upto: u64) -> i64 {
-        let slot = &slots[key];
+    fn accrued(&self, slot: &Slot, upto: u64) -> i64 {
         let rounds = i64::try_from(upto.saturating_sub(slot.granted)).unwrap_or(i64::MAX);
-        slot.deficit.saturating_add(self.grant(slots, key).saturating_mul(rounds))
+        slot.deficit.saturating_add(self.grant(slot).saturating_mul(rounds))
     }
 
-    fn accrue(&self, slots: &mut Slots, key: u32, upto: u64) {
-        if slots[key].granted < upto {
-            slots[key].deficit = self.accrued(slots, key, upto);
-            slots[key].granted = upto;
+    fn accrue(&self, slot: &mut Slot, upto: u64) {
+        if slot.granted < upto {
+            slot.deficit = self.accrued(slot, upto);
+            slot.granted = upto;
         }
     }
 
     /// An idle or parked key's balance and last granted round: debt is paid by the rounds that passed, credit
     /// of an earlier round is forfeited.
-    fn aged(&self, slots: &Slots, key: u32) -> (i64, u64) {
-        let slot = &slots[key];
+    fn aged(&self, slot: &Slot) -> (i64, u64) {
         if slot.granted == self.round {
             return (slot.deficit, slot.granted);
         }
-        (self.accrued(slots, key, self.round - 1).min(0), self.round - 1)
+        (self.accrued(slot, self.round - 1).min(0), self.round - 1)
     }
 
-    fn age(&self, slots: &mut Slots, key: u32) {
-        (slots[key].deficit, slots[key].granted) = self.aged(slots, key);
+    fn age(&self, slot: &mut Slot) {
+        (slot.deficit, slot.granted) = self.aged(slot);
     }
 
     /// The first round in which a key's grants, if none are spent, leave it something to spend.
-    fn positive_from(&self, slots: &Slots, key: u32) -> u64 {
-        let slot = &slots[key];
+    fn positive_from(&self, slot: &Slot) -> u64 {
         if slot.deficit > 0 {
             return slot.granted;
         }
-        let rounds = slot.deficit.unsigned_abs() / self.grant(slots, key).unsigned_abs() + 1;
+        let rounds = slot.deficit.unsigned_abs() / self.grant(slot).unsigned_abs() + 1;
         slot.granted.saturating_add(rounds)
+    }
+
+    /// Tells the same of a key that had this round's grant and the very next round, without dividing.
+    fn positive_next_round(&self, slot: &Slot) -> bool {
+        slot.deficit > -self.grant(slot)
     }
 
     /// Lets an aged key take part.
     fn enter(&mut self, slots: &mut Slots, key: u32) {
-        match self.new_key {
-            NewKey::First => {
-                let owed = slots[key].granted < self.round;
-                if owed && self.positive_from(slots, key) <= self.round {
-                    self.fast.push_back(slots, key);
-                    slots[key].place = Place::Fast;
-                    return;
-                }
-            }
-            NewKey::NextRound if slots[key].granted < self.round => {
+        let slot = &mut slots[key];
+        let owed = slot.granted < self.round;
+        if self.new_key == NewKey::First && owed && self.positive_from(slot) <= self.round {
+            slot.place = Place::Fast;
+            self.fast.push_back(slots, key);
+        } else {
+            if self.new_key == NewKey::NextRound && owed {
                 // This round's grant may pay debt, but is not for spending.
-                slots[key].deficit = self.accrued(slots, key, self.round).min(0);
-                slots[key].granted = self.round;
+                (slot.deficit, slot.granted) = (self.accrued(slot, self.round).min(0), self.round);
             }
-            NewKey::NextRound => {}
+            self.settle_in(slots, key);
         }
-        self.settle_in(slots, key);
         self.advance(slots);
     }
 
     /// Puts an unlinked key where it stands until it has something to spend.
     fn settle_in(&mut self, slots: &mut Slots, key: u32) {
-        let from = self.positive_from(slots, key);
+        let from = self.positive_from(&slots[key]);
         let leaves_the_round = matches!(slots[key].place, Place::Ring | Place::Due);
         if from <= self.round + 1 || !leaves_the_round {
             // Only a debtor that leaves the round keeps its place in the order; everybody else comes last.
@@ -313,10 +309,10 @@ impl Level {
     }
 
     /// The last round by which a key must have something to spend, to stand where it stands.
-    fn latest_start(&self, slots: &Slots, key: u32) -> u64 {
-        match slots[key].place {
+    fn latest_start(&self, slot: &Slot) -> u64 {
+        match slot.place {
             Place::Fast => self.round,
-            Place::Ring | Place::Due if self.positive_from(slots, key) <= self.round => self.round,
+            Place::Ring | Place::Due if self.positive_from(slot) <= self.round => self.round,
             Place::Ring | Place::Due => self.round + 1,
             // Stands by its due round, so any change moves it.
             Place::Idle | Place::Parked | Place::Calendar => 0,
@@ -325,7 +321,7 @@ impl Level {
 
     /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest`.
     fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
-        if self.positive_from(slots, key) > latest {
+        if self.positive_from(&slots[key]) > latest {
             self.unlink(slots, key);
             self.settle_in(slots, key);
         }
@@ -348,9 +344,10 @@ impl Level {
         }
     }
 
-    /// Under `First`, opens the next round as soon as this one has nobody left to serve.
+    /// Settles whose turn it is; under `First`, opens the next round as soon as this one has nobody left to serve.
     fn advance(&mut self, slots: &mut Slots) {
-        if self.new_key == NewKey::NextRound || self.next(slots).is_some() {
+        self.turn = self.first_in_line(slots);
+        if self.turn.is_some() || self.new_key == NewKey::NextRound {
             return;
         }
         if !self.ring.is_empty() {
@@ -359,9 +356,20 @@ impl Level {
         self.skip_empty_rounds(slots);
     }
 
+    fn first_in_line(&self, slots: &Slots) -> Option<u32> {
+        if let Some(key) = self.fast.head() {
+            return Some(key);
+        }
+        match (self.ring.cursor(), self.due.head()) {
+            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
+            (Some(ring), _) => Some(ring),
+            (None, due) => due,
+        }
+    }
+
     /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
     fn skip_empty_rounds(&mut self, slots: &mut Slots) {
-        while self.next(slots).is_none() {
+        while self.turn.is_none() {
             let event = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round));
             let round = if self.later.is_empty() { event } else { Some(self.round + 1) };
             let Some(round) = round else { return };
@@ -374,14 +382,21 @@ impl Level {
         self.round = round;
         self.ring.restart();
         self.due.append(slots, &mut self.later);
-        let Some(mut calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) else { return };
+        if let Some(calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) {
+            self.open_due(slots, calendar);
+        }
+        self.turn = self.first_in_line(slots);
+    }
+
+    /// Merges the keys whose debt the round has paid off into those that join it.
+    fn open_due(&mut self, slots: &mut Slots, mut calendar: Box<Calendar>) {
         let mut keys = core::mem::take(&mut calendar.scratch);
-        while let Some(key) = calendar.pop_opened(slots, round) {
-            let due = self.positive_from(slots, key);
-            if due <= round {
+        while let Some(key) = calendar.pop_opened(slots, self.round) {
+            let due = self.positive_from(&slots[key]);
+            if due <= self.round {
                 keys.push(key);
             } else {
-                calendar.insert(slots, key, due, round);
+                calendar.insert(slots, key, due, self.round);
             }
         }
         if !keys.is_empty() {

@@ -103,8 +103,8 @@ impl TenantDrr {
 
     /// Names the tenant and key whose turn it is, without moving the turn.
     pub fn next_key(&self) -> Option<Turn> {
-        let tenant = self.tenants.next(&self.tenant_slots)?;
-        let key = self.groups[tenant as usize].keys.next(&self.key_slots)?;
+        let tenant = self.tenants.next()?;
+        let key = self.groups[tenant as usize].keys.next()?;
         Some(Turn { tenant: TenantId(tenant), key: Key(key) })
     }
 
