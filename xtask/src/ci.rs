@@ -31,6 +31,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "features", about: "each crate builds with each of its features", run: features },
     Stage { name: "no_std", about: "what claims to need no std builds without one", run: no_std },
     Stage { name: "docs", about: "documentation builds, links resolve", run: docs },
+    Stage { name: "demo", about: "the README's first command does what it says", run: demo },
     Stage { name: "doctests", about: "examples in the documentation hold", run: || test::run_doc_tests(&[]) },
     Stage { name: "tests", about: "every test passes", run: || test::run_tests(&[]) },
 ];
@@ -51,6 +52,10 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 fn fmt() -> Result<(), Failure> {
     tools::ensure(&[RUSTFMT])?;
     Call::cargo("fmt --all --check").run()
+}
+
+fn demo() -> Result<(), Failure> {
+    Call::cargo("run --release --locked -- demo").run()
 }
 
 fn clippy() -> Result<(), Failure> {

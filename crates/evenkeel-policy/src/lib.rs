@@ -28,3 +28,8 @@ pub mod score;
 pub mod swrr;
 pub mod time;
 pub mod weight;
+
+/// Holds the README's example to what the crate does.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,20 +1,19 @@
 //! The rules of deficit round robin over one set of keys, with the accounts kept outside.
 //!
-//! One rule carries the rest: **a key is granted at most once per round**, and `granted` remembers the
-//! last round it was. A key that comes back within the round that already granted it joins the end of the
-//! ring; one whose last grant is a round or more old goes first. Nobody gains by going idle, and nothing
-//! needs to be kept in the ring to know it.
+//! One rule carries the rest: **a key is granted at most once per round**, and `granted` remembers the last
+//! round whose grant is in its deficit. A key that comes back within the round that already granted it waits
+//! for the next; one whose last grant is a round or more old goes first. Nobody gains by going idle, and
+//! nothing needs to be kept in the ring to know it.
 //!
-//! A round goes, as far as there is anybody:
-//! 1. `fast`: keys that just became active, one message each;
-//! 2. `ring` and `due` (keys the calendar gave back), merged in one order, by label, that never changes
-//!    while a key has work;
-//! 3. `rest`: keys that went first, with what that message left of their grant.
+//! A round serves, as far as there is anybody,
+//! 1. `fast`: keys that just became active, one message each, on credit;
+//! 2. `ring` and `due` (keys that join the round), merged in one order, by label, that never changes while a
+//!    key has work. A key that went first stands at the end of it, with what that message leaves of its grant.
 //!
-//! The pairwise bound needs all three as they are. Going first with a whole grant, or coming back from the
-//! calendar at either end of a round, would let another key be visited twice in between and cost a quantum.
-//! In the ring, keys this round has granted follow those it has not, so its part of the round is over when
-//! the cursor meets a key that was granted and has nothing left.
+//! Keys that have nothing to spend before the next round wait in `later`, deeper debtors in the calendar.
+//!
+//! The pairwise bound needs the one order. Going first with a whole grant, or coming back from the calendar
+//! at either end of a round, would let one key be visited twice between two visits of another: a quantum more.
 
 use alloc::boxed::Box;
 
@@ -34,13 +33,13 @@ pub(super) struct Level {
     new_key: NewKey,
     quantum: i64,
     round: u64,
+    labels: u64,
     fast: Ring,
     ring: Cycle,
     due: Ring,
-    rest: Ring,
-    /// Made when a key is first in debt beyond a grant.
+    later: Ring,
+    /// Made when a key is first in debt beyond the next round.
     calendar: Option<Box<Calendar>>,
-    labels: u64,
     /// Whose turn it is: settled by every change, so that peeking only reads it.
     turn: Option<u32>,
     active: u32,
@@ -54,12 +53,12 @@ impl Level {
             quantum: i64::try_from(quantum.0).unwrap_or(i64::MAX),
             // Fresh accounts say 0: under `First` they have a grant coming.
             round: 1,
+            labels: 0,
             fast: Ring::EMPTY,
             ring: Cycle::EMPTY,
             due: Ring::EMPTY,
-            rest: Ring::EMPTY,
+            later: Ring::EMPTY,
             calendar: None,
-            labels: 0,
             turn: None,
             active: 0,
             parked: 0,
@@ -94,14 +93,13 @@ impl Level {
         slots[key].weight = weight;
         self.active += 1;
         self.enter(slots, key);
-        self.advance(slots);
     }
 
     pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
         match slots[key].place {
             Place::Idle => return,
             Place::Parked => self.parked -= 1,
-            Place::Fast | Place::Ring | Place::Calendar | Place::Due | Place::Rest => {
+            Place::Fast | Place::Ring | Place::Due | Place::Calendar => {
                 self.unlink(slots, key);
                 self.active -= 1;
             }
@@ -130,7 +128,6 @@ impl Level {
         self.active += 1;
         self.age(&mut slots[key]);
         self.enter(slots, key);
-        self.advance(slots);
     }
 
     pub(super) fn consume(&mut self, slots: &mut Slots, key: u32, cost: Cost) {
@@ -140,12 +137,14 @@ impl Level {
             return;
         }
         let slot = &mut slots[key];
-        self.accrue(slot);
+        if slot.place != Place::Fast {
+            self.accrue(slot, self.round);
+        }
         slot.deficit = slot.deficit.saturating_add(charge);
         if slot.place != Place::Fast && slot.deficit > 0 {
             return;
         }
-        if slot.place == Place::Ring && !self.in_debt(slot) {
+        if slot.place == Place::Ring && self.positive_next_round(slot) {
             // The common end of a turn: the key stays linked, only the ring moves on.
             self.ring.turn(slots);
         } else {
@@ -157,9 +156,9 @@ impl Level {
     /// Puts a key whose turn is over where it waits for the next; apart, to keep the common end short.
     #[inline(never)]
     fn end_turn(&mut self, slots: &mut Slots, key: u32) {
-        if slots[key].place == Place::Due && !self.in_debt(&slots[key]) {
+        if slots[key].place == Place::Due && self.positive_next_round(&slots[key]) {
             self.due.remove(slots, key);
-            self.ring.insert_at_cursor(slots, key);
+            self.ring.insert_visited(slots, key);
             slots[key].place = Place::Ring;
         } else {
             self.unlink(slots, key);
@@ -173,30 +172,25 @@ impl Level {
         if !is_active(place) {
             self.age(&mut slots[key]);
         }
-        let latest = self.latest_start(slots, key);
+        let latest = self.latest_start(&slots[key]);
         let slot = &mut slots[key];
         slot.deficit = slot.deficit.saturating_add(amount);
         match place {
             Place::Idle => slot.deficit = slot.deficit.min(0),
             Place::Parked => {}
-            Place::Fast | Place::Ring | Place::Calendar | Place::Due | Place::Rest => {
-                self.replace(slots, key, latest);
-            }
+            Place::Fast | Place::Ring | Place::Due | Place::Calendar => self.replace(slots, key, latest),
         }
     }
 
     pub(super) fn update_weight(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
-        match slots[key].place {
-            Place::Idle | Place::Parked => {
-                self.age(&mut slots[key]);
-                slots[key].weight = weight;
-                return;
-            }
-            // The rounds it waited counted at the weight it had.
-            Place::Calendar => self.accrue(&mut slots[key]),
-            Place::Fast | Place::Ring | Place::Due | Place::Rest => {}
+        if !is_active(slots[key].place) {
+            self.age(&mut slots[key]);
+            slots[key].weight = weight;
+            return;
         }
-        let latest = self.latest_start(slots, key);
+        let latest = self.latest_start(&slots[key]);
+        // The rounds it waited count at the weight it had.
+        self.accrue(&mut slots[key], self.round - 1);
         slots[key].weight = weight;
         self.replace(slots, key, latest);
     }
@@ -205,20 +199,18 @@ impl Level {
     pub(super) fn start_new_round(&mut self, slots: &mut Slots) {
         self.open_round(slots, self.round + 1);
         self.skip_empty_rounds(slots);
-        self.turn = self.find_turn(slots);
     }
 
-    /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start.
+    /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start, under
+    /// `First` from the key's turn.
     pub(super) fn balance(&self, slots: &Slots, key: u32) -> i64 {
         let Some(slot) = slots.get(key) else { return 0 };
-        match slot.place {
-            Place::Idle | Place::Parked => self.aged(slot).0,
-            Place::Calendar => self.accrued(slot),
-            Place::Fast | Place::Ring | Place::Due | Place::Rest => match self.new_key {
-                NewKey::First => slot.deficit,
-                NewKey::NextRound => self.accrued(slot),
-            },
+        if !is_active(slot.place) {
+            return self.aged(slot).0;
         }
+        let has_turn_coming = self.positive_from(slot) <= self.round;
+        let upto = if has_turn_coming && self.new_key == NewKey::First { self.round - 1 } else { self.round };
+        self.accrued(slot, upto)
     }
 
     pub(super) fn standing(&self, slots: &Slots, key: u32) -> Standing {
@@ -229,54 +221,25 @@ impl Level {
             Place::Calendar => Standing::InDebt { rounds: self.positive_from(slot) - self.round },
             _ if self.turn == Some(key) => Standing::InTurn,
             Place::Fast => Standing::GoesFirst,
-            Place::Ring | Place::Due | Place::Rest => Standing::InRing,
+            Place::Ring | Place::Due => Standing::InRing,
         }
-    }
-
-    /// Finds whose turn it is in this round.
-    #[inline]
-    fn find_turn(&self, slots: &Slots) -> Option<u32> {
-        if let Some(key) = self.fast.head() {
-            return Some(key);
-        }
-        let in_ring = self.ring.cursor().filter(|&key| self.may_serve(&slots[key]));
-        match (in_ring, self.due.head()) {
-            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
-            (Some(ring), _) => Some(ring),
-            (None, Some(due)) => Some(due),
-            (None, None) => self.rest.head(),
-        }
-    }
-
-    fn may_serve(&self, slot: &Slot) -> bool {
-        slot.granted < self.round || slot.deficit > 0
-    }
-
-    /// Tells whether the next grant will not outweigh what a key owes.
-    fn in_debt(&self, slot: &Slot) -> bool {
-        slot.deficit <= -self.grant(slot)
     }
 
     /// What one round gives to a key, in thousandths of a unit.
     fn grant(&self, slot: &Slot) -> i64 {
-        // The largest weight times the largest quantum is far inside an i64.
-        i64::from(slot.weight.millis()) * self.quantum
+        i64::from(slot.weight.millis()).saturating_mul(self.quantum)
     }
 
-    fn grants(&self, slot: &Slot, rounds: u64) -> i64 {
-        let rounds = i64::try_from(rounds).unwrap_or(i64::MAX);
-        self.grant(slot).saturating_mul(rounds)
+    /// A key's deficit with every grant up to and including a round's.
+    fn accrued(&self, slot: &Slot, upto: u64) -> i64 {
+        let rounds = i64::try_from(upto.saturating_sub(slot.granted)).unwrap_or(i64::MAX);
+        slot.deficit.saturating_add(self.grant(slot).saturating_mul(rounds))
     }
 
-    fn accrued(&self, slot: &Slot) -> i64 {
-        slot.deficit.saturating_add(self.grants(slot, self.round - slot.granted))
-    }
-
-    /// Writes down every grant up to and including this round's.
-    fn accrue(&self, slot: &mut Slot) {
-        if slot.granted < self.round {
-            slot.deficit = self.accrued(slot);
-            slot.granted = self.round;
+    fn accrue(&self, slot: &mut Slot, upto: u64) {
+        if slot.granted < upto {
+            slot.deficit = self.accrued(slot, upto);
+            slot.granted = upto;
         }
     }
 
@@ -286,9 +249,7 @@ impl Level {
         if slot.granted == self.round {
             return (slot.deficit, slot.granted);
         }
-        let missed = self.round - 1 - slot.granted;
-        let paid = slot.deficit.saturating_add(self.grants(slot, missed));
-        (paid.min(0), self.round - 1)
+        (self.accrued(slot, self.round - 1).min(0), self.round - 1)
     }
 
     fn age(&self, slot: &mut Slot) {
@@ -304,56 +265,55 @@ impl Level {
         slot.granted.saturating_add(rounds)
     }
 
-    /// Lets an aged key take part: first if this round owes it a grant, else behind everybody.
-    fn enter(&mut self, slots: &mut Slots, key: u32) {
-        if slots[key].granted < self.round {
-            match self.new_key {
-                NewKey::First if self.positive_from(&slots[key]) <= self.round => {
-                    self.fast.push_back(slots, key);
-                    slots[key].place = Place::Fast;
-                    return;
-                }
-                NewKey::First => self.accrue(&mut slots[key]),
-                NewKey::NextRound => {
-                    // This round's grant may pay debt, but is not for spending.
-                    slots[key].deficit = self.accrued(&slots[key]).min(0);
-                    slots[key].granted = self.round;
-                }
-            }
-        }
-        self.settle_in(slots, key);
+    /// Tells the same of a key that had this round's grant and the very next round, without dividing.
+    fn positive_next_round(&self, slot: &Slot) -> bool {
+        slot.deficit > -self.grant(slot)
     }
 
-    /// Puts a key that has had this round's grant where the rest of it, or its debt, places it.
-    fn settle_in(&mut self, slots: &mut Slots, key: u32) {
-        let deficit = slots[key].deficit;
-        if deficit > 0 {
-            self.rest.push_back(slots, key);
-            slots[key].place = Place::Rest;
-            return;
+    /// Lets an aged key take part.
+    fn enter(&mut self, slots: &mut Slots, key: u32) {
+        let slot = &mut slots[key];
+        let owed = slot.granted < self.round;
+        if self.new_key == NewKey::First && owed && self.positive_from(slot) <= self.round {
+            slot.place = Place::Fast;
+            self.fast.push_back(slots, key);
+        } else {
+            if self.new_key == NewKey::NextRound && owed {
+                // This round's grant may pay debt, but is not for spending.
+                (slot.deficit, slot.granted) = (self.accrued(slot, self.round).min(0), self.round);
+            }
+            self.settle_in(slots, key);
         }
-        let in_debt = self.in_debt(&slots[key]);
-        if !in_debt || !matches!(slots[key].place, Place::Ring | Place::Due) {
-            // Only a debtor out of the round keeps its place; everybody else comes last.
+        self.advance(slots);
+    }
+
+    /// Puts an unlinked key where it stands until it has something to spend.
+    fn settle_in(&mut self, slots: &mut Slots, key: u32) {
+        let from = self.positive_from(&slots[key]);
+        let leaves_the_round = matches!(slots[key].place, Place::Ring | Place::Due);
+        if from <= self.round + 1 || !leaves_the_round {
+            // Only a debtor that leaves the round keeps its place in the order; everybody else comes last.
             self.labels += 1;
             slots[key].label = self.labels;
         }
-        if in_debt {
-            let due = self.positive_from(&slots[key]);
-            self.calendar.get_or_insert_default().insert(slots, key, due, self.round);
-            slots[key].place = Place::Calendar;
-        } else {
+        slots[key].place = if from <= self.round {
             self.ring.push_back(slots, key);
-            slots[key].place = Place::Ring;
-        }
+            Place::Ring
+        } else if from == self.round + 1 {
+            self.later.push_back(slots, key);
+            Place::Due
+        } else {
+            self.calendar.get_or_insert_default().insert(slots, key, from, self.round);
+            Place::Calendar
+        };
     }
 
     /// The last round by which a key must have something to spend, to stand where it stands.
-    fn latest_start(&self, slots: &Slots, key: u32) -> u64 {
-        match slots[key].place {
-            Place::Fast | Place::Due | Place::Rest => self.round,
-            Place::Ring if self.may_serve(&slots[key]) => self.round,
-            Place::Ring => self.round + 1,
+    fn latest_start(&self, slot: &Slot) -> u64 {
+        match slot.place {
+            Place::Fast => self.round,
+            Place::Ring | Place::Due if self.positive_from(slot) <= self.round => self.round,
+            Place::Ring | Place::Due => self.round + 1,
             // Stands by its due round, so any change moves it.
             Place::Idle | Place::Parked | Place::Calendar => 0,
         }
@@ -363,7 +323,6 @@ impl Level {
     fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
         if self.positive_from(&slots[key]) > latest {
             self.unlink(slots, key);
-            self.accrue(&mut slots[key]);
             self.settle_in(slots, key);
         }
         self.advance(slots);
@@ -374,8 +333,9 @@ impl Level {
             Place::Idle | Place::Parked => {}
             Place::Fast => self.fast.remove(slots, key),
             Place::Ring => self.ring.remove(slots, key),
+            Place::Due if self.later.head() == Some(key) => self.later.remove(slots, key),
+            // Whoever is not its list's head is taken out alike of either list.
             Place::Due => self.due.remove(slots, key),
-            Place::Rest => self.rest.remove(slots, key),
             Place::Calendar => {
                 if let Some(calendar) = &mut self.calendar {
                     calendar.remove(slots, key);
@@ -385,57 +345,70 @@ impl Level {
     }
 
     /// Settles whose turn it is; under `First`, opens the next round as soon as this one has nobody left to serve.
-    #[inline]
     fn advance(&mut self, slots: &mut Slots) {
-        self.turn = self.find_turn(slots);
-        if self.turn.is_none() && self.new_key == NewKey::First {
-            self.open_next_round(slots);
+        self.turn = self.first_in_line(slots);
+        if self.turn.is_some() || self.new_key == NewKey::NextRound {
+            return;
         }
-    }
-
-    #[inline(never)]
-    fn open_next_round(&mut self, slots: &mut Slots) {
         if !self.ring.is_empty() {
             self.open_round(slots, self.round + 1);
         }
         self.skip_empty_rounds(slots);
-        self.turn = self.find_turn(slots);
+    }
+
+    fn first_in_line(&self, slots: &Slots) -> Option<u32> {
+        if let Some(key) = self.fast.head() {
+            return Some(key);
+        }
+        match (self.ring.cursor(), self.due.head()) {
+            (Some(ring), Some(due)) if slots[due].label < slots[ring].label => Some(due),
+            (Some(ring), _) => Some(ring),
+            (None, due) => due,
+        }
     }
 
     /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
     fn skip_empty_rounds(&mut self, slots: &mut Slots) {
-        while self.ring.is_empty() && self.find_turn(slots).is_none() {
-            let Some(event) = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round))
-            else {
-                return;
-            };
-            self.open_round(slots, event);
+        while self.turn.is_none() {
+            let event = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round));
+            let round = if self.later.is_empty() { event } else { Some(self.round + 1) };
+            let Some(round) = round else { return };
+            self.open_round(slots, round);
         }
     }
 
-    /// Starts a round at its first key, with the keys whose debt it pays off.
+    /// Starts a round at its first key, with the keys that join it.
     fn open_round(&mut self, slots: &mut Slots, round: u64) {
         self.round = round;
         self.ring.restart();
-        let Some(mut calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) else { return };
+        self.due.append(slots, &mut self.later);
+        if let Some(calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) {
+            self.open_due(slots, calendar);
+        }
+        self.turn = self.first_in_line(slots);
+    }
+
+    /// Merges the keys whose debt the round has paid off into those that join it.
+    fn open_due(&mut self, slots: &mut Slots, mut calendar: Box<Calendar>) {
         let mut keys = core::mem::take(&mut calendar.scratch);
-        while let Some(key) = calendar.pop_opened(slots, round) {
+        while let Some(key) = calendar.pop_opened(slots, self.round) {
             let due = self.positive_from(&slots[key]);
-            if due <= round {
+            if due <= self.round {
                 keys.push(key);
             } else {
-                calendar.insert(slots, key, due, round);
+                calendar.insert(slots, key, due, self.round);
             }
         }
-        // Left over from a round that was cut short.
-        while let Some(key) = self.due.head() {
-            self.due.remove(slots, key);
-            keys.push(key);
-        }
-        keys.sort_unstable_by_key(|&key| slots[key].label);
-        for key in keys.drain(..) {
-            self.due.push_back(slots, key);
-            slots[key].place = Place::Due;
+        if !keys.is_empty() {
+            while let Some(key) = self.due.head() {
+                self.due.remove(slots, key);
+                keys.push(key);
+            }
+            keys.sort_unstable_by_key(|&key| slots[key].label);
+            for key in keys.drain(..) {
+                self.due.push_back(slots, key);
+                slots[key].place = Place::Due;
+            }
         }
         calendar.scratch = keys;
         self.calendar = Some(calendar);

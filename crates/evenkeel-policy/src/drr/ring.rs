@@ -44,6 +44,24 @@ impl Ring {
             self.head = next;
         }
     }
+
+    /// Moves every key of another list behind those of this one.
+    pub(super) fn append(&mut self, slots: &mut Slots, other: &mut Self) {
+        let (head, other_head) = (self.head, other.head);
+        *other = Self::EMPTY;
+        if head == NIL {
+            self.head = other_head;
+            return;
+        }
+        if other_head == NIL {
+            return;
+        }
+        let (tail, other_tail) = (slots[head].prev, slots[other_head].prev);
+        slots[tail].next = other_head;
+        slots[other_head].prev = tail;
+        slots[other_tail].next = head;
+        slots[head].prev = other_tail;
+    }
 }
 
 /// The keys of a round in the order they are visited, which stays the same from round to round.
@@ -54,7 +72,7 @@ impl Ring {
 pub(super) struct Cycle {
     /// Its head is the first key of a round.
     order: Ring,
-    /// The key being visited; past the last it is the first again.
+    /// The key being visited; none past the last.
     cursor: u32,
 }
 
@@ -69,21 +87,22 @@ impl Cycle {
         self.order.is_empty()
     }
 
-    /// Adds a key with a label above all others.
+    /// Adds a key that this round still visits, with a label above all others.
     pub(super) fn push_back(&mut self, slots: &mut Slots, key: u32) {
-        if self.is_empty() {
+        self.order.push_back(slots, key);
+        if self.cursor == NIL {
             self.cursor = key;
         }
-        self.order.push_back(slots, key);
     }
 
     /// Adds a key that was just visited, with a label between the keys around the cursor.
-    pub(super) fn insert_at_cursor(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn insert_visited(&mut self, slots: &mut Slots, key: u32) {
         let Some(first) = self.order.head() else {
-            self.push_back(slots, key);
+            self.order.push_back(slots, key);
             return;
         };
-        link_before(slots, key, self.cursor);
+        let next = if self.cursor == NIL { first } else { self.cursor };
+        link_before(slots, key, next);
         if slots[key].label < slots[first].label {
             self.order.head = key;
         }
@@ -91,17 +110,15 @@ impl Cycle {
 
     pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
         if self.cursor == key {
-            let next = slots[key].next;
-            self.cursor = if next == key { NIL } else { next };
+            self.turn(slots);
         }
         self.order.remove(slots, key);
     }
 
     /// Goes on to the next key.
     pub(super) fn turn(&mut self, slots: &Slots) {
-        if self.cursor != NIL {
-            self.cursor = slots[self.cursor].next;
-        }
+        let next = slots[self.cursor].next;
+        self.cursor = if next == self.order.head { NIL } else { next };
     }
 
     /// Goes back to the first key.

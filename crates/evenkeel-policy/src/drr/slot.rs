@@ -19,12 +19,10 @@ pub(super) enum Place {
     Fast,
     /// In the ring.
     Ring,
-    /// In debt beyond its next grant; in the calendar.
-    Calendar,
-    /// Back from the calendar for this round, and not visited yet.
+    /// Joins the ring in this round or the next.
     Due,
-    /// Has part of this round's grant left for its end.
-    Rest,
+    /// In debt beyond the next round; in the calendar.
+    Calendar,
 }
 
 /// One key's account. Amounts are thousandths of a unit, so that a weight of 0.01 still grants exactly.

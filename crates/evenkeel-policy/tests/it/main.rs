@@ -7,3 +7,4 @@ mod estimate;
 mod interner;
 mod path;
 mod score;
+mod swrr;

@@ -1,0 +1,240 @@
+//! The numbers of the scheduler, and the rules they become once they are checked.
+//!
+//! Bound: every [`SwrrRules`] keeps credits within an `i64` and leaves room for [`PATHS_MAX`] unhealthy
+//! paths under the cap of the smallest healthy one.
+
+use core::fmt;
+
+use crate::time::{Duration, nanos};
+
+/// The largest weight a path can have, and the default of [`SwrrConfig::weight_cap`].
+pub const WEIGHT_CAP: u32 = 10_000;
+
+/// The most paths one scheduler takes; a pick looks at each of them.
+pub const PATHS_MAX: usize = 128;
+
+/// Fractional bits of the gains, factors and ratios below.
+pub(super) const RATIO_BITS: u32 = 16;
+
+const PARTS: i64 = 1_000_000;
+
+/// The numbers of a [`SwrrScheduler`](super::SwrrScheduler), as people write them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SwrrConfig {
+    /// Weight of a lossless path of 1 ms; a path of 10 ms gets a tenth of it.
+    pub weight_scale: f64,
+    /// Largest weight, at most [`WEIGHT_CAP`].
+    pub weight_cap: u32,
+    /// Least part of its weight that loss leaves to a path.
+    pub loss_floor: f64,
+    /// Part of the difference by which an RTT sample moves the smoothed RTT.
+    pub rtt_alpha: f64,
+    /// Part of the difference by which an RTT sample moves the smoothed deviation.
+    pub deviation_beta: f64,
+    /// Part of the difference by which a loss sample moves the smoothed loss rate.
+    pub loss_alpha: f64,
+    /// Relative change of a measured weight below which it is no change.
+    pub change_min: f64,
+    /// Factor by which a weight rises at most per interval.
+    pub raise_max: f64,
+    /// Shortest interval between two raises; a path whose RTT is longer waits one RTT.
+    pub raise_interval_min: Duration,
+    /// Part of its weight with which a path starts when it is activated.
+    pub ramp_start: f64,
+    /// Part of its weight that a degraded path keeps.
+    pub degraded_factor: f64,
+    /// Part of its weight that a recovering path keeps.
+    pub recovery_factor: f64,
+    /// Part of the sum of weights that the unhealthy paths together stay below.
+    pub unhealthy_share_max: f64,
+    /// Picks per observation window.
+    pub window_picks: u32,
+    /// Most paths, at most [`PATHS_MAX`].
+    pub paths_max: usize,
+}
+
+impl Default for SwrrConfig {
+    fn default() -> Self {
+        Self {
+            weight_scale: 1_000.0,
+            weight_cap: WEIGHT_CAP,
+            loss_floor: 0.05,
+            rtt_alpha: 0.125,
+            deviation_beta: 0.25,
+            loss_alpha: 0.1,
+            change_min: 0.05,
+            raise_max: 1.25,
+            raise_interval_min: Duration::from_millis(100),
+            ramp_start: 0.10,
+            degraded_factor: 0.4,
+            recovery_factor: 0.7,
+            unhealthy_share_max: 0.10,
+            window_picks: 1_600,
+            paths_max: PATHS_MAX,
+        }
+    }
+}
+
+/// A checked [`SwrrConfig`], with its ratios in fixed point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SwrrRules {
+    pub(super) weight_scale: f64,
+    pub(super) weight_cap: u32,
+    pub(super) loss_floor: f64,
+    pub(super) rtt_gain: i64,
+    pub(super) deviation_gain: i64,
+    pub(super) loss_gain: i64,
+    pub(super) change_min: i64,
+    pub(super) raise_max: i64,
+    pub(super) raise_interval_min: Duration,
+    pub(super) ramp_start: i64,
+    pub(super) degraded_factor: i64,
+    pub(super) recovery_factor: i64,
+    unhealthy_parts: i64,
+    pub(super) window_picks: u32,
+    pub(super) paths_max: usize,
+}
+
+impl SwrrRules {
+    /// Checks every number of `config`.
+    pub fn new(config: &SwrrConfig) -> Result<Self, SwrrConfigError> {
+        let whole = |field, value: u64, least, most| within(field, value as f64, least, most);
+        whole("weight_cap", config.weight_cap.into(), 1.0, WEIGHT_CAP.into())?;
+        whole("window_picks", config.window_picks.into(), 1.0, u32::MAX.into())?;
+        whole("paths_max", config.paths_max as u64, 1.0, PATHS_MAX as f64)?;
+        // An hour: longer than that, a raise would never come.
+        whole("raise_interval_min", nanos(config.raise_interval_min), 0.0, 3.6e12)?;
+        within("weight_scale", config.weight_scale, 1.0, 1e6)?;
+        within("loss_floor", config.loss_floor, 0.0, 1.0)?;
+        // 0.05 is what lets 128 capped paths fit under one ramping path of weight 1.
+        within("unhealthy_share_max", config.unhealthy_share_max, 0.05, 0.95)?;
+        Ok(Self {
+            weight_scale: config.weight_scale,
+            weight_cap: config.weight_cap,
+            loss_floor: config.loss_floor,
+            rtt_gain: ratio("rtt_alpha", config.rtt_alpha, 0.001, 1.0)?,
+            deviation_gain: ratio("deviation_beta", config.deviation_beta, 0.001, 1.0)?,
+            loss_gain: ratio("loss_alpha", config.loss_alpha, 0.001, 1.0)?,
+            change_min: ratio("change_min", config.change_min, 0.0, 1.0)?,
+            raise_max: ratio("raise_max", config.raise_max, 1.01, 100_000.0)?,
+            raise_interval_min: config.raise_interval_min,
+            ramp_start: ratio("ramp_start", config.ramp_start, 0.05, 1.0)?,
+            degraded_factor: ratio("degraded_factor", config.degraded_factor, 0.01, 1.0)?,
+            recovery_factor: ratio("recovery_factor", config.recovery_factor, 0.01, 1.0)?,
+            unhealthy_parts: libm::round(config.unhealthy_share_max * PARTS as f64) as i64,
+            window_picks: config.window_picks,
+            paths_max: config.paths_max,
+        })
+    }
+
+    /// The largest sum of unhealthy weights that is strictly below its share beside `healthy`.
+    pub(super) fn unhealthy_sum_max(&self, healthy: i64) -> i64 {
+        (healthy * self.unhealthy_parts - 1) / (PARTS - self.unhealthy_parts)
+    }
+}
+
+impl Default for SwrrRules {
+    fn default() -> Self {
+        // The defaults lie in their ranges, which a test holds them to.
+        Self::new(&SwrrConfig::default()).expect("the default configuration is valid")
+    }
+}
+
+/// Multiplies by a ratio in fixed point, to the nearest.
+pub(super) fn scaled(value: i64, ratio: i64) -> i64 {
+    (value * ratio + (1 << (RATIO_BITS - 1))) >> RATIO_BITS
+}
+
+fn ratio(field: &'static str, value: f64, least: f64, most: f64) -> Result<i64, SwrrConfigError> {
+    within(field, value, least, most)?;
+    Ok(libm::round(value * f64::from(1 << RATIO_BITS)) as i64)
+}
+
+fn within(field: &'static str, value: f64, least: f64, most: f64) -> Result<(), SwrrConfigError> {
+    // A NaN is in no range.
+    if (least..=most).contains(&value) { Ok(()) } else { Err(SwrrConfigError { field, value, least, most }) }
+}
+
+/// A number of a [`SwrrConfig`] outside its range.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwrrConfigError {
+    /// Name of the field.
+    pub field: &'static str,
+    /// The number as given; a duration in nanoseconds.
+    pub value: f64,
+    /// Least number that would do.
+    pub least: f64,
+    /// Largest number that would do.
+    pub most: f64,
+}
+
+impl fmt::Display for SwrrConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, value, least, most } = self;
+        write!(f, "{field} {value} is not between {least} and {most}")
+    }
+}
+
+impl core::error::Error for SwrrConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn refused(change: impl Fn(&mut SwrrConfig)) -> &'static str {
+        let mut config = SwrrConfig::default();
+        change(&mut config);
+        SwrrRules::new(&config).unwrap_err().field
+    }
+
+    #[test]
+    fn the_default_numbers_are_valid() {
+        assert_eq!(SwrrRules::new(&SwrrConfig::default()), Ok(SwrrRules::default()));
+    }
+
+    #[test]
+    fn a_number_outside_its_range_is_refused_by_name() {
+        assert_eq!(refused(|config| config.weight_scale = f64::NAN), "weight_scale");
+        assert_eq!(refused(|config| config.weight_cap = WEIGHT_CAP + 1), "weight_cap");
+        assert_eq!(refused(|config| config.weight_cap = 0), "weight_cap");
+        assert_eq!(refused(|config| config.loss_floor = -0.1), "loss_floor");
+        assert_eq!(refused(|config| config.rtt_alpha = 0.0), "rtt_alpha");
+        assert_eq!(refused(|config| config.deviation_beta = 1.1), "deviation_beta");
+        assert_eq!(refused(|config| config.loss_alpha = f64::INFINITY), "loss_alpha");
+        assert_eq!(refused(|config| config.change_min = -0.01), "change_min");
+        assert_eq!(refused(|config| config.raise_max = 1.0), "raise_max");
+        assert_eq!(refused(|config| config.raise_interval_min = Duration::MAX), "raise_interval_min");
+        assert_eq!(refused(|config| config.ramp_start = 0.0), "ramp_start");
+        assert_eq!(refused(|config| config.degraded_factor = 0.0), "degraded_factor");
+        assert_eq!(refused(|config| config.recovery_factor = 2.0), "recovery_factor");
+        assert_eq!(refused(|config| config.unhealthy_share_max = 1.0), "unhealthy_share_max");
+        assert_eq!(refused(|config| config.window_picks = 0), "window_picks");
+        assert_eq!(refused(|config| config.paths_max = PATHS_MAX + 1), "paths_max");
+    }
+
+    #[test]
+    fn a_refusal_names_the_range() {
+        let config = SwrrConfig { ramp_start: 0.01, ..SwrrConfig::default() };
+        let refusal = SwrrRules::new(&config).unwrap_err();
+        assert_eq!(refusal.to_string(), "ramp_start 0.01 is not between 0.05 and 1");
+    }
+
+    #[test]
+    fn every_set_has_room_for_its_unhealthy_paths() {
+        let config = SwrrConfig { ramp_start: 0.05, unhealthy_share_max: 0.05, ..SwrrConfig::default() };
+        let rules = SwrrRules::new(&config).unwrap();
+        let least = scaled(super::super::weight::UNIT, rules.ramp_start);
+        assert!(rules.unhealthy_sum_max(least) >= PATHS_MAX as i64);
+    }
+
+    #[test]
+    fn the_largest_unhealthy_sum_is_strictly_below_its_share() {
+        let rules = SwrrRules::default();
+        for healthy in [1_000, 6_554, 65_536, 1_000_000_007] {
+            let unhealthy = rules.unhealthy_sum_max(healthy);
+            assert!(unhealthy * 10 < unhealthy + healthy, "{unhealthy} beside {healthy}");
+            assert!((unhealthy + 1) * 10 >= unhealthy + 1 + healthy, "{unhealthy} is not the largest");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What the picks amounted to, beside what the weights promised: shares, deviation, entropy.
+//!
+//! Bound: a window's shares and its theory each sum to 1, and a path's theory counts only picks it
+//! was eligible for. A pick among the same paths as the one before costs no arithmetic per path.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::credit::Credits;
+use crate::id::PathId;
+
+/// One path's part of a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathShare {
+    /// The path.
+    pub path: PathId,
+    /// Part of the window's service that went over it.
+    pub observed: f64,
+    /// Part that its weight entitled it to while it was eligible.
+    pub theory: f64,
+}
+
+/// The shares of the last complete window of picks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ShareWindow {
+    shares: Vec<PathShare>,
+}
+
+impl ShareWindow {
+    /// The paths that took part, in the order of their ids.
+    pub fn shares(&self) -> &[PathShare] {
+        &self.shares
+    }
+
+    /// Averages |observed − theory| over the paths.
+    ///
+    /// The figure behind the metric `nyx_wrr_weight_ratio_deviation`.
+    pub fn mean_deviation(&self) -> f64 {
+        let sum: f64 = self.shares.iter().map(|share| (share.observed - share.theory).abs()).sum();
+        sum / self.shares.len().max(1) as f64
+    }
+
+    /// Measures D(observed‖theory) in nats: 0 when they agree, otherwise positive.
+    pub fn relative_entropy(&self) -> f64 {
+        let terms = self.shares.iter().filter(|share| share.observed > 0.0);
+        let sum: f64 = terms.map(|share| share.observed * libm::log(share.observed / share.theory)).sum();
+        sum.max(0.0)
+    }
+}
+
+/// Measures the entropy of the weights against that of equal ones: 1 when all are equal, near 0 when
+/// one path has everything; `None` below two paths.
+pub(super) fn normalised_entropy(credits: &Credits) -> Option<f64> {
+    if credits.weights().len() < 2 {
+        return None;
+    }
+    let shares = credits.weights().iter().map(|&weight| weight as f64 / credits.total() as f64);
+    let entropy: f64 = shares.map(|share| -share * libm::log(share)).sum();
+    Some(entropy / libm::log(credits.weights().len() as f64))
+}
+
+/// Counts the picks of the window under way.
+///
+/// `pending` is the cost of the picks since the set of `eligible` paths last changed; `served` and
+/// `promised` have an entry per active path and run from one change of weights or membership to the
+/// next; `tallies` add those up per path.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    picks_max: u32,
+    picks_left: u32,
+    served: Vec<u64>,
+    promised: Vec<f64>,
+    eligible: u128,
+    pending: u64,
+    tallies: Vec<Tally>,
+    last: ShareWindow,
+    complete: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tally {
+    path: PathId,
+    served: u64,
+    promised: f64,
+}
+
+impl Window {
+    pub(super) fn new(picks_max: u32) -> Self {
+        Self {
+            picks_max,
+            picks_left: picks_max,
+            served: Vec::new(),
+            promised: Vec::new(),
+            eligible: 0,
+            pending: 0,
+            tallies: Vec::new(),
+            last: ShareWindow::default(),
+            complete: false,
+        }
+    }
+
+    pub(super) fn last(&self) -> Option<&ShareWindow> {
+        self.complete.then_some(&self.last)
+    }
+
+    /// Takes memory for `paths` paths, so that no pick has to.
+    pub(super) fn make_room(&mut self, paths: usize) {
+        self.tallies.reserve(paths.saturating_sub(self.tallies.len()));
+        self.last.shares.reserve(paths.saturating_sub(self.last.shares.len()));
+    }
+
+    /// Counts a pick among the `eligible` places, a bit for each.
+    #[inline]
+    pub(super) fn count(&mut self, slot: usize, eligible: u128, cost: u64, credits: &Credits) {
+        if eligible != self.eligible {
+            self.promise(credits);
+            self.eligible = eligible;
+        }
+        self.pending += cost;
+        self.served[slot] += cost;
+        self.picks_left -= 1;
+        if self.picks_left == 0 {
+            self.close(credits);
+        }
+    }
+
+    /// Divides the pending picks among those eligible for them.
+    #[cold]
+    fn promise(&mut self, credits: &Credits) {
+        let eligible = |slot: &usize| self.eligible & (1 << slot) != 0;
+        let slots = (0..credits.weights().len()).filter(eligible);
+        let total: i64 = slots.clone().map(|slot| credits.weights()[slot]).sum();
+        let part = self.pending as f64 / total.max(1) as f64;
+        for slot in slots {
+            self.promised[slot] += credits.weights()[slot] as f64 * part;
+        }
+        self.pending = 0;
+    }
+
+    #[cold]
+    fn close(&mut self, credits: &Credits) {
+        self.fold(credits);
+        self.picks_left = self.picks_max;
+        let served: u64 = self.tallies.iter().map(|tally| tally.served).sum();
+        let promised: f64 = self.tallies.iter().map(|tally| tally.promised).sum();
+        self.last.shares.clear();
+        self.last.shares.extend(self.tallies.drain(..).filter(|tally| tally.promised > 0.0).map(|tally| {
+            PathShare {
+                path: tally.path,
+                observed: tally.served as f64 / served as f64,
+                theory: tally.promised / promised,
+            }
+        }));
+        self.complete = true;
+    }
+
+    /// Ends the segment; due before the weights or the active paths change.
+    pub(super) fn fold(&mut self, credits: &Credits) {
+        self.promise(credits);
+        for ((&path, served), promised) in credits.ids().iter().zip(&mut self.served).zip(&mut self.promised)
+        {
+            let tally = match self.tallies.binary_search_by_key(&path, |tally| tally.path) {
+                Ok(at) => &mut self.tallies[at],
+                Err(at) => {
+                    self.tallies.insert(at, Tally { path, served: 0, promised: 0.0 });
+                    &mut self.tallies[at]
+                }
+            };
+            tally.served += mem::take(served);
+            tally.promised += mem::take(promised);
+        }
+    }
+
+    /// Begins a segment of `active` paths.
+    pub(super) fn resize(&mut self, active: usize) {
+        self.served.resize(active, 0);
+        self.promised.resize(active, 0.0);
+    }
+
+    /// Drops a path that no longer exists from the window under way.
+    pub(super) fn forget(&mut self, path: PathId) {
+        self.tallies.retain(|tally| tally.path != path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::credit::EVERYONE;
+    use super::*;
+
+    const A: PathId = PathId(1);
+    const B: PathId = PathId(2);
+
+    /// Two paths of weights 3 and 1 under a window of `picks_max` picks.
+    fn three_to_one(picks_max: u32) -> (Credits, Window) {
+        let mut credits = Credits::default();
+        credits.join(A);
+        credits.join(B);
+        credits.reweigh([3, 1].into_iter());
+        let mut window = Window::new(picks_max);
+        window.make_room(2);
+        window.resize(2);
+        (credits, window)
+    }
+
+    fn serve(window: &mut Window, credits: &Credits, slots: &[usize]) {
+        for &slot in slots {
+            window.count(slot, EVERYONE, 1, credits);
+        }
+    }
+
+    fn shares(window: &Window) -> Vec<(u32, f64, f64)> {
+        let shares = window.last().unwrap().shares().iter();
+        shares.map(|share| (share.path.0, share.observed, share.theory)).collect()
+    }
+
+    #[test]
+    fn a_window_shows_observed_and_promised_shares() {
+        let (credits, mut window) = three_to_one(4);
+        serve(&mut window, &credits, &[0, 0, 1]);
+        assert_eq!(window.last(), None, "not complete yet");
+        serve(&mut window, &credits, &[1]);
+        assert_eq!(shares(&window), [(1, 0.5, 0.75), (2, 0.5, 0.25)]);
+        assert!((window.last().unwrap().mean_deviation() - 0.25).abs() < 1e-12);
+        // ½ ln(½ ÷ ¾) + ½ ln(½ ÷ ¼)
+        assert!((window.last().unwrap().relative_entropy() - 0.143_841_036).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_window_forgets_the_one_before() {
+        let (credits, mut window) = three_to_one(4);
+        serve(&mut window, &credits, &[1, 1, 1, 1]);
+        serve(&mut window, &credits, &[0, 0, 0, 1]);
+        assert!(window.last().unwrap().mean_deviation() < 1e-12);
+        assert!(window.last().unwrap().relative_entropy() < 1e-12);
+    }
+
+    #[test]
+    fn theory_counts_only_eligible_picks() {
+        let (mut credits, mut window) = three_to_one(4);
+        for _ in 0..2 {
+            let picked = credits.pick_where(1, |id| id == B).unwrap();
+            window.count(picked.slot, picked.eligible, 1, &credits);
+        }
+        serve(&mut window, &credits, &[0, 0]);
+        assert_eq!(shares(&window), [(1, 0.5, 0.375), (2, 0.5, 0.625)]);
+    }
+
+    #[test]
+    fn who_was_never_eligible_is_in_no_report() {
+        let (mut credits, mut window) = three_to_one(2);
+        for _ in 0..2 {
+            let picked = credits.pick_where(1, |id| id == B).unwrap();
+            window.count(picked.slot, picked.eligible, 1, &credits);
+        }
+        assert_eq!(shares(&window), [(2, 1.0, 1.0)]);
+    }
+
+    #[test]
+    fn theory_follows_the_weights_through_a_window() {
+        let (mut credits, mut window) = three_to_one(4);
+        serve(&mut window, &credits, &[0, 0]);
+        window.fold(&credits);
+        credits.reweigh([1, 1].into_iter());
+        serve(&mut window, &credits, &[1, 1]);
+        assert_eq!(shares(&window), [(1, 0.5, 0.625), (2, 0.5, 0.375)]);
+    }
+
+    #[test]
+    fn a_forgotten_path_is_in_no_report() {
+        let (mut credits, mut window) = three_to_one(3);
+        serve(&mut window, &credits, &[0, 1]);
+        window.fold(&credits);
+        credits.leave(B);
+        credits.reweigh([3].into_iter());
+        window.resize(1);
+        window.forget(B);
+        serve(&mut window, &credits, &[0]);
+        assert_eq!(shares(&window), [(1, 1.0, 1.0)]);
+    }
+
+    #[test]
+    fn equal_weights_have_entropy_one_and_a_tyrant_hardly_any() {
+        let (mut credits, _) = three_to_one(1);
+        assert!((normalised_entropy(&credits).unwrap() - 0.811_278_124).abs() < 1e-9);
+        credits.reweigh([5, 5].into_iter());
+        assert!((normalised_entropy(&credits).unwrap() - 1.0).abs() < 1e-12);
+        credits.reweigh([100_000, 1].into_iter());
+        assert!(normalised_entropy(&credits).unwrap() < 0.001);
+        credits.leave(B);
+        assert_eq!(normalised_entropy(&credits), None);
+    }
+}

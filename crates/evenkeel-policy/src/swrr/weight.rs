@@ -1,0 +1,372 @@
+//! From measurements to the weight in force: formula, debounce, slew, health.
+//!
+//! Bound: a weight in force never exceeds its target, rises by at most `raise_max` per interval, and
+//! is never 0; the unhealthy paths of a set together stay strictly below their share of it.
+
+use super::SwrrError;
+use super::config::{SwrrRules, scaled};
+use super::measure::Measure;
+use crate::time::{Duration, Instant};
+
+/// Weight 1 in fixed point: whole weights would make 700 ms and 990 ms the same path.
+pub(super) const UNIT: i64 = 1 << 16;
+
+/// Weighs a path by the inverse of its RTT, less what it loses.
+///
+/// A measurement that is NaN, infinite, negative or (loss) above 1 is refused.
+pub fn path_weight(rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> Result<u32, SwrrError> {
+    let weight = exact_weight(checked_rtt(rtt_ms)?, checked_loss(loss_rate)?, rules);
+    // Between 1 and the cap, so the cast is exact.
+    Ok(libm::round(weight) as u32)
+}
+
+/// The formula before it is rounded; both limits are whole, so rounding after clamping is the same.
+fn exact_weight(rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> f64 {
+    let base = rules.weight_scale / rtt_ms.max(1.0);
+    let loss_penalty = (1.0 - loss_rate).clamp(rules.loss_floor, 1.0);
+    (base * loss_penalty).clamp(1.0, f64::from(rules.weight_cap))
+}
+
+pub(super) fn checked_rtt(rtt_ms: f64) -> Result<f64, SwrrError> {
+    if (0.0..=f64::MAX).contains(&rtt_ms) { Ok(rtt_ms) } else { Err(SwrrError::BadRtt { rtt_ms }) }
+}
+
+pub(super) fn checked_loss(loss_rate: f64) -> Result<f64, SwrrError> {
+    if (0.0..=1.0).contains(&loss_rate) { Ok(loss_rate) } else { Err(SwrrError::BadLoss { loss_rate }) }
+}
+
+pub(super) fn whole_weight(weight: i64) -> u32 {
+    // The cap bounds a weight far below `u32::MAX`.
+    ((weight + UNIT / 2) / UNIT).max(1) as u32
+}
+
+/// How well an active path does, as far as its weight is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// It gets the weight its measurements give.
+    #[default]
+    Healthy,
+    /// It gets `degraded_factor` of that, at least 1.
+    Degraded,
+    /// It gets `recovery_factor` of that, at least 1.
+    Recovery,
+}
+
+/// What a measurement, a change of health or the passing of time did to a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reweight {
+    /// The weight in force is what it should be.
+    Settled,
+    /// It differs from what it should be, by too little or too soon after the last change.
+    Suppressed,
+    /// It moved.
+    Applied,
+}
+
+/// Who says what a path should weigh.
+#[derive(Clone, Copy, Debug)]
+enum Goal {
+    Unknown,
+    Measured(i64),
+    Given(i64),
+}
+
+/// One path's way to its weight in force.
+#[derive(Clone, Debug)]
+pub(super) struct PathWeight {
+    goal: Goal,
+    health: Health,
+    in_force: i64,
+    changed_at: Instant,
+}
+
+impl PathWeight {
+    /// The weight of a path nobody has measured yet: the least.
+    pub(super) fn unknown() -> Self {
+        Self { goal: Goal::Unknown, health: Health::Healthy, in_force: UNIT, changed_at: Instant::ORIGIN }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.health
+    }
+
+    pub(super) fn set_health(&mut self, health: Health) {
+        self.health = health;
+    }
+
+    /// Pins the goal: measurements do not move it any more.
+    pub(super) fn give(&mut self, weight: u32, rules: &SwrrRules) {
+        let first = matches!(self.goal, Goal::Unknown);
+        self.goal = Goal::Given(i64::from(weight) * UNIT);
+        if first {
+            self.skip_to_ramp(rules);
+        }
+    }
+
+    /// Takes the goal from the measurements, unless it is given or hardly differs.
+    pub(super) fn measure(&mut self, measure: &Measure, rules: &SwrrRules) -> Reweight {
+        let Some(rtt_ms) = measure.rtt_ms() else {
+            return Reweight::Settled;
+        };
+        let weight = libm::round(exact_weight(rtt_ms, measure.loss_rate(), rules) * UNIT as f64) as i64;
+        match self.goal {
+            Goal::Given(_) => return Reweight::Settled,
+            Goal::Measured(goal) if weight == goal => return Reweight::Settled,
+            Goal::Measured(goal) if (weight - goal).abs() < scaled(goal, rules.change_min) => {
+                return Reweight::Suppressed;
+            }
+            Goal::Measured(_) => self.goal = Goal::Measured(weight),
+            Goal::Unknown => {
+                self.goal = Goal::Measured(weight);
+                self.skip_to_ramp(rules);
+            }
+        }
+        Reweight::Settled
+    }
+
+    /// Starts the ramp: a path without traffic so far is not to get its whole share at once.
+    pub(super) fn start(&mut self, now: Instant, rules: &SwrrRules) {
+        self.in_force = 1;
+        self.skip_to_ramp(rules);
+        self.changed_at = now;
+    }
+
+    /// A ramp that began before the goal was known begins where it would have, had it been.
+    fn skip_to_ramp(&mut self, rules: &SwrrRules) {
+        self.in_force = self.in_force.max(scaled(self.target(rules), rules.ramp_start));
+    }
+
+    /// Moves the weight in force towards its target: down at once, up one step per interval.
+    pub(super) fn slew(&mut self, now: Instant, rtt: Option<Duration>, rules: &SwrrRules) -> Reweight {
+        let target = self.target(rules);
+        if target == self.in_force {
+            return Reweight::Settled;
+        }
+        if target > self.in_force {
+            let interval = rtt.unwrap_or_default().max(rules.raise_interval_min);
+            if now.since(self.changed_at) < interval {
+                return Reweight::Suppressed;
+            }
+        }
+        self.in_force = target.min(scaled(self.in_force, rules.raise_max));
+        self.changed_at = now;
+        Reweight::Applied
+    }
+
+    fn target(&self, rules: &SwrrRules) -> i64 {
+        let goal = match self.goal {
+            Goal::Unknown => UNIT,
+            Goal::Measured(goal) | Goal::Given(goal) => goal,
+        };
+        match self.health {
+            Health::Healthy => goal,
+            Health::Degraded => scaled(goal, rules.degraded_factor).max(UNIT),
+            Health::Recovery => scaled(goal, rules.recovery_factor).max(UNIT),
+        }
+    }
+}
+
+/// Holds the unhealthy paths of one set below their share of its sum.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnhealthyCap {
+    sum: i64,
+    sum_max: i64,
+    count: i64,
+}
+
+impl UnhealthyCap {
+    /// Measures the set; a set without a healthy path is not capped.
+    pub(super) fn over<'a>(active: impl Iterator<Item = &'a PathWeight>, rules: &SwrrRules) -> Self {
+        let (mut healthy, mut sum, mut count) = (0, 0, 0);
+        for weight in active {
+            match weight.health {
+                Health::Healthy => healthy += weight.in_force,
+                Health::Degraded | Health::Recovery => {
+                    sum += weight.in_force;
+                    count += 1;
+                }
+            }
+        }
+        let sum_max = if healthy == 0 { i64::MAX } else { rules.unhealthy_sum_max(healthy) };
+        Self { sum, sum_max, count }
+    }
+
+    /// What `weight` counts for in this set.
+    pub(super) fn apply(self, weight: &PathWeight) -> i64 {
+        if weight.health == Health::Healthy || self.sum <= self.sum_max {
+            return weight.in_force;
+        }
+        // One for each, the rest in proportion: nobody gets 0 and the sum stays at most `sum_max`.
+        let rest = i128::from(self.sum_max - self.count);
+        1 + (i128::from(weight.in_force) * rest / i128::from(self.sum)) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn measured(rtts_ms: &[f64]) -> (PathWeight, Measure) {
+        let rules = SwrrRules::default();
+        let (mut weight, mut measure) = (PathWeight::unknown(), Measure::default());
+        for &rtt_ms in rtts_ms {
+            measure.rtt_sample(rtt_ms, &rules);
+            weight.measure(&measure, &rules);
+        }
+        (weight, measure)
+    }
+
+    /// The weight in force after a chance to move, in hundredths.
+    fn slewed(weight: &mut PathWeight, at: Duration) -> i64 {
+        weight.slew(Instant::ORIGIN + at, None, &SwrrRules::default());
+        (weight.in_force * 100 + UNIT / 2) / UNIT
+    }
+
+    fn ramping(weight: u32) -> PathWeight {
+        let mut path = PathWeight::unknown();
+        path.give(weight, &SwrrRules::default());
+        path.start(Instant::ORIGIN, &SwrrRules::default());
+        path
+    }
+
+    #[test]
+    fn the_formula_gives_the_specified_weights() {
+        let weigh = |rtt_ms, loss| path_weight(rtt_ms, loss, &SwrrRules::default());
+        assert_eq!(weigh(10.0, 0.0), Ok(100));
+        assert_eq!(weigh(20.0, 0.0), Ok(50));
+        assert_eq!(weigh(100.0, 0.0), Ok(10));
+        assert_eq!(weigh(0.0, 0.0), Ok(1_000), "below 1 ms counts as 1 ms");
+        assert_eq!(weigh(7.3, 0.0), Ok(137), "fractions of a millisecond count");
+        assert_eq!(weigh(10.0, 0.5), Ok(50));
+        assert_eq!(weigh(10.0, 1.0), Ok(5), "the floor is a twentieth");
+        assert_eq!(weigh(5_000.0, 1.0), Ok(1), "never 0");
+        assert_eq!(weigh(f64::MAX, 0.0), Ok(1));
+    }
+
+    #[test]
+    fn no_weight_exceeds_the_cap() {
+        let config = super::super::SwrrConfig { weight_scale: 1e6, weight_cap: 2_000, ..Default::default() };
+        let rules = SwrrRules::new(&config).unwrap();
+        assert_eq!(path_weight(1.0, 0.0, &rules), Ok(2_000));
+    }
+
+    #[test]
+    fn a_measurement_that_is_none_is_refused() {
+        let rules = SwrrRules::default();
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.001] {
+            assert!(path_weight(bad, 0.0, &rules).is_err(), "rtt {bad}");
+            assert!(path_weight(1.0, bad, &rules).is_err(), "loss {bad}");
+        }
+        assert_eq!(path_weight(1.0, 1.001, &rules), Err(SwrrError::BadLoss { loss_rate: 1.001 }));
+    }
+
+    #[test]
+    fn seven_hundred_and_nine_hundred_ninety_ms_differ() {
+        let (fast, _) = measured(&[700.0]);
+        let (slow, _) = measured(&[990.0]);
+        assert!(fast.target(&SwrrRules::default()) > slow.target(&SwrrRules::default()));
+    }
+
+    #[test]
+    fn a_change_below_five_percent_is_none() {
+        let rules = SwrrRules::default();
+        // The eighth of +20 % that reaches the mean is a change of 2.4 % in weight.
+        let (mut weight, mut measure) = measured(&[10.0]);
+        measure.rtt_sample(12.0, &rules);
+        assert_eq!(weight.measure(&measure, &rules), Reweight::Suppressed);
+        assert_eq!(weight.target(&rules), 100 * UNIT);
+        for _ in 0..3 {
+            measure.rtt_sample(12.0, &rules);
+            weight.measure(&measure, &rules);
+        }
+        assert!(weight.target(&rules) < 95 * UNIT);
+    }
+
+    #[test]
+    fn small_changes_add_up_to_one() {
+        let rules = SwrrRules::default();
+        let mut weight = measured(&[100.0]).0;
+        for step in 1..=40 {
+            let mut measure = Measure::default();
+            measure.rtt_sample(100.0 + f64::from(step), &rules);
+            weight.measure(&measure, &rules);
+        }
+        let left = weight.target(&rules) as f64 / UNIT as f64;
+        assert!((left - 1_000.0 / 140.0).abs() < 0.05 * left, "{left} is stuck");
+    }
+
+    #[test]
+    fn a_weight_falls_at_once_and_rises_by_a_quarter_per_interval() {
+        let mut weight = ramping(100);
+        assert_eq!(slewed(&mut weight, 99 * MS), 1_000, "the ramp starts at a tenth");
+        assert_eq!(slewed(&mut weight, 100 * MS), 1_250);
+        assert_eq!(slewed(&mut weight, 199 * MS), 1_250, "too soon");
+        assert_eq!(slewed(&mut weight, 9_000 * MS), 1_563, "one step, however late");
+        weight.give(3, &SwrrRules::default());
+        assert_eq!(slewed(&mut weight, 9_001 * MS), 300, "down needs no patience");
+        weight.give(100, &SwrrRules::default());
+        assert_eq!(slewed(&mut weight, 9_100 * MS), 300, "the drop started a cooldown");
+        assert_eq!(slewed(&mut weight, 9_101 * MS), 375);
+    }
+
+    #[test]
+    fn a_ramp_ends_exactly_at_the_weight() {
+        let mut weight = ramping(100);
+        let steps = (1..100).find(|&step| {
+            slewed(&mut weight, 100 * step * MS);
+            weight.in_force == 100 * UNIT
+        });
+        assert_eq!(steps, Some(11), "0.1 × 1.25^11 > 1 > 0.1 × 1.25^10");
+    }
+
+    #[test]
+    fn the_first_interval_begins_with_the_ramp() {
+        let mut weight = ramping(100);
+        weight.start(Instant::from_secs(1), &SwrrRules::default());
+        assert_eq!(slewed(&mut weight, 1_099 * MS), 1_000);
+        assert_eq!(slewed(&mut weight, 1_100 * MS), 1_250);
+    }
+
+    #[test]
+    fn a_weight_that_comes_after_the_ramp_began_does_not_start_it_from_the_least() {
+        let rules = SwrrRules::default();
+        let (mut given, mut measured) = (PathWeight::unknown(), PathWeight::unknown());
+        given.start(Instant::ORIGIN, &rules);
+        given.give(100, &rules);
+        assert_eq!(slewed(&mut given, MS), 1_000);
+
+        measured.start(Instant::ORIGIN, &rules);
+        let mut measure = Measure::default();
+        measure.rtt_sample(10.0, &rules);
+        measured.measure(&measure, &rules);
+        assert_eq!(slewed(&mut measured, MS), 1_000);
+    }
+
+    #[test]
+    fn a_slow_path_waits_a_round_trip_between_raises() {
+        let rules = SwrrRules::default();
+        let (mut weight, measure) = measured(&[400.0]);
+        weight.start(Instant::ORIGIN, &rules);
+        let at = |ms| Instant::from_millis(ms);
+        assert_eq!(weight.slew(at(399), measure.rtt(), &rules), Reweight::Suppressed);
+        assert_eq!(weight.slew(at(400), measure.rtt(), &rules), Reweight::Applied);
+    }
+
+    #[test]
+    fn an_unhealthy_path_keeps_a_part_of_its_weight_and_at_least_one() {
+        let rules = SwrrRules::default();
+        let target = |weight: u32, health| {
+            let mut path = PathWeight::unknown();
+            path.give(weight, &rules);
+            path.set_health(health);
+            (path.target(&rules) * 10 + UNIT / 2) / UNIT
+        };
+        assert_eq!(target(100, Health::Healthy), 1_000);
+        assert_eq!(target(100, Health::Degraded), 400);
+        assert_eq!(target(100, Health::Recovery), 700);
+        assert_eq!(target(2, Health::Degraded), 10, "1, not 0.8");
+        assert_eq!(target(1, Health::Recovery), 10, "1, not 0.7");
+    }
+}

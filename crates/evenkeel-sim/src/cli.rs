@@ -1,0 +1,220 @@
+//! The command line: what to simulate, and how much to say about it.
+
+use std::process::ExitCode;
+
+use evenkeel_policy::backpressure::BackpressureConfig;
+use evenkeel_policy::time::Duration;
+use evenkeel_sim::{Admit, Order, Run, Scenario, SimError, by_name, demo, names, run};
+
+use crate::report;
+
+const HELP: &str = "\
+evenkeel-sim: Evenkeel's decisions on simulated traffic
+
+Usage: evenkeel-sim <COMMAND> [OPTIONS]
+
+Commands:
+  demo         three tenants of unequal appetite share three nodes, first come first served and by Evenkeel
+  run <NAME>   one scenario by name
+  list         the scenarios there are
+  help         this text
+
+Options:
+  --seconds N  how many simulated seconds [default: 60, at most 3600]
+  --seed N     what the random numbers start from [default: 7]
+  --quiet      one line of result, for scripts
+  --events     every event, one line each
+  -h, --help   this text
+  --version    the version
+
+Examples:
+  evenkeel-sim demo
+  evenkeel-sim demo --seconds 10 --quiet
+  evenkeel-sim run weights --seed 42
+";
+
+/// The most simulated time; beyond it the list of events no longer fits a small machine.
+const SECONDS_MAX: u64 = 3_600;
+
+/// How much is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    Table,
+    OneLine,
+    Events,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Command {
+    Demo,
+    Run(String),
+    List,
+    Help,
+    Version,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Options {
+    command: Command,
+    seconds: Option<u64>,
+    seed: u64,
+    detail: Detail,
+}
+
+/// Does what the arguments say: 0 when it was done, 1 when it was not, 2 when they cannot be understood.
+pub(crate) fn run_with(args: impl Iterator<Item = String>) -> ExitCode {
+    let options = match parse(args) {
+        Ok(options) => options,
+        Err(misuse) => {
+            eprintln!("evenkeel-sim: {misuse}\nTry 'evenkeel-sim help'.");
+            return ExitCode::from(2);
+        }
+    };
+    match execute(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel-sim: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(options: &Options) -> Result<(), SimError> {
+    match &options.command {
+        Command::Help => print!("{HELP}"),
+        Command::Version => println!("evenkeel-sim {}", env!("CARGO_PKG_VERSION")),
+        Command::List => names().for_each(|name| println!("{name}")),
+        Command::Demo => show_demo(options)?,
+        Command::Run(name) => {
+            // The name was checked when the arguments were read.
+            if let Some(scenario) = by_name(name, options.seed) {
+                let scenario = limited(scenario, options);
+                show(&scenario, &run(&scenario)?, options.detail);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn show(scenario: &Scenario, done: &Run, detail: Detail) {
+    match detail {
+        Detail::Table => report::table(scenario, done),
+        Detail::OneLine => report::line(scenario, done),
+        Detail::Events => report::events(done),
+    }
+}
+
+fn show_demo(options: &Options) -> Result<(), SimError> {
+    let fair = limited(demo(options.seed), options);
+    let plain =
+        Scenario { order: Order::Fifo, admit: Admit::ByLoad(BackpressureConfig::default()), ..fair.clone() };
+    if options.detail != Detail::Table {
+        show(&fair, &run(&fair)?, options.detail);
+        return Ok(());
+    }
+    println!(
+        "{} simulated seconds of three tenants on three nodes; 'greedy' alone asks for more than all nodes can do.",
+        fair.duration.as_secs()
+    );
+    println!("The same arrivals (seed {}), twice.\n", fair.seed);
+    println!("First come, first served; whoever arrives at a full queue is turned away:");
+    report::table(&plain, &run(&plain)?);
+    println!("\nEvenkeel; turns by deficit round robin, admission by share:");
+    report::table(&fair, &run(&fair)?);
+    Ok(())
+}
+
+fn limited(scenario: Scenario, options: &Options) -> Scenario {
+    let duration = options.seconds.map_or(scenario.duration, Duration::from_secs);
+    Scenario { duration, ..scenario }
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut command = None;
+    let (mut seconds, mut seed, mut detail) = (None, 7, Detail::Table);
+    while let Some(arg) = args.next() {
+        let named = match arg.as_str() {
+            "-h" | "--help" | "help" => Command::Help,
+            "--version" => Command::Version,
+            "demo" => Command::Demo,
+            "list" => Command::List,
+            "run" => Command::Run(scenario_name(args.next())?),
+            "--seconds" => {
+                seconds = Some(number(&arg, args.next(), 1, SECONDS_MAX)?);
+                continue;
+            }
+            "--seed" => {
+                seed = number(&arg, args.next(), 0, u64::MAX)?;
+                continue;
+            }
+            "--quiet" => {
+                detail = Detail::OneLine;
+                continue;
+            }
+            "--events" => {
+                detail = Detail::Events;
+                continue;
+            }
+            unknown => return Err(format!("unknown argument '{unknown}'")),
+        };
+        if command.replace(named).is_some() {
+            return Err(format!("'{arg}' is a second command"));
+        }
+    }
+    let command = command.ok_or("no command given")?;
+    Ok(Options { command, seconds, seed, detail })
+}
+
+fn scenario_name(name: Option<String>) -> Result<String, String> {
+    let known = || names().collect::<Vec<_>>().join(", ");
+    let name = name.ok_or_else(|| format!("'run' needs a scenario: {}", known()))?;
+    if names().any(|other| other == name) {
+        return Ok(name);
+    }
+    Err(format!("no scenario '{name}'; there are {}", known()))
+}
+
+fn number(option: &str, value: Option<String>, least: u64, most: u64) -> Result<u64, String> {
+    let value = value.ok_or_else(|| format!("'{option}' needs a number"))?;
+    match value.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("'{option}' takes a number from {least} to {most}, not '{value}'")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_in_any_order() {
+        let options = read("--seconds 5 demo --quiet --seed 3").unwrap();
+        assert_eq!(
+            options,
+            Options { command: Command::Demo, seconds: Some(5), seed: 3, detail: Detail::OneLine }
+        );
+        assert_eq!(read("run weights --events").unwrap().command, Command::Run("weights".into()));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_named() {
+        for (line, part) in [
+            ("", "no command"),
+            ("dmeo", "'dmeo'"),
+            ("demo list", "second command"),
+            ("run", "flood, weights"),
+            ("run waits", "'waits'"),
+            ("demo --seconds", "needs a number"),
+            ("demo --seconds 0", "from 1 to 3600"),
+            ("demo --seconds 3601", "3601"),
+            ("demo --seed minus", "'minus'"),
+        ] {
+            let misuse = read(line).unwrap_err();
+            assert!(misuse.contains(part), "{line:?} says {misuse:?}");
+        }
+    }
+
+    fn read(line: &str) -> Result<Options, String> {
+        parse(line.split_whitespace().map(String::from))
+    }
+}

@@ -1,0 +1,123 @@
+//! The situations Evenkeel is made for.
+
+use evenkeel_policy::backpressure::BackpressureConfig;
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::id::TenantId;
+use evenkeel_policy::time::Duration;
+use evenkeel_policy::weight::Weight;
+
+use crate::scenario::{Admit, Change, Demand, NodePlan, Order, PathPlan, Scenario, TenantPlan};
+
+/// Sets up one of the situations from a seed.
+type Make = fn(u64) -> Scenario;
+
+const ALL: [(&str, Make); 6] = [
+    ("flood", flood_and_trickle),
+    ("weights", weights),
+    ("weight-change", weight_change),
+    ("sybil", sybil),
+    ("park-wake", park_wake_storm),
+    ("demo", demo),
+];
+
+/// What the command line calls each situation.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|(name, _)| *name)
+}
+
+/// Finds a situation by its name.
+pub fn by_name(name: &str, seed: u64) -> Option<Scenario> {
+    ALL.iter().find(|(other, _)| *other == name).map(|(_, make)| make(seed))
+}
+
+/// A flood of 1000 requests for each of a quiet tenant's, on four slots that take 10 ms a message.
+pub fn flood_and_trickle(seed: u64) -> Scenario {
+    let tenants = vec![
+        TenantPlan::new("flood", Demand::Every(Duration::from_micros(500))),
+        TenantPlan::new("quiet", Demand::Every(Duration::from_millis(500))),
+    ];
+    Scenario { admit: Admit::ByShare(BackpressureConfig::default()), ..one_node(seed, tenants, 4) }
+}
+
+/// Five tenants with weights 1 to 5 that all want everything.
+pub fn weights(seed: u64) -> Scenario {
+    let names = ["one", "two", "three", "four", "five"];
+    let tenants = (1..).zip(names).map(|(weight, name)| weighted(name, weight)).collect();
+    one_node(seed, tenants, 1)
+}
+
+/// Two tenants that want everything; halfway the second's weight goes from 1 to 4.
+pub fn weight_change(seed: u64) -> Scenario {
+    let tenants = vec![weighted("steady", 1), weighted("promoted", 1)];
+    let four = Weight::whole(4).unwrap_or(Weight::MAX);
+    let changes = vec![(Duration::from_secs(30), Change::Weight(TenantId(1), four))];
+    Scenario { changes, ..one_node(seed, tenants, 1) }
+}
+
+/// One tenant with ten keys beside two with one.
+pub fn sybil(seed: u64) -> Scenario {
+    let many = TenantPlan { keys: 10, ..weighted("sybil", 1) };
+    one_node(seed, vec![many, weighted("plain", 1), weighted("simple", 1)], 1)
+}
+
+/// Three tenants of ten keys each, one of which is parked or woken every 100 µs.
+pub fn park_wake_storm(seed: u64) -> Scenario {
+    let tenants: Vec<_> = ["ant", "bee", "cat"]
+        .map(|name| TenantPlan {
+            keys: 10,
+            ..TenantPlan::new(name, Demand::Every(Duration::from_millis(10)))
+        })
+        .into();
+    let mut changes = vec![];
+    for step in 0..500_000_u32 {
+        let tenant = TenantId(step % 3);
+        let change = if step / 3 % 2 == 0 { Change::ParkSome(tenant) } else { Change::WakeSome(tenant) };
+        changes.push((Duration::from_micros(100) * step, change));
+    }
+    for tenant in 0..3 {
+        changes.push((Duration::from_secs(50), Change::WakeAll(TenantId(tenant))));
+    }
+    Scenario { changes, ..one_node(seed, tenants, 4) }
+}
+
+/// A minute of three tenants of unequal appetite on three nodes with two paths each.
+pub fn demo(seed: u64) -> Scenario {
+    let node = |message_millis| NodePlan {
+        slots: 4,
+        message_time: Duration::from_millis(message_millis),
+        paths: [2, 8].map(|rtt| PathPlan { rtt: Duration::from_millis(rtt) }).into(),
+    };
+    let tenant = |name, weight, millis| TenantPlan {
+        weight: Weight::whole(weight).unwrap_or(Weight::ONE),
+        actual: (Cost(200), Cost(3_000)),
+        estimate: Cost(1_600),
+        ..TenantPlan::new(name, Demand::Every(Duration::from_millis(millis)))
+    };
+    Scenario {
+        tenants: vec![tenant("greedy", 1, 4), tenant("steady", 2, 35), tenant("quiet", 1, 700)],
+        nodes: vec![node(100), node(120), node(160)],
+        admit: Admit::ByShare(BackpressureConfig::default()),
+        ..one_node(seed, vec![], 0)
+    }
+}
+
+/// A minute of these tenants on one node whose slots take 10 ms a message; nobody is turned away.
+fn one_node(seed: u64, tenants: Vec<TenantPlan>, slots: u32) -> Scenario {
+    Scenario {
+        seed,
+        duration: Duration::from_secs(60),
+        tenants,
+        nodes: vec![NodePlan { slots, message_time: Duration::from_millis(10), paths: vec![] }],
+        admit: Admit::Everybody,
+        order: Order::Drr,
+        quantum: Cost::MESSAGE,
+        changes: vec![],
+    }
+}
+
+fn weighted(name: &'static str, weight: u32) -> TenantPlan {
+    TenantPlan {
+        weight: Weight::whole(weight).unwrap_or(Weight::ONE),
+        ..TenantPlan::new(name, Demand::Backlog(20))
+    }
+}

@@ -1,0 +1,103 @@
+//! The requests that wait, and whose turn it is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::{DrrConfig, Settlement, TenantDrr};
+use evenkeel_policy::id::{Key, TenantId};
+use evenkeel_policy::weight::Weight;
+
+use crate::scenario::Order;
+use crate::world::SimError;
+
+/// A request on its way through the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Waiting {
+    pub(crate) ticket: u32,
+    pub(crate) tenant: TenantId,
+    pub(crate) key: Key,
+}
+
+/// One lane per key, and the scheduler that chooses among them.
+pub(crate) struct Lanes {
+    order: Order,
+    drr: TenantDrr,
+    lanes: BTreeMap<Key, VecDeque<Waiting>>,
+    /// Every waiting request, oldest first.
+    all: BTreeSet<Waiting>,
+    parked: BTreeSet<Key>,
+}
+
+impl Lanes {
+    pub(crate) fn new(order: Order, quantum: Cost) -> Result<Self, SimError> {
+        let drr = TenantDrr::new(DrrConfig { quantum, ..DrrConfig::default() })?;
+        Ok(Self { order, drr, lanes: BTreeMap::new(), all: BTreeSet::new(), parked: BTreeSet::new() })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn push(&mut self, request: Waiting, tenant_weight: Weight) -> Result<(), SimError> {
+        self.lanes.entry(request.key).or_default().push_back(request);
+        self.all.insert(request);
+        self.drr.add_key(request.tenant, tenant_weight, request.key, Weight::ONE)?;
+        if self.parked.contains(&request.key) {
+            self.drr.park(request.key);
+        }
+        Ok(())
+    }
+
+    /// Takes the request whose turn it is and charges its key.
+    pub(crate) fn pop(&mut self, estimate: impl Fn(TenantId) -> Cost) -> Option<Waiting> {
+        let key = match self.order {
+            Order::Drr => self.drr.next_key()?.key,
+            Order::Fifo => self.all.iter().find(|request| !self.parked.contains(&request.key))?.key,
+        };
+        let request = *self.lanes.get(&key)?.front()?;
+        self.drr.consume_deficit(key, estimate(request.tenant));
+        self.remove(request);
+        Some(request)
+    }
+
+    /// Takes out the newest request of a tenant.
+    pub(crate) fn pop_newest(&mut self, tenant: TenantId) -> Option<Waiting> {
+        let newest = *self.all.iter().rev().find(|request| request.tenant == tenant)?;
+        self.remove(newest);
+        Some(newest)
+    }
+
+    pub(crate) fn settle(&mut self, key: Key, estimate: Cost, actual: Cost) {
+        self.drr.settle(key, estimate, actual, Settlement::Final);
+    }
+
+    pub(crate) fn update_weight(&mut self, tenant: TenantId, weight: Weight) {
+        self.drr.update_tenant_weight(tenant, weight);
+    }
+
+    pub(crate) fn park(&mut self, key: Key) {
+        self.parked.insert(key);
+        self.drr.park(key);
+    }
+
+    /// Wakes a key; `false` when it was not parked.
+    pub(crate) fn wake(&mut self, key: Key) -> bool {
+        self.drr.wake(key);
+        self.parked.remove(&key)
+    }
+
+    /// Tells whether anybody waits who may be served, by counting rather than by asking the scheduler.
+    pub(crate) fn somebody_could_be_served(&self) -> bool {
+        self.all.iter().any(|request| !self.parked.contains(&request.key))
+    }
+
+    fn remove(&mut self, request: Waiting) {
+        self.all.remove(&request);
+        if let Some(lane) = self.lanes.get_mut(&request.key) {
+            lane.retain(|other| other != &request);
+            if lane.is_empty() {
+                self.drr.remove_key(request.key);
+            }
+        }
+    }
+}
