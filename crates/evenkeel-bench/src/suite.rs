@@ -5,6 +5,7 @@ mod delivery;
 mod order;
 mod pick;
 mod score;
+mod swrr;
 
 use crate::measure::Contender;
 
@@ -34,6 +35,7 @@ pub fn groups() -> Vec<Group> {
     groups.extend(pick::groups());
     groups.extend(delivery::groups());
     groups.extend(score::groups());
+    groups.extend(swrr::groups());
     groups
 }
 

@@ -53,9 +53,10 @@ fn contenders(keys: u32, store: Store) -> Vec<Contender> {
     let bodies: Rc<[u8]> = (0..store.bodies * BODY).map(|at| at as u8).collect();
     let in_order = Order::Sequential.indices(keys);
     let shuffled = Order::Shuffled.indices(keys);
-    let fifo = || Queue::new(Fifo::EMPTY, &in_order, bodies.clone());
-    let lanes = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, bodies.clone());
-    let drr = |ring| Queue::new(Keyed::new(scheduler(ring), keys), ring, bodies.clone());
+    let backlog = backlog(keys, BACKLOG_MIN);
+    let fifo = || Queue::new(Fifo::EMPTY, &in_order, &backlog, &bodies);
+    let lanes = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, &backlog, &bodies);
+    let drr = |ring| Queue::new(Keyed::new(scheduler(ring), keys), ring, &backlog, &bodies);
     let goal = Some(Goal::RatioBelow(1.05));
     vec![
         Contender::new("fifo", fifo()),
@@ -68,8 +69,8 @@ fn contenders(keys: u32, store: Store) -> Vec<Contender> {
 }
 
 /// Lists the handles of the waiting messages: as many for each key, at least two.
-fn backlog(keys: u32) -> Vec<u32> {
-    Order::Shuffled.indices(keys * BACKLOG_MIN.div_ceil(keys).max(2))
+fn backlog(keys: u32, len_min: u32) -> Vec<u32> {
+    Order::Shuffled.indices(keys * len_min.div_ceil(keys).max(2))
 }
 
 /// What the queue knows of a message besides its body.
@@ -252,18 +253,17 @@ struct Lease {
 }
 
 impl<L: Lanes> Queue<L> {
-    /// Makes a queue in full swing: nobody is new, consumers hold as many messages as they always do.
+    /// Makes a queue in full swing: consumers hold as many messages as they always do.
     ///
     /// Messages are dealt to the keys in the order of their turns, so that they are handed out as they lie.
-    fn new(lanes: L, ring: &[u32], bodies: Rc<[u8]>) -> Self {
+    fn new(lanes: L, ring: &[u32], backlog: &[u32], bodies: &Rc<[u8]>) -> Self {
         let keys = ring.len() as u64;
-        let backlog = backlog(ring.len() as u32);
         let body_of = |handle: u32| handle % (bodies.len() / BODY) as u32;
         let record = |handle| Record { key: Key(0), attempts: 0, next: NONE, body: body_of(handle) };
         let mut queue = Self {
             lanes,
             index: (0..backlog.len() as u32).map(record).collect(),
-            bodies,
+            bodies: bodies.clone(),
             outgoing: Vec::with_capacity(OUTGOING_MAX),
             now: Instant::default(),
             sequence: 0,
@@ -277,10 +277,7 @@ impl<L: Lanes> Queue<L> {
             queue.index[handle as usize].key = Key(key);
             queue.lanes.put(&mut queue.index, handle);
         }
-        while queue.sequence < keys.max(IN_FLIGHT) {
-            queue.deliver();
-            queue.restore();
-        }
+        queue.run(IN_FLIGHT);
         queue
     }
 
@@ -360,7 +357,8 @@ mod tests {
     }
 
     fn acknowledged(lanes: impl Lanes, ring: &[u32]) -> Vec<u32> {
-        let mut queue = Queue::new(lanes, ring, vec![0; 4 * BODY].into());
+        let backlog = backlog(ring.len() as u32, 4_096);
+        let mut queue = Queue::new(lanes, ring, &backlog, &vec![0; 4 * BODY].into());
         let mut handles = Vec::new();
         for _ in 0..3 {
             queue.run(queue.ops_max());

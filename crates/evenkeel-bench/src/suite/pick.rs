@@ -59,12 +59,7 @@ struct Drr {
 
 impl Drr {
     fn new(keys: u32, order: Order) -> Self {
-        let mut drr = scheduler(&order.indices(keys));
-        // Everybody's first turn is that of a new key.
-        for _ in 0..keys {
-            pick(&mut drr);
-        }
-        Self { drr }
+        Self { drr: scheduler(&order.indices(keys)) }
     }
 }
 
@@ -82,11 +77,14 @@ fn pick(drr: &mut DrrScheduler) {
     }
 }
 
-/// Makes a scheduler whose ring visits the keys as listed.
+/// Makes a scheduler whose ring visits the keys as listed, all with work and none of them new.
 pub(super) fn scheduler(ring: &[u32]) -> DrrScheduler {
     let mut drr = DrrScheduler::new(DrrConfig::default()).expect("the default quantum is in range");
     for &key in ring {
         drr.add_key(Key(key), Weight::ONE).expect("there are fewer keys than the default limit");
+    }
+    for _ in ring {
+        pick(&mut drr);
     }
     drr
 }
