@@ -1,0 +1,47 @@
+//! The program as it is called.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+#[test]
+fn a_run_shows_a_table_and_writes_the_figures() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("micro.json");
+    let output = micro(&["swrr/8", "--quick", "--json", &file.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(0));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.starts_with("| group "), "{table}");
+    assert_eq!(table.lines().filter(|line| line.contains("swrr/8-paths")).count(), 1);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "[1/1] swrr/8-paths\n");
+    let figures = std::fs::read_to_string(file).unwrap();
+    assert!(figures.contains("\"name\": \"swrr/8-paths/swrr\", \"ns_per_op\": "), "{figures}");
+}
+
+#[test]
+fn a_misuse_ends_with_2_and_a_failure_with_1() {
+    for (args, code, said) in [
+        (&["--fast"][..], 2, "micro: no flag is called `--fast`; see --help\n"),
+        (&["teleport"], 2, "micro: no group's name contains `teleport`; --list shows them\n"),
+    ] {
+        let output = micro(args);
+        assert_eq!(output.status.code(), Some(code));
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), said);
+        assert!(output.stdout.is_empty());
+    }
+    let nowhere = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no/such/folder.json");
+    let output = micro(&["swrr", "--json", &nowhere.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("micro: "), "said before the first round");
+}
+
+#[test]
+fn help_and_list_measure_nothing() {
+    let help = micro(&["--help"]);
+    assert!(String::from_utf8(help.stdout).unwrap().contains("usage: cargo xtask bench micro"));
+    let list = micro(&["--list"]);
+    assert!(String::from_utf8(list.stdout).unwrap().contains("\ndrr-pick/1000000-keys\n"));
+    assert!(help.stderr.is_empty() && list.stderr.is_empty());
+}
+
+fn micro(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_micro")).args(args).output().unwrap()
+}
