@@ -43,5 +43,5 @@ fn help_and_list_measure_nothing() {
 }
 
 fn micro(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_micro")).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_micro")).args(args).output().expect("micro was built with this test")
 }
