@@ -60,12 +60,17 @@ impl Lanes {
         Some(request)
     }
 
-    /// Takes out the newest request of a tenant.
-    pub(crate) fn pop_newest(&mut self, tenant: TenantId) -> Option<Waiting> {
-        let newest = *self.all.iter().rev().find(|request| request.tenant == tenant)?;
-        self.lanes.get_mut(&newest.key)?.pop_back();
-        self.forget(newest);
-        Some(newest)
+    /// Names the newest request of a tenant.
+    pub(crate) fn newest(&self, tenant: TenantId) -> Option<Waiting> {
+        self.all.iter().rev().find(|request| request.tenant == tenant).copied()
+    }
+
+    /// Takes out a tenant's newest request, which is the last of its lane.
+    pub(crate) fn remove_newest(&mut self, request: Waiting) {
+        if let Some(lane) = self.lanes.get_mut(&request.key) {
+            lane.pop_back();
+        }
+        self.forget(request);
     }
 
     pub(crate) fn settle(&mut self, key: Key, estimate: Cost, actual: Cost) {

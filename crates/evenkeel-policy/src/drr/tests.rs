@@ -437,7 +437,9 @@ fn limits_are_refused_by_name() {
         assert_eq!(refused.to_string(), alloc::format!("quantum {quantum} is not between 1 and 1000000000"));
         assert_eq!(TenantDrr::new(DrrConfig { quantum, ..config }).unwrap_err(), refused);
     }
-    assert!(DrrScheduler::new(DrrConfig { quantum: DrrConfig::QUANTUM_MAX, ..config }).is_ok());
+    for quantum in [Cost(1), DrrConfig::QUANTUM_MAX] {
+        assert!(DrrScheduler::new(DrrConfig { quantum, ..config }).is_ok());
+    }
 }
 
 #[test]

@@ -52,6 +52,24 @@ fn beside_a_flood_a_quiet_tenant_is_never_refused_and_waits_at_most_two_service_
     }
 }
 
+/// Counted from the events alone: whoever came and was neither refused, pushed out nor sent.
+#[test]
+fn no_more_wait_than_there_are_places() {
+    for seed in SEEDS {
+        let (mut waiting, mut most) = (0_i64, 0);
+        for stamped in simulate(&flood_and_trickle(seed)).events {
+            waiting += match stamped.event {
+                Event::Arrived { .. } => 1,
+                Event::Rejected { .. } | Event::PushedOut { .. } | Event::Dispatched { .. } => -1,
+                _ => 0,
+            };
+            most = most.max(waiting);
+        }
+        // An arrival is told of before it is decided on.
+        assert!((80..=101).contains(&most), "seed {seed}: {most} waited");
+    }
+}
+
 /// The same arrivals without fair admission, and without turns: what the quiet tenant is spared.
 #[test]
 fn by_load_and_first_come_first_served_the_quiet_tenant_is_refused_and_waits() {
