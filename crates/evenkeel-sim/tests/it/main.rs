@@ -1,6 +1,8 @@
 //! What the simulator shows of Evenkeel's promises; each test prints the seed it ran with when it fails.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
+mod cli;
+
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
