@@ -1,6 +1,7 @@
 //! The binary, as a user runs it.
 
-use std::process::{Command, Output};
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
 
 #[test]
 fn the_demo_shows_both_ways_and_the_quiet_tenant_refused_only_in_one() {
@@ -29,6 +30,20 @@ fn every_event_is_one_line() {
     let output = evenkeel_sim(&["run", "weights", "--seconds", "1", "--events"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.lines().count() > 100 && said.lines().all(|line| line.contains("ticket:")), "{said}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel-sim"))
+        .args(["run", "weights", "--events"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{:?}", output);
 }
 
 #[test]
