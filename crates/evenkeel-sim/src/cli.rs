@@ -1,10 +1,12 @@
 //! The command line: what to simulate, and how much to say about it.
 
+use std::fmt;
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::time::Duration;
-use evenkeel_sim::{Admit, Order, Run, Scenario, SimError, by_name, demo, names, run};
+use evenkeel_sim::{Admit, Order, Scenario, SimError, by_name, demo, names, run};
 
 use crate::report;
 
@@ -70,58 +72,90 @@ pub(crate) fn run_with(args: impl Iterator<Item = String>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match execute(&options) {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match execute(&mut out, &options).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("evenkeel-sim: {error}");
+        // Whoever reads has seen enough, as `head` does.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("evenkeel-sim: {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn execute(options: &Options) -> Result<(), SimError> {
+/// Why nothing, or not everything, was shown.
+enum Failure {
+    Simulation(SimError),
+    Output(io::Error),
+}
+
+impl From<SimError> for Failure {
+    fn from(error: SimError) -> Self {
+        Self::Simulation(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Simulation(error) => error.fmt(f),
+            Self::Output(error) => write!(f, "output: {error}"),
+        }
+    }
+}
+
+fn execute(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
     match &options.command {
-        Command::Help => print!("{HELP}"),
-        Command::Version => println!("evenkeel-sim {}", env!("CARGO_PKG_VERSION")),
-        Command::List => names().for_each(|name| println!("{name}")),
-        Command::Demo => show_demo(options)?,
+        Command::Help => write!(out, "{HELP}")?,
+        Command::Version => writeln!(out, "evenkeel-sim {}", env!("CARGO_PKG_VERSION"))?,
+        Command::List => {
+            for name in names() {
+                writeln!(out, "{name}")?;
+            }
+        }
+        Command::Demo => show_demo(out, options)?,
         Command::Run(name) => {
             // The name was checked when the arguments were read.
             if let Some(scenario) = by_name(name, options.seed) {
-                let scenario = limited(scenario, options);
-                show(&scenario, &run(&scenario)?, options.detail);
+                show(out, &limited(scenario, options), options.detail)?;
             }
         }
     }
     Ok(())
 }
 
-fn show(scenario: &Scenario, done: &Run, detail: Detail) {
+fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(), Failure> {
+    let done = run(scenario)?;
     match detail {
-        Detail::Table => report::table(scenario, done),
-        Detail::OneLine => report::line(scenario, done),
-        Detail::Events => report::events(done),
+        Detail::Table => report::table(out, scenario, &done)?,
+        Detail::OneLine => report::line(out, scenario, &done)?,
+        Detail::Events => report::events(out, &done)?,
     }
+    Ok(())
 }
 
-fn show_demo(options: &Options) -> Result<(), SimError> {
+fn show_demo(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
     let fair = limited(demo(options.seed), options);
+    if options.detail != Detail::Table {
+        return show(out, &fair, options.detail);
+    }
     let plain =
         Scenario { order: Order::Fifo, admit: Admit::ByLoad(BackpressureConfig::default()), ..fair.clone() };
-    if options.detail != Detail::Table {
-        show(&fair, &run(&fair)?, options.detail);
-        return Ok(());
-    }
-    println!(
-        "{} simulated seconds of three tenants on three nodes; 'greedy' alone asks for more than all nodes can do.",
-        fair.duration.as_secs()
-    );
-    println!("The same arrivals (seed {}), twice.\n", fair.seed);
-    println!("First come, first served; whoever arrives at a full queue is turned away:");
-    report::table(&plain, &run(&plain)?);
-    println!("\nEvenkeel; turns by deficit round robin, admission by share:");
-    report::table(&fair, &run(&fair)?);
-    Ok(())
+    let seconds = fair.duration.as_secs();
+    writeln!(out, "{seconds} simulated seconds of three tenants on three nodes.")?;
+    writeln!(out, "'greedy' alone asks for more than all nodes can do.")?;
+    writeln!(out, "The same requests (seed {}), twice.\n", fair.seed)?;
+    writeln!(out, "First come, first served; whoever arrives at a full queue is turned away:")?;
+    show(out, &plain, Detail::Table)?;
+    writeln!(out, "\nEvenkeel; turns by deficit round robin, admission by share:")?;
+    show(out, &fair, Detail::Table)
 }
 
 fn limited(scenario: Scenario, options: &Options) -> Scenario {

@@ -54,17 +54,23 @@ impl Lanes {
             Order::Drr => self.drr.next_key()?.key,
             Order::Fifo => self.all.iter().find(|request| !self.parked.contains(&request.key))?.key,
         };
-        let request = *self.lanes.get(&key)?.front()?;
+        let request = self.lanes.get_mut(&key)?.pop_front()?;
         self.drr.consume_deficit(key, estimate(request.tenant));
-        self.remove(request);
+        self.forget(request);
         Some(request)
     }
 
-    /// Takes out the newest request of a tenant.
-    pub(crate) fn pop_newest(&mut self, tenant: TenantId) -> Option<Waiting> {
-        let newest = *self.all.iter().rev().find(|request| request.tenant == tenant)?;
-        self.remove(newest);
-        Some(newest)
+    /// Names the newest request of a tenant.
+    pub(crate) fn newest(&self, tenant: TenantId) -> Option<Waiting> {
+        self.all.iter().rev().find(|request| request.tenant == tenant).copied()
+    }
+
+    /// Takes out a tenant's newest request, which is the last of its lane.
+    pub(crate) fn remove_newest(&mut self, request: Waiting) {
+        if let Some(lane) = self.lanes.get_mut(&request.key) {
+            lane.pop_back();
+        }
+        self.forget(request);
     }
 
     pub(crate) fn settle(&mut self, key: Key, estimate: Cost, actual: Cost) {
@@ -91,13 +97,11 @@ impl Lanes {
         self.all.iter().any(|request| !self.parked.contains(&request.key))
     }
 
-    fn remove(&mut self, request: Waiting) {
+    /// Notes that a request has left its lane.
+    fn forget(&mut self, request: Waiting) {
         self.all.remove(&request);
-        if let Some(lane) = self.lanes.get_mut(&request.key) {
-            lane.retain(|other| other != &request);
-            if lane.is_empty() {
-                self.drr.remove_key(request.key);
-            }
+        if self.lanes.get(&request.key).is_none_or(VecDeque::is_empty) {
+            self.drr.remove_key(request.key);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One request's walk, again and again, on a virtual clock.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use evenkeel_policy::backpressure::{BackpressureController, FairAdmission, InvalidConfig, Waiter};
@@ -62,6 +63,8 @@ struct World<'a> {
     tickets: Vec<Ticket>,
     admission: Option<FairAdmission>,
     controller: Option<BackpressureController>,
+    /// Requests in their Warning delay.
+    entering: BTreeSet<Waiting>,
     lanes: Lanes,
     nodes: Nodes,
     events: Vec<Stamped>,
@@ -91,6 +94,7 @@ impl<'a> World<'a> {
             tickets: vec![],
             admission: controller.clone().map(FairAdmission::new),
             controller: controller.filter(|_| matches!(scenario.admit, Admit::ByLoad(_))),
+            entering: BTreeSet::new(),
             lanes: Lanes::new(scenario.order, scenario.quantum)?,
             nodes: Nodes::new(&scenario.nodes)?,
             events: vec![],
@@ -127,7 +131,9 @@ impl<'a> World<'a> {
                 }
                 self.accept(tenant)?;
             }
-            Due::Enter(request) => self.enter(request)?,
+            Due::Enter(request) if self.entering.remove(&request) => self.enter(request)?,
+            // Pushed out meanwhile.
+            Due::Enter(_) => {}
             Due::Done { ticket, node } => self.observe(ticket, node)?,
             Due::Change(change) => self.change(change),
         }
@@ -167,20 +173,25 @@ impl<'a> World<'a> {
             self.push_out(victim);
         }
         if decision.delay > Duration::ZERO {
+            self.entering.insert(request);
             self.agenda.note(decision.delay, Due::Enter(request));
             return Ok(());
         }
         self.enter(request)
     }
 
+    /// Turns the victim's newest request away, wherever it waits.
     fn push_out(&mut self, victim: TenantId) {
-        // A victim still in its Warning delay is in no lane yet; an older one goes in its place.
-        if let Some(pushed) = self.lanes.pop_newest(victim) {
-            if let Some(admission) = &mut self.admission {
-                admission.leave(victim, Waiter::Queued);
-            }
-            self.tell(Event::PushedOut { ticket: pushed.ticket, tenant: victim });
+        let entering = self.entering.iter().rev().find(|request| request.tenant == victim).copied();
+        let newest = entering.max(self.lanes.newest(victim));
+        let Some(pushed) = newest else { return };
+        if !self.entering.remove(&pushed) {
+            self.lanes.remove_newest(pushed);
         }
+        if let Some(admission) = &mut self.admission {
+            admission.leave(victim, Waiter::Queued);
+        }
+        self.tell(Event::PushedOut { ticket: pushed.ticket, tenant: victim });
     }
 
     /// Queue: wait for a turn.

@@ -314,14 +314,14 @@ impl Level {
             Place::Fast => self.round,
             Place::Ring | Place::Due if self.positive_from(slot) <= self.round => self.round,
             Place::Ring | Place::Due => self.round + 1,
-            // Stands by its due round, so any change moves it.
+            // Nobody stands by these: a debtor is moved by any change, the others are nowhere.
             Place::Idle | Place::Parked | Place::Calendar => 0,
         }
     }
 
     /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest`.
     fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
-        if self.positive_from(&slots[key]) > latest {
+        if slots[key].place == Place::Calendar || self.positive_from(&slots[key]) > latest {
             self.unlink(slots, key);
             self.settle_in(slots, key);
         }

@@ -326,6 +326,15 @@ fn a_refund_brings_a_debtor_back_before_its_round() {
 }
 
 #[test]
+fn a_refund_beyond_the_debt_brings_a_newcomer_back_at_once() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    drr.consume_deficit(ALICE, Cost(5_000));
+    drr.settle(ALICE, Cost(6_000), Cost::ZERO, Settlement::Final);
+    assert_eq!(drr.standing(ALICE), Standing::InRing);
+    assert_eq!(serve(&mut drr, 3), [BOB, ALICE, ALICE]);
+}
+
+#[test]
 fn raising_the_charge_in_turn_ends_the_turn_not_the_round() {
     let mut drr = in_ring(2);
     let round = drr.round();
@@ -428,7 +437,9 @@ fn limits_are_refused_by_name() {
         assert_eq!(refused.to_string(), alloc::format!("quantum {quantum} is not between 1 and 1000000000"));
         assert_eq!(TenantDrr::new(DrrConfig { quantum, ..config }).unwrap_err(), refused);
     }
-    assert!(DrrScheduler::new(DrrConfig { quantum: DrrConfig::QUANTUM_MAX, ..config }).is_ok());
+    for quantum in [Cost(1), DrrConfig::QUANTUM_MAX] {
+        assert!(DrrScheduler::new(DrrConfig { quantum, ..config }).is_ok());
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What the simulator shows of Evenkeel's promises; each test prints the seed it ran with when it fails.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
+mod cli;
+
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
@@ -49,6 +51,24 @@ fn beside_a_flood_a_quiet_tenant_is_never_refused_and_waits_at_most_two_service_
         println!("flood 1000:1, seed {seed}: quiet wait p99 {wait:?}, flood refused {}", flood.rejected);
         assert!(wait <= 2 * MESSAGE_TIME, "seed {seed}: quiet waits {wait:?}");
         assert!(flood.rejected > flood.arrived / 2, "seed {seed}");
+    }
+}
+
+/// Counted from the events alone: whoever came and was neither refused, pushed out nor sent.
+#[test]
+fn no_more_wait_than_there_are_places() {
+    for seed in SEEDS {
+        let (mut waiting, mut most) = (0_i64, 0);
+        for stamped in simulate(&flood_and_trickle(seed)).events {
+            waiting += match stamped.event {
+                Event::Arrived { .. } => 1,
+                Event::Rejected { .. } | Event::PushedOut { .. } | Event::Dispatched { .. } => -1,
+                _ => 0,
+            };
+            most = most.max(waiting);
+        }
+        // An arrival is told of before it is decided on.
+        assert!((80..=101).contains(&most), "seed {seed}: {most} waited");
     }
 }
 
