@@ -63,7 +63,10 @@ pub fn sybil(seed: u64) -> Scenario {
 /// Three tenants of ten keys each, one of which is parked or woken every 100 µs.
 pub fn park_wake_storm(seed: u64) -> Scenario {
     let tenants: Vec<_> = ["ant", "bee", "cat"]
-        .map(|name| TenantPlan { keys: 10, ..TenantPlan::new(name, Demand::Every(Duration::from_millis(10))) })
+        .map(|name| TenantPlan {
+            keys: 10,
+            ..TenantPlan::new(name, Demand::Every(Duration::from_millis(10)))
+        })
         .into();
     let mut changes = vec![];
     for step in 0..500_000_u32 {
