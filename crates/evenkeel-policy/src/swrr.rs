@@ -32,7 +32,7 @@ mod weight;
 
 use alloc::vec::Vec;
 
-pub use config::{PATHS_MAX, SwrrConfig, SwrrConfigError, SwrrRules, WEIGHT_CAP};
+pub use config::{PATHS_MAX, SwrrConfig, SwrrRules, WEIGHT_CAP};
 pub use error::SwrrError;
 pub use share::{PathShare, ShareWindow};
 pub use weight::{Health, Reweight, path_weight};

@@ -3,7 +3,7 @@
 //! Bound: a smoothed value lies between the smallest and the largest sample, and a steady sample is
 //! reproduced to 2⁻¹⁶ µs: nothing is cut to whole milliseconds.
 
-use super::config::{SwrrRules, scaled};
+use super::config::SwrrRules;
 use crate::time::Duration;
 
 const FRACTION_BITS: u32 = 16;
@@ -32,8 +32,8 @@ impl Measure {
         match &mut self.rtt {
             None => self.rtt = Some(Smoothed { mean: sample, deviation: sample / 2 }),
             Some(Smoothed { mean, deviation }) => {
-                *deviation += scaled((sample - *mean).abs() - *deviation, rules.deviation_gain);
-                *mean += scaled(sample - *mean, rules.rtt_gain);
+                *deviation += rules.deviation_gain.of((sample - *mean).abs() - *deviation);
+                *mean += rules.rtt_gain.of(sample - *mean);
             }
         }
     }
@@ -44,7 +44,7 @@ impl Measure {
         let sample = fixed(loss_rate * 1e6);
         self.loss = Some(match self.loss {
             None => sample,
-            Some(loss) => loss + scaled(sample - loss, rules.loss_gain),
+            Some(loss) => loss + rules.loss_gain.of(sample - loss),
         });
     }
 

@@ -4,7 +4,7 @@
 //! is never 0; the unhealthy paths of a set together stay strictly below their share of it.
 
 use super::SwrrError;
-use super::config::{SwrrRules, scaled};
+use super::config::SwrrRules;
 use super::measure::Measure;
 use crate::time::{Duration, Instant};
 
@@ -112,7 +112,7 @@ impl PathWeight {
         match self.goal {
             Goal::Given(_) => return Reweight::Settled,
             Goal::Measured(goal) if weight == goal => return Reweight::Settled,
-            Goal::Measured(goal) if (weight - goal).abs() < scaled(goal, rules.change_min) => {
+            Goal::Measured(goal) if (weight - goal).abs() < rules.change_min.of(goal) => {
                 return Reweight::Suppressed;
             }
             Goal::Measured(_) => self.goal = Goal::Measured(weight),
@@ -133,7 +133,7 @@ impl PathWeight {
 
     /// A ramp that began before the goal was known begins where it would have, had it been.
     fn skip_to_ramp(&mut self, rules: &SwrrRules) {
-        self.in_force = self.in_force.max(scaled(self.target(rules), rules.ramp_start));
+        self.in_force = self.in_force.max(rules.ramp_start.of(self.target(rules)));
     }
 
     /// Moves the weight in force towards its target: down at once, up one step per interval.
@@ -148,7 +148,7 @@ impl PathWeight {
                 return Reweight::Suppressed;
             }
         }
-        self.in_force = target.min(scaled(self.in_force, rules.raise_max));
+        self.in_force = target.min(rules.raise_max.of(self.in_force));
         self.changed_at = now;
         Reweight::Applied
     }
@@ -160,8 +160,8 @@ impl PathWeight {
         };
         match self.health {
             Health::Healthy => goal,
-            Health::Degraded => scaled(goal, rules.degraded_factor).max(UNIT),
-            Health::Recovery => scaled(goal, rules.recovery_factor).max(UNIT),
+            Health::Degraded => rules.degraded_factor.of(goal).max(UNIT),
+            Health::Recovery => rules.recovery_factor.of(goal).max(UNIT),
         }
     }
 }
