@@ -22,7 +22,7 @@ mod transition;
 
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
 pub use prune::{Candidate, PruneConfig, PruneRule, Streak, Swap, Used};
-pub use rule::{BadSetting, PathConfig, PathRule};
+pub use rule::{PathConfig, PathRule};
 pub use stats::{PathStats, Probe, Standing};
 pub use transition::{Because, Transition};
 

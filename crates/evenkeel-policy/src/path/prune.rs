@@ -1,7 +1,8 @@
 //! Which path to give up for a better one that lies idle.
 
-use super::rule::{BadSetting, check, scaled};
+use super::rule::{RUNS, SPANS, scaled};
 use crate::id::PathId;
+use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, Instant};
 
 /// The numbers of the prune rule; [`PruneRule::new`] checks them.
@@ -69,11 +70,11 @@ pub struct PruneRule {
 }
 
 impl PruneRule {
-    /// Checks the numbers, and names the first that cannot stand.
-    pub fn new(config: PruneConfig) -> Result<Self, BadSetting> {
-        check(!config.prune_interval.is_zero(), "prune_interval", "above 0")?;
-        check(config.margin.is_finite() && config.margin >= 0.0, "margin", "a finite number from 0 up")?;
-        check(config.samples >= 1, "samples", "at least 1")?;
+    /// Checks the numbers, and names the first that is out of range.
+    pub fn new(config: PruneConfig) -> Result<Self, SettingOutOfRange> {
+        check("prune_interval", config.prune_interval.as_secs_f64(), SPANS)?;
+        check("margin", config.margin, 0.0..=100.0)?;
+        check("samples", config.samples, RUNS)?;
         Ok(Self { config })
     }
 
