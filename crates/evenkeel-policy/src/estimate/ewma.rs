@@ -81,7 +81,8 @@ impl Ewma {
         });
     }
 
-    fn fold(&mut self, sample: f64) {
+    /// Feeds a sample already known to be finite and not negative.
+    pub(crate) fn fold(&mut self, sample: f64) {
         let Some(average) = &mut self.average else {
             self.average = Some(Average { mean: sample, deviation: sample / 2.0 });
             return;

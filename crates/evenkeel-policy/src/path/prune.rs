@@ -1,9 +1,9 @@
 //! Which path to give up for a better one that lies idle.
 
-use super::rule::{RUNS, SPANS, scaled};
+use super::rule::{RUNS, SPANS};
 use crate::id::PathId;
 use crate::setting::{SettingOutOfRange, check};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, scaled};
 
 /// The numbers of the prune rule; [`PruneRule::new`] checks them.
 #[derive(Clone, Copy, Debug, PartialEq)]

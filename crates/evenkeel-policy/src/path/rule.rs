@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 use super::PathState;
 use crate::estimate::{Gains, RecentLen};
 use crate::setting::{SettingOutOfRange, check};
-use crate::time::Duration;
+use crate::time::{Duration, scaled};
 
 /// How many samples running a rule may ask for.
 pub(super) const RUNS: RangeInclusive<f64> = 1.0..=1_000_000.0;
@@ -136,13 +136,6 @@ impl PathRule {
         let doubled = 1_u32.checked_shl(outages.saturating_sub(1)).unwrap_or(u32::MAX);
         self.config.backoff_min.saturating_mul(doubled).min(self.config.backoff_max)
     }
-}
-
-/// Multiplies a span by a factor from 0 up, to the nearest nanosecond and at most [`Duration::MAX`].
-///
-/// Limits are compared as spans: as floating-point seconds, 90 ms is less than 0.9 × 100 ms.
-pub(super) fn scaled(span: Duration, factor: f64) -> Duration {
-    Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! One path's samples, and the state they put it in.
 
-use super::rule::scaled;
 use super::{Because, Loss, PathRule, PathState, Transition};
 use crate::estimate::{Ewma, Outcome, Quantile, RecentSpans};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, scaled};
 
 /// What became of something sent over a path: a probe of its own, or a request it carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

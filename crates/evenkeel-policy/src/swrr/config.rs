@@ -5,6 +5,7 @@
 
 use core::ops::RangeInclusive;
 
+use crate::estimate::Gains;
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::Duration;
 
@@ -73,15 +74,14 @@ impl Default for SwrrConfig {
     }
 }
 
-/// A checked [`SwrrConfig`], with its ratios in fixed point.
+/// A checked [`SwrrConfig`], with what multiplies a weight in fixed point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwrrRules {
     pub(super) weight_scale: f64,
     pub(super) weight_cap: u32,
     pub(super) loss_floor: f64,
-    pub(super) rtt_gain: Ratio,
-    pub(super) deviation_gain: Ratio,
-    pub(super) loss_gain: Ratio,
+    pub(super) rtt_gains: Gains,
+    pub(super) loss_gains: Gains,
     pub(super) change_min: Ratio,
     pub(super) raise_max: Ratio,
     pub(super) raise_interval_min: Duration,
@@ -105,13 +105,16 @@ impl SwrrRules {
         check("loss_floor", config.loss_floor, 0.0..=1.0)?;
         // 0.05 is what lets 128 capped paths fit under one ramping path of weight 1.
         check("unhealthy_share_max", config.unhealthy_share_max, 0.05..=0.95)?;
+        let rtt_alpha = ("rtt_alpha", config.rtt_alpha);
+        let rtt_gains = Gains::named(rtt_alpha, ("deviation_beta", config.deviation_beta))?;
+        let loss_alpha = ("loss_alpha", config.loss_alpha);
+        let loss_gains = Gains::named(loss_alpha, loss_alpha)?;
         Ok(Self {
             weight_scale: config.weight_scale,
             weight_cap: config.weight_cap,
             loss_floor: config.loss_floor,
-            rtt_gain: Ratio::new("rtt_alpha", config.rtt_alpha, 0.001..=1.0)?,
-            deviation_gain: Ratio::new("deviation_beta", config.deviation_beta, 0.001..=1.0)?,
-            loss_gain: Ratio::new("loss_alpha", config.loss_alpha, 0.001..=1.0)?,
+            rtt_gains,
+            loss_gains,
             change_min: Ratio::new("change_min", config.change_min, 0.0..=1.0)?,
             raise_max: Ratio::new("raise_max", config.raise_max, 1.01..=100_000.0)?,
             raise_interval_min: config.raise_interval_min,
