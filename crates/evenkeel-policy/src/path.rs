@@ -28,6 +28,8 @@ pub use transition::{Because, Transition};
 
 use core::fmt;
 
+use crate::swrr::Health;
+
 /// How well a path is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathState {
@@ -46,9 +48,17 @@ pub enum PathState {
 impl PathState {
     /// Tells whether a path in this state may carry traffic.
     pub const fn is_usable(self) -> bool {
+        self.health().is_some()
+    }
+
+    /// What a [`SwrrScheduler`](crate::swrr::SwrrScheduler) is to make of a path in this state; `None`
+    /// where the path is not to be active in it.
+    pub const fn health(self) -> Option<Health> {
         match self {
-            Self::Inactive | Self::Probing => false,
-            Self::Active | Self::Degraded | Self::Recovery => true,
+            Self::Inactive | Self::Probing => None,
+            Self::Active => Some(Health::Healthy),
+            Self::Degraded => Some(Health::Degraded),
+            Self::Recovery => Some(Health::Recovery),
         }
     }
 }
@@ -126,6 +136,15 @@ mod tests {
         let names = states.map(|state| state.to_string());
         assert_eq!(names, ["INACTIVE", "PROBING", "ACTIVE", "DEGRADED", "RECOVERY"]);
         assert_eq!(states.map(PathState::is_usable), [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn a_usable_path_is_healthy_to_the_scheduler_once_it_is_well() {
+        assert_eq!(PathState::Inactive.health(), None);
+        assert_eq!(PathState::Probing.health(), None);
+        assert_eq!(PathState::Active.health(), Some(Health::Healthy));
+        assert_eq!(PathState::Degraded.health(), Some(Health::Degraded));
+        assert_eq!(PathState::Recovery.health(), Some(Health::Recovery));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use core::ops::RangeInclusive;
 
-use super::PathState;
 use crate::estimate::{Gains, RecentLen};
 use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, scaled};
@@ -15,8 +14,8 @@ pub(super) const SPANS: RangeInclusive<f64> = 0.001..=86_400.0;
 
 /// The numbers of path health; [`PathRule::new`] checks them.
 ///
-/// Runs are 1..=1 000 000 samples, losses 0.001..=1, `recover_slo_part` and factors of a weight 0.01..=1,
-/// `slo_factor` 1..=1000, spans a millisecond to a day.
+/// Runs are 1..=1 000 000 samples, losses 0.001..=1, `recover_slo_part` 0.01..=1, `slo_factor` 1..=1000,
+/// spans a millisecond to a day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathConfig {
     /// Of the last `activate_probes`, this many answered make a probing path active: 3.
@@ -45,10 +44,6 @@ pub struct PathConfig {
     pub backoff_min: Duration,
     /// The longest a path is left alone: 30 s.
     pub backoff_max: Duration,
-    /// What a degraded path's weight is multiplied by: 0.4.
-    pub degraded_factor: f64,
-    /// What a recovering path's weight is multiplied by: 0.7.
-    pub recovery_factor: f64,
     /// How many times the best path's p95 the SLO is: 4.
     pub slo_factor: f64,
     /// The least the SLO is: 50 ms.
@@ -76,8 +71,6 @@ impl Default for PathConfig {
             losses_per_failure: 3,
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
-            degraded_factor: 0.4,
-            recovery_factor: 0.7,
             slo_factor: 4.0,
             slo_min: Duration::from_millis(50),
             rtt_samples: RecentLen::default(),
@@ -107,8 +100,6 @@ impl PathRule {
         check("degrade_loss", c.degrade_loss, 0.001..=1.0)?;
         check("recover_loss", c.recover_loss, 0.001..=c.degrade_loss)?;
         check("recover_slo_part", c.recover_slo_part, 0.01..=1.0)?;
-        check("degraded_factor", c.degraded_factor, 0.01..=1.0)?;
-        check("recovery_factor", c.recovery_factor, 0.01..=1.0)?;
         check("slo_factor", c.slo_factor, 1.0..=1_000.0)?;
         check("slo_min", c.slo_min.as_secs_f64(), SPANS)?;
         check("backoff_max", c.backoff_max.as_secs_f64(), SPANS)?;
@@ -119,16 +110,6 @@ impl PathRule {
     /// The p95 a path may have, given that of the best usable path of its set.
     pub fn slo(&self, best_p95: Duration) -> Duration {
         scaled(best_p95, self.config.slo_factor).max(self.config.slo_min)
-    }
-
-    /// What a path's weight is multiplied by in `state`, `None` where it must not be picked.
-    pub const fn weight_factor(&self, state: PathState) -> Option<f64> {
-        match state {
-            PathState::Inactive | PathState::Probing => None,
-            PathState::Active => Some(1.0),
-            PathState::Degraded => Some(self.config.degraded_factor),
-            PathState::Recovery => Some(self.config.recovery_factor),
-        }
     }
 
     /// How long a path is left alone after its `outages`-th outage since it was last active.
@@ -149,16 +130,6 @@ mod tests {
         assert_eq!(rule.slo(Duration::from_millis(20)), Duration::from_millis(80));
         assert_eq!(rule.slo(Duration::from_millis(5)), Duration::from_millis(50));
         assert_eq!(rule.slo(Duration::MAX), Duration::MAX);
-    }
-
-    #[test]
-    fn an_unwell_path_weighs_less_and_an_unusable_one_nothing() {
-        let rule = PathRule::default();
-        assert_eq!(rule.weight_factor(PathState::Active), Some(1.0));
-        assert_eq!(rule.weight_factor(PathState::Degraded), Some(0.4));
-        assert_eq!(rule.weight_factor(PathState::Recovery), Some(0.7));
-        assert_eq!(rule.weight_factor(PathState::Probing), None);
-        assert_eq!(rule.weight_factor(PathState::Inactive), None);
     }
 
     #[test]
@@ -193,8 +164,6 @@ mod tests {
         refuses("losses_per_failure", |c| c.losses_per_failure = 0);
         refuses("backoff_min", |c| c.backoff_min = zero);
         refuses("backoff_max", |c| c.backoff_max = zero);
-        refuses("degraded_factor", |c| c.degraded_factor = 0.0);
-        refuses("recovery_factor", |c| c.recovery_factor = -0.1);
         refuses("slo_factor", |c| c.slo_factor = 0.9);
         refuses("slo_factor", |c| c.slo_factor = f64::INFINITY);
         refuses("slo_min", |c| c.slo_min = zero);

@@ -216,11 +216,6 @@ impl PathStats {
         (self.state == PathState::Inactive).then_some(self.retry_at)
     }
 
-    /// What the path's weight is multiplied by, `None` when it must not be picked.
-    pub const fn weight_factor(&self) -> Option<f64> {
-        self.rule.weight_factor(self.state)
-    }
-
     /// The average round trip in fractional milliseconds, `None` before the first answer.
     pub fn rtt_ms(&self) -> Option<f64> {
         self.rtt.mean()
@@ -290,7 +285,6 @@ mod tests {
         assert_eq!(states(&mut path, &[SLOW; 4]), []);
         let degraded = feed(&mut path, SLOW).unwrap();
         assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: p95 of 101ms is above 100ms");
-        assert_eq!(path.weight_factor(), Some(0.4));
     }
 
     #[test]
@@ -326,10 +320,8 @@ mod tests {
         assert_eq!(states(&mut path, &[FAST; 18]), [], "p95 is slow until 19 of the last twenty are fast");
         assert_eq!(states(&mut path, &[FAST; 2]), []);
         assert_eq!(states(&mut path, &[FAST]), [PathState::Recovery]);
-        assert_eq!(path.weight_factor(), Some(0.7));
         assert_eq!(states(&mut path, &[FAST]), []);
         assert_eq!(states(&mut path, &[FAST]), [PathState::Active]);
-        assert_eq!(path.weight_factor(), Some(1.0));
     }
 
     #[test]
@@ -352,7 +344,6 @@ mod tests {
             assert_ne!(path.state(), PathState::Inactive);
             let off = feed(&mut path, Probe::Failed).unwrap();
             assert_eq!((off.to, off.because), (PathState::Inactive, Because::KeptFailing));
-            assert_eq!(path.weight_factor(), None);
         }
     }
 

@@ -40,7 +40,6 @@ proptest! {
                 state = transition.to;
             }
             prop_assert_eq!(path.state(), state);
-            prop_assert_eq!(path.weight_factor().is_some(), state.is_usable());
         }
     }
 
