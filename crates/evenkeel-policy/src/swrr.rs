@@ -124,7 +124,8 @@ impl SwrrScheduler {
     /// Says how well a path does; worse acts at once, better by the steps of a raise.
     pub fn set_health(&mut self, path: PathId, now: Instant, health: Health) -> Result<Reweight, SwrrError> {
         let at = self.index(path)?;
-        self.paths[at].weight.set_health(health);
+        let counted = self.credits.slot(path).map(|slot| self.credits.weights()[slot]);
+        self.paths[at].weight.set_health(health, counted, &self.rules);
         Ok(self.settle(at, now))
     }
 

@@ -89,8 +89,15 @@ impl PathWeight {
         self.health
     }
 
-    pub(super) fn set_health(&mut self, health: Health) {
+    /// Takes in the path's health, and what its weight has `counted` for if it is active.
+    ///
+    /// Once healthy it goes on from there, or from the start of a ramp if that is more: from what it
+    /// had beside the cap, its share would jump.
+    pub(super) fn set_health(&mut self, health: Health, counted: Option<i64>, rules: &SwrrRules) {
         self.health = health;
+        if let (Health::Healthy, Some(counted)) = (health, counted) {
+            self.in_force = self.in_force.min(counted.max(self.ramp_start(rules)));
+        }
     }
 
     /// Pins the goal: measurements do not move it any more.
@@ -129,7 +136,11 @@ impl PathWeight {
 
     /// A ramp that began before the goal was known begins where it would have, had it been.
     fn skip_to_ramp(&mut self, rules: &SwrrRules) {
-        self.in_force = self.in_force.max(rules.ramp_start.of(self.target(rules)));
+        self.in_force = self.in_force.max(self.ramp_start(rules));
+    }
+
+    fn ramp_start(&self, rules: &SwrrRules) -> i64 {
+        rules.ramp_start.of(self.target(rules))
     }
 
     /// Moves the weight in force towards its target: down at once, up one step per interval.
@@ -316,6 +327,20 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_was_held_down_goes_on_from_there_or_from_a_tenth() {
+        let recovered = |counted| {
+            let mut weight = PathWeight::unknown();
+            weight.give(100, &SwrrRules::default());
+            weight.in_force = 40 * UNIT;
+            weight.set_health(Health::Healthy, Some(counted), &SwrrRules::default());
+            slewed(&mut weight, MS)
+        };
+        assert_eq!(recovered(11 * UNIT), 1_100);
+        assert_eq!(recovered(1), 1_000, "from 1 in fixed point no quarter would lead up");
+        assert_eq!(recovered(40 * UNIT), 4_000);
+    }
+
+    #[test]
     fn a_weight_that_comes_after_the_ramp_began_does_not_start_it_from_the_least() {
         let rules = SwrrRules::default();
         let (mut given, mut measured) = (PathWeight::unknown(), PathWeight::unknown());
@@ -343,7 +368,7 @@ mod tests {
         let target = |weight: u32, health| {
             let mut path = PathWeight::unknown();
             path.give(weight, &rules);
-            path.set_health(health);
+            path.set_health(health, None, &rules);
             (path.target(&rules) * 10 + UNIT / 2) / UNIT
         };
         assert_eq!(target(100, Health::Healthy), 1_000);

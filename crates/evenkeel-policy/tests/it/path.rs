@@ -5,6 +5,7 @@ use evenkeel_policy::path::{
     Candidate, HopConfig, HopRule, Loss, PathConfig, PathRule, PathState, PathStats, Probe, PruneRule,
     Relays, Standing, Streak, Transition, Used,
 };
+use evenkeel_policy::swrr::{SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -180,6 +181,71 @@ proptest! {
             Used { path: PathId(path), p95, streak }
         });
         prop_assert_eq!(rule.swap(&used.collect::<Vec<_>>(), &idle), None);
+    }
+}
+
+#[test]
+fn a_path_yields_its_share_while_unwell_and_ramps_back_to_it() {
+    const SLOW: Duration = Duration::from_millis(150);
+    const FAST: Duration = Duration::from_millis(10);
+    let mut pair = Pair::new();
+    let steps = [(FAST, 20), (SLOW, 20), (FAST, 60)].map(|(rtt, samples)| vec![rtt; samples]).concat();
+    let mut states = vec![];
+    let mut odds = 0.0;
+    for (tick, &rtt) in (20..).zip(&steps) {
+        pair.sample(at(tick), Probe::Answered { rtt });
+        let (state, share) = (pair.ailing.state(), pair.swrr.share(AILING).unwrap_or(0.0));
+        states.push(state);
+        assert_eq!(share > 0.0, state.is_usable(), "{share} while {state}");
+        assert!(share < 0.1 || state == Active, "{share} while {state}");
+        let odds_before = std::mem::replace(&mut odds, share / (1.0 - share));
+        assert!(odds <= odds_before.max(0.1) * 1.2501, "{odds_before} to {odds} while {state}");
+        if tick == 59 {
+            let picks = (0..1_000).filter(|_| pair.swrr.pick() == Some(AILING)).count();
+            assert!((1..=100).contains(&picks), "{picks} of 1000 went over a degraded path");
+        }
+    }
+    states.dedup();
+    assert_eq!(states, [Probing, Active, Degraded, Recovery, Active]);
+    assert_eq!((pair.swrr.weight(STEADY), pair.swrr.weight(AILING)), (Some(100), Some(100)));
+}
+
+/// A time as many intervals between raises after the start.
+fn at(tick: u64) -> Instant {
+    Instant::from_millis(100 * tick)
+}
+
+const STEADY: PathId = PathId(0);
+const AILING: PathId = PathId(1);
+
+/// Two paths of equal weight in one scheduler, the steady one past its ramp at tick 20; the state of one follows its samples.
+struct Pair {
+    swrr: SwrrScheduler,
+    ailing: PathStats,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut swrr = SwrrScheduler::new(SwrrRules::default());
+        for path in [STEADY, AILING] {
+            swrr.add_path(path).unwrap();
+            swrr.set_weight(path, Instant::ORIGIN, 100).unwrap();
+        }
+        swrr.activate(STEADY, Instant::ORIGIN).unwrap();
+        (0..20).for_each(|tick| _ = swrr.refresh(at(tick)));
+        Self { swrr, ailing: PathStats::new(PathRule::default()) }
+    }
+
+    fn sample(&mut self, now: Instant, probe: Probe) {
+        for transition in step(&mut self.ailing, now, probe, SLO, Standing::OneOfMany) {
+            if let Some(health) = transition.to.health() {
+                self.swrr.set_health(AILING, now, health).unwrap();
+                self.swrr.activate(AILING, now).unwrap();
+            } else {
+                self.swrr.deactivate(AILING).unwrap();
+            }
+        }
+        self.swrr.refresh(now);
     }
 }
 
