@@ -12,7 +12,7 @@
 //! - Once a path of a set is usable, one always is: the last one is never switched off.
 //! - An inactive path is left alone for `backoff_min..=backoff_max`, 1..=30 s.
 //! - A hop count stays within its range and moves by one at most.
-//! - A path is pruned only for a candidate that was better by the margin for the whole run.
+//! - A path is pruned only for an alternative that was better by the margin for the whole run.
 
 mod hops;
 mod prune;
@@ -21,10 +21,10 @@ mod stats;
 mod transition;
 
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
-pub use prune::{Candidate, PruneConfig, PruneRule, Streak, Swap, Used};
+pub use prune::{Alternative, PruneConfig, PruneRule, Streak, Swap, Used};
 pub use rule::{PathConfig, PathRule};
-pub use stats::{PathStats, Probe, Standing};
-pub use transition::{Because, Transition};
+pub use stats::{PathStats, Probe, Role};
+pub use transition::{Cause, Transition};
 
 use core::fmt;
 
