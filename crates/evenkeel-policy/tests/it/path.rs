@@ -28,8 +28,6 @@ const ARROWS: [(PathState, PathState); 10] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
     #[test]
     fn a_path_moves_along_the_drawn_arrows_only(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());

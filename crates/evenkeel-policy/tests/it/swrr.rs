@@ -91,8 +91,6 @@ fn weights(paths: impl Into<proptest::collection::SizeRange>) -> impl Strategy<V
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
     #[test]
     fn any_period_of_picks_holds_the_ideal_exactly(weights in weights(1..9), skipped in 0..200_usize) {
         let mut swrr = given(&weights);
