@@ -26,6 +26,8 @@ impl HopCount {
 }
 
 /// The numbers of the hop rule; [`HopRule::new`] checks them.
+///
+/// `longer_rtt` is a millisecond to a day, losses 0..=1, and nothing shorter exceeds what is longer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopConfig {
     /// The fewest hops, at least 1: 3.

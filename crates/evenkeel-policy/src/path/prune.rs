@@ -6,6 +6,8 @@ use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, Instant, scaled};
 
 /// The numbers of the prune rule; [`PruneRule::new`] checks them.
+///
+/// The interval is a millisecond to a day, `margin` 0..=100, `samples` 1..=1 000 000.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PruneConfig {
     /// How often at most a path is replaced: 30 s.
