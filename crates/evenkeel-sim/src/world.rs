@@ -5,7 +5,7 @@ use std::fmt;
 
 use evenkeel_policy::backpressure::{BackpressureController, FairAdmission, InvalidConfig, Waiter};
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{AddKeyError, BadQuantum};
+use evenkeel_policy::drr::AddKeyError;
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrError;
@@ -292,8 +292,6 @@ impl<'a> World<'a> {
 pub enum SimError {
     /// The admission settings break a rule.
     Admission(InvalidConfig),
-    /// The quantum is out of range.
-    Quantum(BadQuantum),
     /// A key cannot be added to the scheduler.
     Key(AddKeyError),
     /// A setting of the node chooser or of the paths is out of range.
@@ -310,7 +308,6 @@ impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Admission(error) => error.fmt(f),
-            Self::Quantum(error) => error.fmt(f),
             Self::Key(error) => error.fmt(f),
             Self::Setting(error) => error.fmt(f),
             Self::Path(error) => error.fmt(f),
@@ -332,5 +329,5 @@ macro_rules! from {
     };
 }
 
-from!(InvalidConfig => Admission, BadQuantum => Quantum, AddKeyError => Key, SettingOutOfRange => Setting);
+from!(InvalidConfig => Admission, AddKeyError => Key, SettingOutOfRange => Setting);
 from!(SwrrError => Path);
