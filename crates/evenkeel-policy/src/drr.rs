@@ -16,6 +16,7 @@ use core::fmt;
 
 use crate::cost::Cost;
 use crate::id::Key;
+use crate::setting::{self, SettingOutOfRange};
 use crate::weight::Weight;
 use level::{Level, milli, units};
 use slot::{Place, Slots};
@@ -87,11 +88,8 @@ impl DrrConfig {
     /// The largest quantum, far above any request's cost.
     pub const QUANTUM_MAX: Cost = Cost(1_000_000_000);
 
-    fn check(&self) -> Result<(), BadQuantum> {
-        if self.quantum < Cost(1) || Self::QUANTUM_MAX < self.quantum {
-            return Err(BadQuantum { quantum: self.quantum });
-        }
-        Ok(())
+    fn check(&self) -> Result<(), SettingOutOfRange> {
+        setting::check("quantum", self.quantum.0 as f64, 1.0..=Self::QUANTUM_MAX.0 as f64)
     }
 }
 
@@ -115,7 +113,7 @@ pub struct DrrScheduler {
 
 impl DrrScheduler {
     /// Makes a scheduler without keys.
-    pub fn new(config: DrrConfig) -> Result<Self, BadQuantum> {
+    pub fn new(config: DrrConfig) -> Result<Self, SettingOutOfRange> {
         config.check()?;
         Ok(Self {
             level: Level::new(config.new_key, config.quantum),
@@ -262,21 +260,6 @@ impl DrrScheduler {
         self.slots.get(key.0).is_some()
     }
 }
-
-/// A quantum no scheduler can work with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadQuantum {
-    /// The quantum as given.
-    pub quantum: Cost,
-}
-
-impl fmt::Display for BadQuantum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "quantum {} is not between 1 and {}", self.quantum, DrrConfig::QUANTUM_MAX)
-    }
-}
-
-impl core::error::Error for BadQuantum {}
 
 /// A key beyond what the scheduler was set up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

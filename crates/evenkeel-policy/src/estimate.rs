@@ -20,10 +20,10 @@ mod ratio;
 mod recent;
 mod slices;
 
-pub use ewma::{BadSample, Ewma, GainOutOfRange, Gains};
+pub use ewma::{BadSample, Ewma, Gains};
 pub use latency::LatencyWindow;
-pub use quantile::{Quantile, QuantileOutOfRange};
+pub use quantile::Quantile;
 pub use rate::RateWindow;
 pub use ratio::{Outcome, RatioWindow};
-pub use recent::{RecentLen, RecentLenOutOfRange, RecentSpans};
+pub use recent::{RecentLen, RecentSpans};
 pub use slices::{WindowMismatch, WindowTooShort};

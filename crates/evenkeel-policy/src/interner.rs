@@ -229,6 +229,17 @@ mod tests {
     }
 
     #[test]
+    fn the_table_is_at_most_half_full() {
+        let mut names = interner(1_000);
+        for (count, places) in [(8, 16), (9, 32), (100, 256)] {
+            while names.len() < count {
+                names.intern(&names.len().to_string()).unwrap();
+            }
+            assert_eq!(names.table.len(), places, "{count} names");
+        }
+    }
+
+    #[test]
     fn keys_never_made_have_no_name() {
         let mut names = interner(2);
         assert_eq!(names.name(Key(7)), None);

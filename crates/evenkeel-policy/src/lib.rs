@@ -13,7 +13,8 @@
 //! | pick path | [`swrr`], [`path`] | which way to that node |
 //! | observe | [`estimate`] | how fast, how often wrong, how much |
 //!
-//! [`time`], [`id`], [`weight`], [`cost`] and [`interner`] are the words the others are written in.
+//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] are the words the others are
+//! written in.
 #![no_std]
 extern crate alloc;
 
@@ -25,6 +26,7 @@ pub mod id;
 pub mod interner;
 pub mod path;
 pub mod score;
+pub mod setting;
 pub mod swrr;
 pub mod time;
 pub mod weight;

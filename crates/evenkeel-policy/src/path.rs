@@ -12,7 +12,7 @@
 //! - Once a path of a set is usable, one always is: the last one is never switched off.
 //! - An inactive path is left alone for `backoff_min..=backoff_max`, 1..=30 s.
 //! - A hop count stays within its range and moves by one at most.
-//! - A path is pruned only for a candidate that was better by the margin for the whole run.
+//! - A path is pruned only for an alternative that was better by the margin for the whole run.
 
 mod hops;
 mod prune;
@@ -21,12 +21,14 @@ mod stats;
 mod transition;
 
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
-pub use prune::{Candidate, PruneConfig, PruneRule, Streak, Swap, Used};
-pub use rule::{BadSetting, PathConfig, PathRule};
-pub use stats::{PathStats, Probe, Standing};
-pub use transition::{Because, Transition};
+pub use prune::{Alternative, PruneConfig, PruneRule, Streak, Swap, Used};
+pub use rule::{PathConfig, PathRule};
+pub use stats::{PathStats, Probe, Role};
+pub use transition::{Cause, Transition};
 
 use core::fmt;
+
+use crate::swrr::Health;
 
 /// How well a path is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,9 +48,17 @@ pub enum PathState {
 impl PathState {
     /// Tells whether a path in this state may carry traffic.
     pub const fn is_usable(self) -> bool {
+        self.health().is_some()
+    }
+
+    /// What a [`SwrrScheduler`](crate::swrr::SwrrScheduler) is to make of a path in this state; `None`
+    /// where the path is not to be active in it.
+    pub const fn health(self) -> Option<Health> {
         match self {
-            Self::Inactive | Self::Probing => false,
-            Self::Active | Self::Degraded | Self::Recovery => true,
+            Self::Inactive | Self::Probing => None,
+            Self::Active => Some(Health::Healthy),
+            Self::Degraded => Some(Health::Degraded),
+            Self::Recovery => Some(Health::Recovery),
         }
     }
 }
@@ -126,6 +136,15 @@ mod tests {
         let names = states.map(|state| state.to_string());
         assert_eq!(names, ["INACTIVE", "PROBING", "ACTIVE", "DEGRADED", "RECOVERY"]);
         assert_eq!(states.map(PathState::is_usable), [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn a_usable_path_is_healthy_to_the_scheduler_once_it_is_well() {
+        assert_eq!(PathState::Inactive.health(), None);
+        assert_eq!(PathState::Probing.health(), None);
+        assert_eq!(PathState::Active.health(), Some(Health::Healthy));
+        assert_eq!(PathState::Degraded.health(), Some(Health::Degraded));
+        assert_eq!(PathState::Recovery.health(), Some(Health::Recovery));
     }
 
     #[test]

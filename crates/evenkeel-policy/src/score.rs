@@ -14,6 +14,7 @@
 use alloc::vec::Vec;
 
 use crate::id::NodeId;
+use crate::setting::SettingOutOfRange;
 use crate::weight::Weight;
 
 mod because;
@@ -26,7 +27,7 @@ mod parts;
 mod rank;
 
 pub use because::{Because, LatencyBasis, Scored};
-pub use config::{HotColdConfig, LimitsConfig, ScoreConfig, SettingOutOfRange, TOP_K_MAX};
+pub use config::{HotColdConfig, LimitsConfig, ScoreConfig, TOP_K_MAX};
 pub use gate::Gate;
 pub use limits::{Limits, relative_latency};
 pub use node::{NodeStats, Status};

@@ -25,22 +25,22 @@
 mod config;
 mod credit;
 mod error;
-mod measure;
 mod observe;
+mod path;
 mod share;
 mod weight;
 
 use alloc::vec::Vec;
 
-pub use config::{PATHS_MAX, SwrrConfig, SwrrConfigError, SwrrRules, WEIGHT_CAP};
+pub use config::{PATHS_MAX, SwrrConfig, SwrrRules, WEIGHT_CAP};
 pub use error::SwrrError;
 pub use share::{PathShare, ShareWindow};
 pub use weight::{Health, Reweight, path_weight};
 
 use credit::{Credits, EVERYONE};
-use measure::Measure;
+use path::Path;
 use share::Window;
-use weight::{PathWeight, UnhealthyCap, checked_loss, checked_rtt};
+use weight::{UnhealthyCap, checked_loss, checked_rtt};
 
 use crate::cost::Cost;
 use crate::id::PathId;
@@ -64,14 +64,6 @@ pub struct SwrrScheduler {
     window: Window,
 }
 
-#[derive(Clone, Debug)]
-struct Path {
-    id: PathId,
-    active: bool,
-    measure: Measure,
-    weight: PathWeight,
-}
-
 impl SwrrScheduler {
     /// Makes a scheduler without paths.
     pub fn new(rules: SwrrRules) -> Self {
@@ -87,8 +79,7 @@ impl SwrrScheduler {
         if self.rules.paths_max <= self.paths.len() {
             return Err(SwrrError::TooManyPaths { paths_max: self.rules.paths_max });
         }
-        let weight = PathWeight::unknown();
-        self.paths.insert(at, Path { id: path, active: false, measure: Measure::default(), weight });
+        self.paths.insert(at, Path::new(path, &self.rules));
         self.window.make_room(self.paths.len());
         Ok(())
     }
@@ -133,7 +124,8 @@ impl SwrrScheduler {
     /// Says how well a path does; worse acts at once, better by the steps of a raise.
     pub fn set_health(&mut self, path: PathId, now: Instant, health: Health) -> Result<Reweight, SwrrError> {
         let at = self.index(path)?;
-        self.paths[at].weight.set_health(health);
+        let counted = self.credits.slot(path).map(|slot| self.credits.weights()[slot]);
+        self.paths[at].weight.set_health(health, counted, &self.rules);
         Ok(self.settle(at, now))
     }
 
@@ -157,8 +149,7 @@ impl SwrrScheduler {
         rtt_ms: f64,
     ) -> Result<Reweight, SwrrError> {
         let at = self.index(path)?;
-        let rtt_ms = checked_rtt(rtt_ms)?;
-        self.paths[at].measure.rtt_sample(rtt_ms, &self.rules);
+        self.paths[at].rtt_sample(checked_rtt(rtt_ms)?);
         Ok(self.remeasure(at, now))
     }
 
@@ -170,8 +161,7 @@ impl SwrrScheduler {
         loss_rate: f64,
     ) -> Result<Reweight, SwrrError> {
         let at = self.index(path)?;
-        let loss_rate = checked_loss(loss_rate)?;
-        self.paths[at].measure.loss_sample(loss_rate, &self.rules);
+        self.paths[at].loss_sample(checked_loss(loss_rate)?);
         Ok(self.remeasure(at, now))
     }
 
@@ -179,14 +169,13 @@ impl SwrrScheduler {
     pub fn refresh(&mut self, now: Instant) -> Reweight {
         let mut outcome = Reweight::Settled;
         for path in self.paths.iter_mut().filter(|path| path.active) {
-            outcome = outcome.max(path.weight.slew(now, path.measure.rtt(), &self.rules));
+            outcome = outcome.max(path.slew(now, &self.rules));
         }
         outcome.max(self.reweigh())
     }
 
     fn remeasure(&mut self, at: usize, now: Instant) -> Reweight {
-        let Path { measure, weight, .. } = &mut self.paths[at];
-        let goal = weight.measure(measure, &self.rules);
+        let goal = self.paths[at].measure(&self.rules);
         goal.max(self.settle(at, now))
     }
 
@@ -196,7 +185,7 @@ impl SwrrScheduler {
         if !path.active {
             return Reweight::Settled;
         }
-        let outcome = path.weight.slew(now, path.measure.rtt(), &self.rules);
+        let outcome = path.slew(now, &self.rules);
         outcome.max(self.reweigh())
     }
 
@@ -335,6 +324,16 @@ mod tests {
         assert_eq!((swrr.pick(), swrr.pick(), swrr.active()), (Some(B), Some(B), &[B][..]));
         swrr.remove_path(B).unwrap();
         assert_eq!((swrr.pick(), swrr.rtt(B)), (None, None));
+    }
+
+    #[test]
+    fn a_path_shows_what_its_samples_came_to() {
+        let mut swrr = scheduler(&[(A, 10.0)]);
+        assert_eq!(swrr.loss_rate(A), Some(0.0));
+        swrr.update_path_loss(A, START, 0.5).unwrap();
+        let (rtt, deviation) = (Duration::from_millis(10), Duration::from_millis(5));
+        assert_eq!((swrr.rtt(A), swrr.rtt_deviation(A)), (Some(rtt), Some(deviation)));
+        assert_eq!((swrr.loss_rate(A), swrr.loss_rate(B)), (Some(0.5), None));
     }
 
     #[test]

@@ -63,6 +63,13 @@ pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Multiplies a span by a factor from 0 up, to the nearest nanosecond and at most [`Duration::MAX`].
+///
+/// Limits are compared as spans: as floating-point seconds, 90 ms is less than 0.9 × 100 ms.
+pub(crate) fn scaled(span: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +78,12 @@ mod tests {
     fn a_clock_that_steps_back_reads_as_no_time_passed() {
         assert_eq!(Instant::from_secs(1).since(Instant::from_secs(2)), Duration::ZERO);
         assert_eq!(Instant::from_secs(2).since(Instant::from_millis(500)), Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn a_part_of_a_span_is_exact_to_the_nanosecond() {
+        assert_eq!(scaled(Duration::from_millis(100), 0.9), Duration::from_millis(90));
+        assert_eq!(scaled(Duration::MAX, 2.0), Duration::MAX);
     }
 
     #[test]

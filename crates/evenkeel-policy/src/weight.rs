@@ -5,6 +5,8 @@
 
 use core::fmt;
 
+use crate::setting::{self, SettingOutOfRange};
+
 /// A relative share, 0.01..=1000 in steps of 0.001.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u32);
@@ -18,16 +20,14 @@ impl Weight {
     pub const MAX: Self = Self(1_000_000);
 
     /// Reads a weight as people write it; the nearest thousandth counts.
-    pub fn new(weight: f64) -> Result<Self, WeightOutOfRange> {
-        if !(0.01..=1000.0).contains(&weight) {
-            return Err(WeightOutOfRange { weight });
-        }
+    pub fn new(weight: f64) -> Result<Self, SettingOutOfRange> {
+        setting::check("weight", weight, 0.01..=1000.0)?;
         // In range, so the cast neither truncates nor loses the sign.
         Ok(Self(libm::round(weight * 1_000.0) as u32))
     }
 
     /// Makes a weight of whole units, 1..=1000.
-    pub fn whole(weight: u32) -> Result<Self, WeightOutOfRange> {
+    pub fn whole(weight: u32) -> Result<Self, SettingOutOfRange> {
         Self::new(f64::from(weight))
     }
 
@@ -53,21 +53,6 @@ impl fmt::Display for Weight {
         write!(f, "{}", self.as_f64())
     }
 }
-
-/// A number that is no weight.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WeightOutOfRange {
-    /// The number as given.
-    pub weight: f64,
-}
-
-impl fmt::Display for WeightOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "weight {} is not between 0.01 and 1000", self.weight)
-    }
-}
-
-impl core::error::Error for WeightOutOfRange {}
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,10 @@ use std::fmt;
 
 use evenkeel_policy::backpressure::{BackpressureController, FairAdmission, InvalidConfig, Waiter};
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{AddKeyError, BadQuantum};
+use evenkeel_policy::drr::AddKeyError;
 use evenkeel_policy::id::{Key, TenantId};
-use evenkeel_policy::score::SettingOutOfRange;
-use evenkeel_policy::swrr::{SwrrConfigError, SwrrError};
+use evenkeel_policy::setting::SettingOutOfRange;
+use evenkeel_policy::swrr::SwrrError;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
@@ -292,14 +292,10 @@ impl<'a> World<'a> {
 pub enum SimError {
     /// The admission settings break a rule.
     Admission(InvalidConfig),
-    /// The quantum is out of range.
-    Quantum(BadQuantum),
     /// A key cannot be added to the scheduler.
     Key(AddKeyError),
-    /// The node chooser's settings are out of range.
-    Chooser(SettingOutOfRange),
-    /// The path settings are out of range.
-    Paths(SwrrConfigError),
+    /// A setting of the node chooser or of the paths is out of range.
+    Setting(SettingOutOfRange),
     /// A path cannot be used as planned.
     Path(SwrrError),
     /// No node would take a request although one had room.
@@ -312,10 +308,8 @@ impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Admission(error) => error.fmt(f),
-            Self::Quantum(error) => error.fmt(f),
             Self::Key(error) => error.fmt(f),
-            Self::Chooser(error) => error.fmt(f),
-            Self::Paths(error) => error.fmt(f),
+            Self::Setting(error) => error.fmt(f),
             Self::Path(error) => error.fmt(f),
             Self::NoNode => f.write_str("no node takes a request although one has room"),
             Self::TooManyRequests => f.write_str("more requests than can be numbered"),
@@ -335,5 +329,5 @@ macro_rules! from {
     };
 }
 
-from!(InvalidConfig => Admission, BadQuantum => Quantum, AddKeyError => Key, SettingOutOfRange => Chooser);
-from!(SwrrConfigError => Paths, SwrrError => Path);
+from!(InvalidConfig => Admission, AddKeyError => Key, SettingOutOfRange => Setting);
+from!(SwrrError => Path);

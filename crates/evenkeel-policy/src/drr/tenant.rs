@@ -8,9 +8,10 @@ use core::fmt;
 
 use super::level::{Level, units};
 use super::slot::{NIL, Place, Slots};
-use super::{BadQuantum, DrrConfig, NewKey, Settlement, Standing};
+use super::{DrrConfig, NewKey, Settlement, Standing};
 use crate::cost::Cost;
 use crate::id::{Key, TenantId};
+use crate::setting::SettingOutOfRange;
 use crate::weight::Weight;
 
 /// Whose turn it is, on both levels.
@@ -54,7 +55,7 @@ impl TenantDrr {
     ///
     /// The two levels only work when rounds open by themselves, so `config.new_key` is taken as
     /// [`NewKey::First`].
-    pub fn new(config: DrrConfig) -> Result<Self, BadQuantum> {
+    pub fn new(config: DrrConfig) -> Result<Self, SettingOutOfRange> {
         config.check()?;
         Ok(Self {
             tenants: Level::new(NewKey::First, config.quantum),

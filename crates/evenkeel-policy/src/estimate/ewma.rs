@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::Outcome;
+use crate::setting::{SettingOutOfRange, check};
 use crate::time::Duration;
 
 /// How much a new sample weighs in an [`Ewma`]: one gain for the mean, one for the deviation.
@@ -18,13 +19,18 @@ impl Gains {
     /// The gains of a loss rate: 0.1 for both.
     pub const LOSS: Self = Self { mean: 0.1, deviation: 0.1 };
 
-    /// Takes two gains, each above 0 and at most 1.
-    pub fn new(mean: f64, deviation: f64) -> Result<Self, GainOutOfRange> {
-        for gain in [mean, deviation] {
-            if !(gain > 0.0 && gain <= 1.0) {
-                return Err(GainOutOfRange { gain });
-            }
-        }
+    /// Takes two gains, each 0.001..=1.
+    pub fn new(mean: f64, deviation: f64) -> Result<Self, SettingOutOfRange> {
+        Self::named(("mean gain", mean), ("deviation gain", deviation))
+    }
+
+    /// Takes two gains under the names their settings have.
+    pub(crate) fn named(
+        (mean_setting, mean): (&'static str, f64),
+        (deviation_setting, deviation): (&'static str, f64),
+    ) -> Result<Self, SettingOutOfRange> {
+        check(mean_setting, mean, 0.001..=1.0)?;
+        check(deviation_setting, deviation, 0.001..=1.0)?;
         Ok(Self { mean, deviation })
     }
 }
@@ -75,7 +81,8 @@ impl Ewma {
         });
     }
 
-    fn fold(&mut self, sample: f64) {
+    /// Feeds a sample already known to be finite and not negative.
+    pub(crate) fn fold(&mut self, sample: f64) {
         let Some(average) = &mut self.average else {
             self.average = Some(Average { mean: sample, deviation: sample / 2.0 });
             return;
@@ -96,21 +103,6 @@ impl Ewma {
         self.average.map(|average| average.deviation)
     }
 }
-
-/// A number that is no gain.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GainOutOfRange {
-    /// The number as given.
-    pub gain: f64,
-}
-
-impl fmt::Display for GainOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "gain {} is not above 0 and at most 1", self.gain)
-    }
-}
-
-impl core::error::Error for GainOutOfRange {}
 
 /// A number that cannot have been measured: NaN, infinite or negative.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -172,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_is_above_zero_and_at_most_one() {
-        for bad in [0.0, -0.1, 1.1, f64::NAN, f64::INFINITY] {
+    fn a_gain_is_a_thousandth_at_least_and_one_at_most() {
+        for bad in [0.0, 0.0009, -0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert!(Gains::new(bad, 0.5).is_err(), "{bad} was taken for a gain");
             assert!(Gains::new(0.5, bad).is_err(), "{bad} was taken for a gain");
         }
-        assert!(Gains::new(1.0, 1.0).is_ok());
+        assert!(Gains::new(0.001, 1.0).is_ok());
         let refused = Gains::new(0.5, 2.0).unwrap_err();
-        assert_eq!(refused.to_string(), "gain 2 is not above 0 and at most 1");
+        assert_eq!(refused.to_string(), "deviation gain 2 is not between 0.001 and 1");
     }
 
     fn fed(samples: &[f64]) -> Option<(f64, f64)> {

@@ -1,6 +1,6 @@
 //! Which sample of a sorted set is asked for.
 
-use core::fmt;
+use crate::setting::{SettingOutOfRange, check};
 
 /// A quantile, 0..=1 in steps of a millionth.
 ///
@@ -17,10 +17,8 @@ impl Quantile {
     pub const P99: Self = Self(990_000);
 
     /// Reads a quantile as a fraction; the nearest millionth counts.
-    pub fn new(quantile: f64) -> Result<Self, QuantileOutOfRange> {
-        if !(0.0..=1.0).contains(&quantile) {
-            return Err(QuantileOutOfRange { quantile });
-        }
+    pub fn new(quantile: f64) -> Result<Self, SettingOutOfRange> {
+        check("quantile", quantile, 0.0..=1.0)?;
         Ok(Self(libm::round(quantile * 1_000_000.0) as u32))
     }
 
@@ -36,21 +34,6 @@ impl Quantile {
         Some(rank.max(1))
     }
 }
-
-/// A number that is no quantile.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QuantileOutOfRange {
-    /// The number as given.
-    pub quantile: f64,
-}
-
-impl fmt::Display for QuantileOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "quantile {} is not between 0 and 1", self.quantile)
-    }
-}
-
-impl core::error::Error for QuantileOutOfRange {}
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,7 @@
 //! The last few spans, for judgements that count samples rather than seconds.
 
-use core::fmt;
-
 use super::Quantile;
+use crate::setting::{SettingOutOfRange, check};
 use crate::time::{Duration, nanos};
 
 /// How many spans to keep, 1..=32.
@@ -14,10 +13,8 @@ impl RecentLen {
     pub const MAX: Self = Self(32);
 
     /// Takes a number from 1 to 32.
-    pub const fn new(len: usize) -> Result<Self, RecentLenOutOfRange> {
-        if len < 1 || len > Self::MAX.0 {
-            return Err(RecentLenOutOfRange { len });
-        }
+    pub fn new(len: usize) -> Result<Self, SettingOutOfRange> {
+        check("number of recent spans", len as f64, 1.0..=Self::MAX.0 as f64)?;
         Ok(Self(len))
     }
 }
@@ -80,21 +77,6 @@ impl RecentSpans {
         self.len
     }
 }
-
-/// A number of spans that cannot be kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecentLenOutOfRange {
-    /// The number as given.
-    pub len: usize,
-}
-
-impl fmt::Display for RecentLenOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "number of recent spans {} is not between 1 and 32", self.len)
-    }
-}
-
-impl core::error::Error for RecentLenOutOfRange {}
 
 #[cfg(test)]
 mod tests {

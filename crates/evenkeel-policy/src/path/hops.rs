@@ -1,7 +1,8 @@
 //! How many relays a path runs through.
 
 use super::Loss;
-use super::rule::{BadSetting, check};
+use super::rule::SPANS;
+use crate::setting::{SettingOutOfRange, check};
 use crate::time::Duration;
 
 /// Whether paths can run through relays at all.
@@ -25,6 +26,8 @@ impl HopCount {
 }
 
 /// The numbers of the hop rule; [`HopRule::new`] checks them.
+///
+/// `longer_rtt` is a millisecond to a day, losses 0..=1, and nothing shorter exceeds what is longer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopConfig {
     /// The fewest hops, at least 1: 3.
@@ -65,17 +68,17 @@ pub struct HopRule {
 
 impl HopRule {
     /// Checks the numbers; without relays there is no rule to follow.
-    pub fn new(config: HopConfig, relays: Relays) -> Result<Option<Self>, BadSetting> {
+    pub fn new(config: HopConfig, relays: Relays) -> Result<Option<Self>, SettingOutOfRange> {
         let c = &config;
-        check(c.hops_min >= 1, "hops_min", "at least 1")?;
-        check(c.hops_min <= c.hops_max, "hops_max", "at least hops_min")?;
-        let range = c.hops_min..=c.hops_max;
-        check(range.contains(&c.hops_start), "hops_start", "between hops_min and hops_max")?;
-        check((0.0..=1.0).contains(&c.longer_loss), "longer_loss", "between 0 and 1")?;
+        let longer_rtt = c.longer_rtt.as_secs_f64();
+        check("hops_min", c.hops_min, 1.0..=u8::MAX.into())?;
+        check("hops_max", c.hops_max, c.hops_min.into()..=u8::MAX.into())?;
+        check("hops_start", c.hops_start, c.hops_min.into()..=c.hops_max.into())?;
+        check("longer_loss", c.longer_loss, 0.0..=1.0)?;
+        check("longer_rtt", longer_rtt, SPANS)?;
         // Or one sample could ask for a longer and a shorter path at once.
-        let losses = 0.0..=c.longer_loss;
-        check(losses.contains(&c.shorter_loss), "shorter_loss", "between 0 and longer_loss")?;
-        check(c.shorter_rtt <= c.longer_rtt, "shorter_rtt", "at most longer_rtt")?;
+        check("shorter_loss", c.shorter_loss, 0.0..=c.longer_loss)?;
+        check("shorter_rtt", c.shorter_rtt.as_secs_f64(), 0.0..=longer_rtt)?;
         Ok(match relays {
             Relays::None => None,
             Relays::Configured => Some(Self { config }),
@@ -161,6 +164,7 @@ mod tests {
         refuses("hops_max", |c| c.hops_max = 2);
         refuses("hops_start", |c| c.hops_start = 8);
         refuses("longer_loss", |c| c.longer_loss = f64::NAN);
+        refuses("longer_rtt", |c| c.longer_rtt = Duration::MAX);
         refuses("shorter_loss", |c| c.shorter_loss = 0.2);
         refuses("shorter_rtt", |c| c.shorter_rtt = Duration::from_secs(1));
     }

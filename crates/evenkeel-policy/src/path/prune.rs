@@ -1,17 +1,20 @@
 //! Which path to give up for a better one that lies idle.
 
-use super::rule::{BadSetting, check, scaled};
+use super::rule::{RUNS, SPANS};
 use crate::id::PathId;
-use crate::time::{Duration, Instant};
+use crate::setting::{SettingOutOfRange, check};
+use crate::time::{Duration, Instant, scaled};
 
 /// The numbers of the prune rule; [`PruneRule::new`] checks them.
+///
+/// The interval is a millisecond to a day, `margin` 0..=100, `samples` 1..=1 000 000.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PruneConfig {
     /// How often at most a path is replaced: 30 s.
     pub prune_interval: Duration,
-    /// By what part of the candidate's p95 a path must be worse: 0.15.
+    /// By what part of the alternative's p95 a path must be worse: 0.15.
     pub margin: f64,
-    /// How many samples running it must be worse, and how many answers the candidate must have: 10.
+    /// How many samples running it must be worse, and how many answers the alternative must have: 10.
     pub samples: u32,
 }
 
@@ -23,7 +26,7 @@ impl Default for PruneConfig {
 
 /// A path that is not in use but has been probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct Alternative {
     /// Which path.
     pub path: PathId,
     /// The p95 of its probes.
@@ -43,7 +46,7 @@ pub struct Used {
     pub streak: Streak,
 }
 
-/// How long a path in use has been worse than one particular candidate.
+/// How long a path in use has been worse than one particular alternative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streak {
     against: Option<PathId>,
@@ -55,13 +58,13 @@ pub struct Streak {
 pub struct Swap {
     /// The path to give up.
     pub prune: PathId,
-    /// The candidate to use instead.
+    /// The alternative to use instead.
     pub add: PathId,
 }
 
 /// A [`PruneConfig`] that holds together.
 ///
-/// A path is only ever compared with candidates that lie idle. Compared with the best path in use,
+/// A path is only ever compared with alternatives that lie idle. Compared with the best path in use,
 /// every slower one would be given up, and nothing gained.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PruneRule {
@@ -69,24 +72,24 @@ pub struct PruneRule {
 }
 
 impl PruneRule {
-    /// Checks the numbers, and names the first that cannot stand.
-    pub fn new(config: PruneConfig) -> Result<Self, BadSetting> {
-        check(!config.prune_interval.is_zero(), "prune_interval", "above 0")?;
-        check(config.margin.is_finite() && config.margin >= 0.0, "margin", "a finite number from 0 up")?;
-        check(config.samples >= 1, "samples", "at least 1")?;
+    /// Checks the numbers, and names the first that is out of range.
+    pub fn new(config: PruneConfig) -> Result<Self, SettingOutOfRange> {
+        check("prune_interval", config.prune_interval.as_secs_f64(), SPANS)?;
+        check("margin", config.margin, 0.0..=100.0)?;
+        check("samples", config.samples, RUNS)?;
         Ok(Self { config })
     }
 
     /// Carries a path's streak on by one sample, after which its p95 is `p95`.
     ///
-    /// A streak stays with the candidate it began with while the path is worse than that one, so that
-    /// two candidates taking turns at being the best do not break it off.
-    pub fn on_sample(&self, streak: Streak, p95: Duration, candidates: &[Candidate]) -> Streak {
-        if let Some(candidate) = self.better_one(streak, p95, candidates) {
-            return Streak { against: Some(candidate.path), samples: streak.samples.saturating_add(1) };
+    /// A streak stays with the alternative it began with while the path is worse than that one, so that
+    /// two alternatives taking turns at being the best do not break it off.
+    pub fn on_sample(&self, streak: Streak, p95: Duration, alternatives: &[Alternative]) -> Streak {
+        if let Some(alternative) = self.better_one(streak, p95, alternatives) {
+            return Streak { against: Some(alternative.path), samples: streak.samples.saturating_add(1) };
         }
-        let probed = candidates.iter().filter(|candidate| self.is_better(candidate, p95));
-        match probed.min_by_key(|candidate| (candidate.p95, candidate.path)) {
+        let probed = alternatives.iter().filter(|alternative| self.is_better(alternative, p95));
+        match probed.min_by_key(|alternative| (alternative.p95, alternative.path)) {
             Some(best) => Streak { against: Some(best.path), samples: 1 },
             None => Streak::default(),
         }
@@ -97,31 +100,33 @@ impl PruneRule {
         now.since(last) >= self.config.prune_interval
     }
 
-    /// Names the slowest path in use whose streak is long enough, and the candidate to replace it.
+    /// Names the slowest path in use whose streak is long enough, and the alternative to replace it.
     ///
     /// One swap at most, to be asked for once per interval; ties go to the lowest id.
-    pub fn swap(&self, used: &[Used], candidates: &[Candidate]) -> Option<Swap> {
+    pub fn swap(&self, used: &[Used], alternatives: &[Alternative]) -> Option<Swap> {
         used.iter()
             .filter(|path| path.streak.samples >= self.config.samples)
-            .filter_map(|path| Some((path, self.better_one(path.streak, path.p95, candidates)?)))
+            .filter_map(|path| Some((path, self.better_one(path.streak, path.p95, alternatives)?)))
             .min_by_key(|(path, _)| (core::cmp::Reverse(path.p95), path.path))
-            .map(|(path, candidate)| Swap { prune: path.path, add: candidate.path })
+            .map(|(path, alternative)| Swap { prune: path.path, add: alternative.path })
     }
 
-    /// Finds the candidate of a streak, if a path with `p95` is still worse than it.
+    /// Finds the alternative of a streak, if a path with `p95` is still worse than it.
     fn better_one<'a>(
         &self,
         streak: Streak,
         p95: Duration,
-        candidates: &'a [Candidate],
-    ) -> Option<&'a Candidate> {
+        alternatives: &'a [Alternative],
+    ) -> Option<&'a Alternative> {
         let against = streak.against?;
-        candidates.iter().find(|candidate| candidate.path == against && self.is_better(candidate, p95))
+        alternatives
+            .iter()
+            .find(|alternative| alternative.path == against && self.is_better(alternative, p95))
     }
 
-    fn is_better(&self, candidate: &Candidate, p95: Duration) -> bool {
-        let is_probed = candidate.answered >= self.config.samples;
-        is_probed && p95 > scaled(candidate.p95, 1.0 + self.config.margin)
+    fn is_better(&self, alternative: &Alternative, p95: Duration) -> bool {
+        let is_probed = alternative.answered >= self.config.samples;
+        is_probed && p95 > scaled(alternative.p95, 1.0 + self.config.margin)
     }
 }
 
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_slower_path_stays_when_nothing_better_lies_idle() {
-        let retired = |compared_with: Candidate| {
+        let retired = |compared_with: Alternative| {
             let others = [compared_with];
             let is_retired = |&ms: &u32| {
                 let used = [after(20, PathId(ms), u64::from(ms), &others)];
@@ -143,14 +148,14 @@ mod tests {
             };
             [10, 20, 40].iter().filter(|ms| is_retired(ms)).count()
         };
-        let best_in_use = candidate(PathId(10), 10);
+        let best_in_use = alternative(PathId(10), 10);
         assert_eq!(retired(best_in_use), 2, "the defective rule retires every slower path");
-        assert_eq!(retired(candidate(IDLE, 36)), 0);
+        assert_eq!(retired(alternative(IDLE, 36)), 0);
     }
 
     #[test]
     fn a_path_worse_by_the_margin_for_ten_samples_is_replaced() {
-        let idle = [candidate(IDLE, 30)];
+        let idle = [alternative(IDLE, 30)];
         let swap = Swap { prune: SLOW, add: IDLE };
         assert_eq!(PruneRule::default().swap(&[after(10, SLOW, 40, &idle)], &idle), Some(swap));
         assert_eq!(PruneRule::default().swap(&[after(9, SLOW, 40, &idle)], &idle), None);
@@ -160,7 +165,7 @@ mod tests {
     fn worse_by_the_margin_itself_is_not_worse() {
         let rule = PruneRule::default();
         for p95_ms in (20..2_000).step_by(20) {
-            let idle = [candidate(IDLE, p95_ms)];
+            let idle = [alternative(IDLE, p95_ms)];
             assert_eq!(rule.swap(&[after(10, SLOW, p95_ms * 23 / 20, &idle)], &idle), None);
             assert!(rule.swap(&[after(10, SLOW, p95_ms * 23 / 20 + 1, &idle)], &idle).is_some());
         }
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_good_sample_breaks_the_streak_off() {
-        let idle = [candidate(IDLE, 30)];
+        let idle = [alternative(IDLE, 30)];
         let rule = PruneRule::default();
         let mut path = after(9, SLOW, 40, &idle);
         for p95_ms in [31, 40] {
@@ -178,36 +183,36 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_hardly_probed_replaces_nothing() {
-        let idle = [Candidate { answered: 9, ..candidate(IDLE, 1) }];
+    fn an_alternative_hardly_probed_replaces_nothing() {
+        let idle = [Alternative { answered: 9, ..alternative(IDLE, 1) }];
         assert_eq!(PruneRule::default().swap(&[after(20, SLOW, 40, &idle)], &idle), None);
     }
 
     #[test]
-    fn one_candidate_replaces_one_path_the_slowest() {
-        let idle = [candidate(IDLE, 10)];
+    fn one_alternative_replaces_one_path_the_slowest() {
+        let idle = [alternative(IDLE, 10)];
         let used = [after(10, MIDDLING, 20, &idle), after(10, SLOW, 40, &idle)];
         let swap = Swap { prune: SLOW, add: IDLE };
         assert_eq!(PruneRule::default().swap(&used, &idle), Some(swap));
     }
 
     #[test]
-    fn candidates_taking_turns_at_being_best_do_not_break_a_streak_off() {
+    fn alternatives_taking_turns_at_being_best_do_not_break_a_streak_off() {
         let rule = PruneRule::default();
         let streak = (0..10).fold(Streak::default(), |streak, turn| {
-            let idle = [candidate(IDLE, 20 + turn % 2), candidate(MIDDLING, 21 - turn % 2)];
+            let idle = [alternative(IDLE, 20 + turn % 2), alternative(MIDDLING, 21 - turn % 2)];
             rule.on_sample(streak, Duration::from_millis(40), &idle)
         });
         let used = [Used { path: SLOW, p95: Duration::from_millis(40), streak }];
         let swap = Swap { prune: SLOW, add: IDLE };
-        assert_eq!(rule.swap(&used, &[candidate(IDLE, 20), candidate(MIDDLING, 20)]), Some(swap));
+        assert_eq!(rule.swap(&used, &[alternative(IDLE, 20), alternative(MIDDLING, 20)]), Some(swap));
     }
 
     #[test]
-    fn a_candidate_that_went_into_use_ends_the_streak_against_it() {
-        let idle = [candidate(IDLE, 10)];
+    fn an_alternative_that_went_into_use_ends_the_streak_against_it() {
+        let idle = [alternative(IDLE, 10)];
         let path = after(10, SLOW, 40, &idle);
-        assert_eq!(PruneRule::default().swap(&[path], &[candidate(MIDDLING, 10)]), None);
+        assert_eq!(PruneRule::default().swap(&[path], &[alternative(MIDDLING, 10)]), None);
     }
 
     #[test]
@@ -231,13 +236,13 @@ mod tests {
         assert_eq!(PruneRule::new(PruneConfig::default()), Ok(PruneRule::default()));
     }
 
-    fn candidate(path: PathId, p95_ms: u64) -> Candidate {
-        Candidate { path, p95: Duration::from_millis(p95_ms), answered: 10 }
+    fn alternative(path: PathId, p95_ms: u64) -> Alternative {
+        Alternative { path, p95: Duration::from_millis(p95_ms), answered: 10 }
     }
 
-    fn after(samples: u32, path: PathId, p95_ms: u64, candidates: &[Candidate]) -> Used {
+    fn after(samples: u32, path: PathId, p95_ms: u64, alternatives: &[Alternative]) -> Used {
         let p95 = Duration::from_millis(p95_ms);
-        let sampled = |streak, _| PruneRule::default().on_sample(streak, p95, candidates);
+        let sampled = |streak, _| PruneRule::default().on_sample(streak, p95, alternatives);
         Used { path, p95, streak: (0..samples).fold(Streak::default(), sampled) }
     }
 }

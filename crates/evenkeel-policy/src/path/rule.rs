@@ -1,12 +1,21 @@
 //! The numbers of path health, and what follows from them without any history.
 
-use core::fmt;
+use core::ops::RangeInclusive;
 
-use super::PathState;
 use crate::estimate::{Gains, RecentLen};
-use crate::time::Duration;
+use crate::setting::{SettingOutOfRange, check};
+use crate::time::{Duration, scaled};
+
+/// How many samples running a rule may ask for.
+pub(super) const RUNS: RangeInclusive<f64> = 1.0..=1_000_000.0;
+
+/// The seconds a span may last: a millisecond to a day.
+pub(super) const SPANS: RangeInclusive<f64> = 0.001..=86_400.0;
 
 /// The numbers of path health; [`PathRule::new`] checks them.
+///
+/// Runs are 1..=1 000 000 samples, losses 0.001..=1, `recover_slo_part` 0.01..=1, `slo_factor` 1..=1000,
+/// spans a millisecond to a day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathConfig {
     /// Of the last `activate_probes`, this many answered make a probing path active: 3.
@@ -35,10 +44,6 @@ pub struct PathConfig {
     pub backoff_min: Duration,
     /// The longest a path is left alone: 30 s.
     pub backoff_max: Duration,
-    /// What a degraded path's weight is multiplied by: 0.4.
-    pub degraded_factor: f64,
-    /// What a recovering path's weight is multiplied by: 0.7.
-    pub recovery_factor: f64,
     /// How many times the best path's p95 the SLO is: 4.
     pub slo_factor: f64,
     /// The least the SLO is: 50 ms.
@@ -66,8 +71,6 @@ impl Default for PathConfig {
             losses_per_failure: 3,
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
-            degraded_factor: 0.4,
-            recovery_factor: 0.7,
             slo_factor: 4.0,
             slo_min: Duration::from_millis(50),
             rtt_samples: RecentLen::default(),
@@ -84,37 +87,23 @@ pub struct PathRule {
 }
 
 impl PathRule {
-    /// Checks the numbers, and names the first that cannot stand.
-    pub fn new(config: PathConfig) -> Result<Self, BadSetting> {
+    /// Checks the numbers, and names the first that is out of range.
+    pub fn new(config: PathConfig) -> Result<Self, SettingOutOfRange> {
         let c = &config;
-        let runs = [
-            ("activate_answers", c.activate_answers),
-            ("degrade_samples", c.degrade_samples),
-            ("recover_samples", c.recover_samples),
-            ("settle_samples", c.settle_samples),
-            ("failures_max", c.failures_max),
-            ("losses_per_failure", c.losses_per_failure),
-        ];
-        for (setting, run) in runs {
-            check(run >= 1, setting, "at least 1")?;
-        }
-        let parts = [
-            ("degrade_loss", c.degrade_loss),
-            ("recover_slo_part", c.recover_slo_part),
-            ("degraded_factor", c.degraded_factor),
-            ("recovery_factor", c.recovery_factor),
-        ];
-        for (setting, part) in parts {
-            check(part > 0.0 && part <= 1.0, setting, "above 0 and at most 1")?;
-        }
-        let probes = c.activate_answers..=u32::BITS;
-        check(probes.contains(&c.activate_probes), "activate_probes", "between activate_answers and 32")?;
-        let loss_is_lower = c.recover_loss > 0.0 && c.recover_loss <= c.degrade_loss;
-        check(loss_is_lower, "recover_loss", "above 0 and at most degrade_loss")?;
-        check(!c.backoff_min.is_zero(), "backoff_min", "above 0")?;
-        check(c.backoff_min <= c.backoff_max, "backoff_max", "at least backoff_min")?;
-        check(c.slo_factor.is_finite() && c.slo_factor >= 1.0, "slo_factor", "a finite number from 1 up")?;
-        check(!c.slo_min.is_zero(), "slo_min", "above 0")?;
+        check("activate_answers", c.activate_answers, 1.0..=u32::BITS.into())?;
+        check("activate_probes", c.activate_probes, c.activate_answers.into()..=u32::BITS.into())?;
+        check("degrade_samples", c.degrade_samples, RUNS)?;
+        check("recover_samples", c.recover_samples, RUNS)?;
+        check("settle_samples", c.settle_samples, RUNS)?;
+        check("failures_max", c.failures_max, RUNS)?;
+        check("losses_per_failure", c.losses_per_failure, RUNS)?;
+        check("degrade_loss", c.degrade_loss, 0.001..=1.0)?;
+        check("recover_loss", c.recover_loss, 0.001..=c.degrade_loss)?;
+        check("recover_slo_part", c.recover_slo_part, 0.01..=1.0)?;
+        check("slo_factor", c.slo_factor, 1.0..=1_000.0)?;
+        check("slo_min", c.slo_min.as_secs_f64(), SPANS)?;
+        check("backoff_max", c.backoff_max.as_secs_f64(), SPANS)?;
+        check("backoff_min", c.backoff_min.as_secs_f64(), 0.001..=c.backoff_max.as_secs_f64())?;
         Ok(Self { config })
     }
 
@@ -123,51 +112,12 @@ impl PathRule {
         scaled(best_p95, self.config.slo_factor).max(self.config.slo_min)
     }
 
-    /// What a path's weight is multiplied by in `state`, `None` where it must not be picked.
-    pub const fn weight_factor(&self, state: PathState) -> Option<f64> {
-        match state {
-            PathState::Inactive | PathState::Probing => None,
-            PathState::Active => Some(1.0),
-            PathState::Degraded => Some(self.config.degraded_factor),
-            PathState::Recovery => Some(self.config.recovery_factor),
-        }
-    }
-
     /// How long a path is left alone after its `outages`-th outage since it was last active.
     pub fn backoff(&self, outages: u32) -> Duration {
         let doubled = 1_u32.checked_shl(outages.saturating_sub(1)).unwrap_or(u32::MAX);
         self.config.backoff_min.saturating_mul(doubled).min(self.config.backoff_max)
     }
 }
-
-/// Multiplies a span by a factor from 0 up, to the nearest nanosecond and at most [`Duration::MAX`].
-///
-/// Limits are compared as spans: as floating-point seconds, 90 ms is less than 0.9 × 100 ms.
-pub(super) fn scaled(span: Duration, factor: f64) -> Duration {
-    Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
-}
-
-/// Refuses `setting` unless it is what it `must` be.
-pub(super) const fn check(holds: bool, setting: &'static str, must: &'static str) -> Result<(), BadSetting> {
-    if holds { Ok(()) } else { Err(BadSetting { setting, must }) }
-}
-
-/// A setting with a value that cannot stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadSetting {
-    /// The name of the setting.
-    pub setting: &'static str,
-    /// What its value would have to be.
-    pub must: &'static str,
-}
-
-impl fmt::Display for BadSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} must be {}", self.setting, self.must)
-    }
-}
-
-impl core::error::Error for BadSetting {}
 
 #[cfg(test)]
 mod tests {
@@ -180,16 +130,6 @@ mod tests {
         assert_eq!(rule.slo(Duration::from_millis(20)), Duration::from_millis(80));
         assert_eq!(rule.slo(Duration::from_millis(5)), Duration::from_millis(50));
         assert_eq!(rule.slo(Duration::MAX), Duration::MAX);
-    }
-
-    #[test]
-    fn an_unwell_path_weighs_less_and_an_unusable_one_nothing() {
-        let rule = PathRule::default();
-        assert_eq!(rule.weight_factor(PathState::Active), Some(1.0));
-        assert_eq!(rule.weight_factor(PathState::Degraded), Some(0.4));
-        assert_eq!(rule.weight_factor(PathState::Recovery), Some(0.7));
-        assert_eq!(rule.weight_factor(PathState::Probing), None);
-        assert_eq!(rule.weight_factor(PathState::Inactive), None);
     }
 
     #[test]
@@ -210,6 +150,7 @@ mod tests {
     fn a_number_that_cannot_stand_is_refused_by_name() {
         let zero = Duration::ZERO;
         refuses("activate_answers", |c| c.activate_answers = 0);
+        refuses("activate_answers", |c| c.activate_answers = 33);
         refuses("activate_probes", |c| c.activate_probes = 2);
         refuses("activate_probes", |c| c.activate_probes = 33);
         refuses("degrade_loss", |c| c.degrade_loss = f64::NAN);
@@ -223,18 +164,16 @@ mod tests {
         refuses("losses_per_failure", |c| c.losses_per_failure = 0);
         refuses("backoff_min", |c| c.backoff_min = zero);
         refuses("backoff_max", |c| c.backoff_max = zero);
-        refuses("degraded_factor", |c| c.degraded_factor = 0.0);
-        refuses("recovery_factor", |c| c.recovery_factor = -0.1);
         refuses("slo_factor", |c| c.slo_factor = 0.9);
         refuses("slo_factor", |c| c.slo_factor = f64::INFINITY);
         refuses("slo_min", |c| c.slo_min = zero);
     }
 
     #[test]
-    fn a_refusal_says_what_the_value_must_be() {
-        let config = PathConfig { backoff_max: Duration::from_millis(1), ..PathConfig::default() };
+    fn a_limit_that_is_another_setting_is_named_by_its_number() {
+        let config = PathConfig { backoff_max: Duration::from_millis(10), ..PathConfig::default() };
         let refused = PathRule::new(config).unwrap_err();
-        assert_eq!(refused.to_string(), "backoff_max must be at least backoff_min");
+        assert_eq!(refused.to_string(), "backoff_min 1 is not between 0.001 and 0.01");
     }
 
     fn refuses(setting: &str, spoil: impl Fn(&mut PathConfig)) {

@@ -1,9 +1,8 @@
 //! One path's samples, and the state they put it in.
 
-use super::rule::scaled;
-use super::{Because, Loss, PathRule, PathState, Transition};
+use super::{Cause, Loss, PathRule, PathState, Transition};
 use crate::estimate::{Ewma, Outcome, Quantile, RecentSpans};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, scaled};
 
 /// What became of something sent over a path: a probe of its own, or a request it carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +20,7 @@ pub enum Probe {
 
 /// Whether a set of paths could do without this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Role {
     /// No other path of the set is usable.
     Last,
     /// Another path of the set is usable.
@@ -55,11 +54,11 @@ pub struct PathStats {
 }
 
 /// How a path does, measured by its limits.
-enum Health {
+enum Condition {
     Well,
     /// Between the limits: too bad to recover, not bad enough to be degraded.
     Fair,
-    Unwell(Because),
+    Unwell(Cause),
 }
 
 impl PathStats {
@@ -89,7 +88,7 @@ impl PathStats {
         *self = Self { outages: self.outages, ..Self::new(self.rule) };
         // A path counts as lossless until something is lost, or one loss at first would weigh as all.
         self.loss.record_outcome(Outcome::Good);
-        Some(self.enter(PathState::Probing, Because::BackoffIsOver))
+        Some(self.enter(PathState::Probing, Cause::BackoffIsOver))
     }
 
     /// Takes in what became of a probe or a request; at most one change of state follows.
@@ -98,35 +97,29 @@ impl PathStats {
     /// in from before is ignored. In RECOVERY a single unwell sample leads back to DEGRADED. The last
     /// usable path is degraded at worst; if it keeps failing, the next failure or loss after another
     /// path has become usable switches it off.
-    pub fn on_probe(
-        &mut self,
-        now: Instant,
-        probe: Probe,
-        slo: Duration,
-        standing: Standing,
-    ) -> Option<Transition> {
+    pub fn on_probe(&mut self, now: Instant, probe: Probe, slo: Duration, role: Role) -> Option<Transition> {
         if self.state == PathState::Inactive {
             return None;
         }
         self.sample(probe);
-        if self.failures >= self.rule.config.failures_max && self.is_dispensable(standing) {
+        if self.failures >= self.rule.config.failures_max && self.is_dispensable(role) {
             return Some(self.switch_off(now));
         }
         let config = &self.rule.config;
-        let (to, because, run_needed) = match (self.state, self.health(slo)) {
+        let (to, cause, run_needed) = match (self.state, self.condition(slo)) {
             (PathState::Probing, _) if self.has_enough_answers() => {
-                (PathState::Active, Because::ProbesWereAnswered, 1)
+                (PathState::Active, Cause::ProbesWereAnswered, 1)
             }
-            (PathState::Active, Health::Unwell(because)) => {
-                (PathState::Degraded, because, config.degrade_samples)
+            (PathState::Active, Condition::Unwell(cause)) => {
+                (PathState::Degraded, cause, config.degrade_samples)
             }
-            (PathState::Degraded, Health::Well) => {
-                (PathState::Recovery, Because::IsBetter, config.recover_samples)
+            (PathState::Degraded, Condition::Well) => {
+                (PathState::Recovery, Cause::IsBetter, config.recover_samples)
             }
-            (PathState::Recovery, Health::Well) => {
-                (PathState::Active, Because::StayedWell, config.settle_samples)
+            (PathState::Recovery, Condition::Well) => {
+                (PathState::Active, Cause::StayedWell, config.settle_samples)
             }
-            (PathState::Recovery, Health::Unwell(because)) => (PathState::Degraded, because, 1),
+            (PathState::Recovery, Condition::Unwell(cause)) => (PathState::Degraded, cause, 1),
             _ => {
                 self.run = 0;
                 return None;
@@ -136,7 +129,7 @@ impl PathStats {
         if self.run < run_needed {
             return None;
         }
-        Some(self.enter(to, because))
+        Some(self.enter(to, cause))
     }
 
     fn sample(&mut self, probe: Probe) {
@@ -166,17 +159,17 @@ impl PathStats {
         }
     }
 
-    fn is_dispensable(&self, standing: Standing) -> bool {
-        match standing {
-            Standing::OneOfMany => true,
-            Standing::Last => !self.state.is_usable(),
+    fn is_dispensable(&self, role: Role) -> bool {
+        match role {
+            Role::OneOfMany => true,
+            Role::Last => !self.state.is_usable(),
         }
     }
 
     fn switch_off(&mut self, now: Instant) -> Transition {
         self.outages = self.outages.saturating_add(1);
         self.retry_at = now + self.rule.backoff(self.outages);
-        self.enter(PathState::Inactive, Because::KeptFailing)
+        self.enter(PathState::Inactive, Cause::KeptFailing)
     }
 
     fn has_enough_answers(&self) -> bool {
@@ -185,26 +178,26 @@ impl PathStats {
         last_probes.count_ones() >= config.activate_answers
     }
 
-    fn health(&self, slo: Duration) -> Health {
+    fn condition(&self, slo: Duration) -> Condition {
         let config = &self.rule.config;
         let (loss, p95) = (self.loss(), self.p95());
         if let Some(p95) = p95.filter(|&p95| p95 > slo) {
-            return Health::Unwell(Because::IsSlow { p95, slo });
+            return Condition::Unwell(Cause::IsSlow { p95, slo });
         }
         if loss.as_f64() > config.degrade_loss {
-            return Health::Unwell(Because::IsLossy { loss });
+            return Condition::Unwell(Cause::IsLossy { loss });
         }
         let is_fast = p95.is_some_and(|p95| p95 < scaled(slo, config.recover_slo_part));
-        if is_fast && loss.as_f64() < config.recover_loss { Health::Well } else { Health::Fair }
+        if is_fast && loss.as_f64() < config.recover_loss { Condition::Well } else { Condition::Fair }
     }
 
-    fn enter(&mut self, to: PathState, because: Because) -> Transition {
+    fn enter(&mut self, to: PathState, cause: Cause) -> Transition {
         let from = core::mem::replace(&mut self.state, to);
         self.run = 0;
         if to == PathState::Active {
             self.outages = 0;
         }
-        Transition { from, to, because }
+        Transition { from, to, cause }
     }
 
     /// The state the path is in.
@@ -215,11 +208,6 @@ impl PathStats {
     /// When an inactive path is due for probing; `None` in every other state.
     pub fn retry_at(&self) -> Option<Instant> {
         (self.state == PathState::Inactive).then_some(self.retry_at)
-    }
-
-    /// What the path's weight is multiplied by, `None` when it must not be picked.
-    pub const fn weight_factor(&self) -> Option<f64> {
-        self.rule.weight_factor(self.state)
     }
 
     /// The average round trip in fractional milliseconds, `None` before the first answer.
@@ -291,7 +279,6 @@ mod tests {
         assert_eq!(states(&mut path, &[SLOW; 4]), []);
         let degraded = feed(&mut path, SLOW).unwrap();
         assert_eq!(degraded.to_string(), "ACTIVE to DEGRADED: p95 of 101ms is above 100ms");
-        assert_eq!(path.weight_factor(), Some(0.4));
     }
 
     #[test]
@@ -327,10 +314,8 @@ mod tests {
         assert_eq!(states(&mut path, &[FAST; 18]), [], "p95 is slow until 19 of the last twenty are fast");
         assert_eq!(states(&mut path, &[FAST; 2]), []);
         assert_eq!(states(&mut path, &[FAST]), [PathState::Recovery]);
-        assert_eq!(path.weight_factor(), Some(0.7));
         assert_eq!(states(&mut path, &[FAST]), []);
         assert_eq!(states(&mut path, &[FAST]), [PathState::Active]);
-        assert_eq!(path.weight_factor(), Some(1.0));
     }
 
     #[test]
@@ -352,8 +337,7 @@ mod tests {
             feed(&mut path, Probe::Failed);
             assert_ne!(path.state(), PathState::Inactive);
             let off = feed(&mut path, Probe::Failed).unwrap();
-            assert_eq!((off.to, off.because), (PathState::Inactive, Because::KeptFailing));
-            assert_eq!(path.weight_factor(), None);
+            assert_eq!((off.to, off.cause), (PathState::Inactive, Cause::KeptFailing));
         }
     }
 
@@ -375,16 +359,16 @@ mod tests {
     #[test]
     fn the_last_usable_path_is_never_switched_off() {
         let mut path = active();
-        let mut fail = |standing| path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, standing);
-        let to: Vec<PathState> = (0..50).filter_map(|_| fail(Standing::Last)).map(|t| t.to).collect();
+        let mut fail = |role| path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, role);
+        let to: Vec<PathState> = (0..50).filter_map(|_| fail(Role::Last)).map(|t| t.to).collect();
         assert_eq!(to, [PathState::Degraded]);
-        assert_eq!(fail(Standing::OneOfMany).map(|t| t.to), Some(PathState::Inactive));
+        assert_eq!(fail(Role::OneOfMany).map(|t| t.to), Some(PathState::Inactive));
     }
 
     #[test]
     fn a_path_that_carries_nothing_yet_is_not_the_last_usable_one() {
         let mut path = probing();
-        let mut fail = || path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, Standing::Last);
+        let mut fail = || path.on_probe(Instant::ORIGIN, Probe::Failed, SLO, Role::Last);
         assert_eq!(fail(), None);
         assert_eq!(fail().map(|t| t.to), Some(PathState::Inactive));
     }
@@ -396,7 +380,7 @@ mod tests {
         let mut backoffs = Vec::new();
         for _ in 0..7 {
             for _ in 0..2 {
-                path.on_probe(now, Probe::Failed, SLO, Standing::OneOfMany);
+                path.on_probe(now, Probe::Failed, SLO, Role::OneOfMany);
             }
             let retry_at = path.retry_at().unwrap();
             assert_eq!(path.on_time(Instant::from_nanos(retry_at.as_nanos() - 1)), None);
@@ -437,7 +421,7 @@ mod tests {
     }
 
     fn feed(path: &mut PathStats, probe: Probe) -> Option<Transition> {
-        path.on_probe(Instant::ORIGIN, probe, SLO, Standing::OneOfMany)
+        path.on_probe(Instant::ORIGIN, probe, SLO, Role::OneOfMany)
     }
 
     fn states(path: &mut PathStats, probes: &[Probe]) -> Vec<PathState> {

@@ -13,18 +13,18 @@ pub struct Transition {
     /// The state entered.
     pub to: PathState,
     /// What brought it about.
-    pub because: Because,
+    pub cause: Cause,
 }
 
 impl fmt::Display for Transition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}: {}", self.from, self.to, self.because)
+        write!(f, "{} to {}: {}", self.from, self.to, self.cause)
     }
 }
 
 /// What brought a change of state about.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Because {
+pub enum Cause {
     /// An inactive path has been left alone long enough.
     BackoffIsOver,
     /// Enough of the last probes were answered.
@@ -49,7 +49,7 @@ pub enum Because {
     KeptFailing,
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BackoffIsOver => f.write_str("backoff is over"),

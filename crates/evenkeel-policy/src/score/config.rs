@@ -3,9 +3,8 @@
 //! Bound: past [`Limits::new`] and [`Picker::new`](super::Picker::new) every setting is a finite number
 //! within the range its field names.
 
-use core::fmt;
-
 use super::limits::Limits;
+use crate::setting::{SettingOutOfRange, check};
 
 /// The largest [`ScoreConfig::top_k`]: the best nodes are kept in place, not on the heap.
 pub const TOP_K_MAX: usize = 16;
@@ -31,13 +30,13 @@ pub struct LimitsConfig {
 
 impl LimitsConfig {
     pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
-        within("lat_bad_ms", self.lat_bad_ms, 1.0, 3_600_000.0)?;
-        within("err_bad", self.err_bad, 0.0001, 1.0)?;
-        within("to_bad", f64::from(self.to_bad), 1.0, 1_000_000.0)?;
-        within("wait_bad", f64::from(self.wait_bad), 1.0, 1_000_000.0)?;
-        within("uptime_ok_sec", f64::from(self.uptime_ok_sec), 1.0, 1_000_000.0)?;
-        within("tx_free_min", self.tx_free_min, 0.0, 1.0)?;
-        within("tx_wait_max", f64::from(self.tx_wait_max), 1.0, 1_000_000.0)
+        check("lat_bad_ms", self.lat_bad_ms, 1.0..=3_600_000.0)?;
+        check("err_bad", self.err_bad, 0.0001..=1.0)?;
+        check("to_bad", self.to_bad, 1.0..=1_000_000.0)?;
+        check("wait_bad", self.wait_bad, 1.0..=1_000_000.0)?;
+        check("uptime_ok_sec", self.uptime_ok_sec, 1.0..=1_000_000.0)?;
+        check("tx_free_min", self.tx_free_min, 0.0..=1.0)?;
+        check("tx_wait_max", self.tx_wait_max, 1.0..=1_000_000.0)
     }
 }
 
@@ -76,10 +75,10 @@ pub struct ScoreConfig {
 
 impl ScoreConfig {
     pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
-        within("top_k", self.top_k as f64, 1.0, TOP_K_MAX as f64)?;
-        within("power", f64::from(self.power), 1.0, 16.0)?;
-        within("relative_k", self.relative_k, 1.5, 3.0)?;
-        within("relative_samples_min", f64::from(self.relative_samples_min), 1.0, 1_000_000.0)
+        check("top_k", self.top_k as f64, 1.0..=TOP_K_MAX as f64)?;
+        check("power", self.power, 1.0..=16.0)?;
+        check("relative_k", self.relative_k, 1.5..=3.0)?;
+        check("relative_samples_min", self.relative_samples_min, 1.0..=1_000_000.0)
     }
 }
 
@@ -100,7 +99,7 @@ pub struct HotColdConfig {
 
 impl HotColdConfig {
     pub(super) fn check(&self) -> Result<(), SettingOutOfRange> {
-        within("hot_quantile", self.hot_quantile, 0.6, 0.84)
+        check("hot_quantile", self.hot_quantile, 0.6..=0.84)
     }
 }
 
@@ -108,31 +107,6 @@ impl Default for HotColdConfig {
     fn default() -> Self {
         Self { limits: Limits::default(), hot_quantile: 0.84 }
     }
-}
-
-/// A setting that lies outside its range.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SettingOutOfRange {
-    /// The setting's name.
-    pub setting: &'static str,
-    /// The number as given.
-    pub value: f64,
-    /// The least allowed.
-    pub min: f64,
-    /// The most allowed.
-    pub max: f64,
-}
-
-impl fmt::Display for SettingOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} is not between {} and {}", self.setting, self.value, self.min, self.max)
-    }
-}
-
-impl core::error::Error for SettingOutOfRange {}
-
-fn within(setting: &'static str, value: f64, min: f64, max: f64) -> Result<(), SettingOutOfRange> {
-    if (min..=max).contains(&value) { Ok(()) } else { Err(SettingOutOfRange { setting, value, min, max }) }
 }
 
 #[cfg(test)]
@@ -143,18 +117,9 @@ mod tests {
     #[test]
     fn the_defaults_are_the_specified_numbers_and_valid() {
         let limits = LimitsConfig::default();
-        assert_eq!(
-            limits,
-            LimitsConfig {
-                lat_bad_ms: 2000.0,
-                err_bad: 0.05,
-                to_bad: 20,
-                wait_bad: 10,
-                uptime_ok_sec: 300,
-                tx_free_min: 0.05,
-                tx_wait_max: 20,
-            }
-        );
+        assert_eq!((limits.lat_bad_ms, limits.err_bad, limits.tx_free_min), (2_000.0, 0.05, 0.05));
+        let counts = [limits.to_bad, limits.wait_bad, limits.uptime_ok_sec, limits.tx_wait_max];
+        assert_eq!(counts, [20, 10, 300, 20]);
         assert_eq!(limits.check(), Ok(()));
         let score = ScoreConfig::default();
         assert_eq!((score.top_k, score.power, score.relative_samples_min), (3, 4, 20));

@@ -3,10 +3,11 @@
 //! Bound: each sub-score lies in 0..=1 and never falls as its figure improves; a figure that is no
 //! number or negative scores 0.
 
-use super::config::{LimitsConfig, SettingOutOfRange};
+use super::config::LimitsConfig;
 use super::gate::Gate;
 use super::node::NodeStats;
 use super::parts::{Parts, Request, clamp01};
+use crate::setting::SettingOutOfRange;
 
 /// Valid limits: where each figure counts as bad, and where the gates close.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,18 +3,17 @@
 //! Bound: every [`SwrrRules`] keeps credits within an `i64` and leaves room for [`PATHS_MAX`] unhealthy
 //! paths under the cap of the smallest healthy one.
 
-use core::fmt;
+use core::ops::RangeInclusive;
 
-use crate::time::{Duration, nanos};
+use crate::estimate::Gains;
+use crate::setting::{SettingOutOfRange, check};
+use crate::time::Duration;
 
 /// The largest weight a path can have, and the default of [`SwrrConfig::weight_cap`].
 pub const WEIGHT_CAP: u32 = 10_000;
 
 /// The most paths one scheduler takes; a pick looks at each of them.
 pub const PATHS_MAX: usize = 128;
-
-/// Fractional bits of the gains, factors and ratios below.
-pub(super) const RATIO_BITS: u32 = 16;
 
 const PARTS: i64 = 1_000_000;
 
@@ -75,21 +74,20 @@ impl Default for SwrrConfig {
     }
 }
 
-/// A checked [`SwrrConfig`], with its ratios in fixed point.
+/// A checked [`SwrrConfig`], with what multiplies a weight in fixed point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwrrRules {
     pub(super) weight_scale: f64,
     pub(super) weight_cap: u32,
     pub(super) loss_floor: f64,
-    pub(super) rtt_gain: i64,
-    pub(super) deviation_gain: i64,
-    pub(super) loss_gain: i64,
-    pub(super) change_min: i64,
-    pub(super) raise_max: i64,
+    pub(super) rtt_gains: Gains,
+    pub(super) loss_gains: Gains,
+    pub(super) change_min: Ratio,
+    pub(super) raise_max: Ratio,
     pub(super) raise_interval_min: Duration,
-    pub(super) ramp_start: i64,
-    pub(super) degraded_factor: i64,
-    pub(super) recovery_factor: i64,
+    pub(super) ramp_start: Ratio,
+    pub(super) degraded_factor: Ratio,
+    pub(super) recovery_factor: Ratio,
     unhealthy_parts: i64,
     pub(super) window_picks: u32,
     pub(super) paths_max: usize,
@@ -97,30 +95,32 @@ pub struct SwrrRules {
 
 impl SwrrRules {
     /// Checks every number of `config`.
-    pub fn new(config: &SwrrConfig) -> Result<Self, SwrrConfigError> {
-        let whole = |field, value: u64, least, most| within(field, value as f64, least, most);
-        whole("weight_cap", config.weight_cap.into(), 1.0, WEIGHT_CAP.into())?;
-        whole("window_picks", config.window_picks.into(), 1.0, u32::MAX.into())?;
-        whole("paths_max", config.paths_max as u64, 1.0, PATHS_MAX as f64)?;
+    pub fn new(config: &SwrrConfig) -> Result<Self, SettingOutOfRange> {
+        check("weight_cap", config.weight_cap, 1.0..=WEIGHT_CAP.into())?;
+        check("window_picks", config.window_picks, 1.0..=u32::MAX.into())?;
+        check("paths_max", config.paths_max as f64, 1.0..=PATHS_MAX as f64)?;
         // An hour: longer than that, a raise would never come.
-        whole("raise_interval_min", nanos(config.raise_interval_min), 0.0, 3.6e12)?;
-        within("weight_scale", config.weight_scale, 1.0, 1e6)?;
-        within("loss_floor", config.loss_floor, 0.0, 1.0)?;
+        check("raise_interval_min", config.raise_interval_min.as_secs_f64(), 0.0..=3_600.0)?;
+        check("weight_scale", config.weight_scale, 1.0..=1e6)?;
+        check("loss_floor", config.loss_floor, 0.0..=1.0)?;
         // 0.05 is what lets 128 capped paths fit under one ramping path of weight 1.
-        within("unhealthy_share_max", config.unhealthy_share_max, 0.05, 0.95)?;
+        check("unhealthy_share_max", config.unhealthy_share_max, 0.05..=0.95)?;
+        let rtt_alpha = ("rtt_alpha", config.rtt_alpha);
+        let rtt_gains = Gains::named(rtt_alpha, ("deviation_beta", config.deviation_beta))?;
+        let loss_alpha = ("loss_alpha", config.loss_alpha);
+        let loss_gains = Gains::named(loss_alpha, loss_alpha)?;
         Ok(Self {
             weight_scale: config.weight_scale,
             weight_cap: config.weight_cap,
             loss_floor: config.loss_floor,
-            rtt_gain: ratio("rtt_alpha", config.rtt_alpha, 0.001, 1.0)?,
-            deviation_gain: ratio("deviation_beta", config.deviation_beta, 0.001, 1.0)?,
-            loss_gain: ratio("loss_alpha", config.loss_alpha, 0.001, 1.0)?,
-            change_min: ratio("change_min", config.change_min, 0.0, 1.0)?,
-            raise_max: ratio("raise_max", config.raise_max, 1.01, 100_000.0)?,
+            rtt_gains,
+            loss_gains,
+            change_min: Ratio::new("change_min", config.change_min, 0.0..=1.0)?,
+            raise_max: Ratio::new("raise_max", config.raise_max, 1.01..=100_000.0)?,
             raise_interval_min: config.raise_interval_min,
-            ramp_start: ratio("ramp_start", config.ramp_start, 0.05, 1.0)?,
-            degraded_factor: ratio("degraded_factor", config.degraded_factor, 0.01, 1.0)?,
-            recovery_factor: ratio("recovery_factor", config.recovery_factor, 0.01, 1.0)?,
+            ramp_start: Ratio::new("ramp_start", config.ramp_start, 0.05..=1.0)?,
+            degraded_factor: Ratio::new("degraded_factor", config.degraded_factor, 0.01..=1.0)?,
+            recovery_factor: Ratio::new("recovery_factor", config.recovery_factor, 0.01..=1.0)?,
             unhealthy_parts: libm::round(config.unhealthy_share_max * PARTS as f64) as i64,
             window_picks: config.window_picks,
             paths_max: config.paths_max,
@@ -140,52 +140,32 @@ impl Default for SwrrRules {
     }
 }
 
-/// Multiplies by a ratio in fixed point, to the nearest.
-pub(super) fn scaled(value: i64, ratio: i64) -> i64 {
-    (value * ratio + (1 << (RATIO_BITS - 1))) >> RATIO_BITS
-}
+/// A ratio in fixed point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ratio(i64);
 
-fn ratio(field: &'static str, value: f64, least: f64, most: f64) -> Result<i64, SwrrConfigError> {
-    within(field, value, least, most)?;
-    Ok(libm::round(value * f64::from(1 << RATIO_BITS)) as i64)
-}
+impl Ratio {
+    const FRACTION_BITS: u32 = 16;
 
-fn within(field: &'static str, value: f64, least: f64, most: f64) -> Result<(), SwrrConfigError> {
-    // A NaN is in no range.
-    if (least..=most).contains(&value) { Ok(()) } else { Err(SwrrConfigError { field, value, least, most }) }
-}
+    fn new(setting: &'static str, value: f64, range: RangeInclusive<f64>) -> Result<Self, SettingOutOfRange> {
+        check(setting, value, range)?;
+        Ok(Self(libm::round(value * f64::from(1 << Self::FRACTION_BITS)) as i64))
+    }
 
-/// A number of a [`SwrrConfig`] outside its range.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SwrrConfigError {
-    /// Name of the field.
-    pub field: &'static str,
-    /// The number as given; a duration in nanoseconds.
-    pub value: f64,
-    /// Least number that would do.
-    pub least: f64,
-    /// Largest number that would do.
-    pub most: f64,
-}
-
-impl fmt::Display for SwrrConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { field, value, least, most } = self;
-        write!(f, "{field} {value} is not between {least} and {most}")
+    /// That part of `whole`, to the nearest.
+    pub(super) fn of(self, whole: i64) -> i64 {
+        (whole * self.0 + (1 << (Self::FRACTION_BITS - 1))) >> Self::FRACTION_BITS
     }
 }
-
-impl core::error::Error for SwrrConfigError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::ToString;
 
     fn refused(change: impl Fn(&mut SwrrConfig)) -> &'static str {
         let mut config = SwrrConfig::default();
         change(&mut config);
-        SwrrRules::new(&config).unwrap_err().field
+        SwrrRules::new(&config).unwrap_err().setting
     }
 
     #[test]
@@ -214,17 +194,10 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_range() {
-        let config = SwrrConfig { ramp_start: 0.01, ..SwrrConfig::default() };
-        let refusal = SwrrRules::new(&config).unwrap_err();
-        assert_eq!(refusal.to_string(), "ramp_start 0.01 is not between 0.05 and 1");
-    }
-
-    #[test]
     fn every_set_has_room_for_its_unhealthy_paths() {
         let config = SwrrConfig { ramp_start: 0.05, unhealthy_share_max: 0.05, ..SwrrConfig::default() };
         let rules = SwrrRules::new(&config).unwrap();
-        let least = scaled(super::super::weight::UNIT, rules.ramp_start);
+        let least = rules.ramp_start.of(super::super::weight::UNIT);
         assert!(rules.unhealthy_sum_max(least) >= PATHS_MAX as i64);
     }
 

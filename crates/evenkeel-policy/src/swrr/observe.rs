@@ -1,8 +1,9 @@
 //! What a scheduler tells about its paths.
 
+use super::SwrrScheduler;
+use super::path::Path;
 use super::share::{ShareWindow, normalised_entropy};
 use super::weight::{Health, whole_weight};
-use super::{Path, SwrrScheduler};
 use crate::id::PathId;
 use crate::time::Duration;
 
@@ -27,17 +28,17 @@ impl SwrrScheduler {
 
     /// The smoothed RTT; `None` before the first sample.
     pub fn rtt(&self, path: PathId) -> Option<Duration> {
-        self.known(path)?.measure.rtt()
+        self.known(path)?.rtt()
     }
 
     /// The smoothed deviation from it; `None` before the first sample.
     pub fn rtt_deviation(&self, path: PathId) -> Option<Duration> {
-        self.known(path)?.measure.rtt_deviation()
+        self.known(path)?.rtt_deviation()
     }
 
     /// The smoothed loss rate, 0 before the first sample; `None` if the path is unknown.
     pub fn loss_rate(&self, path: PathId) -> Option<f64> {
-        Some(self.known(path)?.measure.loss_rate())
+        Some(self.known(path)?.loss_rate())
     }
 
     /// What was last said of the path's health; `None` if the path is unknown.

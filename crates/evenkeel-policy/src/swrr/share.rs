@@ -209,6 +209,13 @@ mod tests {
         }
     }
 
+    fn pick_twice_of_b(window: &mut Window, credits: &mut Credits) {
+        for _ in 0..2 {
+            let picked = credits.pick_where(1, |id| id == B).unwrap();
+            window.count(picked.slot, picked.eligible, 1, credits);
+        }
+    }
+
     fn shares(window: &Window) -> Vec<(u32, f64, f64)> {
         let shares = window.last().unwrap().shares().iter();
         shares.map(|share| (share.path.0, share.observed, share.theory)).collect()
@@ -238,10 +245,7 @@ mod tests {
     #[test]
     fn theory_counts_only_eligible_picks() {
         let (mut credits, mut window) = three_to_one(4);
-        for _ in 0..2 {
-            let picked = credits.pick_where(1, |id| id == B).unwrap();
-            window.count(picked.slot, picked.eligible, 1, &credits);
-        }
+        pick_twice_of_b(&mut window, &mut credits);
         serve(&mut window, &credits, &[0, 0]);
         assert_eq!(shares(&window), [(1, 0.5, 0.375), (2, 0.5, 0.625)]);
     }
@@ -249,10 +253,7 @@ mod tests {
     #[test]
     fn who_was_never_eligible_is_in_no_report() {
         let (mut credits, mut window) = three_to_one(2);
-        for _ in 0..2 {
-            let picked = credits.pick_where(1, |id| id == B).unwrap();
-            window.count(picked.slot, picked.eligible, 1, &credits);
-        }
+        pick_twice_of_b(&mut window, &mut credits);
         assert_eq!(shares(&window), [(2, 1.0, 1.0)]);
     }
 

@@ -4,8 +4,7 @@
 //! is never 0; the unhealthy paths of a set together stay strictly below their share of it.
 
 use super::SwrrError;
-use super::config::{SwrrRules, scaled};
-use super::measure::Measure;
+use super::config::SwrrRules;
 use crate::time::{Duration, Instant};
 
 /// Weight 1 in fixed point: whole weights would make 700 ms and 990 ms the same path.
@@ -90,8 +89,15 @@ impl PathWeight {
         self.health
     }
 
-    pub(super) fn set_health(&mut self, health: Health) {
+    /// Takes in the path's health, and what its weight has `counted` for if it is active.
+    ///
+    /// Once healthy it goes on from there, or from the start of a ramp if that is more: from what it
+    /// had beside the cap, its share would jump.
+    pub(super) fn set_health(&mut self, health: Health, counted: Option<i64>, rules: &SwrrRules) {
         self.health = health;
+        if let (Health::Healthy, Some(counted)) = (health, counted) {
+            self.in_force = self.in_force.min(counted.max(self.ramp_start(rules)));
+        }
     }
 
     /// Pins the goal: measurements do not move it any more.
@@ -104,15 +110,12 @@ impl PathWeight {
     }
 
     /// Takes the goal from the measurements, unless it is given or hardly differs.
-    pub(super) fn measure(&mut self, measure: &Measure, rules: &SwrrRules) -> Reweight {
-        let Some(rtt_ms) = measure.rtt_ms() else {
-            return Reweight::Settled;
-        };
-        let weight = libm::round(exact_weight(rtt_ms, measure.loss_rate(), rules) * UNIT as f64) as i64;
+    pub(super) fn measure(&mut self, rtt_ms: f64, loss_rate: f64, rules: &SwrrRules) -> Reweight {
+        let weight = libm::round(exact_weight(rtt_ms, loss_rate, rules) * UNIT as f64) as i64;
         match self.goal {
             Goal::Given(_) => return Reweight::Settled,
             Goal::Measured(goal) if weight == goal => return Reweight::Settled,
-            Goal::Measured(goal) if (weight - goal).abs() < scaled(goal, rules.change_min) => {
+            Goal::Measured(goal) if (weight - goal).abs() < rules.change_min.of(goal) => {
                 return Reweight::Suppressed;
             }
             Goal::Measured(_) => self.goal = Goal::Measured(weight),
@@ -133,7 +136,11 @@ impl PathWeight {
 
     /// A ramp that began before the goal was known begins where it would have, had it been.
     fn skip_to_ramp(&mut self, rules: &SwrrRules) {
-        self.in_force = self.in_force.max(scaled(self.target(rules), rules.ramp_start));
+        self.in_force = self.in_force.max(self.ramp_start(rules));
+    }
+
+    fn ramp_start(&self, rules: &SwrrRules) -> i64 {
+        rules.ramp_start.of(self.target(rules))
     }
 
     /// Moves the weight in force towards its target: down at once, up one step per interval.
@@ -148,7 +155,7 @@ impl PathWeight {
                 return Reweight::Suppressed;
             }
         }
-        self.in_force = target.min(scaled(self.in_force, rules.raise_max));
+        self.in_force = target.min(rules.raise_max.of(self.in_force));
         self.changed_at = now;
         Reweight::Applied
     }
@@ -160,8 +167,8 @@ impl PathWeight {
         };
         match self.health {
             Health::Healthy => goal,
-            Health::Degraded => scaled(goal, rules.degraded_factor).max(UNIT),
-            Health::Recovery => scaled(goal, rules.recovery_factor).max(UNIT),
+            Health::Degraded => rules.degraded_factor.of(goal).max(UNIT),
+            Health::Recovery => rules.recovery_factor.of(goal).max(UNIT),
         }
     }
 }
@@ -208,14 +215,10 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn measured(rtts_ms: &[f64]) -> (PathWeight, Measure) {
-        let rules = SwrrRules::default();
-        let (mut weight, mut measure) = (PathWeight::unknown(), Measure::default());
-        for &rtt_ms in rtts_ms {
-            measure.rtt_sample(rtt_ms, &rules);
-            weight.measure(&measure, &rules);
-        }
-        (weight, measure)
+    fn measured(rtt_ms: f64) -> PathWeight {
+        let mut weight = PathWeight::unknown();
+        weight.measure(rtt_ms, 0.0, &SwrrRules::default());
+        weight
     }
 
     /// The weight in force after a chance to move, in hundredths.
@@ -264,34 +267,28 @@ mod tests {
 
     #[test]
     fn seven_hundred_and_nine_hundred_ninety_ms_differ() {
-        let (fast, _) = measured(&[700.0]);
-        let (slow, _) = measured(&[990.0]);
-        assert!(fast.target(&SwrrRules::default()) > slow.target(&SwrrRules::default()));
+        let target = |rtt_ms| measured(rtt_ms).target(&SwrrRules::default());
+        assert!(target(700.0) > target(990.0));
     }
 
     #[test]
     fn a_change_below_five_percent_is_none() {
         let rules = SwrrRules::default();
-        // The eighth of +20 % that reaches the mean is a change of 2.4 % in weight.
-        let (mut weight, mut measure) = measured(&[10.0]);
-        measure.rtt_sample(12.0, &rules);
-        assert_eq!(weight.measure(&measure, &rules), Reweight::Suppressed);
-        assert_eq!(weight.target(&rules), 100 * UNIT);
-        for _ in 0..3 {
-            measure.rtt_sample(12.0, &rules);
-            weight.measure(&measure, &rules);
+        let mut weight = measured(10.0);
+        for close_ms in [10.4, 9.6] {
+            assert_eq!(weight.measure(close_ms, 0.0, &rules), Reweight::Suppressed);
+            assert_eq!(weight.target(&rules), 100 * UNIT);
         }
+        weight.measure(10.6, 0.0, &rules);
         assert!(weight.target(&rules) < 95 * UNIT);
     }
 
     #[test]
     fn small_changes_add_up_to_one() {
         let rules = SwrrRules::default();
-        let mut weight = measured(&[100.0]).0;
+        let mut weight = measured(100.0);
         for step in 1..=40 {
-            let mut measure = Measure::default();
-            measure.rtt_sample(100.0 + f64::from(step), &rules);
-            weight.measure(&measure, &rules);
+            weight.measure(100.0 + f64::from(step), 0.0, &rules);
         }
         let left = weight.target(&rules) as f64 / UNIT as f64;
         assert!((left - 1_000.0 / 140.0).abs() < 0.05 * left, "{left} is stuck");
@@ -330,6 +327,20 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_was_held_down_goes_on_from_there_or_from_a_tenth() {
+        let recovered = |counted| {
+            let mut weight = PathWeight::unknown();
+            weight.give(100, &SwrrRules::default());
+            weight.in_force = 40 * UNIT;
+            weight.set_health(Health::Healthy, Some(counted), &SwrrRules::default());
+            slewed(&mut weight, MS)
+        };
+        assert_eq!(recovered(11 * UNIT), 1_100);
+        assert_eq!(recovered(1), 1_000, "from 1 in fixed point no quarter would lead up");
+        assert_eq!(recovered(40 * UNIT), 4_000);
+    }
+
+    #[test]
     fn a_weight_that_comes_after_the_ramp_began_does_not_start_it_from_the_least() {
         let rules = SwrrRules::default();
         let (mut given, mut measured) = (PathWeight::unknown(), PathWeight::unknown());
@@ -338,20 +349,17 @@ mod tests {
         assert_eq!(slewed(&mut given, MS), 1_000);
 
         measured.start(Instant::ORIGIN, &rules);
-        let mut measure = Measure::default();
-        measure.rtt_sample(10.0, &rules);
-        measured.measure(&measure, &rules);
+        measured.measure(10.0, 0.0, &rules);
         assert_eq!(slewed(&mut measured, MS), 1_000);
     }
 
     #[test]
     fn a_slow_path_waits_a_round_trip_between_raises() {
         let rules = SwrrRules::default();
-        let (mut weight, measure) = measured(&[400.0]);
+        let mut weight = measured(400.0);
         weight.start(Instant::ORIGIN, &rules);
-        let at = |ms| Instant::from_millis(ms);
-        assert_eq!(weight.slew(at(399), measure.rtt(), &rules), Reweight::Suppressed);
-        assert_eq!(weight.slew(at(400), measure.rtt(), &rules), Reweight::Applied);
+        let mut slew = |ms| weight.slew(Instant::from_millis(ms), Some(400 * MS), &rules);
+        assert_eq!((slew(399), slew(400)), (Reweight::Suppressed, Reweight::Applied));
     }
 
     #[test]
@@ -360,7 +368,7 @@ mod tests {
         let target = |weight: u32, health| {
             let mut path = PathWeight::unknown();
             path.give(weight, &rules);
-            path.set_health(health);
+            path.set_health(health, None, &rules);
             (path.target(&rules) * 10 + UNIT / 2) / UNIT
         };
         assert_eq!(target(100, Health::Healthy), 1_000);

@@ -14,8 +14,6 @@ const WINDOW: u64 = 6 * SLICE;
 const SCALE_END: u64 = 1 << 42;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
     #[test]
     fn an_ewma_never_leaves_the_range_of_its_samples(
         samples in vec(0.0..1e9_f64, 1..100), mean in 0.001..=1.0_f64, deviation in 0.001..=1.0_f64,

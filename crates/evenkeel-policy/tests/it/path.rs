@@ -2,9 +2,10 @@
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
-    Candidate, HopConfig, HopRule, Loss, PathConfig, PathRule, PathState, PathStats, Probe, PruneRule,
-    Relays, Standing, Streak, Transition, Used,
+    Alternative, HopConfig, HopRule, Loss, PathConfig, PathRule, PathState, PathStats, Probe, PruneRule,
+    Relays, Role, Streak, Transition, Used,
 };
+use evenkeel_policy::swrr::{SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,20 +28,17 @@ const ARROWS: [(PathState, PathState); 10] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
     #[test]
     fn a_path_moves_along_the_drawn_arrows_only(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
         let mut state = path.state();
         for (now, probe) in steps {
-            for transition in step(&mut path, now, probe, SLO, Standing::OneOfMany) {
+            for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
                 prop_assert_eq!(transition.from, state);
                 prop_assert!(ARROWS.contains(&(transition.from, transition.to)), "{}", transition);
                 state = transition.to;
             }
             prop_assert_eq!(path.state(), state);
-            prop_assert_eq!(path.weight_factor().is_some(), state.is_usable());
         }
     }
 
@@ -56,7 +54,7 @@ proptest! {
                 samples_in_state = 0;
             }
             samples_in_state += 1;
-            let Some(transition) = path.on_probe(now, probe, SLO, Standing::OneOfMany) else { continue };
+            let Some(transition) = path.on_probe(now, probe, SLO, Role::OneOfMany) else { continue };
             let samples_min = match (transition.from, transition.to) {
                 (Probing, Active) => config.activate_answers,
                 (Active, Degraded) => degrade_samples,
@@ -74,7 +72,7 @@ proptest! {
         let mut path = PathStats::new(PathRule::default());
         for (now, probe) in steps {
             let was_answered = matches!(probe, Probe::Answered { .. });
-            for transition in step(&mut path, now, probe, SLO, Standing::OneOfMany) {
+            for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
                 let (p95, loss) = (path.p95(), path.loss().as_f64());
                 match transition.to {
                     Degraded => prop_assert!(p95 > Some(SLO) || loss > 0.08),
@@ -90,7 +88,7 @@ proptest! {
     fn a_backoff_lasts_one_to_thirty_seconds(steps in steps()) {
         let mut path = PathStats::new(PathRule::default());
         for (now, probe) in steps {
-            for transition in step(&mut path, now, probe, SLO, Standing::OneOfMany) {
+            for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
                 if transition.to == Inactive {
                     let backoff = path.retry_at().unwrap().since(now);
                     prop_assert!((Duration::from_secs(1)..=Duration::from_secs(30)).contains(&backoff));
@@ -112,10 +110,10 @@ proptest! {
             now += Duration::from_millis(gap_ms);
             let others = paths.iter().enumerate().filter(|(path, _)| *path != chosen);
             let others_usable = others.filter(|(_, path)| path.state().is_usable()).count();
-            let standing = if others_usable == 0 { Standing::Last } else { Standing::OneOfMany };
+            let role = if others_usable == 0 { Role::Last } else { Role::OneOfMany };
             let usable = paths.iter().filter(|path| path.state().is_usable());
             let best_p95 = usable.filter_map(PathStats::p95).min().unwrap_or_default();
-            step(&mut paths[chosen], now, probe, rule.slo(best_p95), standing);
+            step(&mut paths[chosen], now, probe, rule.slo(best_p95), role);
             let is_usable = paths.iter().any(|path| path.state().is_usable());
             prop_assert!(is_usable || !was_usable, "the last usable path was switched off");
             was_usable = is_usable;
@@ -147,10 +145,10 @@ proptest! {
         used_ms in vec(vec(10..100_u64, 1..30), 1..5), idle_ms in vec(vec(10..100_u64, 30), 1..4),
     ) {
         let rule = PruneRule::default();
-        let idle_at = |sample: usize| -> Vec<Candidate> {
+        let idle_at = |sample: usize| -> Vec<Alternative> {
             let path = |index: usize| PathId(100 + index as u32);
-            let candidates = idle_ms.iter().enumerate();
-            candidates.map(|(index, ms)| candidate(path(index), ms[sample])).collect()
+            let alternatives = idle_ms.iter().enumerate();
+            alternatives.map(|(index, ms)| alternative(path(index), ms[sample])).collect()
         };
         let used: Vec<Used> = used_ms.iter().enumerate().map(|(index, p95s)| {
             let streak = p95s.iter().enumerate().fold(Streak::default(), |streak, (sample, &ms)| {
@@ -174,7 +172,7 @@ proptest! {
     ) {
         let rule = PruneRule::default();
         let slowest = used_ms.iter().max().copied().unwrap();
-        let idle = [candidate(PathId(100), slowest)];
+        let idle = [alternative(PathId(100), slowest)];
         let used = used_ms.iter().zip(0..).map(|(&ms, path)| {
             let p95 = Duration::from_millis(ms);
             let streak = (0..samples).fold(Streak::default(), |streak, _| rule.on_sample(streak, p95, &idle));
@@ -184,16 +182,75 @@ proptest! {
     }
 }
 
+#[test]
+fn a_path_yields_its_share_while_unwell_and_ramps_back_to_it() {
+    const SLOW: Duration = Duration::from_millis(150);
+    const FAST: Duration = Duration::from_millis(10);
+    let mut pair = Pair::new();
+    let steps = [(FAST, 20), (SLOW, 20), (FAST, 60)].map(|(rtt, samples)| vec![rtt; samples]).concat();
+    let mut states = vec![];
+    let mut odds = 0.0;
+    for (tick, &rtt) in (20..).zip(&steps) {
+        pair.sample(at(tick), Probe::Answered { rtt });
+        let (state, share) = (pair.ailing.state(), pair.swrr.share(AILING).unwrap_or(0.0));
+        states.push(state);
+        assert_eq!(share > 0.0, state.is_usable(), "{share} while {state}");
+        assert!(share < 0.1 || state == Active, "{share} while {state}");
+        let odds_before = std::mem::replace(&mut odds, share / (1.0 - share));
+        assert!(odds <= odds_before.max(0.1) * 1.2501, "{odds_before} to {odds} while {state}");
+        if tick == 59 {
+            let picks = (0..1_000).filter(|_| pair.swrr.pick() == Some(AILING)).count();
+            assert!((1..=100).contains(&picks), "{picks} of 1000 went over a degraded path");
+        }
+    }
+    states.dedup();
+    assert_eq!(states, [Probing, Active, Degraded, Recovery, Active]);
+    assert_eq!((pair.swrr.weight(STEADY), pair.swrr.weight(AILING)), (Some(100), Some(100)));
+}
+
+/// A time as many intervals between raises after the start.
+fn at(tick: u64) -> Instant {
+    Instant::from_millis(100 * tick)
+}
+
+const STEADY: PathId = PathId(0);
+const AILING: PathId = PathId(1);
+
+/// Two paths of equal weight in one scheduler, the steady one past its ramp at tick 20; the state of one follows its samples.
+struct Pair {
+    swrr: SwrrScheduler,
+    ailing: PathStats,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut swrr = SwrrScheduler::new(SwrrRules::default());
+        for path in [STEADY, AILING] {
+            swrr.add_path(path).unwrap();
+            swrr.set_weight(path, Instant::ORIGIN, 100).unwrap();
+        }
+        swrr.activate(STEADY, Instant::ORIGIN).unwrap();
+        (0..20).for_each(|tick| _ = swrr.refresh(at(tick)));
+        Self { swrr, ailing: PathStats::new(PathRule::default()) }
+    }
+
+    fn sample(&mut self, now: Instant, probe: Probe) {
+        for transition in step(&mut self.ailing, now, probe, SLO, Role::OneOfMany) {
+            if let Some(health) = transition.to.health() {
+                self.swrr.set_health(AILING, now, health).unwrap();
+                self.swrr.activate(AILING, now).unwrap();
+            } else {
+                self.swrr.deactivate(AILING).unwrap();
+            }
+        }
+        self.swrr.refresh(now);
+    }
+}
+
 /// Lets time pass up to `now`, then feeds a probe; returns what changed, in order.
-fn step(
-    path: &mut PathStats,
-    now: Instant,
-    probe: Probe,
-    slo: Duration,
-    standing: Standing,
-) -> Vec<Transition> {
+fn step(path: &mut PathStats, now: Instant, probe: Probe, slo: Duration, role: Role) -> Vec<Transition> {
     let woken = path.on_time(now);
-    let sampled = path.on_probe(now, probe, slo, standing);
+    let sampled = path.on_probe(now, probe, slo, role);
     woken.into_iter().chain(sampled).collect()
 }
 
@@ -223,6 +280,6 @@ fn answer(millis: std::ops::Range<u64>) -> impl Strategy<Value = Probe> {
     millis.prop_map(|millis| Probe::Answered { rtt: Duration::from_millis(millis) })
 }
 
-fn candidate(path: PathId, p95_ms: u64) -> Candidate {
-    Candidate { path, p95: Duration::from_millis(p95_ms), answered: 10 }
+fn alternative(path: PathId, p95_ms: u64) -> Alternative {
+    Alternative { path, p95: Duration::from_millis(p95_ms), answered: 10 }
 }

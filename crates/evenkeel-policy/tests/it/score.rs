@@ -19,8 +19,6 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
-
     #[test]
     fn every_score_lies_between_zero_and_one(stats in any_node(), request in request()) {
         let limits = Limits::default();
@@ -143,10 +141,6 @@ proptest! {
             Because::Score(scored) => prop_assert!(false, "{scored}"),
         }
     }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
     fn draws_follow_score_to_the_power_times_weight(

@@ -32,6 +32,17 @@ fn join(swrr: &mut SwrrScheduler, id: u32, weight: u32) {
     swrr.activate(PathId(id), START).unwrap();
 }
 
+fn join_measured(swrr: &mut SwrrScheduler, path: PathId, rtt_ms: f64) {
+    swrr.add_path(path).unwrap();
+    swrr.update_path_rtt(path, START, rtt_ms).unwrap();
+    swrr.activate(path, START).unwrap();
+}
+
+/// Gives every weight that many chances to rise by a step.
+fn refresh(swrr: &mut SwrrScheduler, from_ms: u64, steps: u64) {
+    (1..=steps).for_each(|step| _ = swrr.refresh(Instant::from_millis(from_ms + step * 100)));
+}
+
 fn given(weights: &[u32]) -> SwrrScheduler {
     let mut swrr = immediate();
     (0..).zip(weights).for_each(|(id, &weight)| join(&mut swrr, id, weight));
@@ -91,8 +102,6 @@ fn weights(paths: impl Into<proptest::collection::SizeRange>) -> impl Strategy<V
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
     #[test]
     fn any_period_of_picks_holds_the_ideal_exactly(weights in weights(1..9), skipped in 0..200_usize) {
         let mut swrr = given(&weights);
@@ -261,11 +270,7 @@ proptest! {
     ) {
         let (a, b) = (PathId(0), PathId(1));
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
-        for path in [a, b] {
-            swrr.add_path(path).unwrap();
-            swrr.update_path_rtt(path, START, 50.0).unwrap();
-            swrr.activate(path, START).unwrap();
-        }
+        [a, b].into_iter().for_each(|path| join_measured(&mut swrr, path, 50.0));
         // Beside a path that does not change, a weight is read off the shares.
         let weight = |swrr: &SwrrScheduler| swrr.share(a).unwrap() / swrr.share(b).unwrap();
         let (mut now, mut raised_at) = (START, START);
@@ -402,14 +407,8 @@ fn credits_that_do_not_follow_a_reweight_would_burst() {
     // Both paths go from 1 ms to 100 ms.
     let config = SwrrConfig { rtt_alpha: 1.0, ..SwrrConfig::default() };
     let mut ours = SwrrScheduler::new(SwrrRules::new(&config).unwrap());
-    for path in [PathId(0), PathId(1)] {
-        ours.add_path(path).unwrap();
-        ours.update_path_rtt(path, START, 1.0).unwrap();
-        ours.activate(path, START).unwrap();
-    }
-    (1..=20).for_each(|step| {
-        ours.refresh(Instant::from_millis(step * 100));
-    });
+    [PathId(0), PathId(1)].into_iter().for_each(|path| join_measured(&mut ours, path, 1.0));
+    refresh(&mut ours, 0, 20);
     assert_eq!((ours.weight(PathId(0)), pick(&mut ours)), (Some(1_000), 0));
     for path in [PathId(0), PathId(1)] {
         ours.update_path_rtt(path, Instant::from_secs(9), 100.0).unwrap();
@@ -447,11 +446,6 @@ fn a_reactivated_path_ramps_from_a_tenth_of_its_weight() {
     let mut swrr = SwrrScheduler::new(SwrrRules::default());
     join(&mut swrr, 0, 100);
     join(&mut swrr, 1, 100);
-    let refresh = |swrr: &mut SwrrScheduler, from: u64, steps: u64| {
-        (1..=steps).for_each(|step| {
-            swrr.refresh(Instant::from_millis(from + step * 100));
-        });
-    };
     refresh(&mut swrr, 0, 11);
     assert_eq!((swrr.weight(steady), swrr.weight(returning)), (Some(100), Some(100)));
     swrr.deactivate(returning).unwrap();
@@ -467,9 +461,7 @@ fn a_reactivated_path_ramps_from_a_tenth_of_its_weight() {
 fn a_steady_stream_of_small_changes_is_suppressed_and_a_large_one_applied() {
     let path = PathId(0);
     let mut swrr = immediate_with_threshold();
-    swrr.add_path(path).unwrap();
-    swrr.update_path_rtt(path, START, 100.0).unwrap();
-    swrr.activate(path, START).unwrap();
+    join_measured(&mut swrr, path, 100.0);
     assert_eq!(swrr.update_path_rtt(path, START, 104.0), Ok(Reweight::Suppressed));
     assert_eq!(swrr.update_path_rtt(path, START, 100.0), Ok(Reweight::Settled));
     assert_eq!(swrr.update_path_rtt(path, START, 106.0), Ok(Reweight::Applied));

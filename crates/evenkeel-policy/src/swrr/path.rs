@@ -1,0 +1,109 @@
+//! One path of a scheduler: its smoothed measurements, and the weight they give it.
+//!
+//! Bound: a smoothed value lies between the smallest and the largest sample, as an [`Ewma`]'s does.
+
+use super::SwrrRules;
+use super::weight::{PathWeight, Reweight};
+use crate::estimate::Ewma;
+use crate::id::PathId;
+use crate::time::{Duration, Instant, scaled};
+
+/// Longer samples count as this much: the formula gives such a path the least weight either way.
+const RTT_MS_MAX: f64 = 600_000.0;
+
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub(super) id: PathId,
+    pub(super) active: bool,
+    /// In milliseconds.
+    rtt: Ewma,
+    loss: Ewma,
+    pub(super) weight: PathWeight,
+}
+
+impl Path {
+    pub(super) fn new(id: PathId, rules: &SwrrRules) -> Self {
+        let (rtt, loss) = (Ewma::new(rules.rtt_gains), Ewma::new(rules.loss_gains));
+        Self { id, active: false, rtt, loss, weight: PathWeight::unknown() }
+    }
+
+    /// Takes in an RTT already known to be finite and not negative.
+    pub(super) fn rtt_sample(&mut self, rtt_ms: f64) {
+        self.rtt.fold(rtt_ms.min(RTT_MS_MAX));
+    }
+
+    /// Takes in a loss rate already known to lie in 0..=1.
+    pub(super) fn loss_sample(&mut self, loss_rate: f64) {
+        self.loss.fold(loss_rate);
+    }
+
+    /// Takes the weight's goal from the samples; without one of the RTT there is none to take.
+    pub(super) fn measure(&mut self, rules: &SwrrRules) -> Reweight {
+        let Some(rtt_ms) = self.rtt.mean() else {
+            return Reweight::Settled;
+        };
+        self.weight.measure(rtt_ms, self.loss_rate(), rules)
+    }
+
+    /// Moves the weight in force as far as it may go.
+    pub(super) fn slew(&mut self, now: Instant, rules: &SwrrRules) -> Reweight {
+        self.weight.slew(now, self.rtt(), rules)
+    }
+
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        self.rtt.mean().map(millis)
+    }
+
+    pub(super) fn rtt_deviation(&self) -> Option<Duration> {
+        self.rtt.deviation().map(millis)
+    }
+
+    /// The smoothed loss rate; a path without samples has lost nothing yet.
+    pub(super) fn loss_rate(&self) -> f64 {
+        self.loss.mean().unwrap_or(0.0)
+    }
+}
+
+fn millis(millis: f64) -> Duration {
+    scaled(Duration::from_millis(1), millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SwrrConfig;
+    use super::*;
+
+    /// A path sampled RTT and loss at a time.
+    fn sampled(config: &SwrrConfig, samples: &[(f64, f64)]) -> Path {
+        let mut path = Path::new(PathId(1), &SwrrRules::new(config).unwrap());
+        for &(rtt_ms, loss_rate) in samples {
+            path.rtt_sample(rtt_ms);
+            path.loss_sample(loss_rate);
+        }
+        path
+    }
+
+    #[test]
+    fn a_path_without_samples_has_no_rtt_and_no_loss() {
+        let path = sampled(&SwrrConfig::default(), &[]);
+        assert_eq!((path.rtt(), path.rtt_deviation(), Some(path.loss_rate())), (None, None, Some(0.0)));
+    }
+
+    #[test]
+    fn the_first_sample_sets_and_the_next_moves_each_by_its_own_gain() {
+        let config = SwrrConfig { rtt_alpha: 0.25, deviation_beta: 0.5, ..SwrrConfig::default() };
+        let seen = |samples| {
+            let path = sampled(&config, samples);
+            let micros = |span: Option<Duration>| span.unwrap().as_micros();
+            (micros(path.rtt()), micros(path.rtt_deviation()), libm::round(path.loss_rate() * 1_000.0))
+        };
+        assert_eq!(seen(&[(10.0, 0.5)]), (10_000, 5_000, 500.0));
+        assert_eq!(seen(&[(10.0, 0.5), (18.5, 0.0)]), (12_125, 6_750, 450.0));
+    }
+
+    #[test]
+    fn the_longest_sample_is_ten_minutes() {
+        let path = sampled(&SwrrConfig::default(), &[(f64::MAX, 0.0)]);
+        assert_eq!(path.rtt(), Some(Duration::from_secs(600)));
+    }
+}
