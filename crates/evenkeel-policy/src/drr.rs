@@ -23,7 +23,7 @@ use crate::weight::Weight;
 use level::{Level, milli, units};
 use slot::Slots;
 
-pub use tenant::{AddKeyError, TenantDrr, Turn};
+pub use tenant::{AddKeyError, Lane, TenantDrr, Turn};
 
 /// What a key that just became active may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

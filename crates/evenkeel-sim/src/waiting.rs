@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{Settlement, TenantDrr};
+use evenkeel_policy::drr::{Lane, Settlement, TenantDrr};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
 
@@ -44,10 +44,12 @@ impl Lanes {
     pub(crate) fn push(&mut self, request: Waiting, tenant_weight: Weight) -> Result<(), SimError> {
         self.lanes.entry(request.key).or_default().push_back(request);
         self.all.insert(request);
-        if self.parked.contains(&request.key) {
-            self.drr.add_parked(request.tenant, tenant_weight, request.key, Weight::ONE)?;
+        let Waiting { tenant, key, .. } = request;
+        let lane = Lane { tenant, tenant_weight, key, weight: Weight::ONE };
+        if self.parked.contains(&key) {
+            self.drr.add_parked(lane)?;
         } else {
-            self.drr.add_key(request.tenant, tenant_weight, request.key, Weight::ONE)?;
+            self.drr.add_key(lane)?;
         }
         Ok(())
     }

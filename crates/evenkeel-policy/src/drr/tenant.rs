@@ -23,6 +23,19 @@ pub struct Turn {
     pub key: Key,
 }
 
+/// A tenant's key, with the weights both have among their like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// The tenant the key belongs to.
+    pub tenant: TenantId,
+    /// Its weight among the tenants.
+    pub tenant_weight: Weight,
+    /// The key.
+    pub key: Key,
+    /// Its weight among the tenant's keys.
+    pub weight: Weight,
+}
+
 /// Schedules tenants, and within each the keys it owns, by deficit round robin.
 ///
 /// New tenants and keys go first ([`NewKey::First`]). A key belongs to the tenant that first added it.
@@ -71,30 +84,20 @@ impl TenantDrr {
     /// Makes a tenant's key active that now has something to serve.
     ///
     /// Weights count when the tenant or key was idle; active and parked ones are left as they are.
-    pub fn add_key(
-        &mut self,
-        tenant: TenantId,
-        tenant_weight: Weight,
-        key: Key,
-        weight: Weight,
-    ) -> Result<(), AddKeyError> {
-        self.reach(tenant, tenant_weight, key)?;
-        self.groups[tenant.index()].keys.add(&mut self.key_slots, key.0, weight);
-        self.follow(tenant.0);
+    pub fn add_key(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+        self.reach(lane)?;
+        let group = &mut self.groups[lane.tenant.index()];
+        group.keys.add(&mut self.key_slots, lane.key.0, lane.weight);
+        self.follow(lane.tenant.0);
         Ok(())
     }
 
     /// Makes a tenant's key known as having something to serve that must wait until it is woken.
-    pub fn add_parked(
-        &mut self,
-        tenant: TenantId,
-        tenant_weight: Weight,
-        key: Key,
-        weight: Weight,
-    ) -> Result<(), AddKeyError> {
-        self.reach(tenant, tenant_weight, key)?;
-        self.groups[tenant.index()].keys.add_parked(&mut self.key_slots, key.0, weight);
-        self.follow(tenant.0);
+    pub fn add_parked(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+        self.reach(lane)?;
+        let group = &mut self.groups[lane.tenant.index()];
+        group.keys.add_parked(&mut self.key_slots, lane.key.0, lane.weight);
+        self.follow(lane.tenant.0);
         Ok(())
     }
 
@@ -230,7 +233,8 @@ impl TenantDrr {
     }
 
     /// Makes a tenant and a key of its own known.
-    fn reach(&mut self, tenant: TenantId, tenant_weight: Weight, key: Key) -> Result<(), AddKeyError> {
+    fn reach(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+        let Lane { tenant, tenant_weight, key, .. } = lane;
         if self.keys_max <= key.0 {
             return Err(AddKeyError::TooMany { keys_max: self.keys_max });
         }
@@ -364,9 +368,9 @@ mod tests {
     fn weights_count_on_both_levels() {
         let mut drr = scheduler();
         let three = Weight::whole(3).unwrap();
-        drr.add_key(ACME, three, Key(0), Weight::ONE).unwrap();
-        drr.add_key(ACME, three, Key(1), three).unwrap();
-        drr.add_key(BYTE, Weight::ONE, Key(2), Weight::ONE).unwrap();
+        drr.add_key(lane(ACME, three, Key(0), Weight::ONE)).unwrap();
+        drr.add_key(lane(ACME, three, Key(1), three)).unwrap();
+        drr.add_key(lane(BYTE, Weight::ONE, Key(2), Weight::ONE)).unwrap();
         let mut keys = [0; 3];
         for _ in 0..1_600 {
             let turn = drr.next_key().unwrap();
@@ -433,7 +437,7 @@ mod tests {
     fn a_key_belongs_to_one_tenant_until_forgotten() {
         let mut drr = scheduler();
         add(&mut drr, ACME, Key(0));
-        let refused = drr.add_key(BYTE, Weight::ONE, Key(0), Weight::ONE).unwrap_err();
+        let refused = drr.add_key(lane(BYTE, Weight::ONE, Key(0), Weight::ONE)).unwrap_err();
         assert_eq!(refused.to_string(), "key 0 belongs to tenant 0");
         assert!(!drr.forget_key(Key(0)));
         drr.remove_key(Key(0));
@@ -467,7 +471,7 @@ mod tests {
         let owed = drr.tenant_debt(ACME);
         assert!(owed > Cost(900_000));
         add(&mut drr, ACME, Key(0));
-        drr.add_parked(ACME, Weight::ONE, Key(2), Weight::ONE).unwrap();
+        drr.add_parked(lane(ACME, Weight::ONE, Key(2), Weight::ONE)).unwrap();
         assert_eq!((drr.tenant_debt(ACME), drr.standing(Key(2))), (owed, Standing::Parked));
     }
 
@@ -490,7 +494,8 @@ mod tests {
     fn limits_hold_for_tenants_and_keys() {
         let mut drr = TenantDrr::new(Cost::MESSAGE, 2).unwrap();
         for (tenant, key) in [(2, 0), (0, 2)] {
-            let refused = drr.add_key(TenantId(tenant), Weight::ONE, Key(key), Weight::ONE).unwrap_err();
+            let refused =
+                drr.add_key(lane(TenantId(tenant), Weight::ONE, Key(key), Weight::ONE)).unwrap_err();
             assert_eq!(refused.to_string(), "more than 2 keys or tenants");
         }
         drr.consume_deficit(Key(5), Cost(1));
@@ -505,8 +510,12 @@ mod tests {
         TenantDrr::new(Cost::MESSAGE, 1_000).unwrap()
     }
 
+    fn lane(tenant: TenantId, tenant_weight: Weight, key: Key, weight: Weight) -> Lane {
+        Lane { tenant, tenant_weight, key, weight }
+    }
+
     fn add(drr: &mut TenantDrr, tenant: TenantId, key: Key) {
-        drr.add_key(tenant, Weight::ONE, key, Weight::ONE).unwrap();
+        drr.add_key(lane(tenant, Weight::ONE, key, Weight::ONE)).unwrap();
     }
 
     /// Serves plain messages and counts them per tenant.

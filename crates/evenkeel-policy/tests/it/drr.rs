@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{DrrConfig, DrrScheduler, NewKey, Settlement, Standing, TenantDrr};
+use evenkeel_policy::drr::{DrrConfig, DrrScheduler, Lane, NewKey, Settlement, Standing, TenantDrr};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
 use proptest::prelude::*;
@@ -286,18 +286,22 @@ proptest! {
         steps in prop::collection::vec((0..20_u32, any::<bool>(), cost(5_000)), 100..300),
     ) {
         let mut drr = TenantDrr::new(Cost::MESSAGE, 1_000).unwrap();
+        let lane = |key: u32, tenant: u32, weight| Lane {
+            tenant: TenantId(tenant),
+            tenant_weight: tenant_weights[tenant as usize],
+            key: Key(key),
+            weight,
+        };
         // One key each that stays, and others that come and go.
-        let owner = |key: u32| keys.get(key as usize - 2).map_or(0, |&(tenant, _)| tenant);
         for tenant in 0..2 {
-            drr.add_key(TenantId(tenant), tenant_weights[tenant as usize], Key(tenant), Weight::ONE).unwrap();
+            drr.add_key(lane(tenant, tenant, Weight::ONE)).unwrap();
         }
         let (mut served, mut cost_max) = (vec![[0_u64; 2]], 0);
-        for (key, joins, cost) in steps {
-            let key = key + 2;
+        for (pick, joins, cost) in steps {
+            let at = pick as usize % keys.len();
+            let (key, (tenant, weight)) = (2 + at as u32, keys[at]);
             if joins {
-                let tenant = owner(key);
-                let weight = keys.get(key as usize - 2).map_or(Weight::ONE, |&(_, weight)| weight);
-                drr.add_key(TenantId(tenant), tenant_weights[tenant as usize], Key(key), weight).unwrap();
+                drr.add_key(lane(key, tenant, weight)).unwrap();
             } else {
                 drr.remove_key(Key(key));
             }
