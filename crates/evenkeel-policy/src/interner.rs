@@ -244,6 +244,30 @@ mod tests {
     }
 
     #[test]
+    fn names_of_equal_hash_are_told_apart() {
+        let mut names = interner(10);
+        names.intern("alice").unwrap();
+        let hash = names.hash("bob");
+        let home = names.home(hash);
+        names.table[home] = Entry { hash, key: 0 };
+        assert_eq!(names.get("bob"), None);
+    }
+
+    #[test]
+    fn names_spread_over_the_table_as_the_secret_says() {
+        let homes = |secret| {
+            let mut names: Interner = Interner::new(100, secret);
+            (0..100).for_each(|name| drop(names.intern(&name.to_string())));
+            (0..100).map(|name| names.home(names.hash(&name.to_string()))).collect::<Vec<_>>()
+        };
+        let mut distinct = homes((1, 2));
+        assert_ne!(distinct, homes((3, 4)));
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert!(distinct.len() > 70, "100 names have {} places of 256", distinct.len());
+    }
+
+    #[test]
     fn each_kind_of_thing_has_its_own_names() {
         let mut tenants: Interner<TenantId> = Interner::new(10, (1, 2));
         assert_eq!(tenants.intern("acme"), Ok(TenantId(0)));
