@@ -278,6 +278,19 @@ mod tests {
     }
 
     #[test]
+    fn a_new_weight_counts_for_who_waits_and_only_once() {
+        let mut queue = admission(100);
+        fill(&mut queue, FLOOD, 3);
+        fill(&mut queue, THIRD, 1);
+        queue.update_weight(FLOOD, Weight::whole(2).unwrap());
+        queue.update_weight(FLOOD, Weight::whole(3).unwrap());
+        queue.update_weight(QUIET, Weight::MAX);
+        queue.update_weight(TenantId(50), Weight::MAX);
+        assert!((queue.weight_share(FLOOD, Weight::ONE) - 0.75).abs() < 1e-12);
+        assert!((queue.weight_share(THIRD, Weight::ONE) - 0.25).abs() < 1e-12);
+    }
+
+    #[test]
     fn ties_go_to_the_lowest_id_in_any_order() {
         for order in [[FLOOD, THIRD], [THIRD, FLOOD]] {
             let mut queue = admission(100);
