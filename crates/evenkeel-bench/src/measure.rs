@@ -65,7 +65,7 @@ pub struct Effort {
 
 impl Effort {
     /// Enough for a figure to be quoted.
-    pub const FULL: Self = Self { rounds: 21, batch_time: Duration::from_millis(10) };
+    pub const FULL: Self = Self { rounds: 60, batch_time: Duration::from_millis(4) };
     /// Enough to see that everything runs.
     pub const QUICK: Self = Self { rounds: 3, batch_time: Duration::from_micros(200) };
 }
@@ -122,7 +122,7 @@ impl Quartiles {
 }
 
 /// How many rounds contenders live.
-const SITTING: usize = 3;
+const SITTING: usize = 4;
 
 /// What is allocated before each sitting, and kept, to move what follows.
 const BALLAST: usize = 100_003;
