@@ -22,6 +22,7 @@ pub(crate) const COMMAND: Command = Command {
 const STAGES: &[Stage] = &[
     Stage { name: "miri", about: "no undefined behaviour in the unit tests", run: miri },
     Stage { name: "properties", about: "bounds hold for 20 000 random inputs each", run: properties },
+    Stage { name: "soak", about: "the simulator's claims hold for 200 seeds each", run: soak },
     Stage { name: "mutants", about: "a test notices every change of the code", run: mutants },
     Stage { name: "bench", about: "how fast the decisions are", run: || bench::run_suite("micro", &[]) },
 ];
@@ -39,6 +40,10 @@ fn miri() -> Result<(), Failure> {
 fn properties() -> Result<(), Failure> {
     // Not in release: an overflow check is one more property.
     Call::cargo("test --locked --package evenkeel-policy --test it").env("PROPTEST_CASES", "20000").run()
+}
+
+fn soak() -> Result<(), Failure> {
+    Call::cargo("test --locked --package evenkeel-sim --test it").env("EVENKEEL_SIM_SEEDS", "200").run()
 }
 
 fn mutants() -> Result<(), Failure> {

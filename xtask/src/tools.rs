@@ -78,7 +78,7 @@ fn remedy(tool: Tool, rustup: Rustup) -> Result<Call, Failure> {
         Rustup::Present => Ok(call),
         Rustup::Absent => Err(Failure::new(format!(
             "{} is missing, and so is rustup, which would add it; either install it from where your Rust \
-             came from, or get rustup (https://rustup.rs) and run `{call}`",
+             came from, or get rustup and run `{call}`",
             described(tool)
         ))),
     }

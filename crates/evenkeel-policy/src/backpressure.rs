@@ -16,7 +16,7 @@ pub use config::{
     WaitQueueConfig,
 };
 pub use deadline::{TooLate, admit_by_deadline, expected_wait, retry_after};
-pub use fair::{Admission, FairAdmission, Waiter};
+pub use fair::{Admission, FairAdmission, TooManyTenants, Waiter};
 
 /// How loaded the queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

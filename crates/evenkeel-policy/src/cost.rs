@@ -1,7 +1,7 @@
 //! What a piece of work costs, in the currency of its pool.
 //!
 //! A plain message costs [`Cost::MESSAGE`] (1000 units); doors charge what work really takes: tokens,
-//! bytes, milliseconds. Arithmetic saturates at [`Cost::MAX`], which no honest request reaches.
+//! bytes, milliseconds. Sums saturate instead of overflowing; a single charge counts as [`Cost::MAX`] at most.
 
 use core::fmt;
 use core::iter::Sum;

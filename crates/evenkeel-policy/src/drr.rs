@@ -1,10 +1,12 @@
 //! Deficit round robin: whose turn it is, when everybody pays for what they use.
 //!
 //! Bounds, for keys `i` and `j` that both have work throughout an interval (settlement apart):
-//! `|served_i / w_i − served_j / w_j| ≤ quantum + cost_max / w_i + cost_max / w_j`.
+//! `|served_i / w_i − served_j / w_j| ≤ quantum + cost_max / w_i + cost_max / w_j`; under
+//! [`NewKey::NextRound`] from the first round on that was opened with both in it.
 //! Under [`NewKey::First`] a key that becomes active after at least a round of idleness is served within
-//! (other keys going first + 1) picks. Somebody is served as long as somebody is active. Peeking is O(1); every
-//! change is O(1) amortised, at any number of keys, weights and costs, and allocates nothing once its key is known.
+//! (other keys going first + 1) picks. Somebody is served as long as somebody is active. Peeking is O(1), every
+//! change O(1), except that opening a round sorts the keys that join or come back in it. Memory is taken when a key
+//! is first known, or when more keys are in debt than ever before.
 
 mod calendar;
 mod level;
@@ -19,17 +21,17 @@ use crate::id::Key;
 use crate::setting::{self, SettingOutOfRange};
 use crate::weight::Weight;
 use level::{Level, milli, units};
-use slot::{Place, Slots};
+use slot::Slots;
 
-pub use tenant::{AddKeyError, TenantDrr, Turn};
+pub use tenant::{AddKeyError, Lane, TenantDrr, Turn};
 
 /// What a key that just became active may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NewKey {
     /// It is served from the next round on, and rounds are opened by the caller.
     NextRound,
-    /// It goes first for one message, if the present round has not granted it yet, and has the rest of its grant
-    /// at the round's end; rounds open by themselves.
+    /// It goes first for one message, if the present round's grant is not used up, and has the rest of the grant at
+    /// the round's end; rounds open by themselves.
     #[default]
     First,
 }
@@ -126,11 +128,18 @@ impl DrrScheduler {
     ///
     /// An active or parked key is left as it is, its weight too: a deficit is never reset.
     pub fn add_key(&mut self, key: Key, weight: Weight) -> Result<(), TooManyKeys> {
-        if self.keys_max <= key.0 {
-            return Err(TooManyKeys { keys_max: self.keys_max });
-        }
-        self.slots.reach(key.0);
+        self.reach(key)?;
         self.level.add(&mut self.slots, key.0, weight);
+        Ok(())
+    }
+
+    /// Makes a key known as having something to serve that must wait until it is woken.
+    ///
+    /// An active or parked key is left as it is. This is not [`add_key`](Self::add_key) and then
+    /// [`park`](Self::park): a key that is active for an instant may be the only one, and rounds would open for it.
+    pub fn add_parked(&mut self, key: Key, weight: Weight) -> Result<(), TooManyKeys> {
+        self.reach(key)?;
+        self.level.add_parked(&mut self.slots, key.0, weight);
         Ok(())
     }
 
@@ -193,7 +202,7 @@ impl DrrScheduler {
 
     /// Sets an active key aside (throttled, at its cap, head delayed) until it is woken.
     ///
-    /// It keeps what is left of this round's grant while the round lasts. Idle keys cannot be parked.
+    /// It keeps what is left of this round's grant until the next round is over. Idle keys cannot be parked.
     pub fn park(&mut self, key: Key) {
         if self.knows(key) {
             self.level.park(&mut self.slots, key.0);
@@ -209,14 +218,7 @@ impl DrrScheduler {
 
     /// Forgets an idle key altogether, debt included, so that its number may mean another; `false` when it is not idle.
     pub fn forget_key(&mut self, key: Key) -> bool {
-        match self.slots.get(key.0).map(|slot| slot.place) {
-            None => true,
-            Some(Place::Idle) => {
-                self.slots.clear(key.0);
-                true
-            }
-            Some(_) => false,
-        }
+        self.slots.forget(key.0)
     }
 
     /// Tells what a key may still spend, in whole units.
@@ -254,6 +256,14 @@ impl DrrScheduler {
     /// Counts the parked keys.
     pub fn parked_len(&self) -> usize {
         self.level.parked() as usize
+    }
+
+    fn reach(&mut self, key: Key) -> Result<(), TooManyKeys> {
+        if self.keys_max <= key.0 {
+            return Err(TooManyKeys { keys_max: self.keys_max });
+        }
+        self.slots.reach(key.0);
+        Ok(())
     }
 
     fn knows(&self, key: Key) -> bool {

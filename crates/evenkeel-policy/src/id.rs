@@ -2,6 +2,14 @@
 //!
 //! Ids are dense (they index tables) and carry no text; [`interner`](crate::interner) keeps the text.
 
+/// A number that names one kind of thing.
+pub trait Id: Copy {
+    /// Names the thing with this number.
+    fn from_number(number: u32) -> Self;
+    /// The number of the thing.
+    fn number(self) -> u32;
+}
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -12,6 +20,16 @@ macro_rules! id {
             /// The place of this id in a table that has one entry per id.
             pub const fn index(self) -> usize {
                 self.0 as usize
+            }
+        }
+
+        impl Id for $name {
+            fn from_number(number: u32) -> Self {
+                Self(number)
+            }
+
+            fn number(self) -> u32 {
+                self.0
             }
         }
     };

@@ -1,7 +1,8 @@
 //! Text to small integers and back, so that everything past the edge compares and indexes by number.
 //!
-//! Bound: at most `names_max` names are held, each once; looking one up is O(its length) on average,
-//! whatever names an adversary sends, because the hash is keyed with a secret the caller draws.
+//! Bound: at most `names_max` names are held, each once and as long as the caller lets it be; looking one up is
+//! O(its length) on average, whatever names an adversary sends, because the hash is keyed with a secret the caller
+//! draws.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -10,25 +11,27 @@ use core::fmt;
 use core::hash::Hasher;
 #[allow(deprecated, reason = "the only keyed hash that core has; std's is a wrapper around it")]
 use core::hash::SipHasher;
+use core::marker::PhantomData;
 
-use crate::id::Key;
+use crate::id::{Id, Key};
 
 /// Marks a place of the table that holds no name.
 const EMPTY: u32 = u32::MAX;
 
-/// Gives every distinct name a [`Key`], and the name of a key back.
+/// Gives every distinct name an id of one kind, and the name of an id back.
 ///
-/// Keys are dense: a released key is handed out again before a larger one is made, so tables indexed by
-/// key stay as small as the number of names in use. Whoever releases a key first forgets what else it
-/// stored under that key.
+/// Ids are dense: a released one is handed out again before a larger one is made, so tables indexed by
+/// id stay as small as the number of names in use. Whoever releases an id first forgets what else it
+/// stored under that id.
 #[derive(Clone, Debug)]
-pub struct Interner {
+pub struct Interner<I = Key> {
     names: Vec<Option<Box<str>>>,
     free: Vec<u32>,
     /// Linear probing over a power of two; at most half full.
     table: Vec<Entry>,
     secret: (u64, u64),
     names_max: u32,
+    kind: PhantomData<I>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,16 +40,16 @@ struct Entry {
     key: u32,
 }
 
-impl Interner {
+impl<I: Id> Interner<I> {
     /// Makes an empty interner for at most `names_max` names; `secret` is a random number nobody else knows.
     pub fn new(names_max: u32, secret: (u64, u64)) -> Self {
         // The largest u32 marks an empty place and is never a key.
         let names_max = names_max.min(EMPTY - 1);
-        Self { names: Vec::new(), free: Vec::new(), table: Vec::new(), secret, names_max }
+        Self { names: Vec::new(), free: Vec::new(), table: Vec::new(), secret, names_max, kind: PhantomData }
     }
 
-    /// Finds the key of `name`, making one if it is new.
-    pub fn intern(&mut self, name: &str) -> Result<Key, InternerFull> {
+    /// Finds the id of `name`, making one if it is new.
+    pub fn intern(&mut self, name: &str) -> Result<I, InternerFull> {
         if let Some(key) = self.get(name) {
             return Ok(key);
         }
@@ -67,26 +70,26 @@ impl Interner {
         self.names[key as usize] = Some(name.into());
         let entry = Entry { hash: self.hash(name), key };
         self.place(entry);
-        Ok(Key(key))
+        Ok(I::from_number(key))
     }
 
-    /// Finds the key of a name that was interned.
-    pub fn get(&self, name: &str) -> Option<Key> {
-        self.find(name).map(|at| Key(self.table[at].key))
+    /// Finds the id of a name that was interned.
+    pub fn get(&self, name: &str) -> Option<I> {
+        self.find(name).map(|at| I::from_number(self.table[at].key))
     }
 
-    /// Reads the name behind a key; `None` when the key was released or never made.
-    pub fn name(&self, key: Key) -> Option<&str> {
-        self.names.get(key.index())?.as_deref()
+    /// Reads the name behind an id; `None` when the id was released or never made.
+    pub fn name(&self, id: I) -> Option<&str> {
+        self.names.get(id.number() as usize)?.as_deref()
     }
 
-    /// Forgets a name, so that its key may be given to another; `false` when it had none.
-    pub fn release(&mut self, key: Key) -> bool {
-        let Some(at) = self.name(key).and_then(|name| self.find(name)) else {
+    /// Forgets a name, so that its id may be given to another; `false` when it had none.
+    pub fn release(&mut self, id: I) -> bool {
+        let Some(at) = self.name(id).and_then(|name| self.find(name)) else {
             return false;
         };
-        self.names[key.index()] = None;
-        self.free.push(key.0);
+        self.names[id.number() as usize] = None;
+        self.free.push(id.number());
         self.close_gap(at);
         true
     }
@@ -186,6 +189,7 @@ impl core::error::Error for InternerFull {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::TenantId;
     use alloc::string::ToString;
 
     fn interner(names_max: u32) -> Interner {
@@ -237,6 +241,13 @@ mod tests {
             }
             assert_eq!(names.table.len(), places, "{count} names");
         }
+    }
+
+    #[test]
+    fn each_kind_of_thing_has_its_own_names() {
+        let mut tenants: Interner<TenantId> = Interner::new(10, (1, 2));
+        assert_eq!(tenants.intern("acme"), Ok(TenantId(0)));
+        assert_eq!(tenants.name(TenantId(0)), Some("acme"));
     }
 
     #[test]

@@ -28,6 +28,7 @@ struct Node {
 }
 
 /// A request that is on its way.
+#[derive(Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) node: NodeId,
     pub(crate) path: Option<PathId>,
@@ -46,35 +47,35 @@ impl Nodes {
     }
 
     /// Sends a request to the node and over the path that policy chooses; `None` when no node takes it.
-    pub(crate) fn send(&mut self, now: Instant, cost: Cost, random: f64) -> Result<Option<Sent>, SimError> {
+    ///
+    /// Only the estimate is known to whoever chooses; how long it takes follows from the actual cost.
+    pub(crate) fn send(&mut self, now: Instant, estimate: Cost, actual: Cost, random: f64) -> Option<Sent> {
         self.candidates.clear();
         for (id, node) in (0..).zip(&self.nodes) {
             self.candidates.push(Candidate { node: NodeId(id), weight: Weight::ONE, stats: node.stats(now) });
         }
-        let Some(choice) = self.picker.pick(&self.candidates, Request::Infer, random) else {
-            return Ok(None);
-        };
+        let choice = self.picker.pick(&self.candidates, Request::Infer, random)?;
         let node = &mut self.nodes[choice.node.index()];
         let path = node.paths.pick();
-        let rtt = path.map_or(Duration::ZERO, |path| node.plan.paths[path.index()].rtt);
-        if let Some(path) = path {
-            node.paths.update_path_rtt(path, now, 1_000.0 * rtt.as_secs_f64())?;
-        }
-        let takes = rtt + node.service_time(cost);
         node.busy += 1;
-        node.in_flight += cost;
-        node.latency.record(now, takes);
-        node.latency_mean.record_millis(takes);
-        Ok(Some(Sent { node: choice.node, path, takes }))
+        node.in_flight += estimate;
+        let takes = node.rtt(path) + node.service_time(actual);
+        Some(Sent { node: choice.node, path, takes })
     }
 
-    /// Frees the slot a request had.
-    pub(crate) fn finish(&mut self, now: Instant, node: usize, cost: Cost) -> Result<NodeId, SimError> {
-        let done = &mut self.nodes[node];
-        done.busy -= 1;
-        done.in_flight = done.in_flight - cost;
-        done.paths.refresh(now);
-        Ok(self.candidates[node].node)
+    /// Frees the slot a request had, and learns from how it went.
+    pub(crate) fn finish(&mut self, now: Instant, sent: Sent, estimate: Cost) -> Result<(), SimError> {
+        let node = &mut self.nodes[sent.node.index()];
+        node.busy -= 1;
+        node.in_flight = node.in_flight - estimate;
+        node.latency.record(now, sent.takes);
+        node.latency_mean.record_millis(sent.takes);
+        if let Some(path) = sent.path {
+            let rtt = node.rtt(sent.path);
+            node.paths.update_path_rtt(path, now, 1_000.0 * rtt.as_secs_f64())?;
+        }
+        node.paths.refresh(now);
+        Ok(())
     }
 }
 
@@ -94,6 +95,10 @@ impl Node {
             latency_mean: Ewma::new(Gains::RTT),
             paths,
         })
+    }
+
+    fn rtt(&self, path: Option<PathId>) -> Duration {
+        path.map_or(Duration::ZERO, |path| self.plan.paths[path.index()].rtt)
     }
 
     fn service_time(&self, cost: Cost) -> Duration {

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{DrrConfig, Settlement, TenantDrr};
+use evenkeel_policy::drr::{Lane, Settlement, TenantDrr};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
 
 use crate::scenario::Order;
 use crate::world::SimError;
+
+/// More tenants and keys than any scenario has.
+const KEYS_MAX: u32 = 1 << 20;
 
 /// A request on its way through the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +33,7 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn new(order: Order, quantum: Cost) -> Result<Self, SimError> {
-        let drr = TenantDrr::new(DrrConfig { quantum, ..DrrConfig::default() })?;
+        let drr = TenantDrr::new(quantum, KEYS_MAX)?;
         Ok(Self { order, drr, lanes: BTreeMap::new(), all: BTreeSet::new(), parked: BTreeSet::new() })
     }
 
@@ -41,9 +44,12 @@ impl Lanes {
     pub(crate) fn push(&mut self, request: Waiting, tenant_weight: Weight) -> Result<(), SimError> {
         self.lanes.entry(request.key).or_default().push_back(request);
         self.all.insert(request);
-        self.drr.add_key(request.tenant, tenant_weight, request.key, Weight::ONE)?;
-        if self.parked.contains(&request.key) {
-            self.drr.park(request.key);
+        let Waiting { tenant, key, .. } = request;
+        let lane = Lane { tenant, tenant_weight, key, weight: Weight::ONE };
+        if self.parked.contains(&key) {
+            self.drr.add_parked(lane)?;
+        } else {
+            self.drr.add_key(lane)?;
         }
         Ok(())
     }

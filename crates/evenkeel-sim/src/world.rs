@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use evenkeel_policy::backpressure::{BackpressureController, FairAdmission, InvalidConfig, Waiter};
+use evenkeel_policy::backpressure::{
+    BackpressureController, FairAdmission, InvalidConfig, TooManyTenants, Waiter,
+};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::AddKeyError;
 use evenkeel_policy::id::{Key, TenantId};
@@ -13,7 +15,7 @@ use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use crate::agenda::Agenda;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, Sent};
 use crate::record::{Event, Run, Stamped};
 use crate::rng::Rng;
 use crate::scenario::{Admit, Change, Demand, Scenario};
@@ -38,7 +40,7 @@ pub fn run(scenario: &Scenario) -> Result<Run, SimError> {
 enum Due {
     Arrival(TenantId),
     Enter(Waiting),
-    Done { ticket: u32, node: usize },
+    Done { ticket: u32, sent: Sent },
     Change(Change),
 }
 
@@ -51,6 +53,27 @@ struct Ticket {
     actual: Cost,
 }
 
+/// Who is turned away, and what that is decided by.
+enum Admission {
+    Everybody,
+    ByLoad { controller: BackpressureController, waiting: usize },
+    ByShare(FairAdmission),
+}
+
+impl Admission {
+    /// Notes that a request of `tenant` has a slot and waits no more.
+    fn leave(&mut self, tenant: TenantId) {
+        match self {
+            Self::Everybody => {}
+            Self::ByLoad { waiting, .. } => *waiting -= 1,
+            Self::ByShare(fair) => {
+                fair.reserve(tenant);
+                fair.leave(tenant, Waiter::Reserved);
+            }
+        }
+    }
+}
+
 struct World<'a> {
     scenario: &'a Scenario,
     agenda: Agenda<Due>,
@@ -61,8 +84,7 @@ struct World<'a> {
     weights: Vec<Weight>,
     first_keys: Vec<u32>,
     tickets: Vec<Ticket>,
-    admission: Option<FairAdmission>,
-    controller: Option<BackpressureController>,
+    admission: Admission,
     /// Requests in their Warning delay.
     entering: BTreeSet<Waiting>,
     lanes: Lanes,
@@ -73,9 +95,15 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario) -> Result<Self, SimError> {
-        let controller = match scenario.admit {
-            Admit::Everybody => None,
-            Admit::ByLoad(config) | Admit::ByShare(config) => Some(BackpressureController::new(config)?),
+        let admission = match scenario.admit {
+            Admit::Everybody => Admission::Everybody,
+            Admit::ByLoad(config) => {
+                Admission::ByLoad { controller: BackpressureController::new(config)?, waiting: 0 }
+            }
+            Admit::ByShare(config) => {
+                let tenants = u32::try_from(scenario.tenants.len()).unwrap_or(u32::MAX);
+                Admission::ByShare(FairAdmission::new(BackpressureController::new(config)?, tenants))
+            }
         };
         let mut rng = Rng::new(scenario.seed);
         let mut first_keys = vec![];
@@ -92,8 +120,7 @@ impl<'a> World<'a> {
             weights: scenario.tenants.iter().map(|tenant| tenant.weight).collect(),
             first_keys,
             tickets: vec![],
-            admission: controller.clone().map(FairAdmission::new),
-            controller: controller.filter(|_| matches!(scenario.admit, Admit::ByLoad(_))),
+            admission,
             entering: BTreeSet::new(),
             lanes: Lanes::new(scenario.order, scenario.quantum)?,
             nodes: Nodes::new(&scenario.nodes)?,
@@ -134,7 +161,7 @@ impl<'a> World<'a> {
             Due::Enter(request) if self.entering.remove(&request) => self.enter(request)?,
             // Pushed out meanwhile.
             Due::Enter(_) => {}
-            Due::Done { ticket, node } => self.observe(ticket, node)?,
+            Due::Done { ticket, sent } => self.observe(ticket, sent)?,
             Due::Change(change) => self.change(change),
         }
         self.dispatch()
@@ -155,20 +182,23 @@ impl<'a> World<'a> {
 
     /// Admit: take it, slow it, or turn it away.
     fn admit(&mut self, request: Waiting) -> Result<(), SimError> {
-        let Some(admission) = &mut self.admission else { return self.enter(request) };
         let weight = self.weights[request.tenant.index()];
-        let (decision, push_out) = match &self.controller {
-            Some(controller) => (controller.decide(admission.waiting()), None),
-            None => {
-                let fair = admission.decide(request.tenant, weight);
-                (fair.decision, fair.push_out)
+        let (decision, push_out) = match &mut self.admission {
+            Admission::Everybody => return self.enter(request),
+            Admission::ByLoad { controller, waiting } => {
+                let decision = controller.decide(*waiting);
+                *waiting += usize::from(decision.accept);
+                (decision, None)
+            }
+            Admission::ByShare(fair) => {
+                let admission = fair.admit(request.tenant, weight)?;
+                (admission.decision, admission.push_out)
             }
         };
         if !decision.accept {
             self.tell(Event::Rejected { ticket: request.ticket, tenant: request.tenant });
             return Ok(());
         }
-        admission.join(request.tenant, weight);
         if let Some(victim) = push_out {
             self.push_out(victim);
         }
@@ -188,9 +218,6 @@ impl<'a> World<'a> {
         if !self.entering.remove(&pushed) {
             self.lanes.remove_newest(pushed);
         }
-        if let Some(admission) = &mut self.admission {
-            admission.leave(victim, Waiter::Queued);
-        }
         self.tell(Event::PushedOut { ticket: pushed.ticket, tenant: victim });
     }
 
@@ -204,17 +231,14 @@ impl<'a> World<'a> {
         while self.nodes.has_room() {
             let plans = &self.scenario.tenants;
             let Some(request) = self.lanes.pop(|tenant| plans[tenant.index()].estimate) else { break };
-            if let Some(admission) = &mut self.admission {
-                admission.reserve(request.tenant);
-                admission.leave(request.tenant, Waiter::Reserved);
-            }
+            self.admission.leave(request.tenant);
             let ticket = self.tickets[request.ticket as usize];
             let now = self.agenda.now();
-            let Some(sent) = self.nodes.send(now, ticket.actual, self.rng.unit())? else {
+            let estimate = plans[request.tenant.index()].estimate;
+            let Some(sent) = self.nodes.send(now, estimate, ticket.actual, self.rng.unit()) else {
                 return Err(SimError::NoNode);
             };
-            let done = Due::Done { ticket: request.ticket, node: sent.node.index() };
-            self.agenda.note(sent.takes, done);
+            self.agenda.note(sent.takes, Due::Done { ticket: request.ticket, sent });
             self.tell(Event::Dispatched {
                 ticket: request.ticket,
                 tenant: request.tenant,
@@ -234,12 +258,13 @@ impl<'a> World<'a> {
     }
 
     /// Observe: what it cost, fed back to whoever decided.
-    fn observe(&mut self, number: u32, node: usize) -> Result<(), SimError> {
+    fn observe(&mut self, number: u32, sent: Sent) -> Result<(), SimError> {
         let ticket = self.tickets[number as usize];
-        let id = self.nodes.finish(self.agenda.now(), node, ticket.actual)?;
         let estimate = self.scenario.tenants[ticket.tenant.index()].estimate;
+        self.nodes.finish(self.agenda.now(), sent, estimate)?;
         self.lanes.settle(ticket.key, estimate, ticket.actual);
-        self.tell(Event::Finished { ticket: number, tenant: ticket.tenant, node: id, actual: ticket.actual });
+        let node = sent.node;
+        self.tell(Event::Finished { ticket: number, tenant: ticket.tenant, node, actual: ticket.actual });
         Ok(())
     }
 
@@ -248,8 +273,8 @@ impl<'a> World<'a> {
             Change::Weight(tenant, weight) => {
                 self.weights[tenant.index()] = weight;
                 self.lanes.update_weight(tenant, weight);
-                if let Some(admission) = &mut self.admission {
-                    admission.update_weight(tenant, weight);
+                if let Admission::ByShare(fair) = &mut self.admission {
+                    fair.update_weight(tenant, weight);
                 }
                 self.tell(Event::Reweighed { tenant, weight });
             }
@@ -292,6 +317,8 @@ impl<'a> World<'a> {
 pub enum SimError {
     /// The admission settings break a rule.
     Admission(InvalidConfig),
+    /// More tenants than the admission takes.
+    Tenants(TooManyTenants),
     /// A key cannot be added to the scheduler.
     Key(AddKeyError),
     /// A setting of the node chooser or of the paths is out of range.
@@ -308,6 +335,7 @@ impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Admission(error) => error.fmt(f),
+            Self::Tenants(error) => error.fmt(f),
             Self::Key(error) => error.fmt(f),
             Self::Setting(error) => error.fmt(f),
             Self::Path(error) => error.fmt(f),
@@ -329,5 +357,5 @@ macro_rules! from {
     };
 }
 
-from!(InvalidConfig => Admission, AddKeyError => Key, SettingOutOfRange => Setting);
+from!(InvalidConfig => Admission, TooManyTenants => Tenants, AddKeyError => Key, SettingOutOfRange => Setting);
 from!(SwrrError => Path);

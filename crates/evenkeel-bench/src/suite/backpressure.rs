@@ -73,11 +73,11 @@ struct Fair {
 
 impl Fair {
     fn crowded(places: usize, waiting: usize) -> Self {
-        let mut admission = FairAdmission::new(controller(places));
+        let mut admission = FairAdmission::new(controller(places), places as u32);
         // The last of them holds two: above its share once the newcomer counts, and found last.
         let others = waiting as u32 - 1;
         for tenant in (0..others).chain([others - 1]) {
-            admission.join(TenantId(tenant), Weight::ONE);
+            admission.join(TenantId(tenant), Weight::ONE).expect("there are fewer tenants than places");
         }
         Self { admission, newcomer: TenantId(others) }
     }

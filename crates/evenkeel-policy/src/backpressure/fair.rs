@@ -1,6 +1,7 @@
 //! Admission that knows who waits: a flood is turned away, not everybody else.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::{BackpressureController, BackpressureDecision, BackpressureState};
 use crate::id::TenantId;
@@ -20,6 +21,7 @@ pub struct FairAdmission {
     waiting: usize,
     /// Sum of the weights of the tenants present, in thousandths.
     weights: u64,
+    tenants_max: u32,
 }
 
 /// What one tenant holds.
@@ -59,12 +61,25 @@ pub struct Admission {
 }
 
 impl FairAdmission {
-    /// Makes an empty queue's admission.
-    pub fn new(controller: BackpressureController) -> Self {
-        Self { controller, holdings: Vec::new(), present: Vec::new(), waiting: 0, weights: 0 }
+    /// Makes an empty queue's admission, for tenants with ids below `tenants_max`.
+    pub fn new(controller: BackpressureController, tenants_max: u32) -> Self {
+        Self { controller, holdings: Vec::new(), present: Vec::new(), waiting: 0, weights: 0, tenants_max }
     }
 
-    /// Decides on one more request of `tenant`; the caller then reports what happened.
+    /// Decides on one more request of `tenant` and keeps the books: the request waits from now on if it was taken, its
+    /// Warning delay included, and the one it pushed out does not.
+    pub fn admit(&mut self, tenant: TenantId, weight: Weight) -> Result<Admission, TooManyTenants> {
+        let admission = self.decide(tenant, weight);
+        if admission.decision.accept {
+            self.join(tenant, weight)?;
+        }
+        if let Some(victim) = admission.push_out {
+            self.leave(victim, Waiter::Queued);
+        }
+        Ok(admission)
+    }
+
+    /// Decides on one more request of `tenant` without taking it.
     pub fn decide(&self, tenant: TenantId, weight: Weight) -> Admission {
         let plain = self.controller.decide(self.waiting);
         let below_share = f64::from(self.holding(tenant).waiting()) < self.share(tenant, weight);
@@ -77,8 +92,11 @@ impl FairAdmission {
         }
     }
 
-    /// Notes that a request of `tenant` waits from now on, its Warning delay included.
-    pub fn join(&mut self, tenant: TenantId, weight: Weight) {
+    /// Notes a request that waits without having been decided on here, such as one taken over from another queue.
+    pub fn join(&mut self, tenant: TenantId, weight: Weight) -> Result<(), TooManyTenants> {
+        if self.tenants_max <= tenant.0 {
+            return Err(TooManyTenants { tenants_max: self.tenants_max });
+        }
         if self.holdings.len() <= tenant.index() {
             self.holdings.resize(tenant.index() + 1, Holding::NONE);
         }
@@ -92,6 +110,7 @@ impl FairAdmission {
         }
         holding.queued += 1;
         self.waiting += 1;
+        Ok(())
     }
 
     /// Notes that a slot is reserved for one of `tenant`'s queued requests.
@@ -194,6 +213,21 @@ impl FairAdmission {
     }
 }
 
+/// A tenant beyond what the admission was set up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyTenants {
+    /// How many tenants there may be.
+    pub tenants_max: u32,
+}
+
+impl fmt::Display for TooManyTenants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "more than {} tenants", self.tenants_max)
+    }
+}
+
+impl core::error::Error for TooManyTenants {}
+
 /// The same load, but the request is taken at once.
 fn taken(decision: BackpressureDecision) -> BackpressureDecision {
     BackpressureDecision { accept: true, delay: Duration::ZERO, ..decision }
@@ -203,6 +237,7 @@ fn taken(decision: BackpressureDecision) -> BackpressureDecision {
 mod tests {
     use super::*;
     use crate::backpressure::BackpressureConfig;
+    use alloc::string::ToString;
 
     const FLOOD: TenantId = TenantId(0);
     const QUIET: TenantId = TenantId(1);
@@ -279,7 +314,7 @@ mod tests {
         assert_eq!((taken, queue.waiting()), (10, 10));
         // Holding two is above the share of at least one: a flood still makes room.
         queue.leave(TenantId(9), Waiter::Queued);
-        queue.join(TenantId(0), Weight::ONE);
+        queue.join(TenantId(0), Weight::ONE).unwrap();
         assert_eq!(offer(&mut queue, TenantId(42)), Offer::Took { pushed_out: Some(TenantId(0)) });
     }
 
@@ -292,7 +327,7 @@ mod tests {
         assert_eq!((flood.state, quiet.state), (BackpressureState::Warning, BackpressureState::Warning));
         assert_eq!(flood.delay, Duration::ZERO, "alone, its share is all of the 80 places");
         assert_eq!(quiet.delay, Duration::ZERO);
-        queue.join(QUIET, Weight::ONE);
+        queue.join(QUIET, Weight::ONE).unwrap();
         assert!(queue.decide(FLOOD, Weight::ONE).decision.delay > Duration::from_millis(60));
         assert_eq!(queue.decide(QUIET, Weight::ONE).decision.delay, Duration::ZERO);
     }
@@ -320,33 +355,37 @@ mod tests {
         assert!((queue.weight_share(FLOOD, Weight::ONE) - 0.5).abs() < 1e-12);
     }
 
+    #[test]
+    fn a_tenant_beyond_the_limit_is_refused_and_leaves_no_trace() {
+        let mut queue = admission(100);
+        let refused = queue.admit(TenantId(u32::MAX), Weight::ONE).unwrap_err();
+        assert_eq!(refused.to_string(), "more than 100 tenants");
+        assert_eq!((queue.waiting(), queue.holdings.len()), (0, 0));
+        assert_eq!(offer(&mut queue, TenantId(99)), Offer::Took { pushed_out: None });
+    }
+
     #[derive(Debug, PartialEq)]
     enum Offer {
         Took { pushed_out: Option<TenantId> },
         Rejected,
     }
 
-    /// Offers one request and does what the admission says.
     fn offer(queue: &mut FairAdmission, tenant: TenantId) -> Offer {
-        let admission = queue.decide(tenant, Weight::ONE);
-        if !admission.decision.accept {
-            return Offer::Rejected;
+        let admission = queue.admit(tenant, Weight::ONE).unwrap();
+        match admission.decision.accept {
+            true => Offer::Took { pushed_out: admission.push_out },
+            false => Offer::Rejected,
         }
-        if let Some(victim) = admission.push_out {
-            queue.leave(victim, Waiter::Queued);
-        }
-        queue.join(tenant, Weight::ONE);
-        Offer::Took { pushed_out: admission.push_out }
     }
 
     fn fill(queue: &mut FairAdmission, tenant: TenantId, places: usize) {
         for _ in 0..places {
-            queue.join(tenant, Weight::ONE);
+            queue.join(tenant, Weight::ONE).unwrap();
         }
     }
 
     fn admission(max_queue_size: usize) -> FairAdmission {
         let config = BackpressureConfig { max_queue_size, ..BackpressureConfig::default() };
-        FairAdmission::new(BackpressureController::new(config).unwrap())
+        FairAdmission::new(BackpressureController::new(config).unwrap(), 100)
     }
 }

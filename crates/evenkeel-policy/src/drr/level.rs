@@ -27,6 +27,9 @@ use crate::weight::Weight;
 /// Thousandths of a unit per unit.
 const MILLI: i64 = 1_000;
 
+/// Deeper debt is forgiven: no honest work takes so many rounds to pay off, and rounds must stay countable.
+const DEBT_ROUNDS_MAX: i64 = 1 << 32;
+
 /// The lists of one scheduler, and the round they are in.
 #[derive(Clone, Debug)]
 pub(super) struct Level {
@@ -95,9 +98,20 @@ impl Level {
         self.enter(slots, key);
     }
 
+    /// Makes a key known as having work without letting it take part until it is woken.
+    pub(super) fn add_parked(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
+        if slots[key].place != Place::Idle {
+            return;
+        }
+        self.age(&mut slots[key]);
+        slots[key].weight = weight;
+        slots[key].place = Place::Parked;
+        self.parked += 1;
+    }
+
     pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
         match slots[key].place {
-            Place::Idle => return,
+            Place::Unknown | Place::Idle => return,
             Place::Parked => self.parked -= 1,
             Place::Fast | Place::Ring | Place::Due | Place::Calendar => {
                 self.unlink(slots, key);
@@ -106,6 +120,10 @@ impl Level {
         }
         slots[key].place = Place::Idle;
         slots[key].deficit = slots[key].deficit.min(0);
+        if self.active == 0 && self.new_key == NewKey::First {
+            // A round that nobody is left in is over: whoever comes next has been idle throughout it.
+            self.round += 1;
+        }
         self.advance(slots);
     }
 
@@ -114,6 +132,10 @@ impl Level {
             return;
         }
         self.unlink(slots, key);
+        if self.new_key == NewKey::NextRound {
+            // The round's grant was given when it was opened.
+            self.accrue(&mut slots[key], self.round);
+        }
         slots[key].place = Place::Parked;
         self.active -= 1;
         self.parked += 1;
@@ -140,7 +162,7 @@ impl Level {
         if slot.place != Place::Fast {
             self.accrue(slot, self.round);
         }
-        slot.deficit = slot.deficit.saturating_add(charge);
+        self.book(slot, charge);
         if slot.place != Place::Fast && slot.deficit > 0 {
             return;
         }
@@ -174,9 +196,9 @@ impl Level {
         }
         let latest = self.latest_start(&slots[key]);
         let slot = &mut slots[key];
-        slot.deficit = slot.deficit.saturating_add(amount);
+        self.book(slot, amount);
         match place {
-            Place::Idle => slot.deficit = slot.deficit.min(0),
+            Place::Unknown | Place::Idle => slot.deficit = slot.deficit.min(0),
             Place::Parked => {}
             Place::Fast | Place::Ring | Place::Due | Place::Calendar => self.replace(slots, key, latest),
         }
@@ -189,8 +211,8 @@ impl Level {
             return;
         }
         let latest = self.latest_start(&slots[key]);
-        // The rounds it waited count at the weight it had.
-        self.accrue(&mut slots[key], self.round - 1);
+        // The grants it has been given count at the weight it had.
+        self.accrue(&mut slots[key], self.given());
         slots[key].weight = weight;
         self.replace(slots, key, latest);
     }
@@ -209,14 +231,13 @@ impl Level {
             return self.aged(slot).0;
         }
         let has_turn_coming = self.positive_from(slot) <= self.round;
-        let upto = if has_turn_coming && self.new_key == NewKey::First { self.round - 1 } else { self.round };
-        self.accrued(slot, upto)
+        self.accrued(slot, if has_turn_coming { self.given() } else { self.round })
     }
 
     pub(super) fn standing(&self, slots: &Slots, key: u32) -> Standing {
         let Some(slot) = slots.get(key) else { return Standing::Idle };
         match slot.place {
-            Place::Idle => Standing::Idle,
+            Place::Unknown | Place::Idle => Standing::Idle,
             Place::Parked => Standing::Parked,
             Place::Calendar => Standing::InDebt { rounds: self.positive_from(slot) - self.round },
             _ if self.turn == Some(key) => Standing::InTurn,
@@ -228,6 +249,20 @@ impl Level {
     /// What one round gives to a key, in thousandths of a unit.
     fn grant(&self, slot: &Slot) -> i64 {
         i64::from(slot.weight.millis()).saturating_mul(self.quantum)
+    }
+
+    /// The last round whose grant counts as given to a key that has its turn still coming.
+    fn given(&self) -> u64 {
+        match self.new_key {
+            NewKey::First => self.round - 1,
+            NewKey::NextRound => self.round,
+        }
+    }
+
+    /// Adds an amount to what a key may spend, down to the deepest debt.
+    fn book(&self, slot: &mut Slot, amount: i64) {
+        let deepest = self.grant(slot).saturating_mul(-DEBT_ROUNDS_MAX);
+        slot.deficit = slot.deficit.saturating_add(amount).max(deepest);
     }
 
     /// A key's deficit with every grant up to and including a round's.
@@ -243,10 +278,13 @@ impl Level {
         }
     }
 
-    /// An idle or parked key's balance and last granted round: debt is paid by the rounds that passed, credit
-    /// of an earlier round is forfeited.
+    /// An idle or parked key's balance and last granted round: debt is paid by the rounds that passed, credit is
+    /// forfeited.
+    ///
+    /// A parked key's credit outlives one round change, because parking the last key of a round is what ends it.
     fn aged(&self, slot: &Slot) -> (i64, u64) {
-        if slot.granted == self.round {
+        let fresh = if slot.place == Place::Parked { self.round - 1 } else { self.round };
+        if slot.granted == self.round || (slot.granted == fresh && slot.deficit > 0) {
             return (slot.deficit, slot.granted);
         }
         (self.accrued(slot, self.round - 1).min(0), self.round - 1)
@@ -315,7 +353,7 @@ impl Level {
             Place::Ring | Place::Due if self.positive_from(slot) <= self.round => self.round,
             Place::Ring | Place::Due => self.round + 1,
             // Nobody stands by these: a debtor is moved by any change, the others are nowhere.
-            Place::Idle | Place::Parked | Place::Calendar => 0,
+            Place::Unknown | Place::Idle | Place::Parked | Place::Calendar => 0,
         }
     }
 
@@ -330,7 +368,7 @@ impl Level {
 
     fn unlink(&mut self, slots: &mut Slots, key: u32) {
         match slots[key].place {
-            Place::Idle | Place::Parked => {}
+            Place::Unknown | Place::Idle | Place::Parked => {}
             Place::Fast => self.fast.remove(slots, key),
             Place::Ring => self.ring.remove(slots, key),
             Place::Due if self.later.head() == Some(key) => self.later.remove(slots, key),
@@ -416,7 +454,7 @@ impl Level {
 }
 
 fn is_active(place: Place) -> bool {
-    !matches!(place, Place::Idle | Place::Parked)
+    !matches!(place, Place::Unknown | Place::Idle | Place::Parked)
 }
 
 /// Turns an amount into thousandths of a unit.

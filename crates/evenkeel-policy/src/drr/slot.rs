@@ -11,6 +11,8 @@ pub(super) const NIL: u32 = u32::MAX;
 /// Where a key stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
+    /// Nobody has named it yet.
+    Unknown,
     /// Has nothing to serve.
     Idle,
     /// Has something to serve, but not now; waits for a wake.
@@ -51,7 +53,7 @@ impl Slot {
         next: NIL,
         weight: Weight::ONE,
         bucket: 0,
-        place: Place::Idle,
+        place: Place::Unknown,
     };
 }
 
@@ -60,20 +62,31 @@ impl Slot {
 pub(super) struct Slots(Vec<Slot>);
 
 impl Slots {
-    /// Makes room for `key`.
+    /// Makes a key known.
     pub(super) fn reach(&mut self, key: u32) {
         if self.0.len() <= key as usize {
             self.0.resize(key as usize + 1, Slot::NEW);
         }
+        if self[key].place == Place::Unknown {
+            self[key].place = Place::Idle;
+        }
     }
 
+    /// Reads a known key's account.
     pub(super) fn get(&self, key: u32) -> Option<&Slot> {
-        self.0.get(key as usize)
+        self.0.get(key as usize).filter(|slot| slot.place != Place::Unknown)
     }
 
-    /// Forgets everything about an idle key.
-    pub(super) fn clear(&mut self, key: u32) {
-        self[key] = Slot::NEW;
+    /// Forgets everything about a key that is idle or unknown; `false` when it is neither.
+    pub(super) fn forget(&mut self, key: u32) -> bool {
+        match self.get(key).map(|slot| slot.place) {
+            None => true,
+            Some(Place::Idle) => {
+                self[key] = Slot::NEW;
+                true
+            }
+            Some(_) => false,
+        }
     }
 }
 

@@ -23,12 +23,26 @@ pub struct Turn {
     pub key: Key,
 }
 
+/// A tenant's key, with the weights both have among their like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// The tenant the key belongs to.
+    pub tenant: TenantId,
+    /// Its weight among the tenants.
+    pub tenant_weight: Weight,
+    /// The key.
+    pub key: Key,
+    /// Its weight among the tenant's keys.
+    pub weight: Weight,
+}
+
 /// Schedules tenants, and within each the keys it owns, by deficit round robin.
 ///
 /// New tenants and keys go first ([`NewKey::First`]). A key belongs to the tenant that first added it.
 #[derive(Clone, Debug)]
 pub struct TenantDrr {
-    config: DrrConfig,
+    quantum: Cost,
+    keys_max: u32,
     tenants: Level,
     tenant_slots: Slots,
     groups: Vec<Group>,
@@ -40,6 +54,8 @@ pub struct TenantDrr {
 #[derive(Clone, Debug)]
 struct Group {
     keys: Level,
+    /// How many keys belong to it.
+    owned: u32,
     hold: Hold,
 }
 
@@ -51,15 +67,13 @@ enum Hold {
 }
 
 impl TenantDrr {
-    /// Makes a scheduler without tenants; `config.keys_max` limits tenants and keys each.
-    ///
-    /// The two levels only work when rounds open by themselves, so `config.new_key` is taken as
-    /// [`NewKey::First`].
-    pub fn new(config: DrrConfig) -> Result<Self, SettingOutOfRange> {
-        config.check()?;
+    /// Makes a scheduler without tenants; `keys_max` limits tenants and keys each.
+    pub fn new(quantum: Cost, keys_max: u32) -> Result<Self, SettingOutOfRange> {
+        DrrConfig { quantum, keys_max, new_key: NewKey::First }.check()?;
         Ok(Self {
-            tenants: Level::new(NewKey::First, config.quantum),
-            config,
+            quantum,
+            keys_max,
+            tenants: Level::new(NewKey::First, quantum),
             tenant_slots: Slots::default(),
             groups: Vec::new(),
             key_slots: Slots::default(),
@@ -70,27 +84,20 @@ impl TenantDrr {
     /// Makes a tenant's key active that now has something to serve.
     ///
     /// Weights count when the tenant or key was idle; active and parked ones are left as they are.
-    pub fn add_key(
-        &mut self,
-        tenant: TenantId,
-        tenant_weight: Weight,
-        key: Key,
-        weight: Weight,
-    ) -> Result<(), AddKeyError> {
-        if self.config.keys_max <= key.0.max(tenant.0) {
-            return Err(AddKeyError::TooMany { keys_max: self.config.keys_max });
-        }
-        self.reach(tenant, key);
-        match self.owners[key.index()] {
-            NIL => self.owners[key.index()] = tenant.0,
-            owner if owner == tenant.0 => {}
-            owner => return Err(AddKeyError::OtherTenant { key, owner: TenantId(owner) }),
-        }
-        if self.tenant_slots[tenant.0].place == Place::Idle {
-            self.tenants.update_weight(&mut self.tenant_slots, tenant.0, tenant_weight);
-        }
-        self.groups[tenant.index()].keys.add(&mut self.key_slots, key.0, weight);
-        self.follow(tenant.0);
+    pub fn add_key(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+        self.reach(lane)?;
+        let group = &mut self.groups[lane.tenant.index()];
+        group.keys.add(&mut self.key_slots, lane.key.0, lane.weight);
+        self.follow(lane.tenant.0);
+        Ok(())
+    }
+
+    /// Makes a tenant's key known as having something to serve that must wait until it is woken.
+    pub fn add_parked(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+        self.reach(lane)?;
+        let group = &mut self.groups[lane.tenant.index()];
+        group.keys.add_parked(&mut self.key_slots, lane.key.0, lane.weight);
+        self.follow(lane.tenant.0);
         Ok(())
     }
 
@@ -163,23 +170,40 @@ impl TenantDrr {
     }
 
     /// Sets a whole tenant aside until it is woken, with or without work; its keys may come and go meanwhile.
-    pub fn park_tenant(&mut self, tenant: TenantId) {
+    pub fn park_tenant(&mut self, tenant: TenantId) -> Result<(), AddKeyError> {
+        self.reach_tenant(tenant)?;
         self.hold(tenant, Hold::Parked);
+        Ok(())
     }
 
     /// Brings a parked tenant back.
     pub fn wake_tenant(&mut self, tenant: TenantId) {
-        self.hold(tenant, Hold::Free);
+        if self.knows(tenant) {
+            self.hold(tenant, Hold::Free);
+        }
     }
 
     /// Forgets an idle key altogether, so that its number may mean another; `false` when it is not idle.
     pub fn forget_key(&mut self, key: Key) -> bool {
-        let Some(slot) = self.key_slots.get(key.0) else { return true };
-        if slot.place != Place::Idle {
+        if !self.key_slots.forget(key.0) {
             return false;
         }
-        self.key_slots.clear(key.0);
-        self.owners[key.index()] = NIL;
+        if let Some(owner) = self.owner(key) {
+            self.groups[owner as usize].owned -= 1;
+            self.owners[key.index()] = NIL;
+        }
+        true
+    }
+
+    /// Forgets a tenant altogether, so that its number may mean another; `false` while it owns a key.
+    pub fn forget_tenant(&mut self, tenant: TenantId) -> bool {
+        if !self.knows(tenant) {
+            return true;
+        }
+        if self.groups[tenant.index()].owned > 0 || !self.tenant_slots.forget(tenant.0) {
+            return false;
+        }
+        self.groups[tenant.index()] = Group::new(self.quantum);
         true
     }
 
@@ -208,19 +232,41 @@ impl TenantDrr {
         self.tenants.standing(&self.tenant_slots, tenant.0)
     }
 
-    fn reach(&mut self, tenant: TenantId, key: Key) {
-        self.tenant_slots.reach(tenant.0);
-        self.key_slots.reach(key.0);
-        if self.groups.len() <= tenant.index() {
-            let quantum = self.config.quantum;
-            self.groups.resize_with(tenant.index() + 1, || Group {
-                keys: Level::new(NewKey::First, quantum),
-                hold: Hold::Free,
-            });
+    /// Makes a tenant and a key of its own known.
+    fn reach(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+        let Lane { tenant, tenant_weight, key, .. } = lane;
+        if self.keys_max <= key.0 {
+            return Err(AddKeyError::TooMany { keys_max: self.keys_max });
         }
+        self.reach_tenant(tenant)?;
         if self.owners.len() <= key.index() {
             self.owners.resize(key.index() + 1, NIL);
         }
+        match self.owners[key.index()] {
+            NIL => {
+                self.owners[key.index()] = tenant.0;
+                self.groups[tenant.index()].owned += 1;
+            }
+            owner if owner == tenant.0 => {}
+            owner => return Err(AddKeyError::OtherTenant { key, owner: TenantId(owner) }),
+        }
+        self.key_slots.reach(key.0);
+        if self.tenant_slots[tenant.0].place == Place::Idle {
+            self.tenants.update_weight(&mut self.tenant_slots, tenant.0, tenant_weight);
+        }
+        Ok(())
+    }
+
+    fn reach_tenant(&mut self, tenant: TenantId) -> Result<(), AddKeyError> {
+        if self.keys_max <= tenant.0 {
+            return Err(AddKeyError::TooMany { keys_max: self.keys_max });
+        }
+        self.tenant_slots.reach(tenant.0);
+        if self.groups.len() <= tenant.index() {
+            let quantum = self.quantum;
+            self.groups.resize_with(tenant.index() + 1, || Group::new(quantum));
+        }
+        Ok(())
     }
 
     fn owner(&self, key: Key) -> Option<u32> {
@@ -232,28 +278,30 @@ impl TenantDrr {
     }
 
     fn hold(&mut self, tenant: TenantId, hold: Hold) {
-        if self.knows(tenant) {
-            self.groups[tenant.index()].hold = hold;
-            self.follow(tenant.0);
-        }
+        self.groups[tenant.index()].hold = hold;
+        self.follow(tenant.0);
     }
 
     /// Lets a tenant stand as its keys do: active while one of them is, parked while one waits, else idle.
     fn follow(&mut self, tenant: u32) {
-        let Group { keys, hold } = &self.groups[tenant as usize];
-        let has_work = keys.active() + keys.parked() > 0;
+        let Group { keys, hold, .. } = &self.groups[tenant as usize];
         let slots = &mut self.tenant_slots;
-        if !has_work {
-            self.tenants.remove(slots, tenant);
-            return;
-        }
         let weight = slots[tenant].weight;
-        self.tenants.add(slots, tenant, weight);
         if keys.active() > 0 && *hold == Hold::Free {
+            self.tenants.add(slots, tenant, weight);
             self.tenants.wake(slots, tenant);
-        } else {
+        } else if keys.active() + keys.parked() > 0 {
+            self.tenants.add_parked(slots, tenant, weight);
             self.tenants.park(slots, tenant);
+        } else {
+            self.tenants.remove(slots, tenant);
         }
+    }
+}
+
+impl Group {
+    fn new(quantum: Cost) -> Self {
+        Self { keys: Level::new(NewKey::First, quantum), owned: 0, hold: Hold::Free }
     }
 }
 
@@ -320,9 +368,9 @@ mod tests {
     fn weights_count_on_both_levels() {
         let mut drr = scheduler();
         let three = Weight::whole(3).unwrap();
-        drr.add_key(ACME, three, Key(0), Weight::ONE).unwrap();
-        drr.add_key(ACME, three, Key(1), three).unwrap();
-        drr.add_key(BYTE, Weight::ONE, Key(2), Weight::ONE).unwrap();
+        drr.add_key(lane(ACME, three, Key(0), Weight::ONE)).unwrap();
+        drr.add_key(lane(ACME, three, Key(1), three)).unwrap();
+        drr.add_key(lane(BYTE, Weight::ONE, Key(2), Weight::ONE)).unwrap();
         let mut keys = [0; 3];
         for _ in 0..1_600 {
             let turn = drr.next_key().unwrap();
@@ -358,7 +406,7 @@ mod tests {
     fn a_parked_tenants_keys_come_and_go_without_waking_it() {
         let mut drr = scheduler();
         add(&mut drr, ACME, Key(0));
-        drr.park_tenant(ACME);
+        drr.park_tenant(ACME).unwrap();
         add(&mut drr, ACME, Key(1));
         drr.remove_key(Key(0));
         assert!(!drr.has_active_keys());
@@ -366,7 +414,7 @@ mod tests {
         drr.wake_tenant(ACME);
         assert_eq!(drr.next_key(), Some(Turn { tenant: ACME, key: Key(1) }));
         drr.remove_key(Key(1));
-        drr.park_tenant(ACME);
+        drr.park_tenant(ACME).unwrap();
         add(&mut drr, ACME, Key(1));
         assert_eq!(drr.next_key(), None, "parked while it had no work");
     }
@@ -389,7 +437,7 @@ mod tests {
     fn a_key_belongs_to_one_tenant_until_forgotten() {
         let mut drr = scheduler();
         add(&mut drr, ACME, Key(0));
-        let refused = drr.add_key(BYTE, Weight::ONE, Key(0), Weight::ONE).unwrap_err();
+        let refused = drr.add_key(lane(BYTE, Weight::ONE, Key(0), Weight::ONE)).unwrap_err();
         assert_eq!(refused.to_string(), "key 0 belongs to tenant 0");
         assert!(!drr.forget_key(Key(0)));
         drr.remove_key(Key(0));
@@ -402,25 +450,72 @@ mod tests {
     }
 
     #[test]
+    fn a_tenant_is_parked_before_its_first_work() {
+        let mut drr = scheduler();
+        drr.park_tenant(BYTE).unwrap();
+        add(&mut drr, BYTE, Key(0));
+        assert_eq!(drr.next_key(), None);
+        drr.wake_tenant(BYTE);
+        assert_eq!(drr.next_key(), Some(Turn { tenant: BYTE, key: Key(0) }));
+    }
+
+    #[test]
+    fn work_for_a_parked_tenant_wipes_no_debt() {
+        let mut drr = scheduler();
+        add(&mut drr, ACME, Key(0));
+        add(&mut drr, BYTE, Key(1));
+        drr.consume_deficit(Key(0), Cost(1_000_000));
+        drr.remove_key(Key(0));
+        drr.remove_key(Key(1));
+        drr.park_tenant(ACME).unwrap();
+        let owed = drr.tenant_debt(ACME);
+        assert!(owed > Cost(900_000));
+        add(&mut drr, ACME, Key(0));
+        drr.add_parked(lane(ACME, Weight::ONE, Key(2), Weight::ONE)).unwrap();
+        assert_eq!((drr.tenant_debt(ACME), drr.standing(Key(2))), (owed, Standing::Parked));
+    }
+
+    #[test]
+    fn a_forgotten_tenants_number_means_another() {
+        let mut drr = scheduler();
+        add(&mut drr, ACME, Key(0));
+        add(&mut drr, BYTE, Key(1));
+        drr.consume_deficit(Key(0), Cost(1_000_000));
+        drr.park_tenant(ACME).unwrap();
+        assert!(!drr.forget_tenant(ACME), "it has work");
+        drr.remove_key(Key(0));
+        assert!(!drr.forget_tenant(ACME), "it still owns a key");
+        assert!(drr.forget_key(Key(0)) && drr.forget_tenant(ACME) && drr.forget_tenant(TenantId(9)));
+        add(&mut drr, ACME, Key(0));
+        assert_eq!((drr.tenant_standing(ACME), drr.tenant_debt(ACME)), (Standing::GoesFirst, Cost::ZERO));
+    }
+
+    #[test]
     fn limits_hold_for_tenants_and_keys() {
-        let mut drr = TenantDrr::new(DrrConfig { keys_max: 2, ..DrrConfig::default() }).unwrap();
+        let mut drr = TenantDrr::new(Cost::MESSAGE, 2).unwrap();
         for (tenant, key) in [(2, 0), (0, 2)] {
-            let refused = drr.add_key(TenantId(tenant), Weight::ONE, Key(key), Weight::ONE).unwrap_err();
+            let refused =
+                drr.add_key(lane(TenantId(tenant), Weight::ONE, Key(key), Weight::ONE)).unwrap_err();
             assert_eq!(refused.to_string(), "more than 2 keys or tenants");
         }
         drr.consume_deficit(Key(5), Cost(1));
-        drr.park_tenant(TenantId(5));
+        assert!(drr.park_tenant(TenantId(5)).is_err());
+        drr.wake_tenant(TenantId(5));
         drr.update_tenant_weight(TenantId(5), Weight::MAX);
         assert_eq!(drr.settle(Key(5), Cost(1), Cost(2), Settlement::Final), Cost(1));
         assert_eq!(drr.next_key(), None);
     }
 
     fn scheduler() -> TenantDrr {
-        TenantDrr::new(DrrConfig::default()).unwrap()
+        TenantDrr::new(Cost::MESSAGE, 1_000).unwrap()
+    }
+
+    fn lane(tenant: TenantId, tenant_weight: Weight, key: Key, weight: Weight) -> Lane {
+        Lane { tenant, tenant_weight, key, weight }
     }
 
     fn add(drr: &mut TenantDrr, tenant: TenantId, key: Key) {
-        drr.add_key(tenant, Weight::ONE, key, Weight::ONE).unwrap();
+        drr.add_key(lane(tenant, Weight::ONE, key, Weight::ONE)).unwrap();
     }
 
     /// Serves plain messages and counts them per tenant.

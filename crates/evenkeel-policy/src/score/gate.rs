@@ -1,7 +1,7 @@
 //! The gates: why a node is out of the question, whatever its score.
 //!
-//! Bound: a closed gate needs no score to be computed, and each closes exactly where the sub-score it
-//! stands for reaches its limit.
+//! Bound: a closed gate needs no score to be computed, and each closes where the sub-score it stands for
+//! reaches its limit, to the rounding of that score.
 
 use core::fmt;
 

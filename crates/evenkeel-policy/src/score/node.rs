@@ -45,7 +45,7 @@ pub struct NodeStats {
     pub status: Status,
     /// Work sent to it and not answered yet, in the pool's currency: requests, or tokens.
     pub in_flight: Cost,
-    /// The latency to expect of one more request.
+    /// The latency to expect of one more request; 0 until one was measured, so that a new node is tried.
     pub latency_estimate_ms: f64,
 }
 

@@ -1,8 +1,10 @@
 //! The bounds of admission.
 
 use evenkeel_policy::backpressure::{
-    BackpressureConfig, BackpressureController, BackpressureState, FairAdmission, Waiter,
+    BackpressureConfig, BackpressureController, BackpressureState, FairAdmission, Waiter, admit_by_deadline,
+    expected_wait,
 };
+use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
@@ -81,13 +83,34 @@ proptest! {
     }
 
     #[test]
+    fn with_nothing_queued_nobody_is_too_late_and_more_queued_is_never_sooner(
+        queued in 0..1_000_000_000_u64,
+        rate in prop_oneof![Just(0.0), Just(f64::NAN), 1e-9..1e9],
+        share in 0.0..=1.0,
+        deadline in (0..600_000_u64).prop_map(Duration::from_millis),
+    ) {
+        prop_assert!(admit_by_deadline(expected_wait(Cost::ZERO, rate, share), deadline).is_ok());
+        let (less, more) = (expected_wait(Cost(queued), rate, share), expected_wait(Cost(queued + 1), rate, share));
+        prop_assert!(less <= more);
+        match admit_by_deadline(less, deadline) {
+            Ok(()) => prop_assert!(less.is_none_or(|wait| wait <= deadline)),
+            Err(late) => {
+                let wait = less.unwrap();
+                prop_assert!(deadline < wait);
+                prop_assert!((1..=60).contains(&late.retry_after.as_secs()) && late.retry_after.subsec_nanos() == 0);
+                prop_assert!(wait <= late.retry_after || late.retry_after == Duration::from_secs(60));
+            }
+        }
+    }
+
+    #[test]
     fn only_who_is_above_its_share_makes_room_and_the_places_suffice(
         places in 1..60_usize,
         weights in prop::collection::vec((0.01..10.0).prop_map(|weight| Weight::new(weight).unwrap()), 30),
         steps in prop::collection::vec(step(), 1..400),
     ) {
         let config = BackpressureConfig { max_queue_size: places, ..BackpressureConfig::default() };
-        let mut queue = FairAdmission::new(BackpressureController::new(config).unwrap());
+        let mut queue = FairAdmission::new(BackpressureController::new(config).unwrap(), 30);
         let mut held = vec![Model::default(); 30];
         for step in steps {
             match step {
@@ -104,7 +127,6 @@ proptest! {
                     if let Some(victim) = admission.push_out {
                         prop_assert!(overloaded && below && above(victim.index()));
                         held[victim.index()].queued -= 1;
-                        queue.leave(victim, Waiter::Queued);
                     } else if overloaded && below {
                         prop_assert!(!(0..30).any(above), "somebody above the share could have made room");
                         prop_assert_eq!(admission.decision.accept, queue.waiting() < places);
@@ -114,9 +136,9 @@ proptest! {
                     if below {
                         prop_assert!(admission.decision.delay.is_zero());
                     }
+                    prop_assert_eq!(queue.admit(tenant, weights[at]), Ok(admission), "deciding changed something");
                     if admission.decision.accept {
                         held[at].queued += 1;
-                        queue.join(tenant, weights[at]);
                     }
                 }
                 Step::Reserve(id) if held[id as usize].queued > 0 => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{DrrConfig, DrrScheduler, NewKey, Settlement, Standing, TenantDrr};
+use evenkeel_policy::drr::{DrrConfig, DrrScheduler, Lane, NewKey, Settlement, Standing, TenantDrr};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
 use proptest::prelude::*;
@@ -78,6 +78,22 @@ fn backlog_and_churn() -> impl Strategy<Value = ([Weight; 2], Vec<Step>)> {
     })
 }
 
+/// Holds the pairwise bound over every interval between two of the running sums of two keys' service.
+fn check_every_interval(
+    served: &[[u64; 2]],
+    weights: [Weight; 2],
+    cost_max: u64,
+) -> Result<(), TestCaseError> {
+    let bound = 1_000.0 + weights.iter().map(|weight| cost_max as f64 / weight.as_f64()).sum::<f64>();
+    for (at, sums) in served.iter().enumerate() {
+        for since in &served[..at] {
+            let gap = normalised_gap(*sums, *since, weights);
+            prop_assert!(gap <= bound + 1e-6, "gap {gap} over bound {bound}");
+        }
+    }
+    Ok(())
+}
+
 fn normalised_gap(served: [u64; 2], since: [u64; 2], weights: [Weight; 2]) -> f64 {
     let [first, second] = [0, 1].map(|key| (served[key] - since[key]) as f64 / weights[key].as_f64());
     (first - second).abs()
@@ -99,13 +115,31 @@ proptest! {
             sums[key.index()] += cost.0;
             served.push(sums);
         }
-        let bound = 1_000.0 + weights.iter().map(|weight| cost_max as f64 / weight.as_f64()).sum::<f64>();
-        for (at, sums) in served.iter().enumerate() {
-            for since in &served[..at] {
-                let gap = normalised_gap(*sums, *since, weights);
-                prop_assert!(gap <= bound + 1e-6, "gap {gap} over bound {bound}");
+        check_every_interval(&served, weights, cost_max)?;
+    }
+
+    /// Where rounds are the caller's, from the first one on that was opened with both keys in it.
+    #[test]
+    fn under_next_round_backlogged_keys_are_served_by_weight_too((weights, steps) in backlog_and_churn()) {
+        let mut drr = scheduler(NewKey::NextRound);
+        let (mut served, mut cost_max, mut joined) = (vec![[0_u64; 2]], 0, None);
+        for step in steps {
+            if drr.next_key().is_none() {
+                drr.start_new_round();
+            }
+            let done = apply(&mut drr, step);
+            if joined.is_none() && drr.standing(Key(1)) != Standing::Idle {
+                joined = Some(drr.round());
+            }
+            let Some((key, cost)) = done.filter(|(key, _)| key.0 < 2) else { continue };
+            cost_max = cost_max.max(cost.0);
+            if joined.is_some_and(|joined| joined < drr.round()) {
+                let mut sums = served[served.len() - 1];
+                sums[key.index()] += cost.0;
+                served.push(sums);
             }
         }
+        check_every_interval(&served, weights, cost_max)?;
     }
 
     #[test]
@@ -170,13 +204,13 @@ proptest! {
         for step in steps {
             apply(&mut drr, step);
         }
-        let in_front = (0..12).filter(|&key| drr.standing(Key(key)) == Standing::GoesFirst).count()
-            + usize::from((0..12).any(|key| drr.standing(Key(key)) == Standing::InTurn));
         for &(key, weight) in &others {
             drr.add_key(Key(key), weight).unwrap();
         }
         drr.add_key(Key(40), newcomer).unwrap();
-        let limit = in_front + others.iter().map(|(key, _)| key).collect::<BTreeSet<_>>().len() + 1;
+        // With a newcomer waiting to go first, whoever is in turn goes first as well.
+        let goes_first = |key: &u32| matches!(drr.standing(Key(*key)), Standing::GoesFirst | Standing::InTurn);
+        let limit = (0..40).filter(goes_first).count() + 1;
         let mut picks = 1;
         while drr.next_key() != Some(Key(40)) {
             let key = drr.next_key().unwrap();
@@ -243,27 +277,41 @@ proptest! {
         }
     }
 
-    /// Whatever keys two tenants use, what they get follows the tenants' weights.
+    /// Whatever keys two tenants use, and whichever of them come and go, what the tenants get follows their weights,
+    /// over every interval in which both have work.
     #[test]
     fn tenants_share_by_weight_whatever_keys_they_invent(
         tenant_weights in [weight(), weight()],
-        mut keys in prop::collection::vec((0..2_u32, weight()), 2..20),
-        costs in prop::collection::vec(cost(5_000), 300..600),
+        keys in prop::collection::vec((0..2_u32, weight()), 2..20),
+        steps in prop::collection::vec((0..20_u32, any::<bool>(), cost(5_000)), 100..300),
     ) {
-        (keys[0].0, keys[1].0) = (0, 1);
-        let mut drr = TenantDrr::new(DrrConfig::default()).unwrap();
-        for (key, &(tenant, weight)) in (0..).zip(&keys) {
-            drr.add_key(TenantId(tenant), tenant_weights[tenant as usize], Key(key), weight).unwrap();
+        let mut drr = TenantDrr::new(Cost::MESSAGE, 1_000).unwrap();
+        let lane = |key: u32, tenant: u32, weight| Lane {
+            tenant: TenantId(tenant),
+            tenant_weight: tenant_weights[tenant as usize],
+            key: Key(key),
+            weight,
+        };
+        // One key each that stays, and others that come and go.
+        for tenant in 0..2 {
+            drr.add_key(lane(tenant, tenant, Weight::ONE)).unwrap();
         }
-        let (mut served, mut cost_max) = ([0_u64; 2], 0);
-        for cost in costs {
+        let (mut served, mut cost_max) = (vec![[0_u64; 2]], 0);
+        for (pick, joins, cost) in steps {
+            let at = pick as usize % keys.len();
+            let (key, (tenant, weight)) = (2 + at as u32, keys[at]);
+            if joins {
+                drr.add_key(lane(key, tenant, weight)).unwrap();
+            } else {
+                drr.remove_key(Key(key));
+            }
             let turn = drr.next_key().unwrap();
             drr.consume_deficit(turn.key, cost);
-            served[turn.tenant.index()] += cost.0;
+            let mut sums = served[served.len() - 1];
+            sums[turn.tenant.index()] += cost.0;
+            served.push(sums);
             cost_max = cost_max.max(cost.0);
         }
-        let bound = 1_000.0 + tenant_weights.iter().map(|weight| cost_max as f64 / weight.as_f64()).sum::<f64>();
-        let gap = normalised_gap(served, [0, 0], tenant_weights);
-        prop_assert!(gap <= bound + 1e-6, "gap {gap} over bound {bound}");
+        check_every_interval(&served, tenant_weights, cost_max)?;
     }
 }

@@ -12,7 +12,7 @@ proptest! {
         steps in prop::collection::vec((0..40_u32, any::<bool>()), 1..400),
         secret in any::<(u64, u64)>(),
     ) {
-        let mut interner = Interner::new(25, secret);
+        let mut interner: Interner = Interner::new(25, secret);
         let mut model: HashMap<String, Key> = HashMap::new();
         for (number, keep) in steps {
             let name = format!("tenant-{number}");

@@ -13,7 +13,6 @@ use evenkeel_sim::{
     sybil, weight_change, weights,
 };
 
-const SEEDS: [u64; 5] = [1, 2, 3, 42, 0xfeed];
 const MESSAGE_TIME: Duration = Duration::from_millis(10);
 
 #[test]
@@ -43,7 +42,7 @@ fn the_same_seed_gives_the_same_arrivals_however_it_is_decided() {
 
 #[test]
 fn beside_a_flood_a_quiet_tenant_is_never_refused_and_waits_at_most_two_service_times() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let [flood, quiet] = tenants(&simulate(&flood_and_trickle(seed)));
         assert!(quiet.arrived > 80 && flood.arrived > 700 * quiet.arrived, "seed {seed}");
         assert_eq!(quiet.rejected, 0, "seed {seed}");
@@ -57,7 +56,7 @@ fn beside_a_flood_a_quiet_tenant_is_never_refused_and_waits_at_most_two_service_
 /// Counted from the events alone: whoever came and was neither refused, pushed out nor sent.
 #[test]
 fn no_more_wait_than_there_are_places() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let (mut waiting, mut most) = (0_i64, 0);
         for stamped in simulate(&flood_and_trickle(seed)).events {
             waiting += match stamped.event {
@@ -75,7 +74,7 @@ fn no_more_wait_than_there_are_places() {
 /// The same arrivals without fair admission, and without turns: what the quiet tenant is spared.
 #[test]
 fn by_load_and_first_come_first_served_the_quiet_tenant_is_refused_and_waits() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let by_load = Admit::ByLoad(BackpressureConfig::default());
         let [_, quiet] = tenants(&simulate(&Scenario { admit: by_load, ..flood_and_trickle(seed) }));
         assert!(quiet.rejected > quiet.arrived / 2, "seed {seed}: {} of {}", quiet.rejected, quiet.arrived);
@@ -86,7 +85,7 @@ fn by_load_and_first_come_first_served_the_quiet_tenant_is_refused_and_waits() {
 
 #[test]
 fn weights_of_1_to_5_hold_within_1_percent_in_every_window_of_1000() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let windows = simulate(&weights(seed)).window_shares(5, 1_000);
         assert!(windows.len() > 20, "seed {seed}: {} windows", windows.len());
         for shares in windows {
@@ -100,7 +99,7 @@ fn weights_of_1_to_5_hold_within_1_percent_in_every_window_of_1000() {
 
 #[test]
 fn a_new_weight_counts_on_the_backlog_from_the_next_round() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let done = simulate(&weight_change(seed));
         let change = done.events.iter().position(|stamped| matches!(stamped.event, Event::Reweighed { .. }));
         let (before, after) = done.events.split_at(change.unwrap());
@@ -118,7 +117,7 @@ fn a_new_weight_counts_on_the_backlog_from_the_next_round() {
 
 #[test]
 fn ten_keys_get_a_tenant_no_more_than_one() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let windows = simulate(&sybil(seed)).window_shares(3, 300);
         assert!(windows.len() > 20, "seed {seed}");
         for share in windows.into_iter().flatten() {
@@ -129,7 +128,7 @@ fn ten_keys_get_a_tenant_no_more_than_one() {
 
 #[test]
 fn no_wake_up_is_lost_in_a_storm_of_parking_and_waking() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let done = simulate(&park_wake_storm(seed));
         let woken = done.events.iter().filter(|stamped| matches!(stamped.event, Event::Woken { .. })).count();
         assert!(woken > 10_000, "seed {seed}: {woken} wakes are hardly a storm");
@@ -149,7 +148,7 @@ fn no_wake_up_is_lost_in_a_storm_of_parking_and_waking() {
 /// Estimates may be wrong by a lot; what is charged in the end is what it cost.
 #[test]
 fn tenants_with_wrong_estimates_still_get_equal_service() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let mut scenario = weights(seed);
         scenario.tenants.truncate(2);
         for (plan, (estimate, actual)) in scenario.tenants.iter_mut().zip([(200, 3_000), (3_000, 200)]) {
@@ -165,7 +164,7 @@ fn tenants_with_wrong_estimates_still_get_equal_service() {
 
 #[test]
 fn in_the_demo_only_the_greedy_tenant_is_refused() {
-    for seed in SEEDS {
+    for seed in seeds() {
         let fair = demo(seed);
         let by_load = Admit::ByLoad(BackpressureConfig::default());
         let plain = Scenario { order: Order::Fifo, admit: by_load, ..fair.clone() };
@@ -177,8 +176,26 @@ fn in_the_demo_only_the_greedy_tenant_is_refused() {
     }
 }
 
+/// Five seeds, or as many as `EVENKEEL_SIM_SEEDS` says: `cargo xtask deep soak` says two hundred.
+fn seeds() -> std::ops::Range<u64> {
+    let count = std::env::var("EVENKEEL_SIM_SEEDS").map(|count| count.parse().unwrap());
+    1..1 + count.unwrap_or(5)
+}
+
 fn simulate(scenario: &Scenario) -> Run {
+    let _seed = SeedIfPanicking(scenario.seed);
     run(scenario).unwrap()
+}
+
+/// Says which seed a simulation that panics was run with.
+struct SeedIfPanicking(u64);
+
+impl Drop for SeedIfPanicking {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the simulation that panicked had seed {}", self.0);
+        }
+    }
 }
 
 fn tenants<const N: usize>(done: &Run) -> [TenantSummary; N] {
