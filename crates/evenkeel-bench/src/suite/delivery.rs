@@ -279,7 +279,7 @@ impl<L: Lanes> Queue<L> {
     }
 
     fn deliver(&mut self) {
-        let Some(handle) = self.lanes.take(&self.index) else { return };
+        let handle = self.lanes.take(&self.index).expect("every key keeps a message");
         let record = &mut self.index[handle as usize];
         record.attempts += 1;
         let Record { attempts, body, .. } = *record;
