@@ -17,7 +17,7 @@ usage: cargo xtask bench micro [-- [FILTER] [OPTION]...]
 Only groups whose name contains FILTER are run; all of them without one.
 
 options:
-  --rounds N   how often everybody has a turn (21; medians want 7 or more)
+  --rounds N   how often everybody has a turn (60; medians want 7 or more)
   --quick      3 short rounds: shows that everything runs, measures nothing
   --json FILE  also write the figures to FILE
   --list       show the groups' names and run none
@@ -27,7 +27,7 @@ The table goes to the standard output, progress to the standard error.
 
 examples:
   cargo xtask bench micro
-  cargo xtask bench micro -- drr-pick --rounds 51
+  cargo xtask bench micro -- drr-pick --rounds 200
   cargo xtask bench micro -- --json target/micro.json
 ";
 

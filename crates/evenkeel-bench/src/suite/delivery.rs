@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
-use std::rc::Rc;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::DrrScheduler;
@@ -27,16 +26,16 @@ const OUTGOING_MAX: usize = 64 * BODY;
 const VISIBILITY: Duration = Duration::from_secs(30);
 const BETWEEN_DELIVERIES: Duration = Duration::from_micros(1);
 
-/// Where bodies are copied from.
+/// Where bodies are copied from; every queue has its own, so that none finds what another has just read.
 #[derive(Clone, Copy)]
 struct Store {
     name: &'static str,
-    bodies: usize,
+    bodies: u32,
 }
 
 const STORES: [Store; 2] = [
-    // More than caches hold.
-    Store { name: "delivery", bodies: 1 << 16 },
+    // 32 MB in each of six queues that take turns: no body is in a cache when it is wanted.
+    Store { name: "delivery", bodies: 1 << 15 },
     // As if each had just been read: the least a delivery can take, so the most a choice can add in relation.
     Store { name: "delivery-hot", bodies: 1 << 8 },
 ];
@@ -50,13 +49,12 @@ pub(super) fn groups() -> impl Iterator<Item = Group> {
 }
 
 fn contenders(keys: u32, store: Store) -> Vec<Contender> {
-    let bodies: Rc<[u8]> = (0..store.bodies * BODY).map(|at| at as u8).collect();
     let in_order = Order::Sequential.indices(keys);
     let shuffled = Order::Shuffled.indices(keys);
     let backlog = backlog(keys, BACKLOG_MIN);
-    let fifo = || Queue::new(Fifo::EMPTY, &in_order, &backlog, &bodies);
-    let lanes = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, &backlog, &bodies);
-    let drr = |ring| Queue::new(Keyed::new(scheduler(ring), keys), ring, &backlog, &bodies);
+    let fifo = || Queue::new(Fifo::EMPTY, &in_order, &backlog, store);
+    let lanes = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, &backlog, store);
+    let drr = |ring| Queue::new(Keyed::new(scheduler(ring), keys), ring, &backlog, store);
     let goal = Some(Goal::RatioBelow(1.05));
     vec![
         Contender::new("fifo", fifo()),
@@ -229,7 +227,7 @@ impl Turns for RoundRobin {
 struct Queue<L> {
     lanes: L,
     index: Vec<Record>,
-    bodies: Rc<[u8]>,
+    bodies: Vec<u8>,
     outgoing: Vec<u8>,
     now: Instant,
     sequence: u64,
@@ -256,14 +254,13 @@ impl<L: Lanes> Queue<L> {
     /// Makes a queue in full swing: consumers hold as many messages as they always do.
     ///
     /// Messages are dealt to the keys in the order of their turns, so that they are handed out as they lie.
-    fn new(lanes: L, ring: &[u32], backlog: &[u32], bodies: &Rc<[u8]>) -> Self {
+    fn new(lanes: L, ring: &[u32], backlog: &[u32], store: Store) -> Self {
         let keys = ring.len() as u64;
-        let body_of = |handle: u32| handle % (bodies.len() / BODY) as u32;
-        let record = |handle| Record { key: Key(0), attempts: 0, next: NONE, body: body_of(handle) };
+        let record = |handle| Record { key: Key(0), attempts: 0, next: NONE, body: handle % store.bodies };
         let mut queue = Self {
             lanes,
             index: (0..backlog.len() as u32).map(record).collect(),
-            bodies: bodies.clone(),
+            bodies: vec![0x5A; store.bodies as usize * BODY],
             outgoing: Vec::with_capacity(OUTGOING_MAX),
             now: Instant::default(),
             sequence: 0,
@@ -282,7 +279,7 @@ impl<L: Lanes> Queue<L> {
     }
 
     fn deliver(&mut self) {
-        let Some(handle) = self.lanes.take(&self.index) else { return };
+        let handle = self.lanes.take(&self.index).expect("every key keeps a message");
         let record = &mut self.index[handle as usize];
         record.attempts += 1;
         let Record { attempts, body, .. } = *record;
@@ -358,7 +355,7 @@ mod tests {
 
     fn acknowledged(lanes: impl Lanes, ring: &[u32]) -> Vec<u32> {
         let backlog = backlog(ring.len() as u32, 4_096);
-        let mut queue = Queue::new(lanes, ring, &backlog, &vec![0; 4 * BODY].into());
+        let mut queue = Queue::new(lanes, ring, &backlog, STORES[1]);
         let mut handles = Vec::new();
         for _ in 0..3 {
             queue.run(queue.ops_max());

@@ -45,9 +45,8 @@ impl Fifo {
 impl Work for Fifo {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
-            if let Some(key) = self.keys.pop_front() {
-                self.keys.push_back(black_box(key));
-            }
+            let key = self.keys.pop_front().expect("every key comes back");
+            self.keys.push_back(black_box(key));
         }
     }
 }
@@ -72,9 +71,8 @@ impl Work for Drr {
 }
 
 fn pick(drr: &mut DrrScheduler) {
-    if let Some(key) = drr.next_key() {
-        drr.consume_deficit(black_box(key), Cost::MESSAGE);
-    }
+    let key = drr.next_key().expect("every key has work");
+    drr.consume_deficit(black_box(key), Cost::MESSAGE);
 }
 
 /// Makes a scheduler whose ring visits the keys as listed, all with work and none of them new.
