@@ -16,7 +16,6 @@ const MASK: u64 = SPAN as u64 - 1;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calendar {
     levels: Vec<Level>,
-    len: u32,
     /// Where the keys of one round are put in order; empty in between, kept for its memory.
     pub(super) scratch: Vec<u32>,
 }
@@ -28,10 +27,6 @@ struct Level {
 }
 
 impl Calendar {
-    pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Puts `key` where it is found once the round is `due`, which lies after `now`.
     pub(super) fn insert(&mut self, slots: &mut Slots, key: u32, due: u64, now: u64) {
         debug_assert!(now < due);
@@ -45,7 +40,6 @@ impl Calendar {
         target.occupied |= 1 << at;
         // 11 levels of 64: the number fits in ten bits.
         slots[key].bucket = (level * SPAN + at) as u16;
-        self.len += 1;
     }
 
     pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
@@ -56,7 +50,6 @@ impl Calendar {
         if level.rings[at].is_empty() {
             level.occupied &= !(1 << at);
         }
-        self.len -= 1;
     }
 
     /// Names the first round after `now` at which a key is due or moves to a finer level.

@@ -420,7 +420,7 @@ impl Level {
         self.round = round;
         self.ring.restart();
         self.due.append(slots, &mut self.later);
-        if let Some(calendar) = self.calendar.take_if(|calendar| !calendar.is_empty()) {
+        if let Some(calendar) = self.calendar.take() {
             self.open_due(slots, calendar);
         }
         self.turn = self.first_in_line(slots);
