@@ -357,9 +357,16 @@ impl Level {
         }
     }
 
-    /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest`.
+    /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest` and cannot be
+    /// served sooner elsewhere.
     fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
-        if slots[key].place == Place::Calendar || self.positive_from(&slots[key]) > latest {
+        let from = self.positive_from(&slots[key]);
+        let sooner = match slots[key].place {
+            Place::Calendar => true,
+            Place::Due => from <= self.round && self.round < latest,
+            _ => false,
+        };
+        if sooner || latest < from {
             self.unlink(slots, key);
             self.settle_in(slots, key);
         }
@@ -450,6 +457,30 @@ impl Level {
         }
         calendar.scratch = keys;
         self.calendar = Some(calendar);
+    }
+}
+
+#[cfg(test)]
+impl Level {
+    /// Fails unless every list is sorted by label and holds who belongs there.
+    pub(super) fn check(&self, slots: &Slots) {
+        let labels = |keys: &[u32]| keys.iter().map(|&key| slots[key].label).collect::<alloc::vec::Vec<_>>();
+        let (ring, due, later) = (self.ring.keys(slots), self.due.keys(slots), self.later.keys(slots));
+        for list in [&ring, &due, &later] {
+            assert!(labels(list).is_sorted(), "out of order: {:?}", labels(list));
+        }
+        let unvisited = self.ring.cursor().map_or(0, |cursor| {
+            ring.len() - ring.iter().position(|&key| key == cursor).expect("the cursor is in the ring")
+        });
+        let has_turn_coming = |key: &u32| self.positive_from(&slots[*key]) <= self.round;
+        assert!(
+            ring[ring.len() - unvisited..].iter().all(has_turn_coming),
+            "visited without anything to spend"
+        );
+        assert!(due.iter().all(has_turn_coming), "joins the round without anything to spend");
+        assert!(!later.iter().any(has_turn_coming), "waits for a round although this one is its own");
+        let next_round = |key: &u32| self.positive_from(&slots[*key]) <= self.round + 1;
+        assert!(ring.iter().chain(&later).all(next_round), "in deeper debt than the ring holds");
     }
 }
 

@@ -64,6 +64,26 @@ impl Ring {
     }
 }
 
+#[cfg(test)]
+impl Ring {
+    pub(super) fn keys(self, slots: &Slots) -> alloc::vec::Vec<u32> {
+        let mut keys = alloc::vec::Vec::new();
+        let mut next = self.head();
+        while let Some(key) = next {
+            keys.push(key);
+            next = Some(slots[key].next).filter(|&after| after != self.head);
+        }
+        keys
+    }
+}
+
+#[cfg(test)]
+impl Cycle {
+    pub(super) fn keys(self, slots: &Slots) -> alloc::vec::Vec<u32> {
+        self.order.keys(slots)
+    }
+}
+
 /// The keys of a round in the order they are visited, which stays the same from round to round.
 ///
 /// Keys are sorted by their label: whoever joins gets a higher one, and who comes back from the calendar keeps the

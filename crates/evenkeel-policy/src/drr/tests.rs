@@ -310,6 +310,78 @@ fn a_refund_to_an_idle_key_only_cancels_debt() {
 }
 
 #[test]
+fn a_charge_to_an_idle_key_is_not_paid_by_the_rounds_before_it() {
+    let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+    serve(&mut drr, 2);
+    drr.remove_key(ALICE);
+    serve(&mut drr, 20);
+    drr.settle(ALICE, MESSAGE, Cost(6_000), Settlement::Final);
+    assert_eq!(drr.debt(ALICE), Cost(5_000));
+    serve(&mut drr, 2);
+    assert_eq!(drr.debt(ALICE), Cost(3_000));
+}
+
+#[test]
+fn a_grant_that_just_pays_the_debt_leaves_nothing_to_spend() {
+    let mut drr = in_ring(1);
+    let mut served = vec![];
+    for _ in 0..10 {
+        let key = drr.next_key().unwrap();
+        drr.consume_deficit(key, if key == ALICE { Cost(2_000) } else { MESSAGE });
+        served.push(key);
+    }
+    assert_eq!(served, [ALICE, BOB, CAROL, BOB, CAROL, ALICE, BOB, CAROL, BOB, CAROL]);
+}
+
+#[test]
+fn a_charge_that_changes_no_turn_keeps_the_place() {
+    let mut drr = in_ring(1);
+    serve(&mut drr, 1);
+    drr.settle(ALICE, MESSAGE, Cost(1_500), Settlement::Running);
+    drr.settle(CAROL, MESSAGE, Cost(1_500), Settlement::Running);
+    assert_eq!(serve(&mut drr, 5), [BOB, CAROL, ALICE, BOB, CAROL]);
+}
+
+#[test]
+fn a_refund_lets_a_newcomer_have_the_rest_of_its_grant_in_this_round() {
+    let mut drr = busy(3);
+    let newcomer = Key(3);
+    drr.add_key(newcomer, Weight::ONE).unwrap();
+    drr.consume_deficit(newcomer, MESSAGE);
+    let round = drr.round();
+    drr.settle(newcomer, MESSAGE, Cost(200), Settlement::Final);
+    assert!(picks_until(&mut drr, newcomer) <= 4 && drr.round() <= round + 1);
+    assert_eq!(drr.debt(newcomer), Cost(200));
+}
+
+/// After any step, every list is as the rules of a round say it is.
+#[test]
+fn every_step_leaves_the_lists_in_order() {
+    for new_key in [NewKey::First, NewKey::NextRound] {
+        let mut drr = scheduler(new_key, &[]);
+        let mut state = 1_u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (key, cost) = (Key((state >> 33) as u32 % 9), Cost((state >> 40) % 4_000));
+            match (state >> 60) & 15 {
+                0..=2 => drr.add_key(key, Weight::new(0.3).unwrap()).unwrap(),
+                3 => drr.remove_key(key),
+                4 => drr.park(key),
+                5 => drr.wake(key),
+                6 => drr.update_weight(key, Weight::new(0.2 + cost.0 as f64 / 1_000.0).unwrap()),
+                7 => drop(drr.settle(key, MESSAGE, cost, Settlement::Final)),
+                8 => drr.start_new_round(),
+                _ => {
+                    let turn = drr.next_key().unwrap_or(key);
+                    drr.consume_deficit(turn, cost);
+                }
+            }
+            drr.level.check(&drr.slots);
+        }
+    }
+}
+
+#[test]
 fn a_refund_brings_a_debtor_back_before_its_round() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.consume_deficit(ALICE, Cost(100_000));
@@ -388,8 +460,12 @@ fn a_key_at_its_cap_keeps_the_rest_of_its_grant_for_the_round() {
     drr.consume_deficit(BOB, MESSAGE);
     drr.wake(ALICE);
     assert_eq!(serve(&mut drr, 3), [CAROL, ALICE, ALICE]);
+    while drr.next_key() != Some(ALICE) {
+        serve(&mut drr, 1);
+    }
     drr.consume_deficit(ALICE, MESSAGE);
     drr.park(ALICE);
+    assert_eq!(drr.deficit(ALICE), Cost(2_000));
     serve(&mut drr, 10);
     assert_eq!(drr.deficit(ALICE), Cost(0), "but not for ever");
 }
