@@ -261,8 +261,11 @@ impl Level {
 
     /// Adds an amount to what a key may spend, down to the deepest debt.
     fn book(&self, slot: &mut Slot, amount: i64) {
-        let deepest = self.grant(slot).saturating_mul(-DEBT_ROUNDS_MAX);
-        slot.deficit = slot.deficit.saturating_add(amount).max(deepest);
+        slot.deficit = slot.deficit.saturating_add(amount);
+        // Less than this is not too deep at any weight and quantum; looking first keeps a charge short.
+        if slot.deficit < -DEBT_ROUNDS_MAX {
+            slot.deficit = slot.deficit.max(self.grant(slot).saturating_mul(-DEBT_ROUNDS_MAX));
+        }
     }
 
     /// A key's deficit with every grant up to and including a round's.
