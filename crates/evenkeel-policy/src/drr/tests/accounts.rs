@@ -303,5 +303,15 @@ fn absurd_costs_saturate() {
         drr.consume_deficit(ALICE, Cost::MAX);
     }
     assert_eq!(drr.next_key(), Some(ALICE));
-    assert!(drr.round() < u64::MAX / 2, "rounds stay countable");
+    assert!(drr.round() <= 10_000 * ((1 << 32) + 2), "{} rounds for 10 000 charges", drr.round());
+}
+
+#[test]
+fn debt_that_can_be_paid_is_kept_to_the_unit() {
+    for owed in [10_000_000, 1_000_000_000, Cost::MAX.0] {
+        let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
+        drr.consume_deficit(ALICE, Cost(owed));
+        drr.remove_key(ALICE);
+        assert_eq!(drr.debt(ALICE), Cost(owed));
+    }
 }
