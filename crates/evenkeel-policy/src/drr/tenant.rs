@@ -380,7 +380,14 @@ mod tests {
         assert_eq!(keys, [300, 900, 400]);
         drr.update_tenant_weight(BYTE, three);
         drr.update_weight(Key(0), three);
-        assert_eq!(serve(&mut drr, 600), [300, 300]);
+        let mut keys = [0; 3];
+        for _ in 0..1_200 {
+            let turn = drr.next_key().unwrap();
+            keys[turn.key.index()] += 1;
+            drr.consume_deficit(turn.key, Cost::MESSAGE);
+        }
+        assert_eq!(keys, [300, 300, 600]);
+        assert!(drr.has_active_keys());
     }
 
     #[test]
