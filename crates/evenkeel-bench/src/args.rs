@@ -17,7 +17,7 @@ usage: cargo xtask bench micro [-- [FILTER] [OPTION]...]
 Only groups whose name contains FILTER are run; all of them without one.
 
 options:
-  --rounds N   how often everybody has a turn (60; medians want 7 or more)
+  --rounds N   how often everybody has a turn (36; medians want 7 or more)
   --quick      3 short rounds: shows that everything runs, measures nothing
   --json FILE  also write the figures to FILE
   --list       show the groups' names and run none

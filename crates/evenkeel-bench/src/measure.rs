@@ -65,7 +65,7 @@ pub struct Effort {
 
 impl Effort {
     /// Enough for a figure to be quoted.
-    pub const FULL: Self = Self { rounds: 60, batch_time: Duration::from_millis(4) };
+    pub const FULL: Self = Self { rounds: 36, batch_time: Duration::from_millis(10) };
     /// Enough to see that everything runs.
     pub const QUICK: Self = Self { rounds: 3, batch_time: Duration::from_micros(200) };
 }
