@@ -1,0 +1,235 @@
+//! The address of an actor, by the type of its messages.
+
+use alloc::boxed::Box;
+use core::any::type_name;
+use core::fmt;
+use core::future::poll_fn;
+use core::marker::PhantomData;
+use core::task::{Poll, Waker};
+use core::time::Duration;
+
+use crate::cell::CellRef;
+use crate::dead_letters::DeadLetterReason;
+use crate::hub::OverflowReason;
+use crate::index::MailboxIndex;
+use crate::invoke::{ActorState, SignalKey};
+use crate::mailbox::{OverflowStrategy, Pushed, SystemMessage};
+use crate::raw::lane::LaneRef;
+use crate::raw::oneshot;
+use crate::raw::state::USER;
+use crate::reply::{Ask, AskError, Reply};
+use crate::stop::StopMode;
+
+/// How long a question waits unless it says otherwise.
+pub const ASK_WITHIN: Duration = Duration::from_secs(5);
+
+/// The address of an actor that takes messages of type `M`.
+///
+/// It outlives the actor: what is sent to one that has ended comes back, or becomes a dead letter.
+pub struct ActorRef<M> {
+    lane: LaneRef<M>,
+    takes: PhantomData<fn(M)>,
+}
+
+/// What became of a message that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It waits for its turn.
+    Queued,
+    /// It waits for its turn; the oldest that did became a dead letter.
+    Displaced,
+    /// It became a dead letter, as the mailbox's overflow strategy says.
+    Discarded,
+}
+
+/// Why a message was not taken, with the message.
+#[derive(PartialEq, Eq)]
+pub enum SendError<M> {
+    /// The mailbox is full.
+    Full(M),
+    /// The actor has ended, or takes nothing more.
+    Closed(M),
+}
+
+impl<M: Send + 'static> ActorRef<M> {
+    pub(crate) fn new(lane: LaneRef<M>) -> Self {
+        Self { lane, takes: PhantomData }
+    }
+
+    /// Has `waker` woken when the mailbox is down to its low mark; `false` when too many wait.
+    pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
+        self.lane.lane().wait_for_room(waker, &self.cell().slot().state)
+    }
+
+    #[inline]
+    pub(crate) fn cell(&self) -> &CellRef {
+        self.lane.cell()
+    }
+
+    /// Sends and forgets: what finds no place becomes a dead letter, with the reason.
+    #[inline]
+    pub fn tell(&self, message: M) {
+        match self.try_tell(message) {
+            Ok(_) => {}
+            Err(SendError::Full(message)) => self.bury(message, DeadLetterReason::Full),
+            Err(SendError::Closed(message)) => self.bury(message, DeadLetterReason::Closed),
+        }
+    }
+
+    /// Sends, and hands back what finds no place.
+    #[inline]
+    pub fn try_tell(&self, message: M) -> Result<Sent, SendError<M>> {
+        match self.lane.lane().push(message) {
+            Pushed::Queued => {
+                self.cell().raise(USER);
+                Ok(Sent::Queued)
+            }
+            Pushed::Displaced(oldest) => {
+                self.cell().raise(USER);
+                self.bury(oldest, DeadLetterReason::DroppedOldest);
+                Ok(Sent::Displaced)
+            }
+            Pushed::Closed(message) => Err(SendError::Closed(message)),
+            Pushed::Full(message) => self.overflow(message),
+        }
+    }
+
+    #[cold]
+    fn overflow(&self, message: M) -> Result<Sent, SendError<M>> {
+        let reason = match self.cell().occupant().body.settings().mailbox.overflow {
+            OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
+            OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
+            OverflowStrategy::DropOldest | OverflowStrategy::BlockProducer | OverflowStrategy::Reject => {
+                self.cell().core().hub.count_overflow(self.cell().head().kind, OverflowReason::Rejected);
+                return Err(SendError::Full(message));
+            }
+        };
+        self.bury(message, reason);
+        Ok(Sent::Discarded)
+    }
+
+    #[cold]
+    fn bury(&self, message: M, reason: DeadLetterReason) {
+        self.cell().core().bury(self.cell(), Box::new(message), type_name::<M>(), reason);
+    }
+
+    /// Sends, waiting for a place; for producers outside of actors.
+    ///
+    /// Any mailbox can be waited for, not only one whose strategy is
+    /// [`OverflowStrategy::BlockProducer`]. Ends early with [`SendError::Closed`] when the actor does,
+    /// and with [`SendError::Full`] when too many wait already.
+    pub async fn send(&self, message: M) -> Result<Sent, SendError<M>> {
+        let mut unsent = Some(message);
+        let mut blocked = false;
+        poll_fn(|cx| {
+            let Some(message) = unsent.take() else { return Poll::Pending };
+            let cell = self.cell();
+            match self.lane.lane().push_or_wait(message, cx.waker(), &cell.slot().state) {
+                Ok(Pushed::Full(message)) => {
+                    if !blocked {
+                        blocked = true;
+                        cell.core().hub.count_overflow(cell.head().kind, OverflowReason::Blocked);
+                    }
+                    unsent = Some(message);
+                    Poll::Pending
+                }
+                Ok(Pushed::Queued) => {
+                    cell.raise(USER);
+                    Poll::Ready(Ok(Sent::Queued))
+                }
+                Ok(Pushed::Displaced(oldest)) => {
+                    cell.raise(USER);
+                    self.bury(oldest, DeadLetterReason::DroppedOldest);
+                    Poll::Ready(Ok(Sent::Displaced))
+                }
+                Ok(Pushed::Closed(message)) => Poll::Ready(Err(SendError::Closed(message))),
+                Err(message) => Poll::Ready(Err(SendError::Full(message))),
+            }
+        })
+        .await
+    }
+
+    /// Asks: puts a way back into the message, and waits for what comes over it.
+    ///
+    /// The question is sent at once; the wait ends after [`ASK_WITHIN`] unless [`Ask::within`] says
+    /// otherwise.
+    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<T> {
+        let (sender, receiver) = oneshot::channel();
+        match self.try_tell(question(Reply(sender))) {
+            Ok(_) => Ask::new(receiver, self.cell().clone(), ASK_WITHIN),
+            Err(SendError::Full(_)) => Ask::refused(receiver, AskError::Full),
+            Err(SendError::Closed(_)) => Ask::refused(receiver, AskError::Closed),
+        }
+    }
+
+    /// Names the actor's place in the registry.
+    pub fn index(&self) -> MailboxIndex {
+        self.cell().index()
+    }
+
+    /// Tells what the actor is doing.
+    pub fn state(&self) -> ActorState {
+        self.cell().state()
+    }
+
+    /// Counts the messages that wait.
+    pub fn depth(&self) -> usize {
+        self.lane.lane().stats().depth
+    }
+
+    /// Asks the actor to end; its children end first.
+    pub fn stop(&self, mode: StopMode) {
+        self.cell().stop(mode);
+    }
+
+    /// Ends the actor's wait for this key.
+    pub fn signal(&self, key: SignalKey) {
+        drop(self.cell().tell_system(SystemMessage::Signal(key)));
+    }
+
+    /// Whether both are addresses of the same actor.
+    pub fn is(&self, other: &Self) -> bool {
+        self.cell().is(other.cell())
+    }
+}
+
+impl<M> Clone for ActorRef<M> {
+    fn clone(&self) -> Self {
+        Self { lane: self.lane.clone(), takes: PhantomData }
+    }
+}
+
+impl<M: Send + 'static> fmt::Debug for ActorRef<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ActorRef({})", self.index())
+    }
+}
+
+impl<M> SendError<M> {
+    /// Takes the message back.
+    pub fn into_message(self) -> M {
+        match self {
+            Self::Full(message) | Self::Closed(message) => message,
+        }
+    }
+}
+
+impl<M> fmt::Debug for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full(_)",
+            Self::Closed(_) => "Closed(_)",
+        })
+    }
+}
+
+impl<M> fmt::Display for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "mailbox is full",
+            Self::Closed(_) => "actor takes no messages any more",
+        })
+    }
+}
+
+impl<M> core::error::Error for SendError<M> {}

@@ -1,0 +1,246 @@
+//! A cell: what the system keeps of one actor, seen from outside and from its worker.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ptr::NonNull;
+
+use crate::actor::{Actor, Awaiting};
+use crate::clock::AWAITING;
+use crate::guardian::{ActorError, RestartHistory};
+use crate::hub::KindId;
+use crate::index::MailboxIndex;
+use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
+use crate::mailbox::{LaneStats, SystemLane, SystemMessage, UserLane};
+use crate::middleware::MiddlewareChain;
+use crate::props::{Settings, Spec};
+use crate::raw::run::{Owned, Run};
+use crate::raw::slab::{Occupant, Slab, SlotRef};
+use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
+use crate::stop::{Ending, StopMode};
+use crate::sync::{Arc, AtomicU32, Ordering};
+use crate::system::Core;
+use crate::timer::{Repeat, TimerId};
+use crate::wheel::TimerKey;
+
+/// A reference to a cell of any type.
+pub(crate) type CellRef = SlotRef<Resident>;
+
+/// Who lives in a slot.
+pub(crate) struct Resident {
+    pub(crate) body: Box<dyn CellBody>,
+    /// Dropped last: it may hold the slab that holds the slot.
+    pub(crate) core: Arc<Core>,
+}
+
+impl Occupant for Resident {
+    fn slab(&self) -> &Slab<Self> {
+        &self.core.slab
+    }
+}
+
+/// What a cell of any type offers.
+pub(crate) trait CellBody: Run {
+    fn head(&self) -> &Head;
+    fn settings(&self) -> &Settings;
+    fn stats(&self) -> LaneStats;
+    fn close(&self);
+    /// Where the user lane lies, for references that know its type.
+    fn lane(&self) -> NonNull<()>;
+}
+
+/// The part of a cell that does not depend on the type of its actor.
+pub(crate) struct Head {
+    pub(crate) system: SystemLane,
+    pub(crate) parent: Option<CellRef>,
+    pub(crate) kind: KindId,
+    /// When the actor last did something, in coarse milliseconds; for its receive timeout.
+    pub(crate) active_ms: AtomicU32,
+    /// When the cell was scheduled, in coarse microseconds; zero unless that is timed.
+    pub(crate) ready_us: AtomicU32,
+    /// The receive timeout and whether the clock holds an entry for it; see [`crate::clock`].
+    pub(crate) idle: AtomicU32,
+}
+
+/// What a cell consists of.
+pub(crate) struct Body<A: Actor> {
+    pub(crate) lane: UserLane<A::Msg>,
+    pub(crate) owner: Owned<Owner<A>>,
+    pub(crate) head: Head,
+    pub(crate) spec: Arc<Spec<A>>,
+}
+
+/// What belongs to whoever runs the cell.
+pub(crate) struct Owner<A: Actor> {
+    /// The private half of the user lane.
+    pub(crate) private: VecDeque<A::Msg>,
+    pub(crate) actor: Option<A>,
+    /// What few actors need.
+    pub(crate) extra: Option<Box<Extra<A>>>,
+    pub(crate) phase: Phase,
+    /// Whether somebody is known to wait for room.
+    pub(crate) awaited: bool,
+}
+
+/// Where an actor is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not started.
+    New,
+    Running,
+    /// Suspended, by itself.
+    Waiting,
+    /// Suspended by a failure; the next resume makes a new value.
+    Failed,
+    /// Its children end before a new value is made.
+    Restarting,
+    /// Its children end before it does.
+    Stopping,
+}
+
+/// What few actors need, made when first needed.
+pub(crate) struct Extra<A: Actor> {
+    pub(crate) future: Option<Awaiting<A::Msg>>,
+    pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
+    /// Signals that came before the wait they end.
+    pub(crate) early: VecDeque<SignalKey>,
+    pub(crate) waits: u32,
+    pub(crate) children: Vec<CellRef>,
+    pub(crate) watchers: Vec<CellRef>,
+    pub(crate) watching: Vec<CellRef>,
+    pub(crate) timers: Vec<Timer>,
+    pub(crate) resume: Option<TimerKey>,
+    pub(crate) history: RestartHistory,
+    pub(crate) failure: Option<ActorError>,
+    pub(crate) ending: Option<Ending>,
+    pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
+}
+
+/// A timer an actor has set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timer {
+    pub(crate) id: TimerId,
+    pub(crate) key: TimerKey,
+    pub(crate) repeat: Repeat,
+}
+
+impl<A: Actor> Default for Extra<A> {
+    fn default() -> Self {
+        Self {
+            future: None,
+            waiting: None,
+            early: VecDeque::new(),
+            waits: 0,
+            children: Vec::new(),
+            watchers: Vec::new(),
+            watching: Vec::new(),
+            timers: Vec::new(),
+            resume: None,
+            history: RestartHistory::default(),
+            failure: None,
+            ending: None,
+            middleware: None,
+        }
+    }
+}
+
+impl<A: Actor> Body<A> {
+    pub(crate) fn new(spec: Arc<Spec<A>>, actor: A, kind: KindId, parent: Option<CellRef>) -> Self {
+        let extra = spec
+            .settings
+            .middleware
+            .as_ref()
+            .map(|middleware| Box::new(Extra { middleware: Some(middleware()), ..Extra::default() }));
+        Self {
+            lane: UserLane::new(&spec.settings.mailbox),
+            owner: Owned::new(Owner {
+                private: VecDeque::new(),
+                actor: Some(actor),
+                extra,
+                phase: Phase::New,
+                awaited: false,
+            }),
+            head: Head {
+                system: SystemLane::new(),
+                parent,
+                kind,
+                active_ms: AtomicU32::new(0),
+                ready_us: AtomicU32::new(0),
+                idle: AtomicU32::new(0),
+            },
+            spec,
+        }
+    }
+}
+
+impl<A: Actor> CellBody for Body<A> {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.spec.settings
+    }
+
+    fn stats(&self) -> LaneStats {
+        self.lane.stats()
+    }
+
+    fn lane(&self) -> NonNull<()> {
+        NonNull::from(&self.lane).cast()
+    }
+
+    fn close(&self) {
+        self.lane.close().into_iter().for_each(core::task::Waker::wake);
+    }
+}
+
+impl CellRef {
+    pub(crate) fn core(&self) -> &Core {
+        &self.occupant().core
+    }
+
+    pub(crate) fn head(&self) -> &Head {
+        self.occupant().body.head()
+    }
+
+    pub(crate) fn index(&self) -> MailboxIndex {
+        MailboxIndex { slot: self.number(), generation: self.generation() }
+    }
+
+    /// Tells the cell something the system has to say; `Err` once it has ended.
+    pub(crate) fn tell_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
+        self.head().system.push(message)?;
+        self.raise(SYSTEM);
+        Ok(())
+    }
+
+    /// Asks the cell to stop; nothing happens once it has.
+    pub(crate) fn stop(&self, mode: StopMode) {
+        // An actor that has ended needs no telling.
+        drop(self.tell_system(SystemMessage::Stop(mode)));
+    }
+
+    /// Whether the actor waits for a future.
+    pub(crate) fn is_awaiting(&self) -> bool {
+        self.head().active_ms.load(Ordering::Relaxed) == AWAITING
+    }
+
+    /// Tells what the actor is doing.
+    pub(crate) fn state(&self) -> ActorState {
+        let flags = self.slot().state.flags();
+        match flags {
+            _ if flags & DEAD != 0 => ActorState::Stopped,
+            _ if flags & CLOSED != 0 => ActorState::Stopping,
+            _ if flags & SUSPENDED != 0 => ActorState::Suspended,
+            _ => ActorState::Running,
+        }
+    }
+}
+
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Head").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}

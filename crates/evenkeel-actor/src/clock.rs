@@ -1,0 +1,247 @@
+//! Time for cells: one wheel, one task that turns it.
+//!
+//! The task sleeps while nothing is due and nobody works. While somebody works it also looks, once a
+//! millisecond, after cells that wait behind a handler that takes long, and after questions asked from
+//! outside of workers.
+
+use alloc::vec::Vec;
+use core::future::Future;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+
+use evenkeel_policy::time::Instant;
+
+use crate::cell::CellRef;
+use crate::mailbox::SystemMessage;
+use crate::raw::oneshot::Expiry;
+use crate::runtime::Task;
+use crate::sync::{Arc, AtomicU32, Lock, Ordering};
+use crate::system::Core;
+use crate::timer::Timed;
+use crate::wheel::{TimerKey, Wheel, WheelFull};
+
+/// How often the task looks while somebody works.
+const WATCH_EVERY: Duration = Duration::from_millis(1);
+/// An actor that waits for a future is not idle, however long it takes.
+pub(crate) const AWAITING: u32 = u32::MAX;
+/// The clock holds an entry for the cell's receive timeout.
+const ARMED: u32 = 1 << 31;
+/// The longest receive timeout, some 24 days.
+pub(crate) const IDLE_MS_MAX: u32 = ARMED - 1;
+
+/// What is due when, and who turns the wheel.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    timers: Lock<Timers>,
+    /// Questions from outside of workers, before they are worth an entry of their own.
+    young: Lock<Vec<(Expiry, Duration)>>,
+    asleep: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Timers {
+    wheel: Wheel<Timed>,
+    /// The task wakes by itself at this time.
+    until: Instant,
+    waker: Option<Waker>,
+}
+
+impl Clock {
+    pub(crate) fn new(wheel: Wheel<Timed>) -> Self {
+        Self {
+            timers: Lock::new(Timers { wheel, until: Instant::FAR_FUTURE, waker: None }),
+            young: Lock::new(Vec::new()),
+            asleep: AtomicU32::new(0),
+        }
+    }
+
+    /// Keeps something until it is due.
+    pub(crate) fn insert(&self, due: Instant, timed: Timed) -> Result<TimerKey, WheelFull<Timed>> {
+        let (key, waker) = self.timers.with(|timers| {
+            let key = timers.wheel.insert(due, timed)?;
+            let waker = if due < timers.until { timers.waker.take() } else { None };
+            Ok((key, waker))
+        })?;
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(key)
+    }
+
+    pub(crate) fn cancel(&self, key: TimerKey) {
+        drop(self.timers.with(|timers| timers.wheel.cancel(key)));
+    }
+
+    /// Watches over questions that are still open; one that the wheel has no place for ends at once.
+    pub(crate) fn expect_answers(&self, core: &Core, questions: impl Iterator<Item = (Expiry, Duration)>) {
+        let now = core.now();
+        for (question, span) in questions {
+            if let Err(WheelFull(Timed::Ask(question))) = self.insert(now + span, Timed::Ask(question)) {
+                question.expire();
+            }
+        }
+    }
+
+    /// Watches over a question asked from outside of all workers.
+    pub(crate) fn watch(&self, question: Expiry, span: Duration) {
+        self.young.with(|young| young.push((question, span)));
+        self.poke();
+    }
+
+    /// Wakes the task if it sleeps for longer than [`WATCH_EVERY`].
+    #[inline]
+    pub(crate) fn poke(&self) {
+        if self.asleep.load(Ordering::SeqCst) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.timers.with(|timers| timers.waker.take()) {
+            waker.wake();
+        }
+    }
+
+    /// Everything that is due by `now`.
+    fn due(&self, now: Instant) -> Vec<(Instant, Timed)> {
+        let mut due = Vec::new();
+        self.timers.with(|timers| timers.wheel.advance(now, &mut due));
+        due
+    }
+
+    fn sweep(&self, core: &Core) {
+        let mut open = self.young.with(core::mem::take);
+        open.retain(|(question, _)| question.is_pending());
+        self.expect_answers(core, open.into_iter());
+    }
+
+    fn has_young(&self) -> bool {
+        self.young.with(|young| !young.is_empty())
+    }
+}
+
+/// Turns the wheel until the system is over.
+pub(crate) async fn turn(core: Arc<Core>) {
+    let mut turns = alloc::vec![0; core.workers()];
+    while !core.is_over() {
+        let now = core.now();
+        for (due, timed) in core.clock.due(now) {
+            fire(&core, due, timed, now);
+        }
+        core.clock.sweep(&core);
+        if core.rescue(&mut turns) {
+            core.coordinator.idle.notify();
+        }
+        Nap { core: &core, sleep: None }.await;
+    }
+}
+
+/// The task's sleep: until something is due, or somebody pokes it.
+struct Nap<'a> {
+    core: &'a Core,
+    sleep: Option<Task>,
+}
+
+impl Future for Nap<'_> {
+    type Output = ();
+
+    fn poll(mut self: core::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let clock = &self.core.clock;
+        if let Some(sleep) = &mut self.sleep {
+            // Woken: by the sleep's end, by a poke or by an earlier timer. The loop looks at all of it.
+            let _over = sleep.as_mut().poll(cx);
+            clock.asleep.store(0, Ordering::SeqCst);
+            return Poll::Ready(());
+        }
+        let now = self.core.now();
+        let until = clock.timers.with(|timers| {
+            let due = timers.wheel.next_due().unwrap_or(Instant::FAR_FUTURE);
+            timers.waker = Some(cx.waker().clone());
+            timers.until = due;
+            due
+        });
+        clock.asleep.store(1, Ordering::SeqCst);
+        // Announced, then looked: whoever works or asks from here on pokes.
+        let watched = clock.has_young() || self.core.is_watched();
+        let until = if watched {
+            clock.asleep.store(0, Ordering::SeqCst);
+            until.min(now + WATCH_EVERY)
+        } else {
+            until
+        };
+        if self.core.is_over() {
+            return Poll::Ready(());
+        }
+        let mut sleep = self.core.runtime.sleep_until(until);
+        if sleep.as_mut().poll(cx).is_ready() {
+            clock.asleep.store(0, Ordering::SeqCst);
+            return Poll::Ready(());
+        }
+        self.sleep = Some(sleep);
+        Poll::Pending
+    }
+}
+
+/// Does what is due.
+fn fire(core: &Core, due: Instant, timed: Timed, now: Instant) {
+    match timed {
+        Timed::Ask(question) => question.expire(),
+        Timed::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume)),
+        // Its actor sets a timer that repeats again, so that one firing is under way at a time.
+        Timed::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
+        Timed::ReceiveTimeout(cell) => look_after_idle(core, cell, now),
+    }
+}
+
+/// Has a cell told after `span_ms` without a message; zero ends that.
+pub(crate) fn set_receive_timeout(cell: &CellRef, span_ms: u32) -> Result<(), WheelFull<Timed>> {
+    let idle = &cell.head().idle;
+    let before = idle.load(Ordering::Acquire);
+    if span_ms == 0 && before & ARMED == 0 {
+        return Ok(());
+    }
+    if idle.swap(span_ms | ARMED, Ordering::AcqRel) & ARMED != 0 {
+        return Ok(());
+    }
+    let due = cell.core().now() + Duration::from_millis(u64::from(span_ms));
+    let armed = cell.core().clock.insert(due, Timed::ReceiveTimeout(cell.clone()));
+    if armed.is_err() {
+        idle.store(0, Ordering::Release);
+    }
+    armed.map(drop)
+}
+
+/// Tells a cell that it has been idle for as long as it asked, or looks again when it may have been.
+fn look_after_idle(core: &Core, cell: CellRef, now: Instant) {
+    let head = cell.head();
+    let span_ms = loop {
+        let span_ms = head.idle.load(Ordering::Acquire) & !ARMED;
+        if span_ms != 0 {
+            break span_ms;
+        }
+        if head.idle.compare_exchange(ARMED, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return;
+        }
+    };
+    let active_ms = head.active_ms.load(Ordering::Relaxed);
+    let idle_ms = if active_ms == AWAITING { 0 } else { coarse_ms(now).wrapping_sub(active_ms) };
+    // Coarse times are up to a millisecond old; never tell early.
+    let wait_ms = if span_ms < idle_ms {
+        if cell.tell_system(SystemMessage::ReceiveTimeout).is_err() {
+            return;
+        }
+        span_ms
+    } else {
+        span_ms - idle_ms + 1
+    };
+    let due = now + Duration::from_millis(u64::from(wait_ms));
+    // The entry just left the wheel, so there is a place for it.
+    drop(core.clock.insert(due, Timed::ReceiveTimeout(cell)));
+}
+
+/// Milliseconds since the origin, wrapping every 49 days and never [`AWAITING`].
+pub(crate) fn coarse_ms(now: Instant) -> u32 {
+    let ms = (now.as_nanos() / 1_000_000) as u32;
+    if ms == AWAITING { 0 } else { ms }
+}

@@ -1,0 +1,93 @@
+//! Who runs next, and which worker is woken for it.
+//!
+//! A cell is registered by whoever was given its run right, so it is never registered twice and never
+//! forgotten: what arrives while it runs is seen in the transition that ends the run.
+
+use alloc::vec::Vec;
+use core::task::{Context, Poll};
+
+use crate::idle::Idle;
+use crate::invoke::InvokeResult;
+use crate::raw::run::Ready;
+use crate::ready::ReadyQueues;
+use crate::system::Core;
+use crate::worker::Local;
+
+/// A second worker is woken when this many cells wait behind a busy one.
+///
+/// Waking costs more than running a few short handlers. The clock looks after cells that wait behind a
+/// long one.
+const WAKE_AT: usize = 4;
+
+/// The ready queue and those who serve it.
+#[derive(Debug)]
+pub(crate) struct ReadyQueueCoordinator {
+    pub(crate) queues: ReadyQueues,
+    pub(crate) idle: Idle,
+}
+
+impl ReadyQueueCoordinator {
+    pub(crate) fn new(workers: usize) -> Self {
+        Self { queues: ReadyQueues::new(workers), idle: Idle::new() }
+    }
+
+    /// Queues a cell, from anywhere.
+    #[cfg(feature = "std")]
+    pub(crate) fn register_ready(&self, core: &Core, ready: Ready) {
+        crate::raw::current::with(core, |local| match local {
+            Some(local) => {
+                if WAKE_AT <= self.queues.push_newest(&local.queue, ready) {
+                    self.idle.notify();
+                }
+            }
+            None => {
+                self.queues.inject(ready);
+                self.idle.notify();
+            }
+        });
+    }
+
+    /// Queues a cell, from anywhere, an interrupt handler included.
+    #[cfg(not(feature = "std"))]
+    pub(crate) fn register_ready(&self, _core: &Core, ready: Ready) {
+        self.queues.inject(ready);
+        self.idle.notify();
+    }
+
+    /// Takes up to `batch_max` cells that this worker should run.
+    ///
+    /// What is taken can no longer be stolen, so more than one at a time pays only for short handlers.
+    pub(crate) fn drain_ready_cycle(&self, local: &Local, batch_max: usize, out: &mut Vec<Ready>) {
+        while out.len() < batch_max
+            && let Some(ready) = self.queues.next(&local.queue)
+        {
+            out.push(ready);
+        }
+    }
+
+    /// Sleeps until there is something to run; ready at once when there is.
+    pub(crate) fn poll_wait_signal(&self, local: &Local, cx: &mut Context<'_>) -> Poll<()> {
+        self.idle.sleep(local.id, cx.waker());
+        if self.queues.has_work() || local.core().is_over() {
+            self.idle.rise(local.id);
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// Puts a cell back whose run right was kept.
+    pub(crate) fn handle_invoke_result(&self, local: &Local, result: &InvokeResult, kept: Option<Ready>) {
+        let Some(ready) = kept else { return };
+        if *result == InvokeResult::Yielded {
+            local.counters().yields.add(1);
+        }
+        if WAKE_AT <= self.queues.requeue(&local.queue, ready) {
+            self.idle.notify();
+        }
+    }
+
+    /// Counts the cells whose turn has come.
+    pub(crate) fn depth(&self) -> usize {
+        self.queues.depth()
+    }
+}

@@ -1,0 +1,164 @@
+//! One reading of everything the hub counts.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::kind::{KindCounters, LaneTotals, MailboxTotals, OverflowReason};
+use super::{
+    HistogramSnapshot, KindId, Labels, PerKind, Series, Snapshot, Value, WorkerCounters, WorkerPhase, names,
+};
+use crate::dead_letters::{DeadLetterCounts, DeadLetterReason};
+
+/// What the mailboxes of one kind of actor hold and have held, as long as their actors live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveMailboxes {
+    /// What went through them.
+    pub totals: MailboxTotals,
+    /// What waits in them.
+    pub depth: u64,
+}
+
+impl LiveMailboxes {
+    /// Adds one mailbox.
+    pub fn add(&mut self, totals: MailboxTotals, depth: u64) {
+        self.totals += totals;
+        self.depth = self.depth.saturating_add(depth);
+    }
+}
+
+/// Where a snapshot is read from.
+///
+/// `live` and what `kinds` retain of stopped actors add up: unless no actor stops between the two
+/// readings, a total may seem to shrink.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// The labels of the kinds.
+    pub labels: &'a Labels,
+    /// What is counted by kind.
+    pub kinds: &'a PerKind<KindCounters>,
+    /// The mailboxes of the actors that live.
+    pub live: &'a PerKind<LiveMailboxes>,
+    /// The workers, each in its place.
+    pub workers: &'a [&'a WorkerCounters],
+    /// How many actors wait for a worker.
+    pub ready_queue_depth: u64,
+    /// The dead letters.
+    pub dead_letters: DeadLetterCounts,
+}
+
+/// Reads snapshots, each worker's busy ratio since the one before.
+#[derive(Clone, Debug, Default)]
+pub struct Collector {
+    /// What each worker had measured by then.
+    before: Vec<(Duration, Duration)>,
+}
+
+impl Collector {
+    /// Makes a collector whose first snapshot looks back to the start.
+    pub const fn new() -> Self {
+        Self { before: Vec::new() }
+    }
+
+    /// Reads everything once.
+    pub fn collect(&mut self, sources: &Sources<'_>) -> Snapshot {
+        let mut readings = Readings(Vec::new());
+        for (kind, label) in sources.labels.iter() {
+            readings.read_kind(sources, kind, label);
+        }
+        self.before.resize(sources.workers.len(), (Duration::ZERO, Duration::ZERO));
+        for (place, (worker, before)) in sources.workers.iter().zip(&mut self.before).enumerate() {
+            readings.read_worker(worker, before, &place.to_string());
+        }
+        readings.gauge(names::READY_QUEUE_DEPTH, Vec::new(), sources.ready_queue_depth as f64);
+        for reason in DeadLetterReason::ALL {
+            let labels = vec![("reason", reason.as_label().to_string())];
+            readings.count(names::DEAD_LETTERS_TOTAL, labels, sources.dead_letters.count(reason));
+        }
+        Snapshot::new(readings.0)
+    }
+}
+
+struct Readings(Vec<Series>);
+
+impl Readings {
+    fn read_kind(&mut self, sources: &Sources<'_>, kind: KindId, label: &str) {
+        let (counters, live) = (sources.kinds.get(kind), sources.live.get(kind));
+        let actor = || vec![("actor", label.to_string())];
+        let mut totals = counters.retained();
+        totals += live.totals;
+        self.count_lanes(names::MAILBOX_ENQUEUED_TOTAL, label, totals.enqueued);
+        self.count_lanes(names::MAILBOX_DEQUEUED_TOTAL, label, totals.dequeued);
+        self.gauge(names::MAILBOX_DEPTH, actor(), live.depth as f64);
+        self.gauge(names::ALIVE, actor(), counters.alive() as f64);
+        self.count(names::FAILURES_TOTAL, actor(), counters.failures());
+        self.count(names::RESTARTS_TOTAL, actor(), counters.restarts());
+        for reason in OverflowReason::ALL {
+            let labels = vec![("actor", label.to_string()), ("reason", reason.as_label().to_string())];
+            self.count(names::MAILBOX_OVERFLOW_TOTAL, labels, counters.overflow(reason));
+        }
+        let invoke_duration = |worker: &&WorkerCounters| worker.invoke_duration(kind).snapshot();
+        let latency = |worker: &&WorkerCounters| worker.latency(kind).snapshot();
+        self.durations(names::INVOKE_DURATION_MS, actor(), sources.workers.iter().map(invoke_duration));
+        self.durations(names::LATENCY_MS, actor(), sources.workers.iter().map(latency));
+    }
+
+    fn read_worker(&mut self, worker: &WorkerCounters, before: &mut (Duration, Duration), place: &str) {
+        let labels = || vec![("worker", place.to_string())];
+        self.gauge(names::WORKER_BUSY_RATIO, labels(), busy_ratio(worker, before));
+        for (name, counter) in [
+            (names::RUNS_TOTAL, &worker.runs),
+            (names::MESSAGES_TOTAL, &worker.messages),
+            (names::YIELDS_TOTAL, &worker.yields),
+            (names::STEALS_TOTAL, &worker.steals),
+            (names::WAKES_TOTAL, &worker.wakes),
+        ] {
+            self.count(name, labels(), counter.get());
+        }
+    }
+
+    fn count_lanes(&mut self, name: &'static str, actor: &str, totals: LaneTotals) {
+        for (lane, count) in [("user", totals.user), ("system", totals.system)] {
+            self.count(name, vec![("actor", actor.to_string()), ("mailbox", lane.to_string())], count);
+        }
+    }
+
+    fn count(&mut self, name: &'static str, labels: Vec<(&'static str, String)>, count: u64) {
+        self.0.push(Series { name, labels, value: Value::Counter(count) });
+    }
+
+    fn gauge(&mut self, name: &'static str, labels: Vec<(&'static str, String)>, value: f64) {
+        self.0.push(Series { name, labels, value: Value::Gauge(value) });
+    }
+
+    fn durations(
+        &mut self,
+        name: &'static str,
+        labels: Vec<(&'static str, String)>,
+        of_workers: impl Iterator<Item = HistogramSnapshot>,
+    ) {
+        let mut merged = Box::<HistogramSnapshot>::default();
+        of_workers.for_each(|histogram| merged.merge(&histogram));
+        self.0.push(Series { name, labels, value: Value::Histogram(merged) });
+    }
+}
+
+/// Says how busy a worker was since `before`, and moves `before` up.
+///
+/// A worker that measured nothing since is as busy as its phase says: one handler may run, or one park
+/// last, from one reading to the next.
+fn busy_ratio(worker: &WorkerCounters, before: &mut (Duration, Duration)) -> f64 {
+    let (busy_before, total_before) = core::mem::replace(before, worker.time());
+    let (busy, total) = *before;
+    // Less than before: this is another worker in the same place.
+    let (busy, total) = match (busy.checked_sub(busy_before), total.checked_sub(total_before)) {
+        (Some(busy), Some(total)) => (busy, total),
+        _ => (busy, total),
+    };
+    if total.is_zero() {
+        return if worker.phase() == WorkerPhase::Running { 1.0 } else { 0.0 };
+    }
+    busy.div_duration_f64(total).min(1.0)
+}

@@ -1,0 +1,96 @@
+//! Who sleeps and who looks for work.
+//!
+//! A worker that finds nothing announces that it sleeps, then looks once more; whoever makes work looks
+//! for sleepers after making it. One of the two sees the other, so no work is left with everybody
+//! asleep. While somebody searches, nobody is woken: the searcher will find it, and the last one to stop
+//! searching wakes the next.
+
+use alloc::vec::Vec;
+use core::task::Waker;
+
+use crate::sync::{AtomicUsize, Lock, Ordering, fence};
+
+/// The sleepers and searchers among the workers.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    sleeping: AtomicUsize,
+    searching: AtomicUsize,
+    sleepers: Lock<Vec<(usize, Waker)>>,
+}
+
+impl Idle {
+    pub(crate) fn new() -> Self {
+        Self {
+            sleeping: AtomicUsize::new(0),
+            searching: AtomicUsize::new(0),
+            sleepers: Lock::new(Vec::new()),
+        }
+    }
+
+    /// Wakes one sleeper, unless there is none or somebody searches already; after work was made.
+    pub(crate) fn notify(&self) -> bool {
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) == 0 || self.searching.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let woken = self.sleepers.with(|sleepers| {
+            let (_, waker) = sleepers.pop()?;
+            self.sleeping.fetch_sub(1, Ordering::Relaxed);
+            self.searching.fetch_add(1, Ordering::SeqCst);
+            Some(waker)
+        });
+        let Some(waker) = woken else { return false };
+        waker.wake();
+        true
+    }
+
+    /// Wakes everybody; for shutdown.
+    pub(crate) fn notify_all(&self) {
+        fence(Ordering::SeqCst);
+        let woken = self.sleepers.with(|sleepers| {
+            self.sleeping.fetch_sub(sleepers.len(), Ordering::Relaxed);
+            self.searching.fetch_add(sleepers.len(), Ordering::SeqCst);
+            core::mem::take(sleepers)
+        });
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Counts the caller among those who search.
+    pub(crate) fn begin_search(&self) {
+        self.searching.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes the caller off those who search, with something found; the last one wakes the next.
+    pub(crate) fn end_search(&self) {
+        if self.searching.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.notify();
+        }
+    }
+
+    /// Announces that a searcher goes to sleep; it must look for work once more afterwards.
+    pub(crate) fn sleep(&self, worker: usize, waker: &Waker) {
+        self.sleepers.with(|sleepers| {
+            sleepers.push((worker, waker.clone()));
+            self.sleeping.fetch_add(1, Ordering::SeqCst);
+        });
+        self.searching.fetch_sub(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Gets up, as a searcher in any case.
+    ///
+    /// Somebody who was woken was counted as searching by whoever woke it.
+    pub(crate) fn rise(&self, worker: usize) {
+        self.sleepers.with(|sleepers| {
+            if let Some(at) = sleepers.iter().position(|(sleeper, _)| *sleeper == worker) {
+                sleepers.swap_remove(at);
+                self.sleeping.fetch_sub(1, Ordering::SeqCst);
+                self.searching.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+
+    pub(crate) fn sleeping(&self) -> usize {
+        self.sleeping.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,96 @@
+//! How a cell ends: its children, its actor, its mailbox, its place; in this order.
+
+use alloc::boxed::Box;
+use core::any::type_name;
+
+use super::ActorCellInvoker;
+use crate::actor::Actor;
+use crate::cell::{CellRef, Phase};
+use crate::clock;
+use crate::dead_letters::DeadLetterReason;
+use crate::invoke::InvokeResult;
+use crate::mailbox::SystemMessage;
+use crate::panic::catch;
+use crate::raw::run::Right;
+use crate::raw::state::SUSPENDED;
+use crate::stop::{Ending, StopMode};
+
+impl<A: Actor> ActorCellInvoker<'_, A> {
+    /// Takes nothing new, has the children end, and ends when they have.
+    pub(super) fn begin_stop(&mut self, how: Ending) -> InvokeResult {
+        self.close_lane();
+        self.owner.phase = Phase::Stopping;
+        let extra = self.extra();
+        extra.future = None;
+        extra.ending = Some(how);
+        self.cancel_timers();
+        if self.extra().children.is_empty() {
+            return self.terminate();
+        }
+        self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
+        self.finish(InvokeResult::Completed { ready_hint: false }, SUSPENDED)
+    }
+
+    /// Ends the actor, then gives up its mailbox, then its place in the ready queue.
+    pub(super) fn terminate(&mut self) -> InvokeResult {
+        self.after_invoke(&InvokeResult::Stopped);
+        // Whatever goes wrong on the way out, the end is told.
+        drop(catch(|| self.hook(|actor, ctx| actor.stopped(ctx))));
+        drop(catch(|| self.owner.actor = None));
+        self.bury_waiting(DeadLetterReason::Stopped);
+        self.unregister_mailbox();
+        self.right = Right::Ended;
+        InvokeResult::Stopped
+    }
+
+    /// Closes the system lane, ends the cell's state, and tells everybody who asked.
+    fn unregister_mailbox(&mut self) {
+        let system = self.body.head.system.stats();
+        let unread = self.body.head.system.close();
+        self.state().bury();
+        self.local.core().hub.count_end(self.body.head.kind, self.body.lane.stats(), system);
+        let Some(extra) = self.owner.extra.take() else {
+            tell_end(self.body.head.parent.as_ref(), self.cell, &Ending::Stopped);
+            return;
+        };
+        let how = extra.ending.unwrap_or(Ending::Stopped);
+        let mut told = extra.watchers;
+        told.extend(unread.into_iter().filter_map(|message| match message {
+            SystemMessage::Watch(watcher) => Some(watcher),
+            _ => None,
+        }));
+        if let Some(parent) = &self.body.head.parent {
+            told.retain(|watcher| !watcher.is(parent));
+        }
+        told.iter().for_each(|watcher| tell_end(Some(watcher), self.cell, &how));
+        tell_end(self.body.head.parent.as_ref(), self.cell, &how);
+    }
+
+    /// Makes dead letters of everything that waits.
+    pub(super) fn bury_waiting(&mut self, reason: DeadLetterReason) {
+        let private = core::mem::take(&mut self.owner.private);
+        self.body.lane.tell_left(0);
+        for message in private.into_iter().chain(self.body.lane.drain()) {
+            let core = self.local.core();
+            core.bury(self.cell, Box::new(message), type_name::<A::Msg>(), reason);
+        }
+    }
+
+    pub(super) fn cancel_timers(&mut self) {
+        let Some(extra) = self.owner.extra.as_deref_mut() else { return };
+        let core = self.local.core();
+        extra.timers.drain(..).for_each(|timer| core.clock.cancel(timer.key));
+        if let Some(key) = extra.resume.take() {
+            core.clock.cancel(key);
+        }
+        // Ending a timeout needs no place in the wheel.
+        drop(clock::set_receive_timeout(self.cell, 0));
+    }
+}
+
+fn tell_end(whom: Option<&CellRef>, who: &CellRef, how: &Ending) {
+    if let Some(whom) = whom {
+        // Somebody who has ended wants to know nothing.
+        drop(whom.tell_system(SystemMessage::Ended { who: who.clone(), how: how.clone() }));
+    }
+}

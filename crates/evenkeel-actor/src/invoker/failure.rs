@@ -1,0 +1,162 @@
+//! What becomes of an actor that failed, decided at once on the worker it failed on.
+//!
+//! The actor is suspended in the same transition that ends its run, so it is never scheduled between
+//! its failure and the decision. The parent is told, and may overrule.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use super::{ActorCellInvoker, Step};
+use crate::actor::Actor;
+use crate::cell::Phase;
+use crate::dead_letters::DeadLetterReason;
+use crate::guardian::{
+    ActorError, ErrorKind, FailureNotification, MailboxOnRestart, StopReason, Supervision,
+    SupervisionCommand, Verdict, decide,
+};
+use crate::invoke::InvokeResult;
+use crate::mailbox::SystemMessage;
+use crate::panic::catch;
+use crate::raw::state::SUSPENDED;
+use crate::stop::{Ending, StopMode};
+use crate::timer::Timed;
+
+impl<A: Actor> ActorCellInvoker<'_, A> {
+    pub(super) fn fail(&mut self, error: ActorError) -> InvokeResult {
+        if self.owner.phase == Phase::Stopping {
+            // Whoever ends cannot fail any further.
+            return self.finish(InvokeResult::Completed { ready_hint: false }, 0);
+        }
+        self.resume();
+        let verdict = self.judge(&error);
+        self.local.core().hub.count_failure(self.body.head.kind);
+        self.notify_parent(&error, verdict);
+        match verdict {
+            Verdict::Resume => self.go_on(error),
+            Verdict::Restart { after } if after.is_zero() => self.restart_at_once(error),
+            Verdict::Restart { after } => self.restart_later(error, after),
+            Verdict::Stop { reason } => self.begin_stop(Ending::Failed { error, reason }),
+            Verdict::Escalate => self.hold(error, None),
+        }
+    }
+
+    fn judge(&mut self, error: &ActorError) -> Verdict {
+        let (now, random) = (self.local.core().now(), self.local.random());
+        let parent = self.body.head.parent.as_ref();
+        let root = &self.local.core().root;
+        let supervision: &Supervision =
+            parent.map_or(root, |parent| &parent.occupant().body.settings().children);
+        let history = &mut self.owner.extra.get_or_insert_default().history;
+        match decide(supervision, history, error, now, random) {
+            Verdict::Restart { .. } if self.body.spec.factory.is_none() => {
+                Verdict::Stop { reason: StopReason::Directed }
+            }
+            // Nobody is above.
+            Verdict::Escalate if parent.is_none() => Verdict::Stop { reason: StopReason::Directed },
+            verdict => verdict,
+        }
+    }
+
+    fn notify_parent(&mut self, error: &ActorError, verdict: Verdict) {
+        let Some(parent) = &self.body.head.parent else { return };
+        let restarts = self.owner.extra.as_ref().map_or(0, |extra| extra.history.restarts());
+        let child = self.cell.index();
+        let failure = FailureNotification { child, error: error.clone(), verdict, restarts };
+        // A parent that has ended ends its children, this one included.
+        drop(parent.tell_system(SystemMessage::ChildFailed(Box::new(failure))));
+    }
+
+    fn go_on(&mut self, error: ActorError) -> InvokeResult {
+        if error.kind == ErrorKind::Escalated {
+            let children = self.owner.extra.iter().flat_map(|extra| &extra.children);
+            for child in children {
+                drop(child.tell_system(SystemMessage::Command(SupervisionCommand::Resume)));
+            }
+        }
+        self.keep(InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) })
+    }
+
+    fn restart_at_once(&mut self, error: ActorError) -> InvokeResult {
+        self.extra().failure = Some(error.clone());
+        match self.restart() {
+            None => self.hold_for_children(InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) }),
+            Some(step) => self.settle(step),
+        }
+    }
+
+    fn restart_later(&mut self, error: ActorError, after: Duration) -> InvokeResult {
+        let due = self.local.core().now() + after;
+        match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
+            Ok(key) => self.extra().resume = Some(key),
+            Err(_) => return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed }),
+        }
+        self.hold(error, Some(after))
+    }
+
+    /// Leaves a failed actor suspended until somebody decides, or time has passed.
+    fn hold(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
+        self.owner.phase = Phase::Failed;
+        let extra = self.extra();
+        extra.future = None;
+        extra.failure = Some(error.clone());
+        let hold = SUSPENDED | self.held_user();
+        self.finish(InvokeResult::Failed { error, retry_after }, hold)
+    }
+
+    fn hold_for_children(&mut self, result: InvokeResult) -> InvokeResult {
+        if self.owner.phase == Phase::Restarting {
+            let hold = SUSPENDED | self.held_user();
+            return self.finish(result, hold);
+        }
+        self.keep(result)
+    }
+
+    /// Lets a failed actor go on as it is.
+    pub(super) fn forgive(&mut self) {
+        self.owner.phase = Phase::Waiting;
+        self.resume();
+    }
+
+    /// Begins anew: the children end first.
+    pub(super) fn restart(&mut self) -> Option<Step> {
+        let extra = self.extra();
+        extra.future = None;
+        if let Some(key) = extra.resume.take() {
+            self.local.core().clock.cancel(key);
+        }
+        if self.extra().children.is_empty() {
+            return self.renew();
+        }
+        self.owner.phase = Phase::Restarting;
+        self.state().set(SUSPENDED);
+        self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
+        None
+    }
+
+    /// Makes the new value and starts it.
+    pub(super) fn renew(&mut self) -> Option<Step> {
+        let error = self.extra().failure.take().unwrap_or_else(|| ActorError::new("told to restart"));
+        // A value that fails once more on its way out has failed already.
+        drop(catch(|| self.hook(|actor, ctx| actor.restarting(&error, ctx))));
+        drop(catch(|| self.owner.actor = None));
+        self.cancel_timers();
+        let parent = self.body.head.parent.as_ref();
+        let policy =
+            parent.map_or(&self.local.core().root, |parent| &parent.occupant().body.settings().children);
+        if policy.on_restart() == MailboxOnRestart::Clear {
+            self.bury_waiting(DeadLetterReason::Cleared);
+        }
+        let made = self.body.spec.factory.as_ref().map(|factory| catch(factory));
+        match made {
+            Some(Ok(actor)) => self.owner.actor = Some(actor),
+            Some(Err(panic)) => return Some(Step::Fail(panic)),
+            None => return Some(Step::Stop(Ending::Failed { error, reason: StopReason::Directed })),
+        }
+        self.local.core().hub.count_restart(self.body.head.kind);
+        self.forgive();
+        match catch(|| self.start()) {
+            Ok(step) => step,
+            Err(panic) => Some(Step::Fail(panic)),
+        }
+    }
+}

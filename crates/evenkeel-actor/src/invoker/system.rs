@@ -1,0 +1,246 @@
+//! What the system tells a cell, between two of its messages.
+
+use super::{ActorCellInvoker, Step};
+use crate::actor::{Actor, Flow, Signal};
+use crate::cell::{CellRef, Phase};
+use crate::guardian::ActorError;
+use crate::guardian::{FailureNotification, Strategy, SupervisionCommand, SupervisionDirective, Verdict};
+use crate::invoke::{ResumeCondition, SignalKey, SuspendReason};
+use crate::mailbox::SystemMessage;
+use crate::raw::state::{CLOSED, SIGNAL, SYSTEM, WAITERS};
+use crate::stop::{Ending, StopMode};
+use crate::timer::{Repeat, Timed, TimerId, next_due};
+use evenkeel_policy::time::Instant;
+
+/// Signals remembered that came before the wait they end; the oldest is forgotten first.
+const EARLY_MAX: usize = 16;
+
+impl<A: Actor> ActorCellInvoker<'_, A> {
+    /// Looks after everything but user messages; `None` to serve them.
+    #[cold]
+    pub(super) fn attend(&mut self, flags: u32) -> Option<Step> {
+        if flags & WAITERS != 0 {
+            self.wake_waiters();
+        }
+        if flags & SYSTEM != 0 {
+            self.state().lower(SYSTEM);
+            while let Some(message) = self.body.head.system.pop() {
+                if let Some(step) = self.obey(message) {
+                    // More may wait behind it, and its flag is down.
+                    self.state().set(SYSTEM);
+                    return Some(step);
+                }
+            }
+        }
+        if flags & SIGNAL != 0 {
+            self.state().lower(SIGNAL);
+            if let Some(step) = self.hear_waker() {
+                return Some(step);
+            }
+        }
+        match self.owner.phase {
+            Phase::New | Phase::Running => None,
+            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(Step::Idle),
+        }
+    }
+
+    /// The waker of a future, or of a mailbox that was full, has fired.
+    fn hear_waker(&mut self) -> Option<Step> {
+        if self.owner.phase != Phase::Waiting {
+            return None;
+        }
+        if let Some(future) = self.extra().future.take() {
+            return self.wait_for(future);
+        }
+        if let Some((_, ResumeCondition::WhenCapacityAvailable)) = self.extra().waiting {
+            self.resume();
+        }
+        None
+    }
+
+    fn obey(&mut self, message: SystemMessage) -> Option<Step> {
+        match message {
+            SystemMessage::Stop(StopMode::Now) => self.obey_stop(),
+            SystemMessage::Stop(StopMode::Drained) => self.close_for_draining(),
+            SystemMessage::Command(command) => self.obey_command(command),
+            SystemMessage::ChildFailed(failure) => self.hear_of_failure(*failure),
+            SystemMessage::Ended { who, how } => self.hear_of_end(&who, how),
+            SystemMessage::Watch(watcher) => {
+                self.extra().watchers.push(watcher);
+                None
+            }
+            SystemMessage::Unwatch(watcher) => {
+                self.extra().watchers.retain(|known| !known.is(&watcher));
+                None
+            }
+            SystemMessage::Signal(key) => self.hear_signal(key),
+            SystemMessage::Resume => self.hear_resume(),
+            SystemMessage::ReceiveTimeout => self.tell(Signal::ReceiveTimeout),
+            SystemMessage::Timer { id, due } => self.hear_timer(id, due),
+        }
+    }
+
+    fn obey_stop(&mut self) -> Option<Step> {
+        match self.owner.phase {
+            Phase::Stopping => None,
+            _ => Some(Step::Stop(Ending::Stopped)),
+        }
+    }
+
+    /// Takes nothing new; the end comes when the lane is empty.
+    fn close_for_draining(&mut self) -> Option<Step> {
+        self.close_lane();
+        // A failed actor serves nothing any more, so its lane would never be empty.
+        matches!(self.owner.phase, Phase::Failed).then_some(Step::Stop(Ending::Stopped))
+    }
+
+    pub(super) fn close_lane(&mut self) {
+        self.body.lane.close().into_iter().for_each(core::task::Waker::wake);
+        self.state().set(CLOSED);
+    }
+
+    fn obey_command(&mut self, command: SupervisionCommand) -> Option<Step> {
+        match (command, self.owner.phase) {
+            (_, Phase::Stopping | Phase::Restarting) => None,
+            (SupervisionCommand::Stop, _) => Some(Step::Stop(Ending::Stopped)),
+            (SupervisionCommand::Resume, Phase::Failed) => {
+                self.forgive();
+                None
+            }
+            (SupervisionCommand::Resume, _) => None,
+            (SupervisionCommand::Restart, _) => self.restart(),
+        }
+    }
+
+    fn hear_signal(&mut self, key: SignalKey) -> Option<Step> {
+        let waits = self.owner.phase == Phase::Waiting;
+        let extra = self.extra();
+        let awaited = match extra.waiting {
+            // The wait for a future ends with the future.
+            Some((SuspendReason::AwaitExternal, _)) if extra.future.is_some() => false,
+            Some((_, ResumeCondition::ExternalSignal(awaited))) => awaited == key,
+            _ => false,
+        };
+        if waits && awaited {
+            self.resume();
+            return None;
+        }
+        if EARLY_MAX <= extra.early.len() {
+            extra.early.pop_front();
+        }
+        extra.early.push_back(key);
+        None
+    }
+
+    /// The time of a suspension, or of a failure's backoff, is over.
+    fn hear_resume(&mut self) -> Option<Step> {
+        match self.owner.phase {
+            Phase::Failed => self.restart(),
+            Phase::Waiting => {
+                if let Some((_, ResumeCondition::After(_))) = self.extra().waiting {
+                    // The entry that brought this is gone from the wheel.
+                    self.extra().resume = None;
+                    self.resume();
+                }
+                None
+            }
+            Phase::New | Phase::Running | Phase::Restarting | Phase::Stopping => None,
+        }
+    }
+
+    fn hear_timer(&mut self, id: TimerId, due: Instant) -> Option<Step> {
+        let now = self.local.core().now();
+        let cell = self.cell;
+        let clock = &self.local.core().clock;
+        let extra = self.owner.extra.as_deref_mut()?;
+        let at = extra.timers.iter().position(|timer| timer.id == id)?;
+        match extra.timers[at].repeat {
+            Repeat::Once => {
+                extra.timers.swap_remove(at);
+            }
+            Repeat::Every(span) => {
+                let again = clock.insert(next_due(due, span, now), Timed::Timer { cell: cell.clone(), id });
+                match again {
+                    Ok(key) => extra.timers[at].key = key,
+                    Err(_) => return Some(Step::Fail(ActorError::new("no room for another timer"))),
+                }
+            }
+        }
+        self.tell(Signal::Timer(id))
+    }
+
+    /// Tells the actor, unless it is past hearing.
+    pub(super) fn tell(&mut self, signal: Signal) -> Option<Step> {
+        match self.owner.phase {
+            Phase::New | Phase::Running => {
+                let handled = self.hook(|actor, ctx| actor.signal(signal, ctx))?;
+                self.follow(handled)
+            }
+            Phase::Waiting => match self.hook(|actor, ctx| actor.signal(signal, ctx))? {
+                // A second wait would throw the first away.
+                Ok(Flow::Await(_) | Flow::Suspend(..)) => {
+                    Some(Step::Fail(ActorError::new("a signal cannot begin a wait while its actor waits")))
+                }
+                Ok(Flow::Yield) => None,
+                handled => self.follow(handled),
+            },
+            Phase::Failed | Phase::Restarting | Phase::Stopping => None,
+        }
+    }
+
+    /// A child or a watched actor has ended.
+    fn hear_of_end(&mut self, who: &CellRef, how: Ending) -> Option<Step> {
+        let extra = self.extra();
+        let (children, watching) = (extra.children.len(), extra.watching.len());
+        extra.children.retain(|child| !child.is(who));
+        extra.watching.retain(|watched| !watched.is(who));
+        let was_child = extra.children.len() < children;
+        let is_last = was_child && extra.children.is_empty();
+        if !was_child && extra.watching.len() == watching {
+            return None;
+        }
+        match self.owner.phase {
+            Phase::Stopping if is_last => Some(Step::End),
+            Phase::Restarting if is_last => self.renew(),
+            _ => self.tell(Signal::Terminated { who: who.index(), how }),
+        }
+    }
+
+    /// A child has failed; the verdict is already being carried out, and may be overruled.
+    fn hear_of_failure(&mut self, failure: FailureNotification) -> Option<Step> {
+        let overruled = self.owner.actor.as_mut().and_then(|actor| actor.overrule(&failure));
+        let child = self.extra().children.iter().find(|child| child.index() == failure.child).cloned();
+        let escalates = match overruled {
+            Some(SupervisionDirective::Escalate) => true,
+            Some(_) => false,
+            None => failure.verdict == Verdict::Escalate,
+        };
+        if escalates {
+            let error = ActorError::escalated(alloc::format!("child {}: {}", failure.child, failure.error));
+            return Some(Step::Fail(error));
+        }
+        if let (Some(directive), Some(child)) = (overruled, &child) {
+            command(child, directive);
+        }
+        if self.body.spec.settings.children.strategy() == Strategy::AllForOne {
+            let directive = overruled.unwrap_or(match failure.verdict {
+                Verdict::Restart { .. } => SupervisionDirective::Restart,
+                Verdict::Stop { .. } => SupervisionDirective::Stop,
+                Verdict::Resume | Verdict::Escalate => SupervisionDirective::Resume,
+            });
+            let siblings = self.extra().children.iter().filter(|child| child.index() != failure.child);
+            siblings.for_each(|sibling| command(sibling, directive));
+        }
+        self.tell(Signal::ChildFailed(failure))
+    }
+}
+
+/// Has a child carry out a directive; a child that has ended needs none.
+fn command(child: &CellRef, directive: SupervisionDirective) {
+    let command = match directive {
+        SupervisionDirective::Resume | SupervisionDirective::Escalate => SupervisionCommand::Resume,
+        SupervisionDirective::Restart => SupervisionCommand::Restart,
+        SupervisionDirective::Stop => SupervisionCommand::Stop,
+    };
+    drop(child.tell_system(SystemMessage::Command(command)));
+}

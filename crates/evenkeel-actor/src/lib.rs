@@ -1,0 +1,86 @@
+//! Actors on a scheduler that loses nothing.
+#![cfg_attr(not(any(feature = "std", loom)), no_std)]
+
+extern crate alloc;
+
+mod sync;
+
+#[cfg_attr(loom, allow(dead_code, reason = "models use parts"))]
+mod idle;
+mod raw;
+
+#[cfg(not(loom))]
+mod actor;
+#[cfg(not(loom))]
+mod actor_ref;
+#[cfg(not(loom))]
+mod cell;
+#[cfg(not(loom))]
+mod clock;
+#[cfg(not(loom))]
+mod context;
+#[cfg(not(loom))]
+mod coordinator;
+#[cfg(not(loom))]
+pub mod dead_letters;
+#[cfg(not(loom))]
+mod executor;
+#[cfg(not(loom))]
+pub mod guardian;
+#[cfg(not(loom))]
+pub mod hub;
+#[cfg(not(loom))]
+mod index;
+#[cfg(not(loom))]
+mod invoke;
+#[cfg(not(loom))]
+mod invoker;
+#[cfg(not(loom))]
+mod mailbox;
+#[cfg(not(loom))]
+mod middleware;
+#[cfg(not(loom))]
+mod observe;
+#[cfg(not(loom))]
+mod panic;
+#[cfg(not(loom))]
+mod props;
+#[cfg(not(loom))]
+mod ready;
+#[cfg(not(loom))]
+mod reply;
+#[cfg(not(loom))]
+pub mod runtime;
+#[cfg(not(loom))]
+mod stop;
+#[cfg(not(loom))]
+mod system;
+#[cfg(not(loom))]
+mod task;
+#[cfg(not(loom))]
+mod timer;
+#[cfg(not(loom))]
+pub mod wheel;
+#[cfg(not(loom))]
+mod worker;
+
+#[cfg(not(loom))]
+pub use {
+    actor::{Actor, Awaiting, Flow, Handled, Signal},
+    actor_ref::{ASK_WITHIN, ActorRef, SendError, Sent},
+    context::Context,
+    executor::{Lifecycle, Shutdown},
+    guardian::ActorError,
+    index::MailboxIndex,
+    invoke::{ActorState, InvokeResult, ResumeCondition, SignalKey, SuspendReason},
+    mailbox::{InvalidMailbox, MailboxOptions, OverflowStrategy},
+    middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain},
+    props::{Props, PropsBuilder},
+    reply::{Ask, AskError, Reply},
+    stop::{Ending, StopMode},
+    sync::ArcShared,
+    system::{
+        ActorSystemConfig, ActorSystemRunner, InvalidConfig, ReadyQueueScheduler, SpawnError, StartError,
+    },
+    timer::{Repeat, TimerId},
+};

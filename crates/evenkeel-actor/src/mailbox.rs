@@ -1,0 +1,20 @@
+//! A mailbox: a user lane that is bounded and a system lane that is never refused.
+//!
+//! Bound: the user lane holds at most `capacity − reserve_for_system` messages, those already handed to
+//! the actor's worker included. Messages lie in the lane by value; sending one allocates nothing once
+//! the lane has grown to its working size.
+
+mod options;
+mod system;
+mod user;
+
+pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
+pub(crate) use system::{SystemLane, SystemMessage};
+pub(crate) use user::{Pushed, UserLane};
+
+/// What a user lane has seen and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LaneStats {
+    pub(crate) enqueued: u64,
+    pub(crate) depth: usize,
+}

@@ -1,0 +1,74 @@
+//! What surrounds a run: called before the first message and after the last.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::ControlFlow;
+
+use evenkeel_policy::time::Instant;
+
+use crate::index::MailboxIndex;
+use crate::invoke::InvokeResult;
+
+/// What a middleware knows about a run.
+#[derive(Clone, Copy, Debug)]
+pub struct InvokeContext<'a> {
+    /// Whose run it is.
+    pub actor: MailboxIndex,
+    /// What metrics call the actor.
+    pub label: &'a str,
+    /// The time.
+    pub now: Instant,
+    /// Messages waiting when the run began; after it, those handled in it.
+    pub messages: usize,
+}
+
+/// Surrounds the runs of one actor.
+pub trait MiddlewareChain: Send {
+    /// Looks at a run that is about to begin; [`ControlFlow::Break`] holds the batch back.
+    ///
+    /// Nothing is lost: the messages wait, and the run is tried again after a millisecond.
+    fn before_invoke(&mut self, ctx: &InvokeContext<'_>) -> ControlFlow<(), ()>;
+
+    /// Looks at a run that has ended; not called for one that was held back.
+    fn after_invoke(&mut self, ctx: &InvokeContext<'_>, result: &InvokeResult);
+}
+
+/// Several middlewares as one: before in order, after in reverse.
+///
+/// When one holds a run back, those before it get their `after_invoke`, so that what they opened is
+/// closed; those behind it hear nothing.
+#[derive(Default)]
+pub struct CompositeMiddleware {
+    chain: Vec<Box<dyn MiddlewareChain>>,
+}
+
+impl CompositeMiddleware {
+    /// Surrounds nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a middleware inside those before.
+    #[must_use]
+    pub fn with(mut self, inner: impl MiddlewareChain + 'static) -> Self {
+        self.chain.push(Box::new(inner));
+        self
+    }
+}
+
+impl MiddlewareChain for CompositeMiddleware {
+    fn before_invoke(&mut self, ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
+        for at in 0..self.chain.len() {
+            if self.chain[at].before_invoke(ctx).is_break() {
+                let held = InvokeResult::Yielded;
+                self.chain[..at].iter_mut().rev().for_each(|outer| outer.after_invoke(ctx, &held));
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn after_invoke(&mut self, ctx: &InvokeContext<'_>, result: &InvokeResult) {
+        self.chain.iter_mut().rev().for_each(|middleware| middleware.after_invoke(ctx, result));
+    }
+}

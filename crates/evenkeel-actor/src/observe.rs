@@ -1,0 +1,116 @@
+//! What a system counts while it runs, and how a reading of it is taken.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::dead_letters::{DeadLetterReason, DeadLetters};
+use crate::hub::{
+    Collector, KindCounters, KindId, Labels, LaneTotals, LiveMailboxes, MailboxTotals, OverflowReason,
+    PerKind, Snapshot, Sources, WorkerCounters,
+};
+use crate::invoke::ActorState;
+use crate::mailbox::LaneStats;
+use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::system::Core;
+
+/// One in this many runs is timed, and as many first messages.
+pub(crate) const SAMPLED: u32 = 64;
+
+/// The counters of one system.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    labels: Lock<Labels>,
+    kinds: PerKind<KindCounters>,
+    pub(crate) workers: Box<[WorkerCounters]>,
+    collector: Lock<Collector>,
+    /// Counts what is scheduled from outside of workers, to sample it.
+    outside: AtomicU32,
+}
+
+impl Hub {
+    pub(crate) fn new(workers: usize, labels_max: u16) -> Self {
+        Self {
+            labels: Lock::new(Labels::new(labels_max)),
+            kinds: PerKind::new(labels_max),
+            workers: (0..workers).map(|_| WorkerCounters::new(labels_max)).collect(),
+            collector: Lock::new(Collector::new()),
+            outside: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn count_spawn(&self, label: &str) -> KindId {
+        let kind = self.labels.with(|labels| labels.intern(label));
+        self.kinds.get(kind).add_spawned();
+        kind
+    }
+
+    pub(crate) fn count_end(&self, kind: KindId, user: LaneStats, system: LaneStats) {
+        self.kinds.get(kind).add_stopped(totals(user, system));
+    }
+
+    pub(crate) fn count_failure(&self, kind: KindId) {
+        self.kinds.get(kind).add_failure();
+    }
+
+    pub(crate) fn count_restart(&self, kind: KindId) {
+        self.kinds.get(kind).add_restart();
+    }
+
+    pub(crate) fn count_overflow(&self, kind: KindId, reason: OverflowReason) {
+        self.kinds.get(kind).add_overflow(reason);
+    }
+
+    /// Counts the actors that have not ended.
+    pub(crate) fn alive(&self) -> u64 {
+        self.labels.with(|labels| labels.iter().map(|(kind, _)| self.kinds.get(kind).alive()).sum())
+    }
+
+    /// Whether something scheduled from outside of workers is to be timed.
+    pub(crate) fn samples_outside(&self) -> bool {
+        self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+    }
+
+    /// Reads everything.
+    pub(crate) fn snapshot(&self, core: &Core, letters: &Lock<DeadLetters>, labels_max: u16) -> Snapshot {
+        let mut live = PerKind::<LiveMailboxes>::new(labels_max);
+        for cell in core.slab.iter() {
+            if cell.state() == ActorState::Stopped {
+                continue;
+            }
+            let body = &cell.occupant().body;
+            let (user, system) = (body.stats(), body.head().system.stats());
+            live.get_mut(body.head().kind).add(totals(user, system), user.depth as u64);
+        }
+        let workers: Vec<&WorkerCounters> = self.workers.iter().collect();
+        let dead_letters = letters.with(|letters| letters.counts());
+        self.labels.with(|labels| {
+            let sources = Sources {
+                labels,
+                kinds: &self.kinds,
+                live: &live,
+                workers: &workers,
+                ready_queue_depth: core.coordinator.depth() as u64,
+                dead_letters,
+            };
+            self.collector.with(|collector| collector.collect(&sources))
+        })
+    }
+}
+
+fn totals(user: LaneStats, system: LaneStats) -> MailboxTotals {
+    let dequeued = |lane: LaneStats| lane.enqueued.saturating_sub(lane.depth as u64);
+    MailboxTotals {
+        enqueued: LaneTotals { user: user.enqueued, system: system.enqueued },
+        dequeued: LaneTotals { user: dequeued(user), system: dequeued(system) },
+    }
+}
+
+/// The overflow a dead letter stands for, if it stands for one.
+pub(crate) fn overflow_of(reason: DeadLetterReason) -> Option<OverflowReason> {
+    match reason {
+        DeadLetterReason::DroppedOldest => Some(OverflowReason::DroppedOldest),
+        DeadLetterReason::DroppedNewest => Some(OverflowReason::DroppedNewest),
+        DeadLetterReason::Overflow => Some(OverflowReason::DeadLetter),
+        _ => None,
+    }
+}

@@ -1,0 +1,21 @@
+//! Panics as values.
+
+use crate::guardian::ActorError;
+
+/// Runs what an actor's author wrote and turns its panic into an error.
+#[cfg(feature = "std")]
+pub(crate) fn catch<R>(work: impl FnOnce() -> R) -> Result<R, ActorError> {
+    use alloc::string::String;
+
+    std::panic::catch_unwind(core::panic::AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        ActorError::panicked(text.unwrap_or_else(|| "a panic without words".into()))
+    })
+}
+
+/// Runs what an actor's author wrote; without std a panic ends the program.
+#[cfg(not(feature = "std"))]
+pub(crate) fn catch<R>(work: impl FnOnce() -> R) -> Result<R, ActorError> {
+    Ok(work())
+}

@@ -1,0 +1,35 @@
+//! Which worker this thread is running as, while it is.
+
+use core::cell::Cell;
+use core::ptr;
+
+use crate::system::Core;
+use crate::worker::Local;
+
+std::thread_local! {
+    static CURRENT: Cell<*const Local> = const { Cell::new(ptr::null()) };
+}
+
+/// Makes `local` this thread's worker while `work` runs.
+pub(crate) fn enter<R>(local: &Local, work: impl FnOnce() -> R) -> R {
+    let _left = Left(CURRENT.replace(local));
+    work()
+}
+
+/// Restores the worker before, also when a panic passes.
+struct Left(*const Local);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}
+
+/// Looks at this thread's worker, if it is one of `core`'s.
+#[inline]
+pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&Local>) -> R) -> R {
+    // SAFETY: set by `enter`, which borrows the worker for as long as the pointer stands; the worker
+    // is not `Sync`, and this thread is the one that borrowed it.
+    let local = unsafe { CURRENT.get().as_ref() };
+    work(local.filter(|local| ptr::eq(local.core(), core)))
+}

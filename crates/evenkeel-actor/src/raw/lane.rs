@@ -1,0 +1,53 @@
+//! The user lane of a cell, reached in one step.
+
+use core::ptr::NonNull;
+
+use crate::actor::Actor;
+use crate::cell::{Body, CellRef};
+use crate::mailbox::UserLane;
+
+/// A counted reference to a cell that knows where its lane lies.
+pub(crate) struct LaneRef<M> {
+    cell: CellRef,
+    lane: NonNull<UserLane<M>>,
+}
+
+// SAFETY: a reference to a cell and a shared borrow of its lane, which is `Sync` for messages that may
+// be sent: both may be used from any thread.
+unsafe impl<M: Send> Send for LaneRef<M> {}
+// SAFETY: as above.
+unsafe impl<M: Send> Sync for LaneRef<M> {}
+
+impl<M> LaneRef<M> {
+    /// Joins a cell and its lane.
+    ///
+    /// # Safety
+    /// `lane` is the lane of the cell's body, taken when the body was in its slot.
+    pub(super) unsafe fn new(cell: CellRef, lane: NonNull<UserLane<M>>) -> Self {
+        Self { cell, lane }
+    }
+
+    /// Refers to a cell whose body is at hand.
+    pub(crate) fn of<A: Actor<Msg = M>>(cell: &CellRef, body: &Body<A>) -> Self {
+        let lane = NonNull::from(&body.lane);
+        assert_eq!(cell.occupant().body.lane(), lane.cast(), "the body is the cell's");
+        Self { cell: cell.clone(), lane }
+    }
+
+    #[inline]
+    pub(crate) fn cell(&self) -> &CellRef {
+        &self.cell
+    }
+
+    #[inline]
+    pub(crate) fn lane(&self) -> &UserLane<M> {
+        // SAFETY: the cell is referred to, so its body is not dropped.
+        unsafe { self.lane.as_ref() }
+    }
+}
+
+impl<M> Clone for LaneRef<M> {
+    fn clone(&self) -> Self {
+        Self { cell: self.cell.clone(), lane: self.lane }
+    }
+}

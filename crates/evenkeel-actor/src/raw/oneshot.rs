@@ -1,0 +1,223 @@
+//! One answer to one question, with a third party that may end the wait.
+//!
+//! Three may end the wait — an answer, a sender that gives up, a deadline — and exactly the first of
+//! them wakes the receiver. Bound: one allocation per question.
+
+use alloc::boxed::Box;
+use core::cell::UnsafeCell;
+use core::ptr::NonNull;
+use core::task::{Context, Poll, Waker};
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// A waker is stored; it belongs to whoever ends the wait.
+const WAKER: u32 = 1 << 0;
+const VALUE: u32 = 1 << 1;
+const UNANSWERED: u32 = 1 << 2;
+const EXPIRED: u32 = 1 << 3;
+const RECEIVER_GONE: u32 = 1 << 4;
+const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE;
+
+#[repr(C)]
+struct Shared<T> {
+    head: Head,
+    value: UnsafeCell<Option<T>>,
+}
+
+struct Head {
+    word: AtomicU32,
+    refs: AtomicU32,
+    waker: UnsafeCell<Option<Waker>>,
+    free: unsafe fn(NonNull<Head>),
+}
+
+/// Why no answer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The sender was dropped.
+    Unanswered,
+    /// The wait was ended from outside.
+    Expired,
+}
+
+/// A counted reference to the head.
+struct HeadRef(NonNull<Head>);
+
+// SAFETY: the word decides who touches waker and value; see `end` and the two halves.
+unsafe impl Send for HeadRef {}
+// SAFETY: as above.
+unsafe impl Sync for HeadRef {}
+
+impl HeadRef {
+    fn head(&self) -> &Head {
+        // SAFETY: counted, so not freed.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Ends the wait for one reason; returns the word before.
+    fn end(&self, reason: u32) -> u32 {
+        let before = self.head().word.fetch_or(reason, Ordering::AcqRel);
+        if before & (OVER | WAKER) == WAKER {
+            // SAFETY: we are the first to end the wait, so the stored waker is ours: the receiver
+            // replaces it only while the wait is not over, and later enders see that it is.
+            if let Some(waker) = unsafe { (*self.head().waker.get()).take() } {
+                waker.wake();
+            }
+        }
+        before
+    }
+}
+
+impl Clone for HeadRef {
+    fn clone(&self) -> Self {
+        self.head().refs.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+}
+
+impl Drop for HeadRef {
+    fn drop(&mut self) {
+        if self.head().refs.fetch_sub(1, Ordering::Release) == 1 {
+            self.head().refs.load(Ordering::Acquire);
+            // SAFETY: the last reference; `free` was made for the type behind the head.
+            unsafe { (self.head().free)(self.0) };
+        }
+    }
+}
+
+/// The half that answers.
+pub(crate) struct Sender<T>(HeadRef, core::marker::PhantomData<T>);
+/// The half that waits.
+pub(crate) struct Receiver<T>(HeadRef, core::marker::PhantomData<T>);
+/// The third party.
+pub(crate) struct Expiry(HeadRef);
+
+// SAFETY: a value of `T` moves from the sender's thread to the receiver's, or is dropped by either.
+unsafe impl<T: Send> Send for Sender<T> {}
+// SAFETY: a shared sender can do nothing.
+unsafe impl<T: Send> Sync for Sender<T> {}
+// SAFETY: as for the sender.
+unsafe impl<T: Send> Send for Receiver<T> {}
+// SAFETY: a shared receiver can only be asked for an expiry.
+unsafe impl<T: Send> Sync for Receiver<T> {}
+
+/// Makes the two halves.
+pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let shared = Box::new(Shared::<T> {
+        head: Head {
+            word: AtomicU32::new(0),
+            refs: AtomicU32::new(2),
+            waker: UnsafeCell::new(None),
+            free: free::<T>,
+        },
+        value: UnsafeCell::new(None),
+    });
+    let head = NonNull::from(Box::leak(shared)).cast::<Head>();
+    (Sender(HeadRef(head), core::marker::PhantomData), Receiver(HeadRef(head), core::marker::PhantomData))
+}
+
+/// Frees what [`channel`] made.
+///
+/// # Safety
+/// `head` is the first field of a leaked `Box<Shared<T>>` that nobody refers to any more.
+unsafe fn free<T>(head: NonNull<Head>) {
+    // SAFETY: promised by the caller; `repr(C)` puts the head first.
+    drop(unsafe { Box::from_raw(head.cast::<Shared<T>>().as_ptr()) });
+}
+
+/// The place of the value.
+///
+/// # Safety
+/// `head` belongs to a `Shared<T>`.
+unsafe fn value<T>(head: &HeadRef) -> *mut Option<T> {
+    // SAFETY: promised by the caller.
+    unsafe { (*head.0.cast::<Shared<T>>().as_ptr()).value.get() }
+}
+
+impl<T> Sender<T> {
+    /// Answers; the value comes back when nobody waits any more.
+    pub(crate) fn send(self, answer: T) -> Result<(), T> {
+        // SAFETY: the only sender, and `VALUE` is not set: the receiver does not look yet.
+        unsafe { *value::<T>(&self.0) = Some(answer) };
+        let before = self.0.end(VALUE);
+        if before & RECEIVER_GONE == 0 {
+            return Ok(());
+        }
+        // SAFETY: the receiver was gone before the value was there, so it is still ours.
+        match unsafe { (*value::<T>(&self.0)).take() } {
+            Some(answer) => Err(answer),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether somebody still waits.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.head().word.load(Ordering::Relaxed) & (RECEIVER_GONE | EXPIRED) == 0
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
+            self.0.end(UNANSWERED);
+        }
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Makes the third party.
+    pub(crate) fn expiry(&self) -> Expiry {
+        Expiry(self.0.clone())
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
+        let head = self.0.head();
+        let mut word = head.word.load(Ordering::Acquire);
+        if word & OVER == 0 && word & WAKER != 0 {
+            // Take the stored waker back before it is replaced.
+            match head.word.compare_exchange(WAKER, 0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => word = 0,
+                Err(seen) => word = seen,
+            }
+        }
+        if word & OVER == 0 {
+            // SAFETY: `WAKER` is clear and the wait is not over, so nobody else touches the waker.
+            unsafe { *head.waker.get() = Some(cx.waker().clone()) };
+            word = head.word.fetch_or(WAKER, Ordering::AcqRel);
+            if word & OVER == 0 {
+                return Poll::Pending;
+            }
+        }
+        if word & VALUE != 0 {
+            // SAFETY: `VALUE` was set after the value was written, and only one receiver exists.
+            if let Some(answer) = unsafe { (*value::<T>(&self.0)).take() } {
+                return Poll::Ready(Ok(answer));
+            }
+        }
+        Poll::Ready(Err(if word & EXPIRED != 0 { NoAnswer::Expired } else { NoAnswer::Unanswered }))
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.0.head().word.fetch_or(RECEIVER_GONE, Ordering::AcqRel);
+    }
+}
+
+impl Expiry {
+    /// Ends the wait, unless it is over.
+    pub(crate) fn expire(&self) {
+        self.0.end(EXPIRED);
+    }
+
+    /// Whether anybody still waits for an answer that has not come.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.0.head().word.load(Ordering::Relaxed) & OVER == 0
+    }
+}
+
+impl core::fmt::Debug for Expiry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(if self.is_pending() { "Expiry(pending)" } else { "Expiry(over)" })
+    }
+}

@@ -1,0 +1,273 @@
+//! Append-only memory for cells, with a generation per slot.
+//!
+//! A slot is never moved or freed while the slab lives, so an old index can always be looked at: it
+//! finds another generation and is refused. Bound: a slot is given to a new occupant only after the last
+//! reference to the old one is gone; at most `slots_max` are ever made.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+
+use super::state::CellState;
+use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering};
+
+/// The first chunk holds this many slots; each later one twice as many as the one before.
+const FIRST_CHUNK: u32 = 32;
+const CHUNKS: usize = 26;
+/// As many slots as all chunks together hold.
+pub(crate) const SLOTS_MAX: u32 = (FIRST_CHUNK << CHUNKS) - FIRST_CHUNK;
+
+/// What lives in a slot and knows the way back to the slab.
+///
+/// It must keep the slab alive, so that a slot that is referred to stays where it is.
+pub(crate) trait Occupant: Sized {
+    fn slab(&self) -> &Slab<Self>;
+}
+
+/// One place of the slab.
+pub(crate) struct Slot<T> {
+    pub(crate) state: CellState,
+    refs: AtomicU32,
+    generation: AtomicU32,
+    number: u32,
+    occupant: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: the occupant is written while nobody refers to the slot and only read (shared) while somebody
+// does; everything else is atomic.
+unsafe impl<T: Send + Sync> Sync for Slot<T> {}
+// SAFETY: a slot is sent only as part of its slab, together with its occupant.
+unsafe impl<T: Send + Sync> Send for Slot<T> {}
+
+/// Memory for cells, found by number.
+pub(crate) struct Slab<T> {
+    chunks: [AtomicPtr<Slot<T>>; CHUNKS],
+    vacant: Lock<Vacant>,
+    slots_max: u32,
+}
+
+struct Vacant {
+    numbers: Vec<u32>,
+    made: u32,
+}
+
+/// Every slot is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlabFull;
+
+impl<T: Occupant> Slab<T> {
+    pub(crate) fn new(slots_max: u32) -> Self {
+        Self {
+            chunks: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            vacant: Lock::new(Vacant { numbers: Vec::new(), made: 0 }),
+            slots_max: slots_max.min(SLOTS_MAX),
+        }
+    }
+
+    /// Moves an occupant in; the caller gets two references to it.
+    ///
+    /// The state word starts out scheduled: the caller holds the run right too.
+    pub(crate) fn occupy(&self, occupant: T) -> Result<(SlotRef<T>, SlotRef<T>), SlabFull> {
+        let number = self.vacant.with(|vacant| self.vacancy(vacant)).ok_or(SlabFull)?;
+        let slot = self.slot(number).ok_or(SlabFull)?;
+        // SAFETY: the number came from the vacant list, so no reference to this slot exists and no
+        // lookup can make one while `refs` is zero: this thread alone touches the occupant.
+        unsafe { (*slot.occupant.get()).write(occupant) };
+        slot.state.renew();
+        slot.refs.store(2, Ordering::Release);
+        let place = NonNull::from(slot);
+        Ok((SlotRef(place), SlotRef(place)))
+    }
+
+    fn vacancy(&self, vacant: &mut Vacant) -> Option<u32> {
+        if let Some(number) = vacant.numbers.pop() {
+            return Some(number);
+        }
+        if self.slots_max <= vacant.made {
+            return None;
+        }
+        let number = vacant.made;
+        let (chunk, offset, len) = place(number);
+        if offset == 0 {
+            let slots: Box<[Slot<T>]> = (number..number + len).map(Slot::new).collect();
+            self.chunks[chunk].store(Box::into_raw(slots).cast(), Ordering::Release);
+        }
+        vacant.made += 1;
+        Some(number)
+    }
+
+    fn slot(&self, number: u32) -> Option<&Slot<T>> {
+        if SLOTS_MAX <= number {
+            return None;
+        }
+        let (chunk, offset, _) = place(number);
+        let first = self.chunks[chunk].load(Ordering::Acquire);
+        if first.is_null() {
+            return None;
+        }
+        // SAFETY: a chunk that is not null has `len` slots, `offset` is below that, and chunks are
+        // freed only with the slab, which `self` borrows.
+        Some(unsafe { &*first.add(offset as usize) })
+    }
+
+    /// Refers to an occupant by number and generation; `None` once it is gone.
+    pub(crate) fn find(&self, number: u32, generation: u32) -> Option<SlotRef<T>> {
+        let slot = self.slot(number)?;
+        let mut refs = slot.refs.load(Ordering::Relaxed);
+        loop {
+            if refs == 0 {
+                return None;
+            }
+            match slot.refs.compare_exchange_weak(refs, refs + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(seen) => refs = seen,
+            }
+        }
+        let found = SlotRef(NonNull::from(slot));
+        // Only behind a reference does the generation stand still.
+        (found.generation() == generation).then_some(found)
+    }
+
+    /// Refers to every occupant there is, one after the other.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SlotRef<T>> + '_ {
+        let made = self.vacant.with(|vacant| vacant.made);
+        (0..made).filter_map(|number| {
+            let generation = self.slot(number)?.generation.load(Ordering::Acquire);
+            self.find(number, generation)
+        })
+    }
+
+    fn vacate(&self, slot: &Slot<T>) {
+        slot.generation.fetch_add(1, Ordering::Release);
+        self.vacant.with(|vacant| vacant.numbers.push(slot.number));
+    }
+}
+
+impl<T> Slot<T> {
+    fn new(number: u32) -> Self {
+        Self {
+            state: CellState::new(),
+            refs: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            number,
+            occupant: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+}
+
+impl<T> Drop for Slab<T> {
+    fn drop(&mut self) {
+        for (at, chunk) in self.chunks.iter().enumerate() {
+            let first = chunk.load(Ordering::Acquire);
+            if !first.is_null() {
+                let len = (FIRST_CHUNK as usize) << at;
+                // SAFETY: made by `Box::into_raw` of a slice of this length; occupants keep the slab
+                // alive, so none is left in it.
+                drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(first, len)) });
+            }
+        }
+    }
+}
+
+/// Chunk, offset in it, and the chunk's length.
+fn place(number: u32) -> (usize, u32, u32) {
+    let chunk = (number / FIRST_CHUNK + 1).ilog2();
+    let first = FIRST_CHUNK * ((1 << chunk) - 1);
+    (chunk as usize, number - first, FIRST_CHUNK << chunk)
+}
+
+/// A counted reference to an occupied slot.
+pub(crate) struct SlotRef<T: Occupant>(NonNull<Slot<T>>);
+
+// SAFETY: like `Arc`: a reference gives shared access to the occupant and may drop it.
+unsafe impl<T: Occupant + Send + Sync> Send for SlotRef<T> {}
+// SAFETY: as above.
+unsafe impl<T: Occupant + Send + Sync> Sync for SlotRef<T> {}
+
+impl<T: Occupant> SlotRef<T> {
+    #[inline]
+    pub(crate) fn slot(&self) -> &Slot<T> {
+        // SAFETY: a reference keeps the slot occupied, an occupant keeps the slab alive, and a slab
+        // never moves its slots.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn occupant(&self) -> &T {
+        // SAFETY: `refs` is above zero, so the occupant was written and is not taken out.
+        unsafe { (*self.slot().occupant.get()).assume_init_ref() }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.slot().number
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.slot().generation.load(Ordering::Acquire)
+    }
+
+    /// Whether both refer to the same occupant.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+
+    /// Gives the reference up as an address, for a waker; [`SlotRef::from_raw`] takes it back.
+    pub(crate) fn into_raw(self) -> *const () {
+        let place = self.0.as_ptr() as *const ();
+        core::mem::forget(self);
+        place
+    }
+
+    /// Takes a reference back.
+    ///
+    /// # Safety
+    /// `place` came from [`SlotRef::into_raw`] of the same `T` and is taken back once.
+    pub(crate) unsafe fn from_raw(place: *const ()) -> Self {
+        // SAFETY: an address out of a `NonNull` is not null.
+        Self(unsafe { NonNull::new_unchecked(place as *mut Slot<T>) })
+    }
+
+    /// Names the slot without counting.
+    ///
+    /// # Safety
+    /// The result must not be used after the last counted reference is gone; the holder of the run
+    /// right is safe, because a cell that is not dead is referred to by its registry.
+    pub(crate) unsafe fn uncounted(&self) -> core::mem::ManuallyDrop<Self> {
+        core::mem::ManuallyDrop::new(Self(self.0))
+    }
+}
+
+impl<T: Occupant> Clone for SlotRef<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        let refs = self.slot().refs.fetch_add(1, Ordering::Relaxed);
+        // Only leaked references get there; a wrapped count would free what is in use.
+        assert!(refs < u32::MAX / 2, "too many references to one actor");
+        Self(self.0)
+    }
+}
+
+impl<T: Occupant> Drop for SlotRef<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.slot().refs.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        // What other holders did with the occupant happened before it is taken out.
+        self.slot().refs.load(Ordering::Acquire);
+        // SAFETY: the count is zero, so no reference exists and `find` makes none: the occupant is
+        // ours. It keeps the slab, and so the slot, alive until it is dropped at the end.
+        let occupant = unsafe { (*self.slot().occupant.get()).assume_init_read() };
+        occupant.slab().vacate(self.slot());
+        drop(occupant);
+    }
+}
+
+impl<T: Occupant> fmt::Debug for SlotRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.number(), self.generation())
+    }
+}

@@ -1,0 +1,171 @@
+//! A queue per worker, a slot for the newest, one queue for everybody else's, and stealing.
+//!
+//! Bound: the newest cell runs next at most [`NEWEST_IN_A_ROW_MAX`] times before the worker's queue has
+//! its turn, and the common queue is looked at every [`INJECTED_EVERY`] turns, so nothing waits behind a
+//! pair of cells that keep each other busy.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::fmt;
+
+use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+
+use crate::raw::run::{Newest, Ready};
+use crate::sync::{AtomicU32, Lock, Ordering};
+
+/// A cell that was just told something is likely in the cache, and its sender likely waits for it.
+const NEWEST_IN_A_ROW_MAX: u32 = 3;
+const INJECTED_EVERY: u32 = 61;
+
+/// The queues of all workers.
+pub(crate) struct ReadyQueues {
+    injector: Injector<Ready>,
+    seats: Box<[Seat]>,
+    unclaimed: Lock<Vec<Option<Worker<Ready>>>>,
+}
+
+/// What others see of a worker.
+#[repr(align(64))]
+struct Seat {
+    stealer: Stealer<Ready>,
+    newest: Newest,
+    /// Counts the worker's turns; one that stands still while something waits is stuck in a handler.
+    turns: AtomicU32,
+}
+
+/// What only the worker touches.
+pub(crate) struct LocalQueue {
+    worker: usize,
+    deque: Worker<Ready>,
+    in_a_row: Cell<u32>,
+    turn: Cell<u32>,
+}
+
+impl ReadyQueues {
+    pub(crate) fn new(workers: usize) -> Self {
+        let deques: Vec<_> = (0..workers).map(|_| Worker::new_fifo()).collect();
+        let seats = deques.iter().map(|deque| Seat {
+            stealer: deque.stealer(),
+            newest: Newest::default(),
+            turns: AtomicU32::new(0),
+        });
+        Self {
+            injector: Injector::new(),
+            seats: seats.collect(),
+            unclaimed: Lock::new(deques.into_iter().map(Some).collect()),
+        }
+    }
+
+    /// Hands a worker its queue; `None` when there is none or another has it.
+    pub(crate) fn seat(&self, worker: usize) -> Option<LocalQueue> {
+        let deque = self.unclaimed.with(|unclaimed| unclaimed.get_mut(worker)?.take())?;
+        Some(LocalQueue { worker, deque, in_a_row: Cell::new(0), turn: Cell::new(0) })
+    }
+
+    /// Queues a cell from outside of all workers.
+    pub(crate) fn inject(&self, ready: Ready) {
+        self.injector.push(ready);
+    }
+
+    /// Queues a cell next on this worker; returns how many others wait here.
+    #[inline]
+    pub(crate) fn push_newest(&self, local: &LocalQueue, ready: Ready) -> usize {
+        match self.seats[local.worker].newest.replace(ready) {
+            Some(older) => self.requeue(local, older),
+            None => 0,
+        }
+    }
+
+    /// Queues a cell behind the others of this worker; returns how many wait here.
+    pub(crate) fn requeue(&self, local: &LocalQueue, ready: Ready) -> usize {
+        local.deque.push(ready);
+        local.deque.len()
+    }
+
+    /// Takes what this worker should run next.
+    pub(crate) fn next(&self, local: &LocalQueue) -> Option<Ready> {
+        let seat = &self.seats[local.worker];
+        let turn = local.turn.get().wrapping_add(1);
+        local.turn.set(turn);
+        seat.turns.store(turn, Ordering::Relaxed);
+        if turn.is_multiple_of(INJECTED_EVERY)
+            && let Some(ready) = insist(|| self.injector.steal())
+        {
+            return Some(ready);
+        }
+        if let Some(ready) = seat.newest.take() {
+            if local.in_a_row.get() < NEWEST_IN_A_ROW_MAX {
+                local.in_a_row.set(local.in_a_row.get() + 1);
+                return Some(ready);
+            }
+            local.deque.push(ready);
+        }
+        local.in_a_row.set(0);
+        local.deque.pop().or_else(|| insist(|| self.injector.steal_batch_and_pop(&local.deque)))
+    }
+
+    /// Takes half of what another worker has.
+    pub(crate) fn steal(&self, local: &LocalQueue) -> Option<Ready> {
+        let mut others =
+            (1..self.seats.len()).map(|step| &self.seats[(local.worker + step) % self.seats.len()]);
+        others
+            .find_map(|seat| insist(|| seat.stealer.steal_batch_and_pop(&local.deque)))
+            .or_else(|| insist(|| self.injector.steal_batch_and_pop(&local.deque)))
+    }
+
+    /// Frees what waits behind workers that have been in one turn since `before` was noted.
+    ///
+    /// Returns whether somebody should come for it.
+    pub(crate) fn rescue(&self, before: &mut [u32]) -> bool {
+        let mut waiting = false;
+        for (seat, before) in self.seats.iter().zip(before) {
+            let turns = seat.turns.load(Ordering::Relaxed);
+            if core::mem::replace(before, turns) != turns {
+                continue;
+            }
+            waiting |= !seat.stealer.is_empty();
+            if let Some(ready) = seat.newest.take() {
+                self.inject(ready);
+                waiting = true;
+            }
+        }
+        waiting
+    }
+
+    /// Whether a worker that is about to sleep would find something.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.injector.is_empty() || self.seats.iter().any(|seat| !seat.stealer.is_empty())
+    }
+
+    /// Counts what waits.
+    pub(crate) fn depth(&self) -> usize {
+        let local = self.seats.iter().map(|seat| seat.stealer.len() + usize::from(!seat.newest.is_empty()));
+        self.injector.len() + local.sum::<usize>()
+    }
+
+    /// Leaves a worker's cells to the others.
+    pub(crate) fn leave(&self, local: &LocalQueue) {
+        let newest = self.seats[local.worker].newest.take();
+        newest
+            .into_iter()
+            .chain(core::iter::from_fn(|| local.deque.pop()))
+            .for_each(|ready| self.inject(ready));
+    }
+}
+
+fn insist<T>(mut attempt: impl FnMut() -> Steal<T>) -> Option<T> {
+    loop {
+        match attempt() {
+            Steal::Success(found) => return Some(found),
+            Steal::Empty => return None,
+            Steal::Retry => core::hint::spin_loop(),
+        }
+    }
+}
+
+impl fmt::Debug for ReadyQueues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadyQueues").field("depth", &self.depth()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,47 @@
+//! Where workers run: the one seam between actors and the world.
+
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use evenkeel_policy::time::Instant;
+
+/// A task a runtime runs, or something it waits for.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What a runtime offers to a system of actors.
+pub trait RuntimeHandle: Send + Sync + 'static {
+    /// Runs a task until it ends.
+    fn spawn(&self, task: Task) -> Result<(), SpawnRefused>;
+
+    /// Reads the clock.
+    fn now(&self) -> Instant;
+
+    /// Waits until a point in time.
+    fn sleep_until(&self, at: Instant) -> Task;
+
+    /// Lets everybody else go first, the host's input and output included.
+    fn yield_now(&self) -> Task;
+}
+
+/// Waits with a function that is polled; a future without a name of its own.
+pub(crate) fn wait_with<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> impl Future<Output = T> {
+    poll_fn(poll)
+}
+
+/// A runtime takes no more tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpawnRefused;
+
+impl fmt::Display for SpawnRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the runtime takes no more tasks")
+    }
+}
+
+impl core::error::Error for SpawnRefused {}

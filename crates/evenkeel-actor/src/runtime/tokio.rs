@@ -1,0 +1,51 @@
+//! Workers as tokio tasks, guests among others.
+
+use alloc::boxed::Box;
+
+use evenkeel_policy::time::Instant;
+use tokio::runtime::Handle;
+use tokio::task::unconstrained;
+
+use super::{RuntimeHandle, SpawnRefused, Task};
+
+/// A tokio runtime; it needs its time driver (`enable_time` or `enable_all`).
+#[derive(Clone, Debug)]
+pub struct TokioRuntime {
+    handle: Handle,
+    origin: tokio::time::Instant,
+}
+
+impl TokioRuntime {
+    /// Runs workers on the runtime behind `handle`.
+    pub fn new(handle: Handle) -> Self {
+        Self { handle, origin: tokio::time::Instant::now() }
+    }
+
+    /// Runs workers on the runtime the caller is in; `None` outside of one.
+    pub fn current() -> Option<Self> {
+        Handle::try_current().ok().map(Self::new)
+    }
+}
+
+impl RuntimeHandle for TokioRuntime {
+    /// Polls outside of tokio's cooperative budget: a worker yields by its own measure, and a future
+    /// that an actor waits for must not be told to come back at once because another used the budget up.
+    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+        drop(self.handle.spawn(unconstrained(task)));
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.origin.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn sleep_until(&self, at: Instant) -> Task {
+        let at = self.origin + at.since(Instant::ORIGIN);
+        Box::pin(tokio::time::sleep_until(at))
+    }
+
+    fn yield_now(&self) -> Task {
+        Box::pin(tokio::task::yield_now())
+    }
+}

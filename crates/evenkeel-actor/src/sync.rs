@@ -1,0 +1,64 @@
+//! Atomics, locks and shared handles: std's on hosts, single-core ones on microcontrollers, loom's in
+//! models. Nothing else in the crate names any of the three.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, fence};
+#[cfg(not(loom))]
+pub(crate) use portable_atomic::{AtomicPtr, AtomicU32, AtomicUsize, fence};
+
+pub(crate) use core::sync::atomic::Ordering;
+
+#[cfg(all(not(loom), target_has_atomic = "ptr"))]
+pub(crate) use alloc::sync::Arc;
+#[cfg(loom)]
+pub(crate) use loom::sync::Arc;
+#[cfg(all(not(loom), not(target_has_atomic = "ptr")))]
+pub(crate) use portable_atomic_util::Arc;
+
+/// What is shared between a runtime's threads; atomic on every target, also on those without
+/// compare-and-swap, where the final binary chooses how atomics are made.
+#[cfg(not(loom))]
+pub type ArcShared<T> = Arc<T>;
+
+/// A value behind the shortest lock the platform has.
+///
+/// What runs inside must be short and must not take another lock: on small machines it is an
+/// interrupt-free section.
+#[derive(Debug)]
+pub(crate) struct Lock<T>(Inner<T>);
+
+#[cfg(loom)]
+type Inner<T> = loom::sync::Mutex<T>;
+#[cfg(all(not(loom), feature = "std"))]
+type Inner<T> = std::sync::Mutex<T>;
+#[cfg(all(not(loom), not(feature = "std")))]
+type Inner<T> = critical_section::Mutex<core::cell::RefCell<T>>;
+
+impl<T> Lock<T> {
+    #[cfg(any(loom, feature = "std"))]
+    pub(crate) fn new(value: T) -> Self {
+        Self(Inner::new(value))
+    }
+
+    #[cfg(all(not(loom), not(feature = "std")))]
+    pub(crate) fn new(value: T) -> Self {
+        Self(Inner::new(core::cell::RefCell::new(value)))
+    }
+
+    /// Runs `work` alone with the value.
+    ///
+    /// A panic inside leaves the value as it was at that moment: nothing of ours panics in there, and
+    /// a poisoned mailbox would lose messages that were accepted.
+    #[cfg(any(loom, feature = "std"))]
+    #[inline]
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        let mut held = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        work(&mut held)
+    }
+
+    #[cfg(all(not(loom), not(feature = "std")))]
+    #[inline]
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        critical_section::with(|token| work(&mut self.0.borrow_ref_mut(token)))
+    }
+}

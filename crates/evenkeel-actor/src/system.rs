@@ -1,0 +1,170 @@
+//! A system of actors: its parts joined, and the facade through which they are used.
+
+mod config;
+mod scheduler;
+
+pub use config::{ActorSystemConfig, InvalidConfig};
+pub use scheduler::{ActorSystemRunner, ReadyQueueScheduler, SpawnError, StartError};
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use core::any::Any;
+use core::time::Duration;
+
+use evenkeel_policy::time::Instant;
+
+use crate::actor::Actor;
+use crate::actor_ref::ActorRef;
+use crate::cell::{Body, CellRef, Resident};
+use crate::clock::Clock;
+use crate::coordinator::ReadyQueueCoordinator;
+use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
+use crate::executor::Lifecycle;
+use crate::guardian::{ActorError, Supervision};
+use crate::observe::{Hub, overflow_of};
+use crate::panic::catch;
+use crate::props::Props;
+use crate::raw::oneshot::Expiry;
+use crate::raw::run::house;
+use crate::raw::slab::Slab;
+use crate::runtime::RuntimeHandle;
+use crate::stop::StopMode;
+use crate::sync::{Arc, AtomicU32, Lock, Ordering};
+
+/// Everything the cells of one system share.
+pub(crate) struct Core {
+    pub(crate) slab: Slab<Resident>,
+    pub(crate) coordinator: ReadyQueueCoordinator,
+    pub(crate) clock: Clock,
+    pub(crate) hub: Hub,
+    /// What happens to actors without a parent.
+    pub(crate) root: Supervision,
+    pub(crate) runtime: Box<dyn RuntimeHandle>,
+    pub(crate) config: ActorSystemConfig,
+    letters: Lock<DeadLetters>,
+    lifecycle: AtomicU32,
+}
+
+impl Core {
+    pub(crate) fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.config.workers.get()
+    }
+
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        Lifecycle::from_word(self.lifecycle.load(Ordering::SeqCst))
+    }
+
+    /// Moves on in the lifecycle; never back.
+    pub(crate) fn advance(&self, to: Lifecycle) {
+        self.lifecycle.fetch_max(to as u32, Ordering::SeqCst);
+    }
+
+    /// Whether workers should leave: the system has stopped, and nothing is left in it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lifecycle.load(Ordering::Relaxed) == Lifecycle::Stopped as u32 && self.hub.alive() == 0
+    }
+
+    /// Whether somebody must look after cells that wait behind a handler that takes long.
+    pub(crate) fn is_watched(&self) -> bool {
+        1 < self.workers() && self.coordinator.idle.sleeping() < self.workers()
+    }
+
+    /// Frees what waits behind stuck workers; see [`crate::clock`].
+    #[cfg(feature = "std")]
+    pub(crate) fn rescue(&self, turns: &mut [u32]) -> bool {
+        self.coordinator.queues.rescue(turns)
+    }
+
+    /// With one worker there is nobody to come to the rescue.
+    #[cfg(not(feature = "std"))]
+    pub(crate) fn rescue(&self, _turns: &mut [u32]) -> bool {
+        false
+    }
+
+    /// Makes an actor, from a value or by its factory.
+    pub(crate) fn spawn<A: Actor>(
+        this: &Arc<Self>,
+        props: &Props<A>,
+        actor: Option<A>,
+        parent: Option<CellRef>,
+    ) -> Result<ActorRef<A::Msg>, SpawnError> {
+        if this.lifecycle() != Lifecycle::Running {
+            return Err(SpawnError::Stopping);
+        }
+        let spec = &props.0;
+        spec.settings.mailbox.validate().map_err(SpawnError::Mailbox)?;
+        let actor = match (actor, &spec.factory) {
+            (Some(actor), _) => actor,
+            (None, Some(factory)) => catch(factory).map_err(SpawnError::Factory)?,
+            (None, None) => {
+                return Err(SpawnError::Factory(ActorError::new("props of values have no factory")));
+            }
+        };
+        let kind = this.hub.count_spawn(spec.settings.label.as_str());
+        let body = Body::new(spec.clone(), actor, kind, parent);
+        let Ok((lane, ready)) = house(this, body) else {
+            this.hub.count_end(kind, Default::default(), Default::default());
+            return Err(SpawnError::TooMany { actors_max: this.config.actors_max });
+        };
+        this.coordinator.register_ready(this, ready);
+        let made = ActorRef::new(lane);
+        if this.lifecycle() != Lifecycle::Running {
+            // Shutdown may have passed by while the cell was not there yet.
+            made.cell().occupant().body.close();
+            made.stop(StopMode::Drained);
+        }
+        Ok(made)
+    }
+
+    /// Makes a dead letter of a message.
+    pub(crate) fn bury(
+        &self,
+        cell: &CellRef,
+        message: Box<dyn Any + Send>,
+        message_type: &'static str,
+        reason: DeadLetterReason,
+    ) {
+        let body = &cell.occupant().body;
+        if let Some(overflow) = overflow_of(reason) {
+            self.hub.count_overflow(body.head().kind, overflow);
+        }
+        let actor = Cow::Owned(body.settings().label.as_str().into());
+        let letter = DeadLetter { to: cell.index(), actor, reason, message_type, message, at: self.now() };
+        // Dropped here, after the lock: a message's owner may send when it is dropped.
+        drop(self.letters.with(|letters| letters.push(letter)));
+    }
+
+    /// Whether the wait of a cell that is being scheduled is to be timed.
+    #[cfg(feature = "std")]
+    pub(crate) fn is_sampled(&self) -> bool {
+        crate::raw::current::with(self, |local| match local {
+            Some(local) => local.is_sampled(),
+            None => self.hub.samples_outside(),
+        })
+    }
+
+    /// Whether the wait of a cell that is being scheduled is to be timed.
+    #[cfg(not(feature = "std"))]
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.hub.samples_outside()
+    }
+
+    /// Watches over a question's deadline.
+    #[cfg(feature = "std")]
+    pub(crate) fn watch_question(&self, question: Expiry, within: Duration) {
+        crate::raw::current::with(self, |local| match local {
+            Some(local) => local.watch(question, within),
+            None => self.clock.watch(question, within),
+        });
+    }
+
+    /// Watches over a question's deadline.
+    #[cfg(not(feature = "std"))]
+    pub(crate) fn watch_question(&self, question: Expiry, within: Duration) {
+        self.clock.watch(question, within);
+    }
+}

@@ -1,0 +1,96 @@
+//! The settings of a system.
+
+use core::fmt;
+use core::num::NonZeroUsize;
+
+use crate::guardian::Supervision;
+use crate::hub::Labels;
+use crate::raw::slab::SLOTS_MAX;
+
+/// The settings of a system.
+#[derive(Clone, Copy, Debug)]
+pub struct ActorSystemConfig {
+    /// Tasks that run actors; on a runtime with threads, as many as it has.
+    pub workers: NonZeroUsize,
+    /// Cells a worker takes at a time; more than one only for short handlers, because what is taken
+    /// cannot be stolen.
+    pub worker_batch: NonZeroUsize,
+    /// Actors at a time.
+    pub actors_max: u32,
+    /// Timers and deadlines at a time.
+    pub timers_max: u32,
+    /// Dead letters kept for looking at; all are counted.
+    pub dead_letters_max: usize,
+    /// Actors told apart in metrics.
+    pub labels_max: u16,
+    /// What happens to actors without a parent that fail.
+    pub supervision: Supervision,
+}
+
+impl ActorSystemConfig {
+    /// The most workers a system has.
+    pub const WORKERS_MAX: usize = 1024;
+
+    /// A system with `workers` workers and everything else as by default.
+    pub fn with_workers(workers: NonZeroUsize) -> Self {
+        Self { workers, ..Self::default() }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), InvalidConfig> {
+        if Self::WORKERS_MAX < self.workers.get() {
+            return Err(InvalidConfig::Workers { workers: self.workers.get() });
+        }
+        if cfg!(not(feature = "std")) && self.workers.get() != 1 {
+            return Err(InvalidConfig::Workers { workers: self.workers.get() });
+        }
+        if self.actors_max == 0 || SLOTS_MAX < self.actors_max {
+            return Err(InvalidConfig::ActorsMax { actors_max: self.actors_max });
+        }
+        Ok(())
+    }
+}
+
+impl Default for ActorSystemConfig {
+    fn default() -> Self {
+        Self {
+            workers: NonZeroUsize::MIN,
+            worker_batch: NonZeroUsize::MIN,
+            actors_max: 10_000_000,
+            timers_max: 1_000_000,
+            dead_letters_max: 256,
+            labels_max: Labels::MAX_DEFAULT,
+            supervision: Supervision::default(),
+        }
+    }
+}
+
+/// Why settings are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidConfig {
+    /// More workers than there can be: 1024, or 1 without std.
+    Workers {
+        /// What was asked for.
+        workers: usize,
+    },
+    /// No actors, or more than can be counted.
+    ActorsMax {
+        /// What was asked for.
+        actors_max: u32,
+    },
+}
+
+impl fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workers { workers } if cfg!(feature = "std") => {
+                write!(f, "workers is {workers}, above {}", ActorSystemConfig::WORKERS_MAX)
+            }
+            Self::Workers { workers } => write!(f, "workers is {workers}; without std there is one"),
+            Self::ActorsMax { actors_max } => {
+                write!(f, "actors_max is {actors_max}, not from 1 to {SLOTS_MAX}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for InvalidConfig {}

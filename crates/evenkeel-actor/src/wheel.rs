@@ -1,0 +1,442 @@
+//! Timers by the thousand: a hashed wheel, in levels.
+//!
+//! Bound: inserting and cancelling are O(1); over its life a timer moves at most once per level, of
+//! which there are 64 / log2(`buckets`) at most; idle time costs nothing, however long. A timer comes
+//! up never before its due, and less than a `tick` after it where the wheel is advanced at
+//! [`next_due`](Wheel::next_due). At most `len_max` timers wait at once.
+//!
+//! Level 0 has a bucket for each of the next ticks, level 1 one for each of the next turns of level 0,
+//! and so on. A timer waits at the level of the highest digit, in base `buckets`, in which its tick
+//! differs from the wheel's. Hence a lower level is due before a higher one, a level is due from its
+//! first occupied bucket up, and no bucket is ever passed by without being emptied.
+
+mod level;
+mod timers;
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use evenkeel_policy::time::Instant;
+
+use level::{Bucket, Level};
+use timers::{Slot, Timers};
+
+/// The size of a wheel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WheelOptions {
+    /// How late a timer may come up.
+    pub tick: Duration,
+    /// How many buckets a level has: 2, 4, 8, 16, 32 or 64, at 16 bytes each.
+    ///
+    /// A level is allocated with the first timer that needs it. With 64 buckets and ticks of 1 ms,
+    /// three levels reach 4 minutes ahead and four reach 4 hours.
+    pub buckets: u32,
+    /// How many timers may wait.
+    pub len_max: u32,
+}
+
+/// Ticks of 1 ms, 64 buckets, a million timers.
+impl Default for WheelOptions {
+    fn default() -> Self {
+        Self { tick: Duration::from_millis(1), buckets: 64, len_max: 1_000_000 }
+    }
+}
+
+/// Names a timer that waits, or waited.
+///
+/// The key of a timer that came up or was cancelled names nothing, until its slot has been reused
+/// 2³² times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimerKey {
+    slot: Slot,
+    generation: u32,
+}
+
+/// Values that wait for their time.
+#[derive(Debug)]
+pub struct Wheel<T> {
+    tick_nanos: u64,
+    /// log2 of the buckets of a level.
+    bits: u32,
+    len_max: u32,
+    /// The last tick that came up; no timer that waits has an earlier one.
+    current: u64,
+    levels: Vec<Level>,
+    timers: Timers<T>,
+}
+
+impl<T> Wheel<T> {
+    /// Makes an empty wheel that stands at the origin of time.
+    pub fn new(options: WheelOptions) -> Result<Self, InvalidWheel> {
+        let WheelOptions { tick, buckets, len_max } = options;
+        if tick.is_zero() {
+            return Err(InvalidWheel::TickZero);
+        }
+        if !(buckets.is_power_of_two() && (2..=64).contains(&buckets)) {
+            return Err(InvalidWheel::Buckets { buckets });
+        }
+        Ok(Self {
+            tick_nanos: (Instant::ORIGIN + tick).as_nanos(),
+            bits: buckets.ilog2(),
+            len_max,
+            current: 0,
+            levels: Vec::new(),
+            timers: Timers::new(),
+        })
+    }
+
+    /// Keeps `value` until `due`; one that is due already comes up at the next [`advance`](Self::advance).
+    pub fn insert(&mut self, due: Instant, value: T) -> Result<TimerKey, WheelFull<T>> {
+        if self.len_max <= self.timers.len() {
+            return Err(WheelFull(value));
+        }
+        let key = self.timers.insert(due, value);
+        self.place(key.slot);
+        Ok(key)
+    }
+
+    /// Gives back the value of a timer that still waits.
+    pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
+        if !self.timers.waits(key) {
+            return None;
+        }
+        let (level, digit) = self.address(self.due_tick(self.timers.due(key.slot)));
+        let level = &mut self.levels[level];
+        self.timers.unlink(&mut level.buckets[digit], key.slot);
+        level.note_removed(digit);
+        self.timers.remove(key.slot).map(|(_, value)| value)
+    }
+
+    /// Moves every timer that is due by `now` to `out`, with the due it was given.
+    ///
+    /// Earlier ticks come first; within a tick, what was inserted first. What was overdue when it was
+    /// inserted belongs to the tick of the last advance. A clock that steps back brings nothing up
+    /// until it is where it was.
+    pub fn advance(&mut self, now: Instant, out: &mut Vec<(Instant, T)>) {
+        let target = self.reached_tick(now);
+        if target < self.current {
+            return;
+        }
+        while let Some((level, digit)) = self.next_bucket() {
+            if target < self.first_tick(level, digit) {
+                break;
+            }
+            let bucket = self.levels[level].take(digit);
+            self.current = bucket.earliest.min(target);
+            if level == 0 {
+                self.bring_up(bucket, out);
+            } else {
+                self.spread(bucket);
+            }
+        }
+        self.current = target;
+    }
+
+    /// Names when to call [`advance`](Self::advance) next; `None` while no timer waits.
+    ///
+    /// Never late. It is early only after the timer it was for has been cancelled; the advance then
+    /// finds a later one, or an exact one.
+    pub fn next_due(&self) -> Option<Instant> {
+        let (level, digit) = self.next_bucket()?;
+        let tick = self.levels[level].buckets[digit].earliest;
+        Some(Instant::from_nanos(tick.saturating_mul(self.tick_nanos)))
+    }
+
+    /// Counts the timers that wait.
+    pub fn len(&self) -> usize {
+        self.timers.len() as usize
+    }
+
+    /// Tells whether no timer waits.
+    pub fn is_empty(&self) -> bool {
+        self.timers.len() == 0
+    }
+
+    /// The tick at which a due has passed; never one that is over.
+    fn due_tick(&self, due: Instant) -> u64 {
+        due.as_nanos().div_ceil(self.tick_nanos).max(self.current)
+    }
+
+    /// The last tick that has begun by `now`.
+    ///
+    /// The end of time need not fall on a tick; it ends the one it falls into, so that every timer
+    /// comes up by then.
+    fn reached_tick(&self, now: Instant) -> u64 {
+        if now == Instant::FAR_FUTURE {
+            return now.as_nanos().div_ceil(self.tick_nanos);
+        }
+        now.as_nanos() / self.tick_nanos
+    }
+
+    /// Finds the level and the bucket of a tick that is not over.
+    fn address(&self, tick: u64) -> (usize, usize) {
+        let level = (tick ^ self.current).checked_ilog2().map_or(0, |bit| bit / self.bits);
+        let digit = (tick >> (level * self.bits)) & self.digit_max();
+        (level as usize, digit as usize)
+    }
+
+    fn digit_max(&self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    fn next_bucket(&self) -> Option<(usize, usize)> {
+        let occupied = |(at, level): (usize, &Level)| Some((at, level.first_occupied()?));
+        self.levels.iter().enumerate().find_map(occupied)
+    }
+
+    /// The first tick that falls into a bucket.
+    fn first_tick(&self, level: usize, digit: usize) -> u64 {
+        let shift = level as u32 * self.bits;
+        // In two steps, for the topmost digit has nothing above it and one shift may not be 64 bits.
+        let above = self.current >> shift >> self.bits << self.bits;
+        (above | digit as u64) << shift
+    }
+
+    fn place(&mut self, slot: Slot) {
+        let tick = self.due_tick(self.timers.due(slot));
+        let (level, digit) = self.address(tick);
+        while self.levels.len() <= level {
+            self.levels.push(Level::new(1 << self.bits));
+        }
+        let bucket = self.levels[level].occupy(digit, tick);
+        self.timers.append(bucket, slot);
+    }
+
+    /// Places the timers of a bucket that the wheel has reached at the levels below.
+    fn spread(&mut self, bucket: Bucket) {
+        let mut next = bucket.first;
+        while let Some(slot) = next {
+            next = self.timers.after(slot);
+            self.place(slot);
+        }
+    }
+
+    fn bring_up(&mut self, bucket: Bucket, out: &mut Vec<(Instant, T)>) {
+        let mut next = bucket.first;
+        while let Some(slot) = next {
+            next = self.timers.after(slot);
+            out.extend(self.timers.remove(slot));
+        }
+    }
+}
+
+/// The wheel holds as many timers as it may; the value comes back.
+pub struct WheelFull<T>(pub T);
+
+impl<T> fmt::Debug for WheelFull<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WheelFull(..)")
+    }
+}
+
+impl<T> fmt::Display for WheelFull<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("all timers are in use")
+    }
+}
+
+impl<T> core::error::Error for WheelFull<T> {}
+
+/// The rule a wheel's size breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidWheel {
+    /// Ticks of no length cannot be counted.
+    TickZero,
+    /// The buckets of a level are no power of two from 2 to 64.
+    Buckets {
+        /// The buckets as given.
+        buckets: u32,
+    },
+}
+
+impl fmt::Display for InvalidWheel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TickZero => f.write_str("a tick of 0 has no end"),
+            Self::Buckets { buckets } => write!(f, "{buckets} buckets are no power of two from 2 to 64"),
+        }
+    }
+}
+
+impl core::error::Error for InvalidWheel {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_timer_comes_up_never_early_and_within_a_tick() {
+        let mut wheel = wheel(10 * MS, 64);
+        insert(&mut wheel, 25, "late");
+        insert(&mut wheel, 30, "exact");
+        assert_eq!(wheel.next_due(), Some(Instant::from_millis(30)));
+        assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends at 30 ms");
+        assert_eq!(advance(&mut wheel, 29), [] as [&str; 0]);
+        assert_eq!(advance(&mut wheel, 30), ["late", "exact"]);
+        assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn timers_come_up_by_tick_and_then_as_inserted() {
+        let mut wheel = wheel(MS, 4);
+        for (due, name) in [(70, "d"), (5, "a"), (70, "e"), (6, "b"), (6, "c")] {
+            insert(&mut wheel, due, name);
+        }
+        assert_eq!(advance(&mut wheel, 6), ["a", "b", "c"]);
+        insert(&mut wheel, 70, "f");
+        assert_eq!(advance(&mut wheel, 69), [] as [&str; 0]);
+        insert(&mut wheel, 70, "g");
+        assert_eq!(advance(&mut wheel, 100), ["d", "e", "f", "g"]);
+    }
+
+    #[test]
+    fn the_due_comes_back_as_it_was_given() {
+        let mut wheel = wheel(10 * MS, 64);
+        insert(&mut wheel, 1, "one");
+        let mut out = vec![];
+        wheel.advance(Instant::from_millis(10), &mut out);
+        assert_eq!(out, [(Instant::from_millis(1), "one")]);
+    }
+
+    #[test]
+    fn what_is_overdue_comes_up_at_the_next_advance() {
+        let mut wheel = wheel(MS, 64);
+        advance(&mut wheel, 500);
+        insert(&mut wheel, 500, "now");
+        insert(&mut wheel, 3, "long ago");
+        assert_eq!(wheel.next_due(), Some(Instant::from_millis(500)));
+        assert_eq!(advance(&mut wheel, 500), ["now", "long ago"]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_brings_nothing_up() {
+        let mut wheel = wheel(MS, 64);
+        advance(&mut wheel, 500);
+        insert(&mut wheel, 500, "later");
+        assert_eq!(advance(&mut wheel, 499), [] as [&str; 0]);
+        assert_eq!(advance(&mut wheel, 500), ["later"]);
+    }
+
+    #[test]
+    fn a_cancelled_timer_gives_its_value_back_once() {
+        let mut wheel = wheel(MS, 64);
+        let (first, last) = (insert(&mut wheel, 5, "first"), insert(&mut wheel, 5, "last"));
+        let middle = insert(&mut wheel, 5, "middle");
+        insert(&mut wheel, 5, "kept");
+        assert_eq!(wheel.cancel(first), Some("first"));
+        assert_eq!(wheel.cancel(first), None);
+        assert_eq!(wheel.cancel(middle), Some("middle"));
+        assert_eq!(wheel.cancel(last), Some("last"));
+        assert_eq!(wheel.len(), 1);
+        assert_eq!(advance(&mut wheel, 5), ["kept"]);
+    }
+
+    #[test]
+    fn the_key_of_a_timer_that_came_up_names_nothing_even_when_its_slot_is_reused() {
+        let mut wheel = wheel(MS, 64);
+        let old = insert(&mut wheel, 1, "old");
+        advance(&mut wheel, 1);
+        let new = insert(&mut wheel, 2, "new");
+        assert_eq!(old.slot, new.slot);
+        assert_eq!(wheel.cancel(old), None);
+        assert_eq!(wheel.cancel(new), Some("new"));
+        assert_eq!(wheel.next_due(), None);
+    }
+
+    #[test]
+    fn a_full_wheel_hands_the_value_back_and_takes_one_again_after_a_cancel() {
+        let mut wheel = Wheel::new(WheelOptions { len_max: 2, ..WheelOptions::default() }).unwrap();
+        let key = insert(&mut wheel, 1, "a");
+        insert(&mut wheel, 2, "b");
+        let refused = wheel.insert(Instant::ORIGIN, "c").unwrap_err();
+        assert_eq!((refused.0, refused.to_string().as_str()), ("c", "all timers are in use"));
+        wheel.cancel(key);
+        insert(&mut wheel, 3, "d");
+        assert_eq!(advance(&mut wheel, 10), ["b", "d"]);
+    }
+
+    #[test]
+    fn a_year_of_nanoseconds_passes_at_once() {
+        let year = Duration::from_secs(365 * 24 * 3_600);
+        let mut wheel = wheel(Duration::from_nanos(1), 2);
+        let due = Instant::ORIGIN + year;
+        wheel.insert(due, "a year later").unwrap();
+        assert_eq!(wheel.next_due(), Some(due));
+        let mut out = vec![];
+        wheel.advance(Instant::from_nanos(due.as_nanos() - 1), &mut out);
+        assert_eq!(out, []);
+        wheel.advance(due, &mut out);
+        assert_eq!(out, [(due, "a year later")]);
+    }
+
+    #[test]
+    fn the_end_of_time_is_a_due_like_any_other() {
+        for (tick, buckets) in [(1, 2), (1, 64), (1_000_000, 64), (u64::MAX, 2)] {
+            let mut wheel = wheel(Duration::from_nanos(tick), buckets);
+            wheel.insert(Instant::FAR_FUTURE, "the end").unwrap();
+            assert_eq!(wheel.next_due(), Some(Instant::FAR_FUTURE), "{tick}");
+            let mut out = vec![];
+            wheel.advance(Instant::from_nanos(u64::MAX - 1), &mut out);
+            assert_eq!(out, [], "{tick}");
+            wheel.advance(Instant::FAR_FUTURE, &mut out);
+            assert_eq!(out, [(Instant::FAR_FUTURE, "the end")], "{tick}");
+        }
+    }
+
+    #[test]
+    fn the_next_due_is_never_late_when_the_earliest_is_cancelled() {
+        let mut wheel = wheel(MS, 4);
+        let earliest = insert(&mut wheel, 65, "cancelled");
+        insert(&mut wheel, 70, "kept");
+        wheel.cancel(earliest);
+        assert_eq!(wheel.next_due(), Some(Instant::from_millis(65)), "early, for its bucket is far");
+        assert_eq!(advance(&mut wheel, 65), [] as [&str; 0]);
+        assert_eq!(wheel.next_due(), Some(Instant::from_millis(70)), "exact, for its bucket is near");
+    }
+
+    #[test]
+    fn slots_are_reused_before_new_ones_are_made() {
+        let mut wheel = wheel(MS, 64);
+        for round in 0..1_000 {
+            insert(&mut wheel, round, "a");
+            let cancelled = insert(&mut wheel, round + 10_000, "b");
+            wheel.cancel(cancelled);
+            advance(&mut wheel, round);
+        }
+        assert_eq!(wheel.timers.slots(), 2);
+        assert_eq!(size_of::<Option<TimerKey>>(), 8);
+    }
+
+    #[test]
+    fn a_size_that_makes_no_sense_is_refused() {
+        let refusal = |tick, buckets| {
+            let options = WheelOptions { tick, buckets, len_max: 1 };
+            Wheel::<()>::new(options).map(|_| ()).map_err(|invalid| invalid.to_string())
+        };
+        assert_eq!(refusal(Duration::ZERO, 64), Err("a tick of 0 has no end".to_string()));
+        for buckets in [0, 1, 3, 128] {
+            let message = alloc::format!("{buckets} buckets are no power of two from 2 to 64");
+            assert_eq!(refusal(MS, buckets), Err(message));
+        }
+        assert_eq!(refusal(MS, 2), Ok(()));
+    }
+
+    fn wheel(tick: Duration, buckets: u32) -> Wheel<&'static str> {
+        Wheel::new(WheelOptions { tick, buckets, len_max: 100 }).unwrap()
+    }
+
+    fn insert(wheel: &mut Wheel<&'static str>, due_ms: u64, name: &'static str) -> TimerKey {
+        wheel.insert(Instant::from_millis(due_ms), name).unwrap()
+    }
+
+    fn advance(wheel: &mut Wheel<&'static str>, now_ms: u64) -> Vec<&'static str> {
+        let mut out = vec![];
+        wheel.advance(Instant::from_millis(now_ms), &mut out);
+        out.into_iter().map(|(_, name)| name).collect()
+    }
+}

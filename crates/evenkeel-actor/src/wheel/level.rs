@@ -1,0 +1,54 @@
+//! One level of the wheel: buckets, and which of them hold timers.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use super::timers::Slot;
+
+/// The buckets of one digit of the tick.
+#[derive(Debug)]
+pub(super) struct Level {
+    /// Bit n is set while bucket n holds timers.
+    occupied: u64,
+    pub(super) buckets: Box<[Bucket]>,
+}
+
+/// A list of timers, in the order of insertion.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bucket {
+    pub(super) first: Option<Slot>,
+    pub(super) last: Option<Slot>,
+    /// No timer of the bucket has an earlier tick; after a cancel, perhaps none has this one.
+    pub(super) earliest: u64,
+}
+
+impl Level {
+    pub(super) fn new(buckets: usize) -> Self {
+        Self { occupied: 0, buckets: vec![Bucket::default(); buckets].into_boxed_slice() }
+    }
+
+    pub(super) fn first_occupied(&self) -> Option<usize> {
+        (self.occupied != 0).then(|| self.occupied.trailing_zeros() as usize)
+    }
+
+    /// Gives the bucket to which a timer of `tick` is about to be appended.
+    pub(super) fn occupy(&mut self, digit: usize, tick: u64) -> &mut Bucket {
+        let bucket = &mut self.buckets[digit];
+        bucket.earliest = if bucket.first.is_none() { tick } else { bucket.earliest.min(tick) };
+        self.occupied |= 1 << digit;
+        bucket
+    }
+
+    /// Gives the bucket away, leaving an empty one.
+    pub(super) fn take(&mut self, digit: usize) -> Bucket {
+        self.occupied &= !(1 << digit);
+        core::mem::take(&mut self.buckets[digit])
+    }
+
+    /// Notes that a timer left the bucket, perhaps the last one.
+    pub(super) fn note_removed(&mut self, digit: usize) {
+        if self.buckets[digit].first.is_none() {
+            self.occupied &= !(1 << digit);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The timers of a wheel in one allocation, linked into the lists of its buckets.
+//!
+//! Bound: as many slots as timers ever waited at once. A slot is in one list at most: a bucket's while
+//! its timer waits, else that of the free slots.
+
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+use evenkeel_policy::time::Instant;
+
+use super::TimerKey;
+use super::level::Bucket;
+
+/// A place for a timer, counted from 1, so that an optional one takes no more room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Slot(NonZeroU32);
+
+impl Slot {
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Timers<T> {
+    nodes: Vec<Node<T>>,
+    first_free: Option<Slot>,
+    len: u32,
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    due: Instant,
+    before: Option<Slot>,
+    after: Option<Slot>,
+    generation: u32,
+    /// `None` in a free slot.
+    value: Option<T>,
+}
+
+impl<T> Timers<T> {
+    pub(super) const fn new() -> Self {
+        Self { nodes: Vec::new(), first_free: None, len: 0 }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Stores a timer that is in no list yet; the caller sees to it that fewer than `u32::MAX` wait.
+    pub(super) fn insert(&mut self, due: Instant, value: T) -> TimerKey {
+        self.len += 1;
+        let Some(slot) = self.first_free else {
+            let slot = Slot(NonZeroU32::MIN.saturating_add(self.nodes.len() as u32));
+            self.nodes.push(Node { due, before: None, after: None, generation: 0, value: Some(value) });
+            return TimerKey { slot, generation: 0 };
+        };
+        let node = &mut self.nodes[slot.index()];
+        self.first_free = node.after.take();
+        node.due = due;
+        node.value = Some(value);
+        TimerKey { slot, generation: node.generation }
+    }
+
+    /// Tells whether the timer of this key is still here.
+    pub(super) fn waits(&self, key: TimerKey) -> bool {
+        let node = self.nodes.get(key.slot.index());
+        node.is_some_and(|node| node.generation == key.generation && node.value.is_some())
+    }
+
+    pub(super) fn due(&self, slot: Slot) -> Instant {
+        self.nodes[slot.index()].due
+    }
+
+    /// The timer that follows in the list.
+    pub(super) fn after(&self, slot: Slot) -> Option<Slot> {
+        self.nodes[slot.index()].after
+    }
+
+    pub(super) fn append(&mut self, bucket: &mut Bucket, slot: Slot) {
+        let before = bucket.last.replace(slot);
+        match before {
+            Some(before) => self.nodes[before.index()].after = Some(slot),
+            None => bucket.first = Some(slot),
+        }
+        let node = &mut self.nodes[slot.index()];
+        node.before = before;
+        node.after = None;
+    }
+
+    pub(super) fn unlink(&mut self, bucket: &mut Bucket, slot: Slot) {
+        let node = &self.nodes[slot.index()];
+        let (before, after) = (node.before, node.after);
+        match before {
+            Some(before) => self.nodes[before.index()].after = after,
+            None => bucket.first = after,
+        }
+        match after {
+            Some(after) => self.nodes[after.index()].before = before,
+            None => bucket.last = before,
+        }
+    }
+
+    /// Frees the slot of a timer that no bucket leads to any more.
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<(Instant, T)> {
+        let node = &mut self.nodes[slot.index()];
+        let value = node.value.take()?;
+        node.generation = node.generation.wrapping_add(1);
+        node.after = self.first_free.replace(slot);
+        self.len -= 1;
+        Some((node.due, value))
+    }
+
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.nodes.len()
+    }
+}

@@ -1,0 +1,3 @@
+//! The runtime from outside: real tokio, many threads.
+
+mod scenarios;
