@@ -23,12 +23,21 @@ pub use histogram::{Histogram, HistogramSnapshot};
 pub use kind::{KindCounters, LaneTotals, MailboxTotals, OverflowReason};
 pub use labels::{KindId, Labels, PerKind};
 pub use snapshot::{Series, Snapshot, Value};
-pub use worker::{WorkerCounters, WorkerPhase};
+pub use worker::{WorkerCounters, WorkerPhase, WorkerTime};
+
+use core::time::Duration;
+
+use evenkeel_policy::time::Instant;
 
 /// Somewhere that snapshots go.
 pub trait MetricsSink {
     /// Takes what the hub read.
     fn publish(&self, snapshot: &Snapshot);
+}
+
+/// Counts the nanoseconds of a span, as many as an [`Instant`] can.
+fn nanos(span: Duration) -> u64 {
+    (Instant::ORIGIN + span).as_nanos()
 }
 
 #[cfg(test)]

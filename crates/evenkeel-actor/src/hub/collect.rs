@@ -4,11 +4,11 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use super::kind::{KindCounters, LaneTotals, MailboxTotals, OverflowReason};
 use super::{
-    HistogramSnapshot, KindId, Labels, PerKind, Series, Snapshot, Value, WorkerCounters, WorkerPhase, names,
+    HistogramSnapshot, KindId, Labels, PerKind, Series, Snapshot, Value, WorkerCounters, WorkerPhase,
+    WorkerTime, names,
 };
 use crate::dead_letters::{DeadLetterCounts, DeadLetterReason};
 
@@ -53,7 +53,7 @@ pub struct Sources<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
     /// What each worker had measured by then.
-    before: Vec<(Duration, Duration)>,
+    before: Vec<WorkerTime>,
 }
 
 impl Collector {
@@ -68,7 +68,7 @@ impl Collector {
         for (kind, label) in sources.labels.iter() {
             readings.read_kind(sources, kind, label);
         }
-        self.before.resize(sources.workers.len(), (Duration::ZERO, Duration::ZERO));
+        self.before.resize(sources.workers.len(), WorkerTime::default());
         for (place, (worker, before)) in sources.workers.iter().zip(&mut self.before).enumerate() {
             readings.read_worker(worker, before, &place.to_string());
         }
@@ -105,7 +105,7 @@ impl Readings {
         self.durations(names::LATENCY_MS, actor(), sources.workers.iter().map(latency));
     }
 
-    fn read_worker(&mut self, worker: &WorkerCounters, before: &mut (Duration, Duration), place: &str) {
+    fn read_worker(&mut self, worker: &WorkerCounters, before: &mut WorkerTime, place: &str) {
         let labels = || vec![("worker", place.to_string())];
         self.gauge(names::WORKER_BUSY_RATIO, labels(), busy_ratio(worker, before));
         for (name, counter) in [
@@ -149,16 +149,19 @@ impl Readings {
 ///
 /// A worker that measured nothing since is as busy as its phase says: one handler may run, or one park
 /// last, from one reading to the next.
-fn busy_ratio(worker: &WorkerCounters, before: &mut (Duration, Duration)) -> f64 {
-    let (busy_before, total_before) = core::mem::replace(before, worker.time());
-    let (busy, total) = *before;
-    // Less than before: this is another worker in the same place.
-    let (busy, total) = match (busy.checked_sub(busy_before), total.checked_sub(total_before)) {
-        (Some(busy), Some(total)) => (busy, total),
-        _ => (busy, total),
-    };
+fn busy_ratio(worker: &WorkerCounters, before: &mut WorkerTime) -> f64 {
+    let time = worker.time();
+    let WorkerTime { busy, total } = since(time, core::mem::replace(before, time));
     if total.is_zero() {
         return if worker.phase() == WorkerPhase::Running { 1.0 } else { 0.0 };
     }
     busy.div_duration_f64(total).min(1.0)
+}
+
+/// Subtracts what was measured `before`; where that is more, another worker has taken the place.
+fn since(time: WorkerTime, before: WorkerTime) -> WorkerTime {
+    match (time.busy.checked_sub(before.busy), time.total.checked_sub(before.total)) {
+        (Some(busy), Some(total)) => WorkerTime { busy, total },
+        _ => time,
+    }
 }

@@ -5,10 +5,9 @@
 
 use core::time::Duration;
 
-use evenkeel_policy::time::Instant;
 use portable_atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::Counter;
+use super::{Counter, nanos};
 
 /// log2 of the nanoseconds that end the first bucket.
 const FIRST_BITS: u32 = 8;
@@ -33,7 +32,7 @@ impl Default for Histogram {
 impl Histogram {
     /// Counts a duration.
     pub fn record(&self, duration: Duration) {
-        let nanos = (Instant::ORIGIN + duration).as_nanos();
+        let nanos = nanos(duration);
         let count = &self.counts[bucket(nanos)];
         count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
         self.nanos.add(nanos);
@@ -126,9 +125,9 @@ mod tests {
         assert_eq!(size_of::<Histogram>(), 232);
     }
 
-    fn recorded<const N: usize>(nanos: [u64; N]) -> HistogramSnapshot {
+    fn recorded(nanos: impl IntoIterator<Item = u64>) -> HistogramSnapshot {
         let histogram = Histogram::default();
-        nanos.map(|nanos| histogram.record(Duration::from_nanos(nanos)));
+        nanos.into_iter().for_each(|nanos| histogram.record(Duration::from_nanos(nanos)));
         histogram.snapshot()
     }
 

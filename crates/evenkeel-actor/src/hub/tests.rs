@@ -92,9 +92,9 @@ fn the_durations_of_all_workers_are_one_histogram_per_actor() {
 #[test]
 fn a_busy_ratio_reaches_back_to_the_last_snapshot_only() {
     let mut hub = Hub::new(4, 1);
-    hub.workers[0].add_time(90 * MS, 100 * MS);
+    hub.workers[0].add_time(WorkerTime { busy: 90 * MS, total: 100 * MS });
     assert_eq!(hub.busy_ratio(0), "0.9");
-    hub.workers[0].add_time(10 * MS, 100 * MS);
+    hub.workers[0].add_time(WorkerTime { busy: 10 * MS, total: 100 * MS });
     assert_eq!(hub.busy_ratio(0), "0.1");
 }
 
@@ -111,10 +111,10 @@ fn a_worker_that_measured_nothing_is_as_busy_as_its_phase_says() {
 #[test]
 fn a_worker_in_the_place_of_another_starts_over() {
     let mut hub = Hub::new(4, 1);
-    hub.workers[0].add_time(90 * MS, 100 * MS);
+    hub.workers[0].add_time(WorkerTime { busy: 90 * MS, total: 100 * MS });
     assert_eq!(hub.busy_ratio(0), "0.9");
     hub.workers[0] = WorkerCounters::new(4);
-    hub.workers[0].add_time(5 * MS, 10 * MS);
+    hub.workers[0].add_time(WorkerTime { busy: 5 * MS, total: 10 * MS });
     assert_eq!(hub.busy_ratio(0), "0.5");
 }
 

@@ -2,10 +2,9 @@
 
 use core::time::Duration;
 
-use evenkeel_policy::time::Instant;
 use portable_atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{Counter, Histogram, KindId, PerKind};
+use super::{Counter, Histogram, KindId, PerKind, nanos};
 
 /// The numbers of one worker, which it alone writes.
 #[derive(Debug)]
@@ -30,6 +29,15 @@ pub struct WorkerCounters {
 struct KindHistograms {
     invoke_duration: Histogram,
     latency: Histogram,
+}
+
+/// Where a worker's time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerTime {
+    /// How long actors ran.
+    pub busy: Duration,
+    /// How long it was in all, waiting to be woken included.
+    pub total: Duration,
 }
 
 /// What a worker is up to.
@@ -67,15 +75,18 @@ impl WorkerCounters {
         &self.kinds.get(kind).latency
     }
 
-    /// Adds a span that the worker measured, and how much of it actors ran.
-    pub fn add_time(&self, busy: Duration, total: Duration) {
-        self.busy_nanos.add((Instant::ORIGIN + busy).as_nanos());
-        self.total_nanos.add((Instant::ORIGIN + total).as_nanos());
+    /// Adds a span that the worker measured.
+    pub fn add_time(&self, measured: WorkerTime) {
+        self.busy_nanos.add(nanos(measured.busy));
+        self.total_nanos.add(nanos(measured.total));
     }
 
-    /// Adds up the spans the worker measured: how long actors ran, and how long they were in all.
-    pub fn time(&self) -> (Duration, Duration) {
-        (Duration::from_nanos(self.busy_nanos.get()), Duration::from_nanos(self.total_nanos.get()))
+    /// Adds up the spans the worker measured.
+    pub fn time(&self) -> WorkerTime {
+        WorkerTime {
+            busy: Duration::from_nanos(self.busy_nanos.get()),
+            total: Duration::from_nanos(self.total_nanos.get()),
+        }
     }
 
     /// Notes what the worker is up to from here on.
@@ -92,11 +103,12 @@ impl WorkerCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hub::Labels;
 
     #[test]
     fn a_worker_counts_each_kind_apart() {
         let worker = WorkerCounters::new(2);
-        let mut labels = super::super::Labels::new(2);
+        let mut labels = Labels::new(2);
         let (a, b) = (labels.intern("a"), labels.intern("b"));
         worker.invoke_duration(a).record(Duration::from_micros(5));
         worker.latency(b).record(Duration::from_micros(7));
