@@ -69,7 +69,15 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends and forgets: what finds no place becomes a dead letter, with the reason.
     #[inline]
     pub fn tell(&self, message: M) {
-        match self.try_tell(message) {
+        match self.lane.lane().offer(message) {
+            None => self.cell().raise(USER),
+            Some(message) => self.tell_hard(message),
+        }
+    }
+
+    #[cold]
+    fn tell_hard(&self, message: M) {
+        match self.try_tell_hard(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.bury(message, DeadLetterReason::Full),
             Err(SendError::Closed(message)) => self.bury(message, DeadLetterReason::Closed),
@@ -79,7 +87,18 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends, and hands back what finds no place.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<Sent, SendError<M>> {
-        match self.lane.lane().push(message) {
+        match self.lane.lane().offer(message) {
+            None => {
+                self.cell().raise(USER);
+                Ok(Sent::Queued)
+            }
+            Some(message) => self.try_tell_hard(message),
+        }
+    }
+
+    #[cold]
+    fn try_tell_hard(&self, message: M) -> Result<Sent, SendError<M>> {
+        match self.lane.lane().overflow(message) {
             Pushed::Queued => {
                 self.cell().raise(USER);
                 Ok(Sent::Queued)
@@ -94,7 +113,6 @@ impl<M: Send + 'static> ActorRef<M> {
         }
     }
 
-    #[cold]
     fn overflow(&self, message: M) -> Result<Sent, SendError<M>> {
         let reason = match self.cell().occupant().body.settings().mailbox.overflow {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
@@ -153,12 +171,12 @@ impl<M: Send + 'static> ActorRef<M> {
     ///
     /// The question is sent at once; the wait ends after [`ASK_WITHIN`] unless [`Ask::within`] says
     /// otherwise.
-    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<T> {
+    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<'_, T> {
         let (sender, receiver) = oneshot::channel();
         match self.try_tell(question(Reply(sender))) {
-            Ok(_) => Ask::new(receiver, self.cell().clone(), ASK_WITHIN),
-            Err(SendError::Full(_)) => Ask::refused(receiver, AskError::Full),
-            Err(SendError::Closed(_)) => Ask::refused(receiver, AskError::Closed),
+            Ok(_) => Ask::new(receiver, self.cell(), ASK_WITHIN),
+            Err(SendError::Full(_)) => Ask::refused(receiver, self.cell(), AskError::Full),
+            Err(SendError::Closed(_)) => Ask::refused(receiver, self.cell(), AskError::Closed),
         }
     }
 

@@ -6,13 +6,15 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::NonNull;
 
+use evenkeel_policy::time::Instant;
+
 use crate::actor::{Actor, Awaiting};
 use crate::clock::AWAITING;
 use crate::guardian::{ActorError, RestartHistory};
 use crate::hub::KindId;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
-use crate::mailbox::{LaneStats, SystemLane, SystemMessage, UserLane};
+use crate::mailbox::{LaneStats, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
 use crate::raw::run::{Owned, Run};
@@ -45,6 +47,8 @@ pub(crate) trait CellBody: Run {
     fn head(&self) -> &Head;
     fn settings(&self) -> &Settings;
     fn stats(&self) -> LaneStats;
+    fn system_stats(&self) -> LaneStats;
+    fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage>;
     fn close(&self);
     /// Where the user lane lies, for references that know its type.
     fn lane(&self) -> NonNull<()>;
@@ -52,7 +56,6 @@ pub(crate) trait CellBody: Run {
 
 /// The part of a cell that does not depend on the type of its actor.
 pub(crate) struct Head {
-    pub(crate) system: SystemLane,
     pub(crate) parent: Option<CellRef>,
     pub(crate) kind: KindId,
     /// When the actor last did something, in coarse milliseconds; for its receive timeout.
@@ -65,7 +68,7 @@ pub(crate) struct Head {
 
 /// What a cell consists of.
 pub(crate) struct Body<A: Actor> {
-    pub(crate) lane: UserLane<A::Msg>,
+    pub(crate) lane: QueueMailbox<A::Msg>,
     pub(crate) owner: Owned<Owner<A>>,
     pub(crate) head: Head,
     pub(crate) spec: Arc<Spec<A>>,
@@ -111,6 +114,8 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
     pub(crate) resume: Option<TimerKey>,
+    /// When the clock has the future looked at again, for what expires in it.
+    pub(crate) expiry: Option<(Instant, TimerKey)>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
     pub(crate) ending: Option<Ending>,
@@ -137,6 +142,7 @@ impl<A: Actor> Default for Extra<A> {
             watching: Vec::new(),
             timers: Vec::new(),
             resume: None,
+            expiry: None,
             history: RestartHistory::default(),
             failure: None,
             ending: None,
@@ -153,7 +159,7 @@ impl<A: Actor> Body<A> {
             .as_ref()
             .map(|middleware| Box::new(Extra { middleware: Some(middleware()), ..Extra::default() }));
         Self {
-            lane: UserLane::new(&spec.settings.mailbox),
+            lane: QueueMailbox::new(&spec.settings.mailbox),
             owner: Owned::new(Owner {
                 private: VecDeque::new(),
                 actor: Some(actor),
@@ -162,7 +168,6 @@ impl<A: Actor> Body<A> {
                 awaited: false,
             }),
             head: Head {
-                system: SystemLane::new(),
                 parent,
                 kind,
                 active_ms: AtomicU32::new(0),
@@ -185,6 +190,14 @@ impl<A: Actor> CellBody for Body<A> {
 
     fn stats(&self) -> LaneStats {
         self.lane.stats()
+    }
+
+    fn system_stats(&self) -> LaneStats {
+        self.lane.system_stats()
+    }
+
+    fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
+        self.lane.push_system(message)
     }
 
     fn lane(&self) -> NonNull<()> {
@@ -211,7 +224,7 @@ impl CellRef {
 
     /// Tells the cell something the system has to say; `Err` once it has ended.
     pub(crate) fn tell_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
-        self.head().system.push(message)?;
+        self.occupant().body.push_system(message)?;
         self.raise(SYSTEM);
         Ok(())
     }

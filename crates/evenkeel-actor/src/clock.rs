@@ -188,6 +188,7 @@ fn fire(core: &Core, due: Instant, timed: Timed, now: Instant) {
     match timed {
         Timed::Ask(question) => question.expire(),
         Timed::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume)),
+        Timed::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire)),
         // Its actor sets a timer that repeats again, so that one firing is under way at a time.
         Timed::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
         Timed::ReceiveTimeout(cell) => look_after_idle(core, cell, now),
@@ -244,4 +245,9 @@ fn look_after_idle(core: &Core, cell: CellRef, now: Instant) {
 pub(crate) fn coarse_ms(now: Instant) -> u32 {
     let ms = (now.as_nanos() / 1_000_000) as u32;
     if ms == AWAITING { 0 } else { ms }
+}
+
+/// Microseconds since the origin, wrapping after an hour, and never zero.
+pub(crate) fn coarse_us(now: Instant) -> u32 {
+    ((now.as_nanos() / 1_000) as u32).max(1)
 }

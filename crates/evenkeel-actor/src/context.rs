@@ -75,7 +75,7 @@ impl<A: Actor> Context<'_, A> {
 
     /// A failure and an end may come from a child.
     fn adopt(&mut self, child: &CellRef) {
-        self.body.head.system.reserve(2);
+        self.body.lane.reserve_system(2);
         self.extra().children.push(child.clone());
     }
 
@@ -121,7 +121,7 @@ impl<A: Actor> Context<'_, A> {
             return false;
         }
         extra.watching.push(whom.clone());
-        self.body.head.system.reserve(1);
+        self.body.lane.reserve_system(1);
         if whom.tell_system(SystemMessage::Watch(self.cell.clone())).is_err() {
             let ended = SystemMessage::Ended { who: whom, how: Ending::Unknown };
             // This cell is running, so its lane is open.
@@ -148,7 +148,7 @@ impl<A: Actor> Context<'_, A> {
         let due = self.local.core().now() + after;
         let timed = Timed::Timer { cell: self.cell.clone(), id };
         let Ok(key) = self.local.core().clock.insert(due, timed) else { return false };
-        self.body.head.system.reserve(1);
+        self.body.lane.reserve_system(1);
         self.extra().timers.push(Timer { id, key, repeat });
         true
     }

@@ -6,10 +6,12 @@
 use alloc::vec::Vec;
 use core::task::{Context, Poll};
 
+use crate::clock::coarse_us;
 use crate::idle::Idle;
 use crate::invoke::InvokeResult;
 use crate::raw::run::Ready;
 use crate::ready::ReadyQueues;
+use crate::sync::Ordering;
 use crate::system::Core;
 use crate::worker::Local;
 
@@ -36,11 +38,17 @@ impl ReadyQueueCoordinator {
     pub(crate) fn register_ready(&self, core: &Core, ready: Ready) {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
+                if local.times_wait() {
+                    note_ready(core, &ready);
+                }
                 if WAKE_AT <= self.queues.push_newest(&local.queue, ready) {
                     self.idle.notify();
                 }
             }
             None => {
+                if core.hub.samples_outside() {
+                    note_ready(core, &ready);
+                }
                 self.queues.inject(ready);
                 self.idle.notify();
             }
@@ -49,7 +57,10 @@ impl ReadyQueueCoordinator {
 
     /// Queues a cell, from anywhere, an interrupt handler included.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn register_ready(&self, _core: &Core, ready: Ready) {
+    pub(crate) fn register_ready(&self, core: &Core, ready: Ready) {
+        if core.hub.samples_outside() {
+            note_ready(core, &ready);
+        }
         self.queues.inject(ready);
         self.idle.notify();
     }
@@ -90,4 +101,10 @@ impl ReadyQueueCoordinator {
     pub(crate) fn depth(&self) -> usize {
         self.queues.depth()
     }
+}
+
+/// Notes when a cell was scheduled; for one in [`SAMPLED`](crate::observe::SAMPLED).
+#[cold]
+fn note_ready(core: &Core, ready: &Ready) {
+    ready.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
 }

@@ -7,7 +7,6 @@ pub use shutdown::{Lifecycle, Shutdown};
 
 use alloc::boxed::Box;
 
-pub(crate) use slice::note_ready;
 use slice::{SliceEnd, Worker};
 
 use crate::clock;

@@ -13,13 +13,15 @@ use core::ops::ControlFlow;
 use core::task::Poll;
 use core::time::Duration;
 
+use evenkeel_policy::time::Instant;
+
 use crate::actor::{Actor, Awaiting, Flow, Handled};
 use crate::cell::{Body, CellRef, Extra, Owner, Phase};
-use crate::clock::{AWAITING, coarse_ms};
+use crate::clock::{AWAITING, coarse_ms, coarse_us};
 use crate::context::{Context, Full};
 use crate::guardian::ActorError;
 use crate::invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason};
-use crate::mailbox::UserLane;
+use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
 use crate::raw::run::Right;
@@ -59,7 +61,7 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
             })
         };
         let result = self.settle(step);
-        self.local.counters().messages.add(self.handled as u64);
+        self.local.count_run(self.handled);
         result
     }
 
@@ -74,6 +76,8 @@ enum Step {
     Idle,
     /// The budget or the slice is used up.
     Yield,
+    /// The actor waits for its future.
+    Await,
     /// The actor is not to be served until the condition holds.
     Suspend(SuspendReason, ResumeCondition),
     /// The actor failed.
@@ -95,12 +99,35 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Runs the cell; tells how that ended and where the run right is.
+    #[inline]
     pub(crate) fn run(mut self) -> (InvokeResult, Right) {
-        let result = self.invoke_batch(RUN_MESSAGES_MAX);
+        let ready_us = self.body.head.ready_us.load(Ordering::Relaxed);
+        let result = if ready_us != 0 || self.local.times_run() {
+            self.run_timed(ready_us)
+        } else {
+            self.invoke_batch(RUN_MESSAGES_MAX)
+        };
         (result, self.right)
     }
 
+    /// Runs the cell with the clock in hand.
+    #[cold]
+    fn run_timed(&mut self, ready_us: u32) -> InvokeResult {
+        let (core, kind) = (self.local.core(), self.body.head.kind);
+        let began = core.now();
+        if ready_us != 0 {
+            self.body.head.ready_us.store(0, Ordering::Relaxed);
+            let waited = coarse_us(began).wrapping_sub(ready_us);
+            self.local.counters().latency(kind).record(Duration::from_micros(u64::from(waited)));
+        }
+        // The cell may be gone afterwards.
+        let result = self.invoke_batch(RUN_MESSAGES_MAX);
+        self.local.counters().invoke_duration(kind).record(core.now().since(began));
+        result
+    }
+
     /// Asks the middleware, if there is one; what the system has to say is never held back.
+    #[inline]
     fn is_held_back(&mut self) -> bool {
         if self.owner.extra.is_some() && self.body.head.idle.load(Ordering::Relaxed) != 0 {
             self.tell_active();
@@ -121,6 +148,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Serves until there is a reason not to.
+    #[inline]
     fn serve(&mut self, messages_max: usize) -> Step {
         if self.owner.phase == Phase::New
             && let Some(step) = self.start()
@@ -172,7 +200,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         message
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, message: A::Msg) -> Handled<A::Msg> {
         self.handled += 1;
         let Some(actor) = self.owner.actor.as_mut() else { return Ok(Flow::Continue) };
@@ -215,10 +243,15 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn wait_for(&mut self, mut future: Awaiting<A::Msg>) -> Option<Step> {
         loop {
             let waker = waker::lend(self.cell);
+            self.local.begin_poll(&waker);
             let polled = future.as_mut().poll(&mut core::task::Context::from_waker(&waker));
+            let expires = self.local.end_poll();
             let Poll::Ready(message) = polled else {
                 self.extra().future = Some(future);
-                return Some(self.await_signal());
+                if let Some(due) = expires {
+                    self.look_again(due);
+                }
+                return Some(Step::Await);
             };
             drop(future);
             self.resume();
@@ -227,16 +260,45 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 Ok(Flow::Await(next)) => {
                     self.extra().future = Some(next);
                     self.state().set(SIGNAL);
-                    return Some(self.await_signal());
+                    return Some(Step::Await);
                 }
                 handled => return self.follow(handled),
             }
         }
     }
 
-    fn await_signal(&mut self) -> Step {
+    /// Has the clock wake the cell when a question in its future expires.
+    ///
+    /// An entry that is there and comes no later is left as it is, so that a task that asks all day
+    /// sets one timer per deadline and not one per question.
+    fn look_again(&mut self, due: Instant) {
+        let clock = &self.local.core().clock;
+        let expiry = &mut self.owner.extra.get_or_insert_default().expiry;
+        if let Some((sooner, _)) = *expiry
+            && sooner <= due
+        {
+            return;
+        }
+        if let Some((_, key)) = expiry.take() {
+            clock.cancel(key);
+        }
+        match clock.insert(due, Timed::Expire(self.cell.clone())) {
+            Ok(key) => *expiry = Some((due, key)),
+            // No room in the wheel: keep looking, rather than never.
+            Err(_) => self.cell.announce(SIGNAL),
+        }
+    }
+
+    /// Suspends the actor until the waker of its future fires; the future is the wait.
+    #[inline]
+    fn suspend_for_future(&mut self) -> InvokeResult {
         let key = SignalKey(u64::from(self.cell.number()) << 32 | u64::from(self.extra().waits));
-        Step::Suspend(SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key))
+        let (reason, resume_on) = (SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key));
+        if self.owner.phase == Phase::Running {
+            self.owner.phase = Phase::Waiting;
+            self.body.head.active_ms.store(AWAITING, Ordering::Relaxed);
+        }
+        self.finish(InvokeResult::Suspended { reason, resume_on })
     }
 
     /// Ends a suspension, if there is one.
@@ -250,7 +312,6 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if let Some(key) = extra.resume.take() {
             self.local.core().clock.cancel(key);
         }
-        self.state().lower(SUSPENDED);
         self.tell_active();
     }
 
@@ -263,12 +324,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Ends the run for a reason; from here on the cell may be another's.
+    #[inline]
     fn settle(&mut self, step: Step) -> InvokeResult {
         match step {
             Step::Idle => {
-                UserLane::rest(&mut self.owner.private);
-                self.finish(InvokeResult::Completed { ready_hint: false }, 0)
+                QueueMailbox::<A::Msg>::rest(&mut self.owner.private);
+                self.finish(InvokeResult::Completed { ready_hint: false })
             }
+            Step::Await => self.suspend_for_future(),
             Step::Yield => self.keep(InvokeResult::Yielded),
             Step::Suspend(reason, condition) => self.suspend(reason, condition),
             Step::Fail(error) => self.fail(error),
@@ -309,19 +372,23 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         self.owner.phase = Phase::Waiting;
         self.extra().waiting = Some((reason, resume_on));
-        if reason == SuspendReason::AwaitExternal {
-            self.body.head.active_ms.store(AWAITING, Ordering::Relaxed);
-        }
-        let hold = SUSPENDED | self.held_user();
-        self.finish(InvokeResult::Suspended { reason, resume_on }, hold)
+        self.finish(InvokeResult::Suspended { reason, resume_on })
     }
 
-    /// What was taken out of the lane and not handled keeps the cell worth resuming.
-    fn held_user(&self) -> u32 {
-        if self.owner.private.is_empty() { 0 } else { USER }
+    /// What the state is to say of the user lane once nobody runs the cell.
+    ///
+    /// What was taken out of the lane and not handled keeps a suspended cell worth resuming.
+    fn hold(&self) -> u32 {
+        match self.owner.phase {
+            Phase::New | Phase::Running => 0,
+            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => {
+                if self.owner.private.is_empty() { SUSPENDED } else { SUSPENDED | USER }
+            }
+        }
     }
 
     /// Ends the run with the run right kept.
+    #[inline]
     fn keep(&mut self, result: InvokeResult) -> InvokeResult {
         self.wake_waiters();
         self.after_invoke(&result);
@@ -329,10 +396,11 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Ends the run, giving the run right back unless something came up.
-    fn finish(&mut self, result: InvokeResult, hold: u32) -> InvokeResult {
+    #[inline]
+    fn finish(&mut self, result: InvokeResult) -> InvokeResult {
         self.wake_waiters();
         self.after_invoke(&result);
-        match (self.state().release(hold), result) {
+        match (self.state().release(self.hold()), result) {
             (Release::Kept, InvokeResult::Completed { .. }) => InvokeResult::Completed { ready_hint: true },
             (Release::Kept, result) => result,
             (Release::Gone, result) => {
@@ -343,16 +411,23 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Lets producers go on that wait for room.
+    #[inline]
     fn wake_waiters(&mut self) {
+        if self.owner.awaited || self.state().glance() & WAITERS != 0 {
+            self.wake_those();
+        }
+    }
+
+    #[cold]
+    fn wake_those(&mut self) {
         if self.state().glance() & WAITERS != 0 {
             self.state().lower(WAITERS);
             self.owner.awaited = true;
         }
-        if self.owner.awaited {
-            self.owner.awaited = self.body.lane.wake_waiters(self.body.spec.settings.mailbox.low_mark);
-        }
+        self.owner.awaited = self.body.lane.wake_waiters(self.body.spec.settings.mailbox.low_mark);
     }
 
+    #[inline]
     fn after_invoke(&mut self, result: &InvokeResult) {
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
         let Some(middleware) = &mut extra.middleware else { return };

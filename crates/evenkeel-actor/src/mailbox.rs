@@ -4,15 +4,18 @@
 //! the actor's worker included. Messages lie in the lane by value; sending one allocates nothing once
 //! the lane has grown to its working size.
 
+mod lanes;
 mod options;
 mod system;
-mod user;
 
+pub(crate) use lanes::{Lanes, Pushed};
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
-pub(crate) use system::{SystemLane, SystemMessage};
-pub(crate) use user::{Pushed, UserLane};
+pub(crate) use system::SystemMessage;
 
-/// What a user lane has seen and holds.
+/// The two lanes of an actor's mailbox.
+pub(crate) type QueueMailbox<M> = Lanes<M, SystemMessage>;
+
+/// What a lane has seen and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneStats {
     pub(crate) enqueued: u64,

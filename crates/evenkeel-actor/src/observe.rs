@@ -78,7 +78,7 @@ impl Hub {
                 continue;
             }
             let body = &cell.occupant().body;
-            let (user, system) = (body.stats(), body.head().system.stats());
+            let (user, system) = (body.stats(), body.system_stats());
             live.get_mut(body.head().kind).add(totals(user, system), user.depth as u64);
         }
         let workers: Vec<&WorkerCounters> = self.workers.iter().collect();

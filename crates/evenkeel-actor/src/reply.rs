@@ -3,8 +3,10 @@
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+
+use evenkeel_policy::time::Instant;
 
 use crate::cell::CellRef;
 use crate::raw::oneshot::{NoAnswer, Receiver, Sender};
@@ -32,56 +34,94 @@ impl<T> fmt::Debug for Reply<T> {
 
 /// An answer that is waited for, until its deadline.
 #[must_use = "a question nobody waits for is answered in vain"]
-pub struct Ask<T> {
+pub struct Ask<'a, T> {
     receiver: Receiver<T>,
+    whom: &'a CellRef,
     state: State,
 }
 
+#[derive(Clone, Copy)]
 enum State {
-    /// Not polled yet, so nobody watches over the deadline.
+    /// Not polled yet.
     Asked {
-        whom: CellRef,
         within: Duration,
     },
-    Watched,
+    /// Waits until then.
+    Waiting {
+        due: Instant,
+    },
     Refused(AskError),
 }
 
-impl<T> Ask<T> {
-    pub(crate) fn new(receiver: Receiver<T>, whom: CellRef, within: Duration) -> Self {
-        Self { receiver, state: State::Asked { whom, within } }
+impl<'a, T> Ask<'a, T> {
+    pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration) -> Self {
+        Self { receiver, whom, state: State::Asked { within } }
     }
 
-    pub(crate) fn refused(receiver: Receiver<T>, error: AskError) -> Self {
-        Self { receiver, state: State::Refused(error) }
+    pub(crate) fn refused(receiver: Receiver<T>, whom: &'a CellRef, error: AskError) -> Self {
+        Self { receiver, whom, state: State::Refused(error) }
     }
 
-    /// Gives up on an answer that is not there after `within`.
+    /// Gives up on an answer that is not there after `within`, counted from the first poll.
     pub fn within(mut self, within: Duration) -> Self {
-        if let State::Asked { within: default, .. } = &mut self.state {
+        if let State::Asked { within: default } = &mut self.state {
             *default = within;
         }
         self
     }
+
+    /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
+    #[cfg(feature = "std")]
+    fn watch(&self, waker: &Waker, within: Duration) -> Instant {
+        let core = self.whom.core();
+        crate::raw::current::with(core, |local| match local {
+            Some(local) => {
+                let due = local.coarse_now() + within;
+                if local.watch_own(waker, due) {
+                    return due;
+                }
+                local.watch(self.receiver.expiry(), within);
+                Instant::FAR_FUTURE
+            }
+            None => {
+                core.clock.watch(self.receiver.expiry(), within);
+                Instant::FAR_FUTURE
+            }
+        })
+    }
+
+    /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
+    #[cfg(not(feature = "std"))]
+    fn watch(&self, _waker: &Waker, within: Duration) -> Instant {
+        self.whom.core().clock.watch(self.receiver.expiry(), within);
+        Instant::FAR_FUTURE
+    }
 }
 
-impl<T> Unpin for Ask<T> {}
+impl<T> Unpin for Ask<'_, T> {}
 
-impl<T> Future for Ask<T> {
+impl<T> Future for Ask<'_, T> {
     type Output = Result<T, AskError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Refused(error) = self.state {
-            return Poll::Ready(Err(error));
-        }
-        match self.receiver.poll(cx) {
-            Poll::Ready(Ok(answer)) => Poll::Ready(Ok(answer)),
-            Poll::Ready(Err(NoAnswer::Expired)) => Poll::Ready(Err(AskError::TimedOut)),
-            Poll::Ready(Err(NoAnswer::Unanswered)) => Poll::Ready(Err(AskError::NoReply)),
-            Poll::Pending => {
-                if let State::Asked { whom, within } = core::mem::replace(&mut self.state, State::Watched) {
-                    whom.core().watch_question(self.receiver.expiry(), within);
+        match (self.receiver.poll(cx), self.state) {
+            (_, State::Refused(error)) => Poll::Ready(Err(error)),
+            (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
+            (Poll::Ready(Err(NoAnswer::Expired)), _) => Poll::Ready(Err(AskError::TimedOut)),
+            (Poll::Ready(Err(NoAnswer::Unanswered)), _) => Poll::Ready(Err(AskError::NoReply)),
+            (Poll::Pending, State::Waiting { due }) => {
+                let now = self.whom.core().now();
+                if due <= now {
+                    return Poll::Ready(Err(AskError::TimedOut));
                 }
+                if due < Instant::FAR_FUTURE {
+                    self.watch(cx.waker(), due.since(now));
+                }
+                Poll::Pending
+            }
+            (Poll::Pending, State::Asked { within }) => {
+                let due = self.watch(cx.waker(), within);
+                self.state = State::Waiting { due };
                 Poll::Pending
             }
         }

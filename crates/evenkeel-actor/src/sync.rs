@@ -30,7 +30,7 @@ pub(crate) struct Lock<T>(Inner<T>);
 #[cfg(loom)]
 type Inner<T> = loom::sync::Mutex<T>;
 #[cfg(all(not(loom), feature = "std"))]
-type Inner<T> = std::sync::Mutex<T>;
+type Inner<T> = parking_lot::Mutex<T>;
 #[cfg(all(not(loom), not(feature = "std")))]
 type Inner<T> = critical_section::Mutex<core::cell::RefCell<T>>;
 
@@ -46,14 +46,15 @@ impl<T> Lock<T> {
     }
 
     /// Runs `work` alone with the value.
-    ///
-    /// A panic inside leaves the value as it was at that moment: nothing of ours panics in there, and
-    /// a poisoned mailbox would lose messages that were accepted.
-    #[cfg(any(loom, feature = "std"))]
-    #[inline]
+    #[cfg(all(not(loom), feature = "std"))]
+    #[inline(always)]
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut held = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        work(&mut held)
+        work(&mut self.0.lock())
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        work(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
     #[cfg(all(not(loom), not(feature = "std")))]

@@ -9,7 +9,6 @@ pub use scheduler::{ActorSystemRunner, ReadyQueueScheduler, SpawnError, StartErr
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use core::any::Any;
-use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
@@ -24,7 +23,6 @@ use crate::guardian::{ActorError, Supervision};
 use crate::observe::{Hub, overflow_of};
 use crate::panic::catch;
 use crate::props::Props;
-use crate::raw::oneshot::Expiry;
 use crate::raw::run::house;
 use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
@@ -136,35 +134,5 @@ impl Core {
         let letter = DeadLetter { to: cell.index(), actor, reason, message_type, message, at: self.now() };
         // Dropped here, after the lock: a message's owner may send when it is dropped.
         drop(self.letters.with(|letters| letters.push(letter)));
-    }
-
-    /// Whether the wait of a cell that is being scheduled is to be timed.
-    #[cfg(feature = "std")]
-    pub(crate) fn is_sampled(&self) -> bool {
-        crate::raw::current::with(self, |local| match local {
-            Some(local) => local.is_sampled(),
-            None => self.hub.samples_outside(),
-        })
-    }
-
-    /// Whether the wait of a cell that is being scheduled is to be timed.
-    #[cfg(not(feature = "std"))]
-    pub(crate) fn is_sampled(&self) -> bool {
-        self.hub.samples_outside()
-    }
-
-    /// Watches over a question's deadline.
-    #[cfg(feature = "std")]
-    pub(crate) fn watch_question(&self, question: Expiry, within: Duration) {
-        crate::raw::current::with(self, |local| match local {
-            Some(local) => local.watch(question, within),
-            None => self.clock.watch(question, within),
-        });
-    }
-
-    /// Watches over a question's deadline.
-    #[cfg(not(feature = "std"))]
-    pub(crate) fn watch_question(&self, question: Expiry, within: Duration) {
-        self.clock.watch(question, within);
     }
 }

@@ -29,6 +29,8 @@ pub(crate) enum Timed {
     ReceiveTimeout(CellRef),
     /// End a suspension, or try a failed actor again.
     Resume(CellRef),
+    /// Something in the future a cell waits for may have expired.
+    Expire(CellRef),
     /// An answer that should have come.
     Ask(Expiry),
 }

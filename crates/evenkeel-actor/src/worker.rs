@@ -3,11 +3,13 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
+use core::task::Waker;
 use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
 use crate::hub::WorkerCounters;
+use crate::observe::SAMPLED;
 use crate::raw::oneshot::Expiry;
 use crate::ready::LocalQueue;
 use crate::sync::Arc;
@@ -32,24 +34,36 @@ pub(crate) struct Local {
     units: Cell<u32>,
     spent: Cell<u32>,
     random: Cell<u32>,
-    #[cfg(feature = "std")]
+    runs: Cell<u32>,
+    /// Runs the hub has been told of.
+    counted: Cell<u32>,
+    messages: Cell<u64>,
     scheduled: Cell<u32>,
+    /// The waker of the cell whose future is being polled.
+    polled: Cell<Option<WakerAddress>>,
+    /// When the first question in that future expires.
+    expires: Cell<Option<Instant>>,
     young: RefCell<Vec<(Expiry, Duration)>>,
 }
 
 impl Local {
     pub(crate) fn new(core: Arc<Core>, id: usize, queue: LocalQueue) -> Self {
+        let now = core.now();
         Self {
             core,
             id,
             queue,
-            now: Cell::new(Instant::ORIGIN),
+            now: Cell::new(now),
             slice_end: Cell::new(Instant::FAR_FUTURE),
             units: Cell::new(1),
             spent: Cell::new(1),
             random: Cell::new(0x9e37_79b9 ^ (id as u32 + 1)),
-            #[cfg(feature = "std")]
+            runs: Cell::new(0),
+            counted: Cell::new(0),
+            messages: Cell::new(0),
             scheduled: Cell::new(0),
+            polled: Cell::new(None),
+            expires: Cell::new(None),
             young: RefCell::new(Vec::new()),
         }
     }
@@ -81,15 +95,13 @@ impl Local {
     #[cold]
     fn look_at_clock(&self) -> SliceLeft {
         let now = self.core.now();
+        let each = now.since(self.now.replace(now)) / self.spent.get();
         if self.slice_end.get() == Instant::FAR_FUTURE {
-            // The first look of a slice; how long the worker slept before it says nothing.
+            // The first look of a slice; what the host did before it says nothing.
             self.slice_end.set(now + SLICE);
-            self.now.set(now);
             self.units.set(self.spent.get());
             return SliceLeft::Some;
         }
-        let each = now.since(self.now.get()) / self.spent.get();
-        self.now.set(now);
         let units = CLOCK_EVERY.as_nanos() / each.as_nanos().max(1);
         let units = u32::try_from(units).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
         self.units.set(units);
@@ -102,12 +114,36 @@ impl Local {
         self.slice_end.set(Instant::FAR_FUTURE);
     }
 
+    /// Looks at the clock after a sleep of any length.
+    pub(crate) fn wake_up(&self) {
+        self.now.set(self.core.now());
+    }
+
+    /// A time no later than the present, and a fraction of a millisecond before it.
+    pub(crate) fn coarse_now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Counts a run and the messages handled in it.
+    #[inline]
+    pub(crate) fn count_run(&self, messages: usize) {
+        self.runs.set(self.runs.get().wrapping_add(1));
+        self.messages.set(self.messages.get() + messages as u64);
+    }
+
+    /// Whether the next run is to be timed.
+    #[inline]
+    pub(crate) fn times_run(&self) -> bool {
+        self.runs.get().is_multiple_of(SAMPLED)
+    }
+
     /// Whether the wait of a cell that this worker schedules is to be timed.
+    #[inline]
     #[cfg(feature = "std")]
-    pub(crate) fn is_sampled(&self) -> bool {
+    pub(crate) fn times_wait(&self) -> bool {
         let nth = self.scheduled.get().wrapping_add(1);
         self.scheduled.set(nth);
-        nth.is_multiple_of(crate::observe::SAMPLED)
+        nth.is_multiple_of(SAMPLED)
     }
 
     /// A number that looks random; for jitter.
@@ -120,17 +156,47 @@ impl Local {
         word
     }
 
-    /// Watches over a question that has just been asked; most are answered before the slice ends.
-    pub(crate) fn watch(&self, question: Expiry, span: Duration) {
+    /// Notes that the future of a cell is being polled, with this waker.
+    #[inline]
+    pub(crate) fn begin_poll(&self, waker: &Waker) {
+        self.polled.set(Some(WakerAddress::of(waker)));
+    }
+
+    /// Tells when the first question expires that the future just polled waits for.
+    #[inline]
+    pub(crate) fn end_poll(&self) -> Option<Instant> {
+        self.polled.set(None);
+        self.expires.take()
+    }
+
+    /// Watches over a question that the cell itself waits for with `waker`: the cell is woken in time,
+    /// and no entry of its own is needed; `false` for one that somebody else waits for.
+    #[cfg(feature = "std")]
+    pub(crate) fn watch_own(&self, waker: &Waker, due: Instant) -> bool {
+        if self.polled.get() != Some(WakerAddress::of(waker)) {
+            return false;
+        }
+        let sooner = self.expires.get().map_or(due, |expires| expires.min(due));
+        self.expires.set(Some(sooner));
+        true
+    }
+
+    /// Watches over any other question; most are answered before the slice ends.
+    #[cfg(feature = "std")]
+    pub(crate) fn watch(&self, question: Expiry, within: Duration) {
         let mut young = self.young.borrow_mut();
-        young.push((question, span));
+        young.push((question, within));
         if YOUNG_MAX <= young.len() {
             self.grow_up(&mut young);
         }
     }
 
-    /// Hands questions still open to the clock.
+    /// Hands over what the slice has left: questions still open to the clock, counts to the hub.
     pub(crate) fn end_slice(&self) {
+        let counters = self.counters();
+        let counted = self.counted.replace(self.runs.get());
+        counters.runs.add(u64::from(self.runs.get().wrapping_sub(counted)));
+        counters.messages.add(self.messages.take());
         let mut young = self.young.borrow_mut();
         if !young.is_empty() {
             self.grow_up(&mut young);
@@ -141,6 +207,19 @@ impl Local {
         young.retain(|(question, _)| question.is_pending());
         // A question that is open after so many others is worth an entry of its own.
         self.core.clock.expect_answers(&self.core, young.drain(..));
+    }
+}
+
+/// Tells wakers apart without keeping them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct WakerAddress {
+    data: usize,
+    vtable: usize,
+}
+
+impl WakerAddress {
+    fn of(waker: &Waker) -> Self {
+        Self { data: waker.data().addr(), vtable: core::ptr::from_ref(waker.vtable()).addr() }
     }
 }
 

@@ -3,11 +3,9 @@
 use alloc::vec::Vec;
 use core::task::{Context, Poll};
 
-use crate::cell::CellRef;
 use crate::hub::WorkerPhase;
-use crate::observe::SAMPLED;
 use crate::raw::run::Ready;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 use crate::system::Core;
 use crate::worker::{Local, SliceLeft};
 
@@ -59,6 +57,7 @@ impl Worker {
             let core = self.local.core();
             core.coordinator.idle.rise(self.local.id);
             core.clock.poke();
+            self.local.wake_up();
             self.state = State::Searching;
         }
         self.local.begin_slice();
@@ -93,16 +92,18 @@ fn run(
 ) -> Poll<SliceEnd> {
     let core = local.core();
     loop {
-        if find(local, batch, state) {
-            for ready in batch.drain(..) {
-                *runs += 1;
-                run_one(local, ready, *runs);
-            }
+        if let Some(ready) = find(local, state) {
+            // What is taken in one go cannot be stolen, so it is one unless the config says more.
+            core.coordinator.drain_ready_cycle(local, core.config.worker_batch.get() - 1, batch);
+            run_one(local, ready);
+            batch.drain(..).for_each(|ready| run_one(local, ready));
             if local.spend() == SliceLeft::None {
                 return Poll::Ready(SliceEnd::Over);
             }
-            if (*runs).is_multiple_of(RUNS_MAX) {
+            *runs += 1;
+            if RUNS_MAX <= *runs {
                 // A short pause: to the end of the host's queue.
+                *runs = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -121,63 +122,36 @@ fn run(
     }
 }
 
-/// Takes the next cells, from whoever has some.
-fn find(local: &Local, batch: &mut Vec<Ready>, state: &mut State) -> bool {
+/// Takes the next cell, from whoever has one.
+#[inline]
+fn find(local: &Local, state: &mut State) -> Option<Ready> {
     let coordinator = &local.core().coordinator;
-    coordinator.drain_ready_cycle(local, local.core().config.worker_batch.get(), batch);
-    if batch.is_empty() {
-        if *state == State::Working {
-            *state = State::Searching;
-            coordinator.idle.begin_search();
-        }
-        if let Some(stolen) = coordinator.queues.steal(&local.queue) {
-            local.counters().steals.add(1);
-            batch.push(stolen);
-        }
-    }
-    if batch.is_empty() {
-        return false;
-    }
+    let ready = match coordinator.queues.next(&local.queue) {
+        Some(ready) => ready,
+        None => search(local, state)?,
+    };
     if *state == State::Searching {
         *state = State::Working;
         coordinator.idle.end_search();
     }
-    true
+    Some(ready)
 }
 
-fn run_one(local: &Local, ready: Ready, nth: u32) {
-    let core = local.core();
-    let waited = ready.cell().head().ready_us.load(Ordering::Relaxed);
-    let (result, kept) = if waited != 0 || nth.is_multiple_of(SAMPLED) {
-        run_timed(local, ready, waited)
-    } else {
-        ready.run(local)
-    };
-    local.counters().runs.add(1);
-    core.coordinator.handle_invoke_result(local, &result, kept);
-}
-
-/// Runs a cell with the clock in hand.
+/// Looks at what others have.
 #[cold]
-fn run_timed(local: &Local, ready: Ready, waited: u32) -> (crate::invoke::InvokeResult, Option<Ready>) {
-    let (core, kind) = (local.core(), ready.cell().head().kind);
-    let began = core.now();
-    if waited != 0 {
-        ready.cell().head().ready_us.store(0, Ordering::Relaxed);
-        let span = micros(began).wrapping_sub(waited);
-        local.counters().latency(kind).record(core::time::Duration::from_micros(u64::from(span)));
+fn search(local: &Local, state: &mut State) -> Option<Ready> {
+    let coordinator = &local.core().coordinator;
+    if *state == State::Working {
+        *state = State::Searching;
+        coordinator.idle.begin_search();
     }
-    let ended = ready.run(local);
-    local.counters().invoke_duration(kind).record(core.now().since(began));
-    ended
+    let stolen = coordinator.queues.steal(&local.queue)?;
+    local.counters().steals.add(1);
+    Some(stolen)
 }
 
-/// Notes when a cell was scheduled, for one in [`SAMPLED`].
-pub(crate) fn note_ready(cell: &CellRef) {
-    cell.head().ready_us.store(micros(cell.core().now()), Ordering::Relaxed);
-}
-
-/// Microseconds since the origin, wrapping after an hour, and never zero.
-fn micros(now: evenkeel_policy::time::Instant) -> u32 {
-    ((now.as_nanos() / 1_000) as u32).max(1)
+#[inline]
+fn run_one(local: &Local, ready: Ready) {
+    let (result, kept) = ready.run(local);
+    local.core().coordinator.handle_invoke_result(local, &result, kept);
 }

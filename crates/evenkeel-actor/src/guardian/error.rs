@@ -1,15 +1,19 @@
 //! What went wrong in an actor.
 
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use core::fmt;
 
 /// A failure of an actor, as its supervisor sees it.
+///
+/// One word, because it is the rare half of what every handler returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ActorError {
-    /// Where it went wrong.
-    pub kind: ErrorKind,
-    /// What went wrong, in a phrase.
-    pub message: Cow<'static, str>,
+pub struct ActorError(Box<Failure>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failure {
+    kind: ErrorKind,
+    message: Cow<'static, str>,
 }
 
 /// Where a failure comes from.
@@ -28,32 +32,47 @@ pub enum ErrorKind {
 impl ActorError {
     /// Makes the error a handler returns.
     pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind: ErrorKind::Failed, message: message.into() }
+        Self::of(ErrorKind::Failed, message.into())
     }
 
     /// Makes the error of a handler that panicked.
     pub fn panicked(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind: ErrorKind::Panicked, message: message.into() }
+        Self::of(ErrorKind::Panicked, message.into())
     }
 
     /// Makes the error of a mailbox that cannot be used any more.
     pub fn mailbox(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind: ErrorKind::Mailbox, message: message.into() }
+        Self::of(ErrorKind::Mailbox, message.into())
     }
 
     /// Makes the error of an actor that fails in its child's place.
     pub fn escalated(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind: ErrorKind::Escalated, message: message.into() }
+        Self::of(ErrorKind::Escalated, message.into())
+    }
+
+    fn of(kind: ErrorKind, message: Cow<'static, str>) -> Self {
+        Self(Box::new(Failure { kind, message }))
+    }
+
+    /// Says where it went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Says what went wrong, in a phrase.
+    pub fn message(&self) -> &str {
+        &self.0.message
     }
 }
 
 impl fmt::Display for ActorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            ErrorKind::Failed => f.write_str(&self.message),
-            ErrorKind::Panicked => write!(f, "the handler panicked: {}", self.message),
-            ErrorKind::Mailbox => write!(f, "the mailbox is broken: {}", self.message),
-            ErrorKind::Escalated => write!(f, "a child failed: {}", self.message),
+        let message = self.message();
+        match self.kind() {
+            ErrorKind::Failed => f.write_str(message),
+            ErrorKind::Panicked => write!(f, "the handler panicked: {message}"),
+            ErrorKind::Mailbox => write!(f, "the mailbox is broken: {message}"),
+            ErrorKind::Escalated => write!(f, "a child failed: {message}"),
         }
     }
 }

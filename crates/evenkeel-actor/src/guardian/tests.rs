@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_decider_sees_the_error_and_its_directive_is_followed() {
-    let supervision = Supervision::default().with_decider(|error| match error.kind {
+    let supervision = Supervision::default().with_decider(|error| match error.kind() {
         ErrorKind::Failed => SupervisionDirective::Resume,
         ErrorKind::Panicked => SupervisionDirective::Restart,
         ErrorKind::Mailbox => SupervisionDirective::Stop,

@@ -12,7 +12,6 @@ use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
 use crate::panic::catch;
 use crate::raw::run::Right;
-use crate::raw::state::SUSPENDED;
 use crate::stop::{Ending, StopMode};
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
@@ -28,7 +27,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return self.terminate();
         }
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
-        self.finish(InvokeResult::Completed { ready_hint: false }, SUSPENDED)
+        self.finish(InvokeResult::Completed { ready_hint: false })
     }
 
     /// Ends the actor, then gives up its mailbox, then its place in the ready queue.
@@ -45,8 +44,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Closes the system lane, ends the cell's state, and tells everybody who asked.
     fn unregister_mailbox(&mut self) {
-        let system = self.body.head.system.stats();
-        let unread = self.body.head.system.close();
+        let system = self.body.lane.system_stats();
+        let unread = self.body.lane.end_system();
         self.state().bury();
         self.local.core().hub.count_end(self.body.head.kind, self.body.lane.stats(), system);
         let Some(extra) = self.owner.extra.take() else {
@@ -80,9 +79,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
         let core = self.local.core();
         extra.timers.drain(..).for_each(|timer| core.clock.cancel(timer.key));
-        if let Some(key) = extra.resume.take() {
-            core.clock.cancel(key);
-        }
+        extra.resume.take().into_iter().for_each(|key| core.clock.cancel(key));
+        extra.expiry.take().into_iter().for_each(|(_, key)| core.clock.cancel(key));
         // Ending a timeout needs no place in the wheel.
         drop(clock::set_receive_timeout(self.cell, 0));
     }

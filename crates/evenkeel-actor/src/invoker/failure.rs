@@ -17,7 +17,6 @@ use crate::guardian::{
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
 use crate::panic::catch;
-use crate::raw::state::SUSPENDED;
 use crate::stop::{Ending, StopMode};
 use crate::timer::Timed;
 
@@ -25,7 +24,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn fail(&mut self, error: ActorError) -> InvokeResult {
         if self.owner.phase == Phase::Stopping {
             // Whoever ends cannot fail any further.
-            return self.finish(InvokeResult::Completed { ready_hint: false }, 0);
+            return self.finish(InvokeResult::Completed { ready_hint: false });
         }
         self.resume();
         let verdict = self.judge(&error);
@@ -36,7 +35,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             Verdict::Restart { after } if after.is_zero() => self.restart_at_once(error),
             Verdict::Restart { after } => self.restart_later(error, after),
             Verdict::Stop { reason } => self.begin_stop(Ending::Failed { error, reason }),
-            Verdict::Escalate => self.hold(error, None),
+            Verdict::Escalate => self.set_aside(error, None),
         }
     }
 
@@ -67,7 +66,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn go_on(&mut self, error: ActorError) -> InvokeResult {
-        if error.kind == ErrorKind::Escalated {
+        if error.kind() == ErrorKind::Escalated {
             let children = self.owner.extra.iter().flat_map(|extra| &extra.children);
             for child in children {
                 drop(child.tell_system(SystemMessage::Command(SupervisionCommand::Resume)));
@@ -90,23 +89,21 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             Ok(key) => self.extra().resume = Some(key),
             Err(_) => return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed }),
         }
-        self.hold(error, Some(after))
+        self.set_aside(error, Some(after))
     }
 
     /// Leaves a failed actor suspended until somebody decides, or time has passed.
-    fn hold(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
+    fn set_aside(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
         self.owner.phase = Phase::Failed;
         let extra = self.extra();
         extra.future = None;
         extra.failure = Some(error.clone());
-        let hold = SUSPENDED | self.held_user();
-        self.finish(InvokeResult::Failed { error, retry_after }, hold)
+        self.finish(InvokeResult::Failed { error, retry_after })
     }
 
     fn hold_for_children(&mut self, result: InvokeResult) -> InvokeResult {
         if self.owner.phase == Phase::Restarting {
-            let hold = SUSPENDED | self.held_user();
-            return self.finish(result, hold);
+            return self.finish(result);
         }
         self.keep(result)
     }
@@ -128,7 +125,6 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return self.renew();
         }
         self.owner.phase = Phase::Restarting;
-        self.state().set(SUSPENDED);
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         None
     }

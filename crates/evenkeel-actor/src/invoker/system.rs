@@ -5,9 +5,9 @@ use crate::actor::{Actor, Flow, Signal};
 use crate::cell::{CellRef, Phase};
 use crate::guardian::ActorError;
 use crate::guardian::{FailureNotification, Strategy, SupervisionCommand, SupervisionDirective, Verdict};
-use crate::invoke::{ResumeCondition, SignalKey, SuspendReason};
+use crate::invoke::{ResumeCondition, SignalKey};
 use crate::mailbox::SystemMessage;
-use crate::raw::state::{CLOSED, SIGNAL, SYSTEM, WAITERS};
+use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
 use crate::stop::{Ending, StopMode};
 use crate::timer::{Repeat, Timed, TimerId, next_due};
 use evenkeel_policy::time::Instant;
@@ -24,7 +24,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         if flags & SYSTEM != 0 {
             self.state().lower(SYSTEM);
-            while let Some(message) = self.body.head.system.pop() {
+            while let Some(message) = self.body.lane.pop_system() {
                 if let Some(step) = self.obey(message) {
                     // More may wait behind it, and its flag is down.
                     self.state().set(SYSTEM);
@@ -39,7 +39,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
         }
         match self.owner.phase {
-            Phase::New | Phase::Running => None,
+            Phase::New | Phase::Running => {
+                if flags & SUSPENDED != 0 {
+                    // A suspension that ended in this run or the one before.
+                    self.state().lower(SUSPENDED);
+                }
+                None
+            }
             Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(Step::Idle),
         }
     }
@@ -75,6 +81,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             SystemMessage::Signal(key) => self.hear_signal(key),
             SystemMessage::Resume => self.hear_resume(),
+            SystemMessage::Expire => {
+                self.extra().expiry = None;
+                self.hear_waker()
+            }
             SystemMessage::ReceiveTimeout => self.tell(Signal::ReceiveTimeout),
             SystemMessage::Timer { id, due } => self.hear_timer(id, due),
         }
@@ -115,9 +125,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn hear_signal(&mut self, key: SignalKey) -> Option<Step> {
         let waits = self.owner.phase == Phase::Waiting;
         let extra = self.extra();
+        // The wait for a future ends with the future.
         let awaited = match extra.waiting {
-            // The wait for a future ends with the future.
-            Some((SuspendReason::AwaitExternal, _)) if extra.future.is_some() => false,
             Some((_, ResumeCondition::ExternalSignal(awaited))) => awaited == key,
             _ => false,
         };

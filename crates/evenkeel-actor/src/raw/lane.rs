@@ -4,12 +4,12 @@ use core::ptr::NonNull;
 
 use crate::actor::Actor;
 use crate::cell::{Body, CellRef};
-use crate::mailbox::UserLane;
+use crate::mailbox::QueueMailbox;
 
 /// A counted reference to a cell that knows where its lane lies.
 pub(crate) struct LaneRef<M> {
     cell: CellRef,
-    lane: NonNull<UserLane<M>>,
+    lane: NonNull<QueueMailbox<M>>,
 }
 
 // SAFETY: a reference to a cell and a shared borrow of its lane, which is `Sync` for messages that may
@@ -23,7 +23,7 @@ impl<M> LaneRef<M> {
     ///
     /// # Safety
     /// `lane` is the lane of the cell's body, taken when the body was in its slot.
-    pub(super) unsafe fn new(cell: CellRef, lane: NonNull<UserLane<M>>) -> Self {
+    pub(super) unsafe fn new(cell: CellRef, lane: NonNull<QueueMailbox<M>>) -> Self {
         Self { cell, lane }
     }
 
@@ -40,7 +40,7 @@ impl<M> LaneRef<M> {
     }
 
     #[inline]
-    pub(crate) fn lane(&self) -> &UserLane<M> {
+    pub(crate) fn lane(&self) -> &QueueMailbox<M> {
         // SAFETY: the cell is referred to, so its body is not dropped.
         unsafe { self.lane.as_ref() }
     }

@@ -17,6 +17,8 @@ const UNANSWERED: u32 = 1 << 2;
 const EXPIRED: u32 = 1 << 3;
 const RECEIVER_GONE: u32 = 1 << 4;
 const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE;
+/// References are counted in the rest of the word.
+const REFERENCE: u32 = 1 << 8;
 
 #[repr(C)]
 struct Shared<T> {
@@ -26,7 +28,6 @@ struct Shared<T> {
 
 struct Head {
     word: AtomicU32,
-    refs: AtomicU32,
     waker: UnsafeCell<Option<Waker>>,
     free: unsafe fn(NonNull<Head>),
 }
@@ -68,17 +69,18 @@ impl HeadRef {
     }
 }
 
-impl Clone for HeadRef {
-    fn clone(&self) -> Self {
-        self.head().refs.fetch_add(1, Ordering::Relaxed);
+impl HeadRef {
+    fn another(&self) -> Self {
+        self.head().word.fetch_add(REFERENCE, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
-impl Drop for HeadRef {
-    fn drop(&mut self) {
-        if self.head().refs.fetch_sub(1, Ordering::Release) == 1 {
-            self.head().refs.load(Ordering::Acquire);
+impl HeadRef {
+    /// Gives the reference up, and sets `flags`, none of which is set, in the same step.
+    fn leave(&self, flags: u32) {
+        let before = self.head().word.fetch_sub(REFERENCE - flags, Ordering::AcqRel);
+        if before / REFERENCE == 1 {
             // SAFETY: the last reference; `free` was made for the type behind the head.
             unsafe { (self.head().free)(self.0) };
         }
@@ -86,6 +88,8 @@ impl Drop for HeadRef {
 }
 
 /// The half that answers.
+///
+/// The three parts are not dropped by the reference they hold but give it up themselves.
 pub(crate) struct Sender<T>(HeadRef, core::marker::PhantomData<T>);
 /// The half that waits.
 pub(crate) struct Receiver<T>(HeadRef, core::marker::PhantomData<T>);
@@ -104,12 +108,7 @@ unsafe impl<T: Send> Sync for Receiver<T> {}
 /// Makes the two halves.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Box::new(Shared::<T> {
-        head: Head {
-            word: AtomicU32::new(0),
-            refs: AtomicU32::new(2),
-            waker: UnsafeCell::new(None),
-            free: free::<T>,
-        },
+        head: Head { word: AtomicU32::new(2 * REFERENCE), waker: UnsafeCell::new(None), free: free::<T> },
         value: UnsafeCell::new(None),
     });
     let head = NonNull::from(Box::leak(shared)).cast::<Head>();
@@ -161,13 +160,14 @@ impl<T> Drop for Sender<T> {
         if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
             self.0.end(UNANSWERED);
         }
+        self.0.leave(0);
     }
 }
 
 impl<T> Receiver<T> {
     /// Makes the third party.
     pub(crate) fn expiry(&self) -> Expiry {
-        Expiry(self.0.clone())
+        Expiry(self.0.another())
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
@@ -175,10 +175,7 @@ impl<T> Receiver<T> {
         let mut word = head.word.load(Ordering::Acquire);
         if word & OVER == 0 && word & WAKER != 0 {
             // Take the stored waker back before it is replaced.
-            match head.word.compare_exchange(WAKER, 0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => word = 0,
-                Err(seen) => word = seen,
-            }
+            word = take_back(&head.word, word);
         }
         if word & OVER == 0 {
             // SAFETY: `WAKER` is clear and the wait is not over, so nobody else touches the waker.
@@ -198,9 +195,20 @@ impl<T> Receiver<T> {
     }
 }
 
+/// Clears `WAKER` unless the wait is over; returns the word as it is then.
+fn take_back(word: &AtomicU32, mut seen: u32) -> u32 {
+    while seen & OVER == 0 {
+        match word.compare_exchange_weak(seen, seen & !WAKER, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return seen & !WAKER,
+            Err(changed) => seen = changed,
+        }
+    }
+    seen
+}
+
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.0.head().word.fetch_or(RECEIVER_GONE, Ordering::AcqRel);
+        self.0.leave(RECEIVER_GONE);
     }
 }
 
@@ -213,6 +221,12 @@ impl Expiry {
     /// Whether anybody still waits for an answer that has not come.
     pub(crate) fn is_pending(&self) -> bool {
         self.0.head().word.load(Ordering::Relaxed) & OVER == 0
+    }
+}
+
+impl Drop for Expiry {
+    fn drop(&mut self) {
+        self.0.leave(0);
     }
 }
 

@@ -13,7 +13,6 @@ use super::slab::SlotRef;
 use super::state::Notify;
 use crate::actor::Actor;
 use crate::cell::{Body, CellRef, Resident};
-use crate::executor::note_ready;
 use crate::invoke::InvokeResult;
 use crate::invoker::ActorCellInvoker;
 use crate::sync::Arc;
@@ -90,9 +89,6 @@ impl CellRef {
     }
 
     fn schedule(&self) {
-        if self.core().is_sampled() {
-            note_ready(self);
-        }
         // SAFETY: the state word has just given us the run right, and the right is used only while it
         // is held; see `Ready`.
         let ready = Ready(unsafe { self.uncounted() });
@@ -138,10 +134,16 @@ pub(crate) struct Newest(AtomicPtr<()>);
 
 #[cfg(feature = "std")]
 impl Newest {
-    /// Puts a right in and takes out what was there.
+    /// Puts a right in and takes out what was there; for the worker whose place it is.
+    ///
+    /// Others only empty the place, so what is empty stays so until it is filled here, by a plain write.
     #[inline]
     pub(crate) fn replace(&self, ready: Ready) -> Option<Ready> {
         let place = ManuallyDrop::into_inner(ready.0).into_raw().cast_mut();
+        if self.is_empty() {
+            self.0.store(place, Ordering::Release);
+            return None;
+        }
         Self::right(self.0.swap(place, Ordering::AcqRel))
     }
 

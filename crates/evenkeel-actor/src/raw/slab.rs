@@ -14,11 +14,15 @@ use core::ptr::{self, NonNull};
 use super::state::CellState;
 use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering};
 
-/// The first chunk holds this many slots; each later one twice as many as the one before.
+/// The first chunk holds this many slots; each later one twice as many as the one before, up to the
+/// largest.
 const FIRST_CHUNK: u32 = 32;
-const CHUNKS: usize = 26;
-/// As many slots as all chunks together hold.
-pub(crate) const SLOTS_MAX: u32 = (FIRST_CHUNK << CHUNKS) - FIRST_CHUNK;
+const DOUBLINGS: u32 = 7;
+const LARGEST_CHUNK: u32 = FIRST_CHUNK << DOUBLINGS;
+/// Slots in the chunks that grow.
+const GROWING: u32 = 2 * LARGEST_CHUNK - FIRST_CHUNK;
+/// The most slots a slab may have.
+pub(crate) const SLOTS_MAX: u32 = 1 << 30;
 
 /// What lives in a slot and knows the way back to the slab.
 ///
@@ -44,7 +48,7 @@ unsafe impl<T: Send + Sync> Send for Slot<T> {}
 
 /// Memory for cells, found by number.
 pub(crate) struct Slab<T> {
-    chunks: [AtomicPtr<Slot<T>>; CHUNKS],
+    chunks: Box<[AtomicPtr<Slot<T>>]>,
     vacant: Lock<Vacant>,
     slots_max: u32,
 }
@@ -60,10 +64,12 @@ pub(crate) struct SlabFull;
 
 impl<T: Occupant> Slab<T> {
     pub(crate) fn new(slots_max: u32) -> Self {
+        let slots_max = slots_max.min(SLOTS_MAX);
+        let (last_chunk, ..) = place(slots_max.saturating_sub(1));
         Self {
-            chunks: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            chunks: (0..=last_chunk).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             vacant: Lock::new(Vacant { numbers: Vec::new(), made: 0 }),
-            slots_max: slots_max.min(SLOTS_MAX),
+            slots_max,
         }
     }
 
@@ -100,11 +106,8 @@ impl<T: Occupant> Slab<T> {
     }
 
     fn slot(&self, number: u32) -> Option<&Slot<T>> {
-        if SLOTS_MAX <= number {
-            return None;
-        }
         let (chunk, offset, _) = place(number);
-        let first = self.chunks[chunk].load(Ordering::Acquire);
+        let first = self.chunks.get(chunk)?.load(Ordering::Acquire);
         if first.is_null() {
             return None;
         }
@@ -163,7 +166,7 @@ impl<T> Drop for Slab<T> {
         for (at, chunk) in self.chunks.iter().enumerate() {
             let first = chunk.load(Ordering::Acquire);
             if !first.is_null() {
-                let len = (FIRST_CHUNK as usize) << at;
+                let len = (FIRST_CHUNK << (at as u32).min(DOUBLINGS)) as usize;
                 // SAFETY: made by `Box::into_raw` of a slice of this length; occupants keep the slab
                 // alive, so none is left in it.
                 drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(first, len)) });
@@ -174,6 +177,11 @@ impl<T> Drop for Slab<T> {
 
 /// Chunk, offset in it, and the chunk's length.
 fn place(number: u32) -> (usize, u32, u32) {
+    if GROWING <= number {
+        let rest = number - GROWING;
+        let chunk = DOUBLINGS + 1 + rest / LARGEST_CHUNK;
+        return (chunk as usize, rest % LARGEST_CHUNK, LARGEST_CHUNK);
+    }
     let chunk = (number / FIRST_CHUNK + 1).ilog2();
     let first = FIRST_CHUNK * ((1 << chunk) - 1);
     (chunk as usize, number - first, FIRST_CHUNK << chunk)

@@ -78,24 +78,24 @@ impl CellState {
     #[inline]
     pub(crate) fn raise(&self, set: u32) -> Notify {
         let word = self.0.load(Ordering::Relaxed);
-        if word & (set | DEAD) == set && (word & SCHEDULED != 0 || !runnable(word)) {
+        if word & (set | SCHEDULED | DEAD) == set | SCHEDULED {
             return Notify::Already;
         }
-        self.change(word, set, 0)
+        self.change(word, set)
     }
 
     /// The same for a flag that no lock guards: always a read-modify-write, which publishes what the
     /// caller wrote before.
     pub(crate) fn announce(&self, set: u32) -> Notify {
-        self.change(self.0.load(Ordering::Relaxed), set, 0)
+        self.change(self.0.load(Ordering::Relaxed), set)
     }
 
-    fn change(&self, mut word: u32, set: u32, clear: u32) -> Notify {
+    fn change(&self, mut word: u32, set: u32) -> Notify {
         loop {
             if word & DEAD != 0 {
                 return Notify::Dead;
             }
-            let mut next = (word | set) & !clear;
+            let mut next = word | set;
             let schedule = word & SCHEDULED == 0 && runnable(next);
             if schedule {
                 next |= SCHEDULED;
@@ -125,12 +125,13 @@ impl CellState {
     /// Ends a run: gives the run right back unless something is to be done.
     ///
     /// `hold` is set in the same transition, so that a cell that suspends or fails is never seen
-    /// runnable in between. Somebody who came to wait for room is something to be done too.
+    /// runnable in between; without `SUSPENDED` in it a suspension ends. Somebody who came to wait for
+    /// room is something to be done too.
     #[inline]
     pub(crate) fn release(&self, hold: u32) -> Release {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
-            let held = word | hold;
+            let held = (word & !SUSPENDED) | hold;
             let busy = runnable(held) || held & WAITERS != 0;
             let (next, release) =
                 if busy { (held, Release::Kept) } else { (held & !SCHEDULED, Release::Gone) };

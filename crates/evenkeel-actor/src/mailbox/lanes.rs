@@ -1,0 +1,309 @@
+//! The two lanes of a mailbox behind one lock: a user lane in two halves, and a system lane.
+//!
+//! Senders fill the shared half of the user lane; the owner swaps it for its empty private half, so that
+//! a lock is taken once per burst and not once per message. `USER` is cleared inside the same lock,
+//! which is what makes a sender's look without a write ([`CellState::raise`]) safe.
+//!
+//! The system lane is never refused and yet bounded: a child has at most a failure and an end under way,
+//! a watch an end, a timer one firing, and what is left (stop, resume, restart, a signal per suspension)
+//! is asked for once at a time. Whoever gains a child, a watch or a timer reserves its places then.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::mem;
+use core::task::Waker;
+
+use super::{LaneStats, MailboxOptions, OverflowStrategy};
+use crate::raw::state::{CellState, USER};
+use crate::sync::{AtomicU32, Lock, Ordering};
+
+/// An idle lane keeps room for this many messages and gives the rest back.
+const KEPT_CAPACITY_MAX: usize = 1024;
+/// At most this many producers wait for room; the next one is refused.
+const WAITERS_MAX: usize = 65_536;
+
+/// What became of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Pushed<M> {
+    /// It waits.
+    Queued,
+    /// It waits, and this older one lost its place.
+    Displaced(M),
+    /// There was no place.
+    Full(M),
+    /// The lane takes nothing any more.
+    Closed(M),
+}
+
+/// The lanes of one mailbox: user messages `M`, system messages `S`.
+#[derive(Debug)]
+pub(crate) struct Lanes<M, S> {
+    shared: Lock<Shared<M, S>>,
+    /// Messages in the private half, as the owner last told.
+    left: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Shared<M, S> {
+    queue: VecDeque<M>,
+    /// How long the queue may get: the capacity less what the private half held when last looked at,
+    /// so that a sender seldom looks at the owner's memory. Zero once closed.
+    room: u32,
+    capacity: u32,
+    enqueued: u64,
+    /// What most mailboxes never need.
+    cold: Option<Box<Cold<S>>>,
+    open: Open,
+    overflow: OverflowStrategy,
+}
+
+#[derive(Debug)]
+struct Cold<S> {
+    waiters: Vec<Waker>,
+    system: VecDeque<S>,
+    system_enqueued: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Open,
+    /// Closed to users.
+    Closed,
+    /// Closed to the system too.
+    Ended,
+}
+
+impl<M, S> Lanes<M, S> {
+    pub(crate) fn new(options: &MailboxOptions) -> Self {
+        let capacity = count(options.user_capacity());
+        Self {
+            shared: Lock::new(Shared {
+                queue: VecDeque::new(),
+                room: capacity,
+                capacity,
+                enqueued: 0,
+                cold: None,
+                open: Open::Open,
+                overflow: options.overflow,
+            }),
+            left: AtomicU32::new(0),
+        }
+    }
+
+    /// Puts a user message at the end; the caller then raises `USER`.
+    #[inline]
+    pub(crate) fn push(&self, message: M) -> Pushed<M> {
+        match self.offer(message) {
+            None => Pushed::Queued,
+            Some(message) => self.overflow(message),
+        }
+    }
+
+    /// Puts a user message at the end if it is plain that there is room; hands it back otherwise.
+    #[inline]
+    pub(crate) fn offer(&self, message: M) -> Option<M> {
+        self.shared.with(|shared| {
+            if shared.room as usize <= shared.queue.len() {
+                return Some(message);
+            }
+            shared.queue.push_back(message);
+            shared.enqueued += 1;
+            None
+        })
+    }
+
+    /// Puts a user message at the end although it was not plain that there is room.
+    #[cold]
+    pub(crate) fn overflow(&self, message: M) -> Pushed<M> {
+        self.shared.with(|shared| {
+            if shared.open != Open::Open {
+                return Pushed::Closed(message);
+            }
+            if shared.has_room(&self.left) {
+                shared.queue.push_back(message);
+                shared.enqueued += 1;
+                return Pushed::Queued;
+            }
+            if shared.overflow != OverflowStrategy::DropOldest {
+                return Pushed::Full(message);
+            }
+            let Some(oldest) = shared.queue.pop_front() else { return Pushed::Full(message) };
+            shared.queue.push_back(message);
+            shared.enqueued += 1;
+            Pushed::Displaced(oldest)
+        })
+    }
+
+    /// Puts a message at the end, or has `waker` woken when there is room; `Err` when too many wait.
+    pub(crate) fn push_or_wait(&self, message: M, waker: &Waker, state: &CellState) -> Result<Pushed<M>, M> {
+        match self.push(message) {
+            Pushed::Full(message) if self.wait_for_room(waker, state) => Ok(Pushed::Full(message)),
+            Pushed::Full(message) => Err(message),
+            pushed => Ok(pushed),
+        }
+    }
+
+    /// Fills the empty private half; for the owner of the run right.
+    ///
+    /// Where the oldest may have to make room, messages are taken one by one, so that the oldest is
+    /// still here.
+    #[inline]
+    pub(crate) fn take(&self, private: &mut VecDeque<M>, state: &CellState) {
+        self.shared.with(|shared| {
+            if shared.overflow == OverflowStrategy::DropOldest {
+                private.extend(shared.queue.pop_front());
+            } else {
+                mem::swap(&mut shared.queue, private);
+            }
+            let taken = count(private.len());
+            self.left.store(taken, Ordering::Relaxed);
+            if shared.open == Open::Open {
+                shared.room = shared.capacity.saturating_sub(taken);
+            }
+            if shared.queue.is_empty() {
+                state.lower(USER);
+            }
+        });
+    }
+
+    /// Tells senders how many messages the private half still holds; for the owner.
+    #[inline]
+    pub(crate) fn tell_left(&self, left: usize) {
+        self.left.store(count(left), Ordering::Relaxed);
+    }
+
+    /// Gives back the room that a burst took; for the owner of an idle cell.
+    #[inline]
+    pub(crate) fn rest(private: &mut VecDeque<M>) {
+        if KEPT_CAPACITY_MAX < private.capacity() {
+            *private = VecDeque::new();
+        }
+    }
+
+    /// Refuses user messages from here on; what waits stays. Returns those who waited for room.
+    pub(crate) fn close(&self) -> Vec<Waker> {
+        self.shared.with(|shared| {
+            if shared.open == Open::Open {
+                shared.open = Open::Closed;
+                shared.room = 0;
+            }
+            shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.waiters)).unwrap_or_default()
+        })
+    }
+
+    /// Takes everything out of the shared half.
+    pub(crate) fn drain(&self) -> VecDeque<M> {
+        self.shared.with(|shared| mem::take(&mut shared.queue))
+    }
+
+    /// Remembers to wake `waker` when there is room; `false` when too many wait already.
+    pub(crate) fn wait_for_room(&self, waker: &Waker, state: &CellState) -> bool {
+        let listed = self.shared.with(|shared| {
+            let waiters = &mut shared.cold().waiters;
+            if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+                return true;
+            }
+            if WAITERS_MAX <= waiters.len() {
+                return false;
+            }
+            waiters.push(waker.clone());
+            true
+        });
+        // Nobody runs the cell, so nobody but us will look: an idle one has room at once, and a closed
+        // one will never have.
+        if listed && !state.await_room() && self.shared.with(|shared| shared.would_answer(&self.left)) {
+            waker.wake_by_ref();
+        }
+        listed
+    }
+
+    /// Lets those who wait go on once the lane is down to its low mark; for the owner.
+    ///
+    /// Returns whether somebody still waits.
+    pub(crate) fn wake_waiters(&self, low_mark: usize) -> bool {
+        let (woken, waiting) = self.shared.with(|shared| {
+            let depth = shared.queue.len() + self.left.load(Ordering::Relaxed) as usize;
+            match shared.cold.as_deref_mut() {
+                None => (Vec::new(), false),
+                Some(cold) if low_mark < depth => (Vec::new(), !cold.waiters.is_empty()),
+                Some(cold) => (mem::take(&mut cold.waiters), false),
+            }
+        });
+        woken.into_iter().for_each(Waker::wake);
+        waiting
+    }
+
+    pub(crate) fn stats(&self) -> LaneStats {
+        self.shared.with(|shared| LaneStats {
+            enqueued: shared.enqueued,
+            depth: shared.queue.len() + self.left.load(Ordering::Relaxed) as usize,
+        })
+    }
+
+    /// Makes `places` more in the system lane, for messages that must not fail later.
+    pub(crate) fn reserve_system(&self, places: usize) {
+        self.shared.with(|shared| shared.cold().system.reserve(places));
+    }
+
+    /// Puts a system message at the end; `Err` once the cell has ended.
+    pub(crate) fn push_system(&self, message: S) -> Result<(), S> {
+        self.shared.with(|shared| {
+            if shared.open == Open::Ended {
+                return Err(message);
+            }
+            let cold = shared.cold();
+            cold.system.push_back(message);
+            cold.system_enqueued += 1;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn pop_system(&self) -> Option<S> {
+        self.shared.with(|shared| shared.cold.as_deref_mut()?.system.pop_front())
+    }
+
+    /// Ends the system lane and hands over what was never read.
+    pub(crate) fn end_system(&self) -> VecDeque<S> {
+        self.shared.with(|shared| {
+            shared.open = Open::Ended;
+            shared.room = 0;
+            shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.system)).unwrap_or_default()
+        })
+    }
+
+    pub(crate) fn system_stats(&self) -> LaneStats {
+        self.shared.with(|shared| {
+            let cold = shared.cold.as_deref();
+            cold.map_or_else(LaneStats::default, |cold| LaneStats {
+                enqueued: cold.system_enqueued,
+                depth: cold.system.len(),
+            })
+        })
+    }
+}
+
+impl<M, S> Shared<M, S> {
+    /// Looks at the owner's memory for how much it has left; only while open.
+    fn has_room(&mut self, left: &AtomicU32) -> bool {
+        self.room = self.capacity.saturating_sub(left.load(Ordering::Relaxed));
+        self.queue.len() < self.room as usize
+    }
+
+    /// Whether a push would be anything but full.
+    fn would_answer(&mut self, left: &AtomicU32) -> bool {
+        self.open != Open::Open || self.has_room(left)
+    }
+
+    fn cold(&mut self) -> &mut Cold<S> {
+        self.cold.get_or_insert_with(|| {
+            Box::new(Cold { waiters: Vec::new(), system: VecDeque::new(), system_enqueued: 0 })
+        })
+    }
+}
+
+/// Lanes are shorter than `u32::MAX`: their capacity is one.
+#[inline]
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
