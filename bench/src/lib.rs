@@ -7,7 +7,7 @@
 pub mod cli;
 pub mod clock;
 pub mod counter;
-pub mod echo;
+mod echo;
 pub mod rounds;
 pub mod runtime;
 pub mod runtimes;

@@ -97,3 +97,50 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 fn print(text: &str) -> io::Result<()> {
     io::stdout().lock().write_all(text.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::args::tests::options;
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn contenders_of_a_workload_take_turns_right_after_each_other_in_every_round() {
+        let turns =
+            turns("--seed 3 --rounds 4 --runtimes kameo,xtra --workloads ask,tell1,wake", |_, _| true);
+        assert_eq!(turns.len(), 4 * 3 * 4);
+        for block in turns.chunks(4) {
+            assert!(block.iter().all(|(workload, _)| *workload == block[0].0), "{block:?}");
+            let mut labels: Vec<_> = block.iter().map(|(_, label)| label.as_str()).collect();
+            labels.sort_unstable();
+            assert_eq!(labels, ["kameo", "tokio-mpsc", "tokio-mpsc (again)", "xtra"]);
+        }
+        for round in turns.chunks(12) {
+            let mut workloads: Vec<_> = round.chunks(4).map(|block| block[0].0).collect();
+            workloads.sort_unstable();
+            assert_eq!(workloads, ["ask", "tell1", "wake"]);
+        }
+        assert_ne!(turns[..12], turns[12..24], "another round, another order");
+    }
+
+    #[test]
+    fn whoever_cannot_do_it_is_asked_once() {
+        let line = "--rounds 5 --runtimes kameo --workloads ask";
+        let turns = turns(line, |label, _| label != "kameo");
+        assert_eq!(turns.iter().filter(|(_, label)| label == "kameo").count(), 1);
+        assert_eq!(turns.len(), 5 * 2 + 1);
+    }
+
+    /// Plays the rounds a command line asks for, with children that only say whether they can do it.
+    fn turns(line: &str, can: impl Fn(&str, Workload) -> bool) -> Vec<(&'static str, String)> {
+        let turns = RefCell::new(Vec::new());
+        play(&options(line), |entrant, workload| {
+            turns.borrow_mut().push((workload.name(), entrant.label.clone()));
+            if can(&entrant.label, workload) {
+                return Ok(Sample::default().with(workload.figure().name, 1.0));
+            }
+            Err(Trouble::Unsupported("unsupported".to_owned()))
+        });
+        turns.into_inner()
+    }
+}

@@ -141,10 +141,10 @@ impl Workload {
             Self::Spawn => "100 k actors start",
             Self::Heap => "bytes of heap per idle actor, of 100 k",
             Self::Wake => "a foreign thread tells an idle actor 10 k times; delay to receive",
-            Self::Latency1 => "four producers, at most 64 in flight each; delay to receive, 1 actor",
-            Self::Latency10 => "four producers, at most 64 in flight each; delay to receive, 10 actors",
-            Self::Latency100 => "four producers, at most 64 in flight each; delay to receive, 100 actors",
-            Self::Latency1000 => "four producers, at most 64 in flight each; delay to receive, 1000 actors",
+            Self::Latency1 => "four producers in bursts of 64; delay to receive, 1 actor",
+            Self::Latency10 => "four producers in bursts of 64; delay to receive, 10 actors",
+            Self::Latency100 => "four producers in bursts of 64; delay to receive, 100 actors",
+            Self::Latency1000 => "four producers in bursts of 64; delay to receive, 1000 actors",
             Self::Register => "ten threads mark mailboxes as ready; time per mark",
         }
     }
@@ -152,10 +152,14 @@ impl Workload {
     /// Names the figure by which it compares.
     pub fn figure(self) -> Figure {
         match self {
-            Self::Tell1 | Self::Mpsc4 | Self::Ask | Self::Fan10 | Self::Fan100 | Self::Fan1000 => {
-                Figure::RATE
-            }
-            Self::Skynet | Self::Spawn => Figure::RATE,
+            Self::Tell1
+            | Self::Mpsc4
+            | Self::Ask
+            | Self::Fan10
+            | Self::Fan100
+            | Self::Fan1000
+            | Self::Skynet
+            | Self::Spawn => Figure::RATE,
             Self::Wake | Self::Latency1 | Self::Latency10 | Self::Latency100 | Self::Latency1000 => {
                 Figure::DELAY
             }
@@ -196,7 +200,7 @@ pub fn run_flat<R: Runtime>(
         Workload::Fan100 => fan::run::<R>(settings, fan::Shape { actors: 100, each: 10_000, producers: 4 }),
         Workload::Fan1000 => fan::run::<R>(settings, fan::Shape { actors: 1000, each: 1000, producers: 4 }),
         Workload::Ask => ask::run::<R>(settings),
-        Workload::Skynet => Err(NoSample::Unsupported("a million threads")),
+        Workload::Skynet => Err(NoSample::Unsupported("its actors spawn no actors")),
         Workload::Spawn => spawn::run::<R>(settings),
         Workload::Heap => match heap {
             Some(gauge) => spawn::weigh::<R>(settings, gauge),

@@ -38,8 +38,8 @@ const SUITES: &[Suite] = &[
 ];
 
 fn run(wanted: &Wanted) -> Result<(), Failure> {
-    let chosen = SUITES.iter().filter(|suite| wanted.words.contains(&suite.name));
-    chosen.into_iter().try_for_each(|suite| (suite.run)(&wanted.rest))
+    let mut chosen = SUITES.iter().filter(|suite| wanted.words.contains(&suite.name));
+    chosen.try_for_each(|suite| (suite.run)(&wanted.rest))
 }
 
 /// Runs the suite in release mode, on one build of everything it measures.

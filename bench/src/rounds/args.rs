@@ -119,7 +119,15 @@ fn parse_workloads(list: &str) -> Result<Vec<Workload>, Misuse> {
     }
     let find =
         |name: &str| Workload::find(name).ok_or_else(|| Misuse::UnknownWorkload { given: name.to_owned() });
-    list.split(',').map(find).collect()
+    let mut workloads = Vec::new();
+    for name in list.split(',') {
+        let workload = find(name)?;
+        if workloads.contains(&workload) {
+            return Err(Misuse::TwiceNamed { label: name.to_owned() });
+        }
+        workloads.push(workload);
+    }
+    Ok(workloads)
 }
 
 fn parse_runtimes(list: &str, settings: &[String]) -> Result<Vec<Entrant>, Misuse> {
@@ -253,6 +261,7 @@ pub(super) mod tests {
             ("--seed x", "--seed takes a number from 0 to 18446744073709551615, not `x`"),
             ("--json", "--json takes the name of a file, not ``"),
             ("--workloads tell1,teleport", "no workload is called `teleport`; see --help"),
+            ("--workloads ask,ask", "`ask` is named twice"),
             ("--runtimes rector", "no runtime is called `rector`; see --help"),
             ("--runtimes kameo,kameo", "`kameo` is named twice"),
             ("--runtimes kameo@speed=9", "no setting is called `speed`; see --help"),
