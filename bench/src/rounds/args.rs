@@ -11,7 +11,7 @@ use crate::{cli, runtimes};
 
 const ROUNDS: usize = 7;
 const ROUNDS_MAX: usize = 1000;
-const TIMEOUT_SECS: u64 = 120;
+const TIMEOUT_SECS: u64 = 300;
 const TIMEOUT_SECS_MAX: u64 = 24 * 3600;
 
 const HELP: &str = "\
@@ -25,7 +25,7 @@ options:
                     NAME@KEY=VALUE is NAME under another setting, as a row of its own
   --workloads LIST  names with commas between them (all)
   --scale F         the same as the setting scale=F
-  --timeout SECS    how long a child may take before it is killed (120)
+  --timeout SECS    how long a child may take before it is killed (300)
   --seed N          repeats the order of another run
   --json FILE       also write the figures to FILE, for `cargo xtask bench compare`
   --help            show this
