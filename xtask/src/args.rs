@@ -1,7 +1,7 @@
 //! The command line: which command, which of its words, and what it passes on.
 //!
-//! Every command takes the same shape, `cargo xtask <command> [word]... [-- passed on]...`, so that one
-//! parser with one way to suggest a spelling serves them all.
+//! Every command takes the same shape, `cargo xtask <command> [word]... [-- passed on]...` (or, for a command whose
+//! word is a program, `<word> [passed on]...`), so that one parser with one way to suggest a spelling serves them all.
 
 use crate::failure::Failure;
 use std::fmt;
@@ -38,10 +38,13 @@ pub(crate) struct Word {
     pub(crate) about: &'static str,
 }
 
-/// Whether arguments after `--` are passed on, and to whom.
+/// Which arguments are passed on, and to whom.
 pub(crate) enum Rest {
     Refused,
+    /// Those after `--`.
     PassedTo(&'static str),
+    /// All after the command's first word, whether or not `--` comes between.
+    Following(&'static str),
 }
 
 /// What the user asked of one command.
@@ -108,10 +111,17 @@ pub(crate) fn parse<'a>(commands: &'a [Command], given: &[String]) -> Result<Req
     if own.iter().any(|arg| matches!(arg.as_str(), "--help" | "-h")) {
         return Ok(Request::Help(command_help(command)));
     }
+    let (own, rest) = match command.rest {
+        Rest::Following(_) => {
+            let (word, following) = own.split_at(own.len().min(1));
+            (word, [following, rest].concat())
+        }
+        Rest::Refused | Rest::PassedTo(_) => (own, rest.to_vec()),
+    };
     if matches!(command.rest, Rest::Refused) && !rest.is_empty() {
         return Err(Misuse::NothingPassedOn { command: command.name });
     }
-    Ok(Request::Run(command, Wanted { words: parse_words(command, own)?, rest: rest.to_vec() }))
+    Ok(Request::Run(command, Wanted { words: parse_words(command, own)?, rest }))
 }
 
 fn find_command<'a>(commands: &'a [Command], given: &str) -> Result<&'a Command, Misuse> {
@@ -201,8 +211,10 @@ fn command_help(command: &Command) -> String {
         Words::Any { noun, .. } => usage.push_str(&format!(" [{noun}]...")),
         Words::One { noun, .. } => usage.push_str(&format!(" <{noun}>")),
     }
-    if let Rest::PassedTo(whom) = rest {
-        usage.push_str(&format!(" [-- <arguments of {whom}>...]"));
+    match rest {
+        Rest::Refused => {}
+        Rest::PassedTo(whom) => usage.push_str(&format!(" [-- <arguments of {whom}>...]")),
+        Rest::Following(whom) => usage.push_str(&format!(" [--] [<arguments of {whom}>...]")),
     }
     let mut text = format!("cargo xtask {name}: {about}\n\nusage: {usage}\n");
     match words {
@@ -238,6 +250,21 @@ mod tests {
         assert_eq!(read("build roof walls"), Ok(wanted(&["roof", "walls"], &[])));
         assert_eq!(read("paint door -- --colour red"), Ok(wanted(&["door"], &["--colour", "red"])));
         assert_eq!(read("build"), Ok(wanted(&[], &[])));
+    }
+
+    #[test]
+    fn what_follows_a_word_is_its_own_where_the_command_says_so() {
+        let expected = Ok(wanted(&["door"], &["north", "--by", "2"]));
+        assert_eq!(read("move door north --by 2"), expected);
+        assert_eq!(read("move door -- north --by 2"), expected);
+        assert_eq!(read("move door -- --help"), Ok(wanted(&["door"], &["--help"])));
+        assert!(
+            shown("move --help")
+                .contains("usage: cargo xtask move <part> [--] [<arguments of the mover>...]")
+        );
+        assert_eq!(refusal("move"), "`cargo xtask move` needs a part, one of: roof, walls, door");
+        assert_eq!(refusal("move -- door"), "`cargo xtask move` needs a part, one of: roof, walls, door");
+        assert_eq!(refusal("move dor north"), "no part is called `dor`; did you mean `door`?");
     }
 
     #[test]
@@ -317,6 +344,14 @@ mod tests {
             about: "paints a part",
             words: Words::One { noun: "part", list: PARTS },
             rest: Rest::PassedTo("the painter"),
+            examples: &[],
+            run: |_| Ok(()),
+        },
+        Command {
+            name: "move",
+            about: "moves a part",
+            words: Words::One { noun: "part", list: PARTS },
+            rest: Rest::Following("the mover"),
             examples: &[],
             run: |_| Ok(()),
         },

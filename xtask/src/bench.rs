@@ -1,4 +1,7 @@
-//! `cargo xtask bench`: how fast things are, one suite at a time.
+//! `cargo xtask bench`: how fast things are, one suite at a time, and whether they became slower.
+
+mod compare;
+mod figures;
 
 use crate::args::{Command, Rest, Wanted, Word, Words};
 use crate::failure::Failure;
@@ -11,27 +14,44 @@ pub(crate) const COMMAND: Command = Command {
         noun: "suite",
         list: || SUITES.iter().map(|suite| Word { name: suite.name, about: suite.about }).collect(),
     },
-    rest: Rest::PassedTo("the suite"),
+    rest: Rest::Following("the suite"),
     examples: &[
         ("cargo xtask bench micro", "every decision of evenkeel-policy"),
         ("cargo xtask bench micro -- --help", "what the suite itself takes"),
+        ("cargo xtask bench actor -- --help", "what the suite itself takes"),
+        ("cargo xtask bench compare BASE CURRENT --threshold 0.05", "fails if a row became 5 % worse"),
     ],
     run,
 };
 
-/// A program that measures and prints; `name` is also its binary's in `evenkeel-bench`.
+/// Something that measures and prints, or that reads what another printed.
 struct Suite {
     name: &'static str,
     about: &'static str,
+    run: fn(&[String]) -> Result<(), Failure>,
 }
 
-const SUITES: &[Suite] = &[Suite { name: "micro", about: "nanoseconds per decision" }];
+const SUITES: &[Suite] = &[
+    Suite { name: "micro", about: "nanoseconds per decision", run: run_micro },
+    Suite { name: "actor", about: "actor runtimes beside each other", run: run_actor },
+    Suite { name: "compare", about: "two files that --json wrote, row by row", run: compare::run },
+];
 
 fn run(wanted: &Wanted) -> Result<(), Failure> {
-    wanted.words.iter().try_for_each(|name| run_suite(name, &wanted.rest))
+    let mut chosen = SUITES.iter().filter(|suite| wanted.words.contains(&suite.name));
+    chosen.try_for_each(|suite| (suite.run)(&wanted.rest))
 }
 
-/// Runs one suite in release mode, on one build of everything it measures.
-pub(crate) fn run_suite(name: &str, args: &[String]) -> Result<(), Failure> {
-    Call::cargo("run --release --locked --package evenkeel-bench --bin").args([name, "--"]).args(args).run()
+/// Runs the suite in release mode, on one build of everything it measures.
+pub(crate) fn run_micro(args: &[String]) -> Result<(), Failure> {
+    Call::cargo("run --release --locked --package evenkeel-bench --bin micro --").args(args).run()
+}
+
+/// Builds what compares the runtimes in a target folder of its own, then runs it.
+fn run_actor(args: &[String]) -> Result<(), Failure> {
+    let of =
+        |command| Call::cargo(command).args(["--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
+    // The rounds start the other two, which `run` alone would not build.
+    of("build").args(["--bins"]).run()?;
+    of("run").args(["--bin", "actor-rounds", "--"]).args(args).run()
 }

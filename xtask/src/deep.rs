@@ -24,7 +24,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "properties", about: "bounds hold for 20 000 random inputs each", run: properties },
     Stage { name: "soak", about: "the simulator's claims hold for 200 seeds each", run: soak },
     Stage { name: "mutants", about: "a test notices every change of the code", run: mutants },
-    Stage { name: "bench", about: "how fast the decisions are", run: || bench::run_suite("micro", &[]) },
+    Stage { name: "bench", about: "how fast the decisions are", run: || bench::run_micro(&[]) },
 ];
 
 fn run(wanted: &Wanted) -> Result<(), Failure> {

@@ -1,0 +1,7 @@
+//! One workload on one runtime, with the system's allocator.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    actor_bench::cli::main("actor-bench", None)
+}

@@ -1,0 +1,86 @@
+//! The figures for programs.
+
+use serde_json::{Map, Value, json};
+
+use super::args::Options;
+use super::score::{Line, Score};
+
+/// Writes one object per row that has figures under `rows`, named `workload/contender`, and the others under `missing`.
+///
+/// `ratio` compares with the first row of the same workload and is higher for what is better, as `better` says for
+/// whoever also reads files in which it is not.
+pub(super) fn all(scores: &[Score], options: &Options) -> String {
+    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    for score in scores {
+        for line in &score.lines {
+            let name = format!("{}/{}", score.workload.name(), line.entrant.label);
+            match row(score, line, &name) {
+                Some(row) => rows.push(row),
+                None => missing.push(json!({ "name": name, "why": line.trouble() })),
+            }
+        }
+    }
+    let all = json!({
+        "suite": "actor",
+        "better": "higher",
+        "rounds": options.rounds,
+        "seed": options.seed,
+        "settings": options.settings,
+        "rows": rows,
+        "missing": missing,
+    });
+    format!("{all:#}\n")
+}
+
+fn row(score: &Score, line: &Line, name: &str) -> Option<Value> {
+    let figure = score.workload.figure();
+    let (own, ratio) = (line.quartiles(figure.name)?, score.ratio(line)?);
+    let medians: Map<String, Value> = line
+        .figures()
+        .filter_map(|name| Some((name.to_owned(), json!(line.quartiles(name)?.median))))
+        .collect();
+    Some(json!({
+        "name": name,
+        "figure": figure.name,
+        "median": own.median,
+        "lower": own.lower,
+        "upper": own.upper,
+        "ratio": ratio.median,
+        "ratio_lower": ratio.lower,
+        "ratio_upper": ratio.upper,
+        "rounds": line.count(),
+        "medians": medians,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::tests::options;
+    use super::super::child::Trouble;
+    use super::super::score::tests::score;
+    use super::*;
+    use crate::workload::Workload;
+
+    #[test]
+    fn rows_have_figures_and_what_has_none_says_why() {
+        let mut score =
+            score(Workload::Tell1, &[("tokio-mpsc", &[4.0, 6.0]), ("own", &[8.0, 18.0]), ("other", &[])]);
+        score.lines[2].note(1, Err(Trouble::Failed("fell".to_owned())));
+        let all: Value =
+            serde_json::from_str(&all(&[score], &options("--seed 5 --rounds 2 echo=on"))).unwrap();
+        assert_eq!(all["better"], "higher");
+        assert_eq!(
+            (&all["rounds"], &all["seed"], &all["settings"]),
+            (&json!(2), &json!(5), &json!(["echo=on"]))
+        );
+        assert_eq!(
+            all["rows"][1],
+            json!({
+                "name": "tell1/own", "figure": "rate", "median": 13.0, "lower": 10.5, "upper": 15.5,
+                "ratio": 2.5, "ratio_lower": 2.25, "ratio_upper": 2.75, "rounds": 2,
+                "medians": { "rate": 13.0, "cpu_ns_per_op": 123.4 }
+            })
+        );
+        assert_eq!(all["missing"], json!([{ "name": "tell1/other", "why": "fell (1 of 1 rounds)" }]));
+    }
+}

@@ -1,0 +1,44 @@
+//! Every runtime there is, one file each.
+
+mod actix;
+mod crossbeam_threads;
+mod kameo;
+mod ractor;
+mod seed_sketch;
+mod tokio_mpsc;
+mod xtra;
+
+use std::num::NonZeroUsize;
+
+use tokio::runtime::{Builder, Runtime as Tokio};
+
+use crate::sample::NoSample;
+use crate::workload::{Contender, run, run_flat};
+
+/// The runtimes, the baseline first.
+///
+/// A new one is a file beside the others, its `mod` above, and a line here.
+pub const ALL: &[Contender] = &[
+    Contender { name: "tokio-mpsc", about: "a tokio task per actor", run: run::<tokio_mpsc::TokioMpsc> },
+    Contender {
+        name: "crossbeam-threads",
+        about: "a thread per actor",
+        run: run_flat::<crossbeam_threads::CrossbeamThreads>,
+    },
+    Contender { name: "actix", about: "actix 0.13, an arbiter per worker", run: run::<actix::Actix> },
+    Contender { name: "ractor", about: "ractor 0.16", run: run::<ractor::Ractor> },
+    Contender { name: "kameo", about: "kameo 0.22", run: run::<kameo::Kameo> },
+    Contender { name: "xtra", about: "xtra 0.6", run: run::<xtra::Xtra> },
+    Contender {
+        name: "seed-sketch",
+        about: "the seed's scheduler sketch, taken literally",
+        run: run::<seed_sketch::SeedSketch>,
+    },
+];
+
+/// Builds the tokio runtime that most of them run on.
+fn tokio_runtime(workers: NonZeroUsize) -> Result<Tokio, NoSample> {
+    let mut builder = Builder::new_multi_thread();
+    let built = builder.worker_threads(workers.get()).enable_all().build();
+    built.map_err(|error| NoSample::Failed(format!("tokio did not start: {error}")))
+}

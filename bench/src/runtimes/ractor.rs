@@ -1,0 +1,142 @@
+//! ractor 0.16: a task per actor, four priority ports, unbounded mailboxes only.
+
+use std::future::Future;
+
+use ractor::rpc::CallResult;
+use ractor::{Actor, ActorProcessingErr, ActorRef, ActorRuntime, RpcReplyPort};
+use tokio::runtime::{Handle, Runtime as Tokio};
+
+use crate::counter::Counter;
+use crate::runtime::Runtime;
+use crate::sample::NoSample;
+use crate::settings::{Mailbox, Settings};
+use crate::skynet::{Next, Node, NodeMessage, Skynet};
+
+pub(super) struct Ractor(Tokio);
+
+pub(super) enum Message {
+    Tell(u64),
+    Ask(u64, RpcReplyPort<u64>),
+}
+
+struct CounterActor;
+
+impl Actor for CounterActor {
+    type Msg = Message;
+    type State = Counter;
+    type Arguments = Counter;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<Message>,
+        mut counter: Counter,
+    ) -> Result<Counter, ActorProcessingErr> {
+        counter.on_start();
+        Ok(counter)
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Message>,
+        message: Message,
+        counter: &mut Counter,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Tell(value) => counter.told(value),
+            Message::Ask(value, asked) => asked.send(counter.asked(value))?,
+        }
+        Ok(())
+    }
+}
+
+impl Runtime for Ractor {
+    type Addr = ActorRef<Message>;
+
+    fn start(settings: &Settings) -> Result<Self, NoSample> {
+        if settings.mailbox != Mailbox::Unbounded {
+            return Err(NoSample::Unsupported("mailboxes have no limit"));
+        }
+        super::tokio_runtime(settings.workers).map(Self)
+    }
+
+    fn spawn_task(&self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(task);
+    }
+
+    fn spawn_actor(&self, _: usize, counter: Counter) -> ActorRef<Message> {
+        let _inside = self.0.enter();
+        spawn(CounterActor, counter)
+    }
+
+    #[inline]
+    async fn tell(addr: &ActorRef<Message>, value: u64) {
+        addr.cast(Message::Tell(value)).expect("the actor lives until the process ends");
+    }
+
+    #[inline]
+    async fn ask(addr: &ActorRef<Message>, value: u64) -> u64 {
+        let answer = addr.call(|asked| Message::Ask(value, asked), None).await;
+        match answer.expect("the actor lives until the process ends") {
+            CallResult::Success(answer) => answer,
+            CallResult::Timeout | CallResult::SenderError => unreachable!("the actor answers every question"),
+        }
+    }
+
+    fn tokio(&self) -> Option<&Handle> {
+        Some(self.0.handle())
+    }
+}
+
+/// Spawns without waiting for the start, as the other runtimes do.
+fn spawn<A: Actor>(actor: A, arguments: A::Arguments) -> ActorRef<A::Msg> {
+    let (addr, _) =
+        ActorRuntime::spawn_instant(None, actor, arguments).expect("an actor without a name can start");
+    addr
+}
+
+struct NodeActor;
+
+type NodeTold = NodeMessage<NodeAddr>;
+
+#[derive(Clone)]
+pub(super) struct NodeAddr(ActorRef<NodeTold>);
+
+impl Actor for NodeActor {
+    type Msg = NodeTold;
+    type State = Node<NodeAddr>;
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ActorRef<NodeTold>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+        Ok(Node::default())
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<NodeTold>,
+        message: NodeTold,
+        node: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        if node.receive::<Ractor>(message, &mut ()) == Next::Stop {
+            me.stop(None);
+        }
+        Ok(())
+    }
+}
+
+impl Skynet for Ractor {
+    type NodeAddr = NodeAddr;
+    type Inside<'a> = ();
+
+    fn spawn_root(&self) -> NodeAddr {
+        let _inside = self.0.enter();
+        NodeAddr(spawn(NodeActor, ()))
+    }
+
+    fn spawn_child((): &mut ()) -> NodeAddr {
+        NodeAddr(spawn(NodeActor, ()))
+    }
+
+    fn tell_node(to: &NodeAddr, message: NodeTold) {
+        to.0.cast(message).expect("a node lives until its last child has answered");
+    }
+}

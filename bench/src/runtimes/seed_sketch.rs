@@ -1,0 +1,98 @@
+//! The seed's scheduler sketch, taken literally: what its traits cost as they are written there.
+
+mod system;
+
+use std::future::Future;
+
+use tokio::runtime::{Handle, Runtime as Tokio};
+use tokio::sync::oneshot;
+
+use self::system::{Addr, Envelope, Scheduler};
+use crate::counter::Counter;
+use crate::runtime::Runtime;
+use crate::sample::NoSample;
+use crate::settings::{Mailbox, Settings};
+use crate::skynet::{Next, Node, NodeMessage, Skynet};
+
+pub(super) struct SeedSketch {
+    tokio: Tokio,
+    scheduler: Scheduler,
+}
+
+enum Message {
+    Tell(u64),
+    Ask(u64, oneshot::Sender<u64>),
+}
+
+impl Runtime for SeedSketch {
+    type Addr = Addr;
+
+    fn start(settings: &Settings) -> Result<Self, NoSample> {
+        if settings.mailbox != Mailbox::Unbounded {
+            return Err(NoSample::Unsupported("the sketch shows no code for a full mailbox"));
+        }
+        let tokio = super::tokio_runtime(settings.workers)?;
+        let scheduler = Scheduler::start(tokio.handle(), settings.workers);
+        Ok(Self { tokio, scheduler })
+    }
+
+    fn spawn_task(&self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        self.tokio.spawn(task);
+    }
+
+    /// The sketch has no start hook; the actor has started when it is registered.
+    fn spawn_actor(&self, _: usize, mut counter: Counter) -> Addr {
+        counter.on_start();
+        self.scheduler.spawn(move |envelope| {
+            match open(envelope) {
+                Message::Tell(value) => counter.told(value),
+                // An asker that went away needs no answer.
+                Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+            }
+            Next::GoOn
+        })
+    }
+
+    #[inline]
+    async fn tell(addr: &Addr, value: u64) {
+        addr.tell(Box::new(Message::Tell(value)));
+    }
+
+    #[inline]
+    async fn ask(addr: &Addr, value: u64) -> u64 {
+        let (asked, answer) = oneshot::channel();
+        addr.tell(Box::new(Message::Ask(value, asked)));
+        answer.await.expect("the actor answers every question")
+    }
+
+    fn tokio(&self) -> Option<&Handle> {
+        Some(self.tokio.handle())
+    }
+}
+
+fn open<M: 'static>(envelope: Envelope) -> M {
+    *envelope.downcast().expect("an actor is sent messages of one type only")
+}
+
+impl Skynet for SeedSketch {
+    type NodeAddr = Addr;
+    type Inside<'a> = Scheduler;
+
+    fn spawn_root(&self) -> Addr {
+        spawn_node(self.scheduler.clone())
+    }
+
+    fn spawn_child(scheduler: &mut Scheduler) -> Addr {
+        spawn_node(scheduler.clone())
+    }
+
+    fn tell_node(to: &Addr, message: NodeMessage<Addr>) {
+        to.tell(Box::new(message));
+    }
+}
+
+fn spawn_node(mut inside: Scheduler) -> Addr {
+    let mut node = Node::default();
+    let scheduler = inside.clone();
+    scheduler.spawn(move |envelope| node.receive::<SeedSketch>(open(envelope), &mut inside))
+}

@@ -1,0 +1,133 @@
+//! The baseline: a tokio task per actor around a tokio mpsc channel, answers over a oneshot.
+
+use std::future::Future;
+
+use tokio::runtime::{Handle, Runtime as Tokio};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::counter::Counter;
+use crate::runtime::Runtime;
+use crate::sample::NoSample;
+use crate::settings::{Mailbox, Settings};
+use crate::skynet::{Next, Node, NodeMessage, Skynet};
+
+pub(super) struct TokioMpsc {
+    tokio: Tokio,
+    mailbox: Mailbox,
+}
+
+pub(super) enum Message {
+    Tell(u64),
+    Ask(u64, oneshot::Sender<u64>),
+}
+
+#[derive(Clone)]
+pub(super) enum Addr {
+    Unbounded(mpsc::UnboundedSender<Message>),
+    Bounded(mpsc::Sender<Message>),
+}
+
+impl Runtime for TokioMpsc {
+    type Addr = Addr;
+
+    fn start(settings: &Settings) -> Result<Self, NoSample> {
+        Ok(Self { tokio: super::tokio_runtime(settings.workers)?, mailbox: settings.mailbox })
+    }
+
+    fn spawn_task(&self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        self.tokio.spawn(task);
+    }
+
+    fn spawn_actor(&self, _: usize, mut counter: Counter) -> Addr {
+        match self.mailbox {
+            Mailbox::Unbounded => {
+                let (addr, mut mailbox) = mpsc::unbounded_channel();
+                self.tokio.spawn(async move {
+                    counter.on_start();
+                    while let Some(message) = mailbox.recv().await {
+                        receive(&mut counter, message);
+                    }
+                });
+                Addr::Unbounded(addr)
+            }
+            Mailbox::Bounded(places) => {
+                let (addr, mut mailbox) = mpsc::channel(places.get());
+                self.tokio.spawn(async move {
+                    counter.on_start();
+                    while let Some(message) = mailbox.recv().await {
+                        receive(&mut counter, message);
+                    }
+                });
+                Addr::Bounded(addr)
+            }
+        }
+    }
+
+    #[inline]
+    async fn tell(addr: &Addr, value: u64) {
+        send(addr, Message::Tell(value)).await;
+    }
+
+    #[inline]
+    async fn ask(addr: &Addr, value: u64) -> u64 {
+        let (asked, answer) = oneshot::channel();
+        send(addr, Message::Ask(value, asked)).await;
+        answer.await.expect("the actor answers every question")
+    }
+
+    fn tokio(&self) -> Option<&Handle> {
+        Some(self.tokio.handle())
+    }
+}
+
+#[inline]
+async fn send(addr: &Addr, message: Message) {
+    let sent = match addr {
+        Addr::Unbounded(addr) => addr.send(message),
+        Addr::Bounded(addr) => addr.send(message).await,
+    };
+    sent.expect("the actor lives as long as its address");
+}
+
+#[inline]
+fn receive(counter: &mut Counter, message: Message) {
+    match message {
+        Message::Tell(value) => counter.told(value),
+        // An asker that went away needs no answer.
+        Message::Ask(value, asked) => drop(asked.send(counter.asked(value))),
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct NodeAddr(mpsc::UnboundedSender<NodeMessage<NodeAddr>>);
+
+impl Skynet for TokioMpsc {
+    type NodeAddr = NodeAddr;
+    type Inside<'a> = ();
+
+    fn spawn_root(&self) -> NodeAddr {
+        let _inside = self.tokio.enter();
+        spawn_node()
+    }
+
+    fn spawn_child((): &mut ()) -> NodeAddr {
+        spawn_node()
+    }
+
+    fn tell_node(to: &NodeAddr, message: NodeMessage<NodeAddr>) {
+        to.0.send(message).expect("a node lives until its last child has answered");
+    }
+}
+
+fn spawn_node() -> NodeAddr {
+    let (addr, mut mailbox) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut node = Node::default();
+        while let Some(message) = mailbox.recv().await {
+            if node.receive::<TokioMpsc>(message, &mut ()) == Next::Stop {
+                break;
+            }
+        }
+    });
+    NodeAddr(addr)
+}

@@ -1,0 +1,47 @@
+//! Producers tell actors, round robin, as fast as they can.
+
+use crate::counter::{Counter, Latch};
+use crate::runtime::Runtime;
+use crate::sample::{NoSample, Sample};
+use crate::settings::Settings;
+use crate::stage::Stage;
+use crate::workloads::YIELD_EVERY;
+
+/// How many tell how many how often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) actors: usize,
+    /// Messages for each actor, before scaling.
+    pub(crate) each: u64,
+    pub(crate) producers: usize,
+}
+
+pub(crate) fn run<R: Runtime>(settings: &Settings, shape: Shape) -> Result<Sample, NoSample> {
+    let mut stage = Stage::<R>::set(settings)?;
+    let turns = (settings.scaled(shape.each) / shape.producers as u64).max(1);
+    let each = turns * shape.producers as u64;
+    let (started, done) = (Latch::new(shape.actors as u64), Latch::new(shape.actors as u64));
+    // A single producer, on lane 0, and its actor are on different lanes.
+    let spawn = |lane| stage.runtime.spawn_actor(lane, Counter::new(each, &started, &done));
+    let addrs: Vec<R::Addr> = (1..=shape.actors).map(spawn).collect();
+    started.wait();
+    let take = stage.start()?;
+    for lane in 0..shape.producers {
+        stage.runtime.spawn_task(lane, produce::<R>(addrs.clone(), turns));
+    }
+    done.wait();
+    stage.stop(take, each * shape.actors as u64)
+}
+
+async fn produce<R: Runtime>(addrs: Vec<R::Addr>, turns: u64) {
+    let mut sent = 0_u64;
+    for _ in 0..turns {
+        for addr in &addrs {
+            R::tell(addr, 1).await;
+            sent += 1;
+            if sent.is_multiple_of(YIELD_EVERY) {
+                R::yield_now().await;
+            }
+        }
+    }
+}
