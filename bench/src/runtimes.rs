@@ -2,6 +2,7 @@
 
 mod actix;
 mod crossbeam_threads;
+mod evenkeel;
 mod kameo;
 mod ractor;
 mod seed_sketch;
@@ -20,6 +21,16 @@ use crate::workload::{Contender, run, run_flat};
 /// A new one is a file beside the others, its `mod` above, and a line here.
 pub const ALL: &[Contender] = &[
     Contender { name: "tokio-mpsc", about: "a tokio task per actor", run: run::<tokio_mpsc::TokioMpsc> },
+    Contender {
+        name: "evenkeel",
+        about: "ours; tasks on the actors' workers",
+        run: run::<evenkeel::Evenkeel>,
+    },
+    Contender {
+        name: "evenkeel-tokio",
+        about: "ours; tasks as plain tokio tasks beside",
+        run: run::<evenkeel::EvenkeelTokio>,
+    },
     Contender {
         name: "crossbeam-threads",
         about: "a thread per actor",

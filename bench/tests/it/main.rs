@@ -7,9 +7,19 @@ const BENCH: &str = env!("CARGO_BIN_EXE_actor-bench");
 const MEM: &str = env!("CARGO_BIN_EXE_actor-mem");
 const ROUNDS: &str = env!("CARGO_BIN_EXE_actor-rounds");
 
-const RUNTIMES: [&str; 7] =
-    ["tokio-mpsc", "crossbeam-threads", "actix", "ractor", "kameo", "xtra", "seed-sketch"];
-const ON_TOKIO: [&str; 5] = ["tokio-mpsc", "ractor", "kameo", "xtra", "seed-sketch"];
+const RUNTIMES: [&str; 9] = [
+    "tokio-mpsc",
+    "evenkeel",
+    "evenkeel-tokio",
+    "crossbeam-threads",
+    "actix",
+    "ractor",
+    "kameo",
+    "xtra",
+    "seed-sketch",
+];
+const ON_TOKIO: [&str; 7] =
+    ["tokio-mpsc", "evenkeel", "evenkeel-tokio", "ractor", "kameo", "xtra", "seed-sketch"];
 
 #[test]
 fn every_runtime_runs_every_workload_or_says_why_not() {

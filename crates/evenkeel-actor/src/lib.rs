@@ -80,7 +80,8 @@ pub use {
     stop::{Ending, StopMode},
     sync::ArcShared,
     system::{
-        ActorSystemConfig, ActorSystemRunner, InvalidConfig, ReadyQueueScheduler, SpawnError, StartError,
+        ActorSystemConfig, ActorSystemRunner, InvalidConfig, Metrics, ReadyQueueScheduler, SpawnError,
+        StartError,
     },
     timer::{Repeat, TimerId},
 };

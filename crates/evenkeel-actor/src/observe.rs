@@ -11,7 +11,7 @@ use crate::hub::{
 use crate::invoke::ActorState;
 use crate::mailbox::LaneStats;
 use crate::sync::{AtomicU32, Lock, Ordering};
-use crate::system::Core;
+use crate::system::{Core, Metrics};
 
 /// One in this many runs is timed, and as many first messages.
 pub(crate) const SAMPLED: u32 = 64;
@@ -23,17 +23,19 @@ pub(crate) struct Hub {
     kinds: PerKind<KindCounters>,
     pub(crate) workers: Box<[WorkerCounters]>,
     collector: Lock<Collector>,
+    metrics: Metrics,
     /// Counts what is scheduled from outside of workers, to sample it.
     outside: AtomicU32,
 }
 
 impl Hub {
-    pub(crate) fn new(workers: usize, labels_max: u16) -> Self {
+    pub(crate) fn new(workers: usize, labels_max: u16, metrics: Metrics) -> Self {
         Self {
             labels: Lock::new(Labels::new(labels_max)),
             kinds: PerKind::new(labels_max),
             workers: (0..workers).map(|_| WorkerCounters::new(labels_max)).collect(),
             collector: Lock::new(Collector::new()),
+            metrics,
             outside: AtomicU32::new(0),
         }
     }
@@ -67,7 +69,7 @@ impl Hub {
 
     /// Whether something scheduled from outside of workers is to be timed.
     pub(crate) fn samples_outside(&self) -> bool {
-        self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+        self.metrics == Metrics::On && self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 
     /// Reads everything.

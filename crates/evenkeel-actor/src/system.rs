@@ -3,7 +3,7 @@
 mod config;
 mod scheduler;
 
-pub use config::{ActorSystemConfig, InvalidConfig};
+pub use config::{ActorSystemConfig, InvalidConfig, Metrics};
 pub use scheduler::{ActorSystemRunner, ReadyQueueScheduler, SpawnError, StartError};
 
 use alloc::borrow::Cow;

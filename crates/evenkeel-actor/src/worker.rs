@@ -13,7 +13,7 @@ use crate::observe::SAMPLED;
 use crate::raw::oneshot::Expiry;
 use crate::ready::LocalQueue;
 use crate::sync::Arc;
-use crate::system::Core;
+use crate::system::{Core, Metrics};
 
 /// How long a worker goes on before it lets its host look after others.
 pub(crate) const SLICE: Duration = Duration::from_micros(200);
@@ -34,6 +34,8 @@ pub(crate) struct Local {
     units: Cell<u32>,
     spent: Cell<u32>,
     random: Cell<u32>,
+    /// Runs and waits are timed whose number has none of these bits.
+    sampled: u32,
     runs: Cell<u32>,
     /// Runs the hub has been told of.
     counted: Cell<u32>,
@@ -49,6 +51,10 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn new(core: Arc<Core>, id: usize, queue: LocalQueue) -> Self {
         let now = core.now();
+        let sampled = match core.config.metrics {
+            Metrics::On => SAMPLED - 1,
+            Metrics::Off => u32::MAX,
+        };
         Self {
             core,
             id,
@@ -58,8 +64,9 @@ impl Local {
             units: Cell::new(1),
             spent: Cell::new(1),
             random: Cell::new(0x9e37_79b9 ^ (id as u32 + 1)),
-            runs: Cell::new(0),
-            counted: Cell::new(0),
+            sampled,
+            runs: Cell::new(1),
+            counted: Cell::new(1),
             messages: Cell::new(0),
             scheduled: Cell::new(0),
             polled: Cell::new(None),
@@ -134,7 +141,7 @@ impl Local {
     /// Whether the next run is to be timed.
     #[inline]
     pub(crate) fn times_run(&self) -> bool {
-        self.runs.get().is_multiple_of(SAMPLED)
+        self.runs.get() & self.sampled == 0
     }
 
     /// Whether the wait of a cell that this worker schedules is to be timed.
@@ -143,7 +150,7 @@ impl Local {
     pub(crate) fn times_wait(&self) -> bool {
         let nth = self.scheduled.get().wrapping_add(1);
         self.scheduled.set(nth);
-        nth.is_multiple_of(SAMPLED)
+        nth & self.sampled == 0
     }
 
     /// A number that looks random; for jitter.

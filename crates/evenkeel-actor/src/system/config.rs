@@ -23,8 +23,22 @@ pub struct ActorSystemConfig {
     pub dead_letters_max: usize,
     /// Actors told apart in metrics.
     pub labels_max: u16,
+    /// Whether runs and waits are counted and timed.
+    pub metrics: Metrics,
     /// What happens to actors without a parent that fail.
     pub supervision: Supervision,
+}
+
+/// Whether a system counts and times what it does.
+///
+/// Mailboxes, failures and dead letters are counted in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metrics {
+    /// Runs are counted, one in 64 is timed.
+    #[default]
+    On,
+    /// They are not.
+    Off,
 }
 
 impl ActorSystemConfig {
@@ -59,6 +73,7 @@ impl Default for ActorSystemConfig {
             timers_max: 1_000_000,
             dead_letters_max: 256,
             labels_max: Labels::MAX_DEFAULT,
+            metrics: Metrics::On,
             supervision: Supervision::default(),
         }
     }

@@ -50,7 +50,7 @@ impl ActorSystemRunner {
             slab: Slab::new(config.actors_max),
             coordinator: ReadyQueueCoordinator::new(config.workers.get()),
             clock: Clock::new(wheel),
-            hub: Hub::new(config.workers.get(), config.labels_max),
+            hub: Hub::new(config.workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
             runtime: Box::new(runtime),
             letters: Lock::new(DeadLetters::new(config.dead_letters_max)),

@@ -1,0 +1,224 @@
+//! Ours, on tokio, with supervision and metrics on: producers and askers are tasks of the actors' own workers, or
+//! plain tokio tasks beside them.
+
+use std::future::{Future, poll_fn};
+use std::num::NonZeroUsize;
+use std::task::Poll;
+
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::{
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, MailboxOptions, Metrics,
+    OverflowStrategy, Props, ReadyQueueScheduler, Reply,
+};
+use tokio::runtime::{Handle, Runtime as Tokio};
+
+use crate::counter::Counter;
+use crate::runtime::Runtime;
+use crate::sample::NoSample;
+use crate::settings::{Mailbox, Settings, Switch};
+use crate::skynet::{Next, Node, NodeMessage, Skynet};
+
+/// Producers are tasks of the actors' own workers.
+pub(super) type Evenkeel = OnTokio<Inside>;
+/// Producers are plain tokio tasks.
+pub(super) type EvenkeelTokio = OnTokio<Beside>;
+
+/// Tasks run where actors do.
+pub(super) struct Inside;
+/// Tasks run beside the actors' workers.
+pub(super) struct Beside;
+
+/// Where a workload's own tasks run.
+pub(super) trait Place: Send + Sync + 'static {
+    fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static)
+    where
+        Self: Sized;
+    fn yield_now() -> impl Future<Output = ()> + Send;
+}
+
+impl Place for Inside {
+    fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        runtime.system.spawn_task(task).expect("there is room for a task");
+    }
+
+    async fn yield_now() {
+        let mut yielded = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Place for Beside {
+    fn spawn(runtime: &OnTokio<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        drop(runtime.tokio.spawn(task));
+    }
+
+    async fn yield_now() {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub(super) struct OnTokio<P> {
+    system: ReadyQueueScheduler,
+    tokio: Tokio,
+    counters: Props<CounterActor>,
+    nodes: Props<NodeActor>,
+    bounded: bool,
+    place: std::marker::PhantomData<P>,
+}
+
+pub(super) enum Message {
+    Tell(u64),
+    Ask(u64, Reply<u64>),
+}
+
+pub(super) struct CounterActor(Counter);
+
+impl Actor for CounterActor {
+    type Msg = Message;
+
+    fn started(&mut self, _: &mut Context<'_, Self>) -> Handled<Message> {
+        self.0.on_start();
+        Ok(Flow::Continue)
+    }
+
+    #[inline]
+    fn receive(&mut self, message: Message, _: &mut Context<'_, Self>) -> Handled<Message> {
+        match message {
+            Message::Tell(value) => self.0.told(value),
+            Message::Ask(value, reply) => drop(reply.send(self.0.asked(value))),
+        }
+        Ok(Flow::Continue)
+    }
+}
+
+/// An address, and whether its mailbox may be full.
+#[derive(Clone)]
+pub(super) enum Addr {
+    Unbounded(ActorRef<Message>),
+    Bounded(ActorRef<Message>),
+}
+
+impl Addr {
+    #[inline]
+    fn actor(&self) -> &ActorRef<Message> {
+        match self {
+            Self::Unbounded(actor) | Self::Bounded(actor) => actor,
+        }
+    }
+}
+
+impl<P: Place> Runtime for OnTokio<P> {
+    type Addr = Addr;
+
+    fn start(settings: &Settings) -> Result<Self, NoSample> {
+        let tokio = super::tokio_runtime(settings.workers)?;
+        let metrics = match settings.metrics {
+            Switch::On => Metrics::On,
+            Switch::Off => Metrics::Off,
+        };
+        let config = ActorSystemConfig { metrics, ..ActorSystemConfig::with_workers(settings.workers) };
+        let system = ActorSystemRunner::new(config)
+            .start(TokioRuntime::new(tokio.handle().clone()))
+            .map_err(|error| NoSample::Failed(format!("the system did not start: {error}")))?;
+        let (places, bounded) = match settings.mailbox {
+            // Four thousand million messages: nobody gets there.
+            Mailbox::Unbounded => (NonZeroUsize::new(u32::MAX as usize).unwrap_or(NonZeroUsize::MIN), false),
+            Mailbox::Bounded(places) => (places, true),
+        };
+        let options = MailboxOptions::bounded(places).overflow(OverflowStrategy::BlockProducer);
+        let counters = Props::of_values().mailbox(options).build();
+        let nodes = Props::of_values().build();
+        Ok(Self { system, tokio, counters, nodes, bounded, place: std::marker::PhantomData })
+    }
+
+    fn spawn_task(&self, _: usize, task: impl Future<Output = ()> + Send + 'static) {
+        P::spawn(self, task);
+    }
+
+    fn spawn_actor(&self, _: usize, counter: Counter) -> Addr {
+        let spawned = self.system.spawn_value(CounterActor(counter), &self.counters);
+        let actor = spawned.expect("there is room for an actor");
+        if self.bounded { Addr::Bounded(actor) } else { Addr::Unbounded(actor) }
+    }
+
+    #[inline]
+    async fn tell(addr: &Addr, value: u64) {
+        match addr {
+            Addr::Unbounded(actor) => actor.tell(Message::Tell(value)),
+            Addr::Bounded(actor) => drop(actor.send(Message::Tell(value)).await),
+        }
+    }
+
+    #[inline]
+    async fn ask(addr: &Addr, value: u64) -> u64 {
+        let answer = addr.actor().ask(|reply| Message::Ask(value, reply)).await;
+        answer.expect("the actor answers every question")
+    }
+
+    fn yield_now() -> impl Future<Output = ()> + Send {
+        P::yield_now()
+    }
+
+    fn tokio(&self) -> Option<&Handle> {
+        Some(self.tokio.handle())
+    }
+}
+
+/// A node, and what its children are made from.
+pub(super) struct NodeActor {
+    node: Node<ActorRef<NodeInbox>>,
+    nodes: Props<NodeActor>,
+}
+
+/// What a node is told: the message refers to addresses of its own kind.
+pub(super) struct NodeInbox(NodeMessage<ActorRef<NodeInbox>>);
+
+/// A node's context, as far as its children need it.
+pub(super) struct SpawnChild<'a>(&'a mut dyn FnMut() -> ActorRef<NodeInbox>);
+
+impl NodeActor {
+    fn new(nodes: &Props<NodeActor>) -> Self {
+        Self { node: Node::default(), nodes: nodes.clone() }
+    }
+}
+
+impl Actor for NodeActor {
+    type Msg = NodeInbox;
+
+    fn receive(&mut self, message: NodeInbox, context: &mut Context<'_, Self>) -> Handled<NodeInbox> {
+        let Self { node, nodes } = self;
+        let mut spawn = || {
+            let child = context.spawn_value(NodeActor::new(nodes), nodes);
+            child.expect("there is room for an actor")
+        };
+        match node.receive::<Evenkeel>(message.0, &mut SpawnChild(&mut spawn)) {
+            Next::GoOn => Ok(Flow::Continue),
+            Next::Stop => Ok(Flow::Stop),
+        }
+    }
+}
+
+impl<P: Place> Skynet for OnTokio<P> {
+    type NodeAddr = ActorRef<NodeInbox>;
+    type Inside<'a> = SpawnChild<'a>;
+
+    fn spawn_root(&self) -> ActorRef<NodeInbox> {
+        let spawned = self.system.spawn_value(NodeActor::new(&self.nodes), &self.nodes);
+        spawned.expect("there is room for an actor")
+    }
+
+    fn spawn_child(inside: &mut SpawnChild<'_>) -> ActorRef<NodeInbox> {
+        (inside.0)()
+    }
+
+    fn tell_node(to: &ActorRef<NodeInbox>, message: NodeMessage<ActorRef<NodeInbox>>) {
+        to.tell(NodeInbox(message));
+    }
+}
