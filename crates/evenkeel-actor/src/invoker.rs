@@ -1,7 +1,7 @@
 //! Runs one actor for a while: the system's messages first, then the user's, one at a time.
 //!
-//! Bound: at most [`RUN_MESSAGES_MAX`] user messages or the worker's slice, whichever ends first, then
-//! others have their turn. The system lane is looked at before every user message, so a stop, a
+//! Bound: as many user messages as the runtime gives a run or the worker's slice, whichever ends first,
+//! then others have their turn. The system lane is looked at before every user message, so a stop, a
 //! suspension or a failure acts before the next one, and what was taken out of the lane stays in the
 //! cell: nothing is lost or reordered.
 
@@ -30,8 +30,6 @@ use crate::sync::Ordering;
 use crate::timer::Timed;
 use crate::worker::{Local, SliceLeft};
 
-/// User messages per run.
-pub(crate) const RUN_MESSAGES_MAX: usize = 64;
 /// How long a run that middleware held back waits to be tried again.
 const HELD_BACK: Duration = Duration::from_millis(1);
 
@@ -96,7 +94,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Runs the cell; tells how that ended and where the run right is.
     pub(crate) fn run(mut self) -> (InvokeResult, Right) {
-        let result = self.invoke_batch(RUN_MESSAGES_MAX);
+        let result = self.invoke_batch(self.local.messages_per_run);
         (result, self.right)
     }
 

@@ -32,6 +32,10 @@ pub(crate) struct Local {
     units: Cell<u32>,
     spent: Cell<u32>,
     random: Cell<u32>,
+    /// How many runs there were when the worker last let its host's other tasks go first.
+    paused_at: Cell<u32>,
+    runs_per_slice: u32,
+    pub(crate) messages_per_run: usize,
     #[cfg(feature = "std")]
     scheduled: Cell<u32>,
     young: RefCell<Vec<(Expiry, Duration)>>,
@@ -40,6 +44,9 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn new(core: Arc<Core>, id: usize, queue: LocalQueue) -> Self {
         Self {
+            paused_at: Cell::new(0),
+            runs_per_slice: core.runtime.runs_per_slice().get(),
+            messages_per_run: core.runtime.messages_per_run().get() as usize,
             core,
             id,
             queue,
@@ -95,6 +102,16 @@ impl Local {
         self.units.set(units);
         self.spent.set(units);
         if self.slice_end.get() <= now { SliceLeft::None } else { SliceLeft::Some }
+    }
+
+    /// Whether the host's other tasks should have a short turn, after `runs` runs in all.
+    #[inline]
+    pub(crate) fn is_pause_due(&self, runs: u32) -> bool {
+        let due = self.runs_per_slice <= runs.wrapping_sub(self.paused_at.get());
+        if due {
+            self.paused_at.set(runs);
+        }
+        due
     }
 
     /// Begins a new slice; it ends [`SLICE`] after the first look at the clock.

@@ -11,9 +11,6 @@ use crate::sync::{Arc, Ordering};
 use crate::system::Core;
 use crate::worker::{Local, SliceLeft};
 
-/// A worker lets its host's other tasks go first after this many runs.
-const RUNS_MAX: u32 = 61;
-
 /// A worker, between polls.
 pub(super) struct Worker {
     local: Local,
@@ -101,7 +98,7 @@ fn run(
             if local.spend() == SliceLeft::None {
                 return Poll::Ready(SliceEnd::Over);
             }
-            if (*runs).is_multiple_of(RUNS_MAX) {
+            if local.is_pause_due(*runs) {
                 // A short pause: to the end of the host's queue.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
