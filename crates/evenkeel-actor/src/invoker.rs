@@ -41,21 +41,19 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     local: &'a Local,
     full: Option<Full>,
     handled: usize,
+    /// Whether the middleware is to be told how the run ends.
+    surrounded: bool,
     right: Right,
 }
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     /// Handles at most `messages_max` user messages; the run right may be gone afterwards.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
-        let step = if self.is_held_back() {
-            Step::Suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK))
-        } else {
-            catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
-                // It may have come from the middle of the system lane, whose flag is then down.
-                self.state().set(SYSTEM);
-                Step::Fail(panic)
-            })
-        };
+        let step = catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
+            // It may have come from the middle of the system lane, whose flag is then down.
+            self.state().set(SYSTEM);
+            Step::Fail(panic)
+        });
         let result = self.settle(step);
         self.local.counters().messages.add(self.handled as u64);
         result
@@ -89,33 +87,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         owner: &'a mut Owner<A>,
         local: &'a Local,
     ) -> Self {
-        Self { cell, body, owner, local, full: None, handled: 0, right: Right::Kept }
+        Self { cell, body, owner, local, full: None, handled: 0, surrounded: false, right: Right::Kept }
     }
 
     /// Runs the cell; tells how that ended and where the run right is.
     pub(crate) fn run(mut self) -> (InvokeResult, Right) {
         let result = self.invoke_batch(self.local.messages_per_run);
         (result, self.right)
-    }
-
-    /// Asks the middleware, if there is one; what the system has to say is never held back.
-    fn is_held_back(&mut self) -> bool {
-        if self.owner.extra.is_some() && self.body.head.idle.load(Ordering::Relaxed) != 0 {
-            self.tell_active();
-        }
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return false };
-        let Some(middleware) = &mut extra.middleware else { return false };
-        let urgent = self.cell.slot().state.flags() & (SYSTEM | SIGNAL) != 0;
-        if urgent || self.owner.phase != Phase::Running {
-            return false;
-        }
-        let ctx = InvokeContext {
-            actor: self.cell.index(),
-            label: self.body.spec.settings.label.as_str(),
-            now: self.local.core().now(),
-            messages: self.body.lane.stats().depth,
-        };
-        middleware.before_invoke(&ctx) == ControlFlow::Break(())
     }
 
     /// Serves until there is a reason not to.
@@ -139,6 +117,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 let drained = self.state().glance() & CLOSED != 0;
                 return if drained { Step::Stop(Ending::Stopped) } else { Step::Idle };
             };
+            if self.handled == 0
+                && let Some(step) = self.open_run()
+            {
+                self.put_back(message);
+                return step;
+            }
             match self.receive(message) {
                 Ok(Flow::Continue) => {}
                 handled => {
@@ -168,6 +152,44 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let message = self.owner.private.pop_front();
         self.body.lane.tell_left(self.owner.private.len());
         message
+    }
+
+    /// Asks the middleware, if there is one, before the first message of a run; a step if that is not
+    /// to be handled.
+    #[inline]
+    fn open_run(&mut self) -> Option<Step> {
+        self.owner.extra.as_ref()?;
+        if self.body.head.idle.load(Ordering::Relaxed) != 0 {
+            self.tell_active();
+        }
+        self.ask_middleware()
+    }
+
+    fn ask_middleware(&mut self) -> Option<Step> {
+        let middleware = self.owner.extra.as_deref_mut()?.middleware.as_mut()?;
+        let ctx = InvokeContext {
+            actor: self.cell.index(),
+            label: self.body.spec.settings.label.as_str(),
+            now: self.local.core().now(),
+            // The one at hand waited too.
+            messages: self.body.lane.stats().depth + 1,
+        };
+        match catch(|| middleware.before_invoke(&ctx)) {
+            Ok(ControlFlow::Continue(())) => {
+                self.surrounded = true;
+                None
+            }
+            Ok(ControlFlow::Break(())) => {
+                Some(Step::Suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK)))
+            }
+            Err(panic) => Some(Step::Fail(panic)),
+        }
+    }
+
+    /// Makes a message the next one again.
+    fn put_back(&mut self, message: A::Msg) {
+        self.owner.private.push_front(message);
+        self.body.lane.tell_left(self.owner.private.len());
     }
 
     #[inline]
@@ -220,6 +242,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             };
             drop(future);
             self.resume();
+            if self.handled == 0
+                && let Some(step) = self.open_run()
+            {
+                self.put_back(message);
+                return Some(step);
+            }
             match self.receive(message) {
                 Ok(Flow::Await(next)) if self.local.spend() == SliceLeft::Some => future = next,
                 Ok(Flow::Await(next)) => {
@@ -351,7 +379,11 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
+    /// Tells the middleware that let the run's messages through how it ended.
     fn after_invoke(&mut self, result: &InvokeResult) {
+        if !core::mem::take(&mut self.surrounded) {
+            return;
+        }
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
         let Some(middleware) = &mut extra.middleware else { return };
         let ctx = InvokeContext {
@@ -360,7 +392,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             now: self.local.core().now(),
             messages: self.handled,
         };
-        middleware.after_invoke(&ctx, result);
+        if catch(|| middleware.after_invoke(&ctx, result)).is_err() {
+            // What became of the run is settled; that its middleware is broken is told.
+            self.local.core().hub.count_failure(self.body.head.kind);
+        }
     }
 
     fn state(&self) -> &'a CellState {
