@@ -95,13 +95,22 @@ impl Local {
             self.units.set(self.spent.get());
             return SliceLeft::Some;
         }
+        if self.slice_end.get() <= self.now.get() {
+            // Over already; the moment since the last look says nothing about messages.
+            self.units.set(1);
+            return SliceLeft::None;
+        }
         let each = now.since(self.now.get()) / self.spent.get();
         self.now.set(now);
         let units = CLOCK_EVERY.as_nanos() / each.as_nanos().max(1);
         let units = u32::try_from(units).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
-        self.units.set(units);
         self.spent.set(units);
-        if self.slice_end.get() <= now { SliceLeft::None } else { SliceLeft::Some }
+        if self.slice_end.get() <= now {
+            self.units.set(1);
+            return SliceLeft::None;
+        }
+        self.units.set(units);
+        SliceLeft::Some
     }
 
     /// Whether the host's other tasks should have a short turn, after `runs` runs in all.
@@ -115,6 +124,9 @@ impl Local {
     }
 
     /// Begins a new slice; it ends [`SLICE`] after the first look at the clock.
+    ///
+    /// A short pause begins none: where a look is due less often than a pause, no look would ever be
+    /// the second of its slice, and the slice would never end.
     pub(crate) fn begin_slice(&self) {
         self.slice_end.set(Instant::FAR_FUTURE);
     }

@@ -57,12 +57,15 @@ impl Worker {
             core.coordinator.idle.rise(self.local.id);
             core.clock.poke();
             self.state = State::Searching;
+            self.local.begin_slice();
         }
-        self.local.begin_slice();
         self.local.counters().enter(WorkerPhase::Running);
         let polled = self.enter(cx);
         if polled.is_pending() && self.state == State::Asleep {
             self.local.counters().enter(WorkerPhase::Parked);
+        }
+        if polled == Poll::Ready(SliceEnd::Over) {
+            self.local.begin_slice();
         }
         self.local.end_slice();
         polled
