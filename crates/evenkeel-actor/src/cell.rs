@@ -125,6 +125,14 @@ pub(crate) struct Timer {
     pub(crate) repeat: Repeat,
 }
 
+impl<A: Actor> Extra<A> {
+    /// Names the next wait of the actor in this slot.
+    pub(crate) fn next_key(&mut self, slot: u32) -> SignalKey {
+        self.waits = self.waits.wrapping_add(1);
+        SignalKey(u64::from(slot) << 32 | u64::from(self.waits))
+    }
+}
+
 impl<A: Actor> Default for Extra<A> {
     fn default() -> Self {
         Self {

@@ -177,10 +177,8 @@ impl<A: Actor> Context<'_, A> {
 
     /// Names a wait to come, for [`ResumeCondition::ExternalSignal`](crate::ResumeCondition).
     pub fn signal_key(&mut self) -> SignalKey {
-        let slot = u64::from(self.cell.number());
-        let extra = self.extra();
-        extra.waits = extra.waits.wrapping_add(1);
-        SignalKey(slot << 32 | u64::from(extra.waits))
+        let slot = self.cell.number();
+        self.extra().next_key(slot)
     }
 
     /// Asks another actor to end.

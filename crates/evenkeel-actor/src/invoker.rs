@@ -18,7 +18,7 @@ use crate::cell::{Body, CellRef, Extra, Owner, Phase};
 use crate::clock::{AWAITING, coarse_ms};
 use crate::context::{Context, Full};
 use crate::guardian::ActorError;
-use crate::invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason};
+use crate::invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
 use crate::mailbox::UserLane;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
@@ -261,7 +261,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     fn await_signal(&mut self) -> Step {
-        let key = SignalKey(u64::from(self.cell.number()) << 32 | u64::from(self.extra().waits));
+        let slot = self.cell.number();
+        let key = self.extra().next_key(slot);
         Step::Suspend(SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key))
     }
 
@@ -315,6 +316,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                     Err(_) => return self.fail(ActorError::new("no room for another timer")),
                 }
             }
+            // The wait for a future ends with the future.
+            ResumeCondition::ExternalSignal(_) if self.extra().future.is_some() => true,
             ResumeCondition::ExternalSignal(key) => {
                 let early = &mut self.extra().early;
                 let before = early.len();
