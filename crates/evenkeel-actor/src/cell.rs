@@ -21,8 +21,7 @@ use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
 use crate::stop::{Ending, StopMode};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::system::Core;
-use crate::timer::{Repeat, TimerId};
-use crate::wheel::TimerKey;
+use crate::timer::{Alarm, Repeat, TimerId};
 
 /// A reference to a cell of any type.
 pub(crate) type CellRef = SlotRef<Resident>;
@@ -110,7 +109,8 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) watchers: Vec<CellRef>,
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
-    pub(crate) resume: Option<TimerKey>,
+    /// The end of a suspension, or of the wait before a restart.
+    pub(crate) resume: Option<Alarm>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
     pub(crate) ending: Option<Ending>,
@@ -121,7 +121,7 @@ pub(crate) struct Extra<A: Actor> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     pub(crate) id: TimerId,
-    pub(crate) key: TimerKey,
+    pub(crate) alarm: Alarm,
     pub(crate) repeat: Repeat,
 }
 

@@ -274,8 +274,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.owner.phase = Phase::Running;
         let extra = self.extra();
         extra.waiting = None;
-        if let Some(key) = extra.resume.take() {
-            self.local.core().clock.cancel(key);
+        if let Some(alarm) = extra.resume.take() {
+            self.local.core().clock.cancel(alarm);
         }
         self.state().lower(SUSPENDED);
         self.tell_active();
@@ -309,8 +309,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             ResumeCondition::After(span) => {
                 let due = self.local.core().now() + span;
                 match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
-                    Ok(key) => {
-                        self.extra().resume = Some(key);
+                    Ok(alarm) => {
+                        self.extra().resume = Some(alarm);
                         true
                     }
                     Err(_) => return self.fail(ActorError::new("no room for another timer")),

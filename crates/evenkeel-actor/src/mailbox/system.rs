@@ -35,7 +35,7 @@ pub(crate) enum SystemMessage {
     /// The wait for a signal is over.
     Signal(SignalKey),
     /// The time of a suspension is over.
-    Resume,
+    Resume { due: Instant },
     /// Nothing arrived for as long as the actor asked for.
     ReceiveTimeout,
     /// A timer of the actor's own fired.
