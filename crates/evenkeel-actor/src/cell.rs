@@ -6,8 +6,6 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::NonNull;
 
-use evenkeel_policy::time::Instant;
-
 use crate::actor::{Actor, Awaiting};
 use crate::clock::AWAITING;
 use crate::guardian::{ActorError, RestartHistory};
@@ -23,8 +21,7 @@ use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
 use crate::stop::{Ending, StopMode};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::system::Core;
-use crate::timer::{Repeat, TimerId};
-use crate::wheel::TimerKey;
+use crate::timer::{Alarm, Repeat, TimerId};
 
 /// A reference to a cell of any type.
 pub(crate) type CellRef = SlotRef<Resident>;
@@ -113,9 +110,10 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) watchers: Vec<CellRef>,
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
-    pub(crate) resume: Option<TimerKey>,
+    /// The end of a suspension, or of the wait before a restart.
+    pub(crate) resume: Option<Alarm>,
     /// When the clock has the future looked at again, for what expires in it.
-    pub(crate) expiry: Option<(Instant, TimerKey)>,
+    pub(crate) expiry: Option<Alarm>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
     pub(crate) ending: Option<Ending>,
@@ -126,8 +124,16 @@ pub(crate) struct Extra<A: Actor> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     pub(crate) id: TimerId,
-    pub(crate) key: TimerKey,
+    pub(crate) alarm: Alarm,
     pub(crate) repeat: Repeat,
+}
+
+impl<A: Actor> Extra<A> {
+    /// Names the next wait of the actor in this slot.
+    pub(crate) fn next_key(&mut self, slot: u32) -> SignalKey {
+        self.waits = self.waits.wrapping_add(1);
+        SignalKey(u64::from(slot) << 32 | u64::from(self.waits))
+    }
 }
 
 impl<A: Actor> Default for Extra<A> {

@@ -17,8 +17,8 @@ use crate::raw::oneshot::Expiry;
 use crate::runtime::Task;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::Core;
-use crate::timer::Timed;
-use crate::wheel::{TimerKey, Wheel, WheelFull};
+use crate::timer::{Alarm, Timed};
+use crate::wheel::{Wheel, WheelFull};
 
 /// How often the task looks while somebody works.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
@@ -56,7 +56,7 @@ impl Clock {
     }
 
     /// Keeps something until it is due.
-    pub(crate) fn insert(&self, due: Instant, timed: Timed) -> Result<TimerKey, WheelFull<Timed>> {
+    pub(crate) fn insert(&self, due: Instant, timed: Timed) -> Result<Alarm, WheelFull<Timed>> {
         let (key, waker) = self.timers.with(|timers| {
             let key = timers.wheel.insert(due, timed)?;
             let waker = if due < timers.until { timers.waker.take() } else { None };
@@ -65,11 +65,11 @@ impl Clock {
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(key)
+        Ok(Alarm { key, due })
     }
 
-    pub(crate) fn cancel(&self, key: TimerKey) {
-        drop(self.timers.with(|timers| timers.wheel.cancel(key)));
+    pub(crate) fn cancel(&self, alarm: Alarm) {
+        drop(self.timers.with(|timers| timers.wheel.cancel(alarm.key)));
     }
 
     /// Watches over questions that are still open; one that the wheel has no place for ends at once.
@@ -187,8 +187,8 @@ impl Future for Nap<'_> {
 fn fire(core: &Core, due: Instant, timed: Timed, now: Instant) {
     match timed {
         Timed::Ask(question) => question.expire(),
-        Timed::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume)),
-        Timed::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire)),
+        Timed::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume { due })),
+        Timed::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire { due })),
         // Its actor sets a timer that repeats again, so that one firing is under way at a time.
         Timed::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
         Timed::ReceiveTimeout(cell) => look_after_idle(core, cell, now),

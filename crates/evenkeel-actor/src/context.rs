@@ -147,9 +147,9 @@ impl<A: Actor> Context<'_, A> {
         }
         let due = self.local.core().now() + after;
         let timed = Timed::Timer { cell: self.cell.clone(), id };
-        let Ok(key) = self.local.core().clock.insert(due, timed) else { return false };
+        let Ok(alarm) = self.local.core().clock.insert(due, timed) else { return false };
         self.body.lane.reserve_system(1);
-        self.extra().timers.push(Timer { id, key, repeat });
+        self.extra().timers.push(Timer { id, alarm, repeat });
         true
     }
 
@@ -158,7 +158,7 @@ impl<A: Actor> Context<'_, A> {
         let Some(extra) = self.extra.as_deref_mut() else { return };
         if let Some(at) = extra.timers.iter().position(|timer| timer.id == id) {
             let timer = extra.timers.swap_remove(at);
-            self.local.core().clock.cancel(timer.key);
+            self.local.core().clock.cancel(timer.alarm);
         }
     }
 
@@ -177,10 +177,8 @@ impl<A: Actor> Context<'_, A> {
 
     /// Names a wait to come, for [`ResumeCondition::ExternalSignal`](crate::ResumeCondition).
     pub fn signal_key(&mut self) -> SignalKey {
-        let slot = u64::from(self.cell.number());
-        let extra = self.extra();
-        extra.waits = extra.waits.wrapping_add(1);
-        SignalKey(slot << 32 | u64::from(extra.waits))
+        let slot = self.cell.number();
+        self.extra().next_key(slot)
     }
 
     /// Asks another actor to end.

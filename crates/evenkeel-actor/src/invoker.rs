@@ -1,7 +1,7 @@
 //! Runs one actor for a while: the system's messages first, then the user's, one at a time.
 //!
-//! Bound: at most [`RUN_MESSAGES_MAX`] user messages or the worker's slice, whichever ends first, then
-//! others have their turn. The system lane is looked at before every user message, so a stop, a
+//! Bound: as many user messages as the runtime gives a run or the worker's slice, whichever ends first,
+//! then others have their turn. The system lane is looked at before every user message, so a stop, a
 //! suspension or a failure acts before the next one, and what was taken out of the lane stays in the
 //! cell: nothing is lost or reordered.
 
@@ -20,7 +20,7 @@ use crate::cell::{Body, CellRef, Extra, Owner, Phase};
 use crate::clock::{AWAITING, coarse_ms, coarse_us};
 use crate::context::{Context, Full};
 use crate::guardian::ActorError;
-use crate::invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason};
+use crate::invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
 use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
@@ -32,8 +32,6 @@ use crate::sync::Ordering;
 use crate::timer::Timed;
 use crate::worker::{Local, SliceLeft};
 
-/// User messages per run.
-pub(crate) const RUN_MESSAGES_MAX: usize = 64;
 /// How long a run that middleware held back waits to be tried again.
 const HELD_BACK: Duration = Duration::from_millis(1);
 
@@ -45,21 +43,19 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     local: &'a Local,
     full: Option<Full>,
     handled: usize,
+    /// Whether the middleware is to be told how the run ends.
+    surrounded: bool,
     right: Right,
 }
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     /// Handles at most `messages_max` user messages; the run right may be gone afterwards.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
-        let step = if self.is_held_back() {
-            Step::Suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK))
-        } else {
-            catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
-                // It may have come from the middle of the system lane, whose flag is then down.
-                self.state().set(SYSTEM);
-                Step::Fail(panic)
-            })
-        };
+        let step = catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
+            // It may have come from the middle of the system lane, whose flag is then down.
+            self.state().set(SYSTEM);
+            Step::Fail(panic)
+        });
         let result = self.settle(step);
         self.local.count_run(self.handled);
         result
@@ -95,7 +91,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         owner: &'a mut Owner<A>,
         local: &'a Local,
     ) -> Self {
-        Self { cell, body, owner, local, full: None, handled: 0, right: Right::Kept }
+        Self { cell, body, owner, local, full: None, handled: 0, surrounded: false, right: Right::Kept }
     }
 
     /// Runs the cell; tells how that ended and where the run right is.
@@ -105,7 +101,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let result = if ready_us != 0 || self.local.times_run() {
             self.run_timed(ready_us)
         } else {
-            self.invoke_batch(RUN_MESSAGES_MAX)
+            self.invoke_batch(self.local.messages_per_run)
         };
         (result, self.right)
     }
@@ -121,30 +117,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             self.local.counters().latency(kind).record(Duration::from_micros(u64::from(waited)));
         }
         // The cell may be gone afterwards.
-        let result = self.invoke_batch(RUN_MESSAGES_MAX);
+        let result = self.invoke_batch(self.local.messages_per_run);
         self.local.counters().invoke_duration(kind).record(core.now().since(began));
         result
-    }
-
-    /// Asks the middleware, if there is one; what the system has to say is never held back.
-    #[inline]
-    fn is_held_back(&mut self) -> bool {
-        if self.owner.extra.is_some() && self.body.head.idle.load(Ordering::Relaxed) != 0 {
-            self.tell_active();
-        }
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return false };
-        let Some(middleware) = &mut extra.middleware else { return false };
-        let urgent = self.cell.slot().state.flags() & (SYSTEM | SIGNAL) != 0;
-        if urgent || self.owner.phase != Phase::Running {
-            return false;
-        }
-        let ctx = InvokeContext {
-            actor: self.cell.index(),
-            label: self.body.spec.settings.label.as_str(),
-            now: self.local.core().now(),
-            messages: self.body.lane.stats().depth,
-        };
-        middleware.before_invoke(&ctx) == ControlFlow::Break(())
     }
 
     /// Serves until there is a reason not to.
@@ -169,6 +144,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 let drained = self.state().glance() & CLOSED != 0;
                 return if drained { Step::Stop(Ending::Stopped) } else { Step::Idle };
             };
+            if self.handled == 0
+                && let Some(step) = self.open_run()
+            {
+                self.put_back(message);
+                return step;
+            }
             match self.receive(message) {
                 Ok(Flow::Continue) => {}
                 handled => {
@@ -198,6 +179,44 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let message = self.owner.private.pop_front();
         self.body.lane.tell_left(self.owner.private.len());
         message
+    }
+
+    /// Asks the middleware, if there is one, before the first message of a run; a step if that is not
+    /// to be handled.
+    #[inline]
+    fn open_run(&mut self) -> Option<Step> {
+        self.owner.extra.as_ref()?;
+        if self.body.head.idle.load(Ordering::Relaxed) != 0 {
+            self.tell_active();
+        }
+        self.ask_middleware()
+    }
+
+    fn ask_middleware(&mut self) -> Option<Step> {
+        let middleware = self.owner.extra.as_deref_mut()?.middleware.as_mut()?;
+        let ctx = InvokeContext {
+            actor: self.cell.index(),
+            label: self.body.spec.settings.label.as_str(),
+            now: self.local.core().now(),
+            // The one at hand waited too.
+            messages: self.body.lane.stats().depth + 1,
+        };
+        match catch(|| middleware.before_invoke(&ctx)) {
+            Ok(ControlFlow::Continue(())) => {
+                self.surrounded = true;
+                None
+            }
+            Ok(ControlFlow::Break(())) => {
+                Some(Step::Suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK)))
+            }
+            Err(panic) => Some(Step::Fail(panic)),
+        }
+    }
+
+    /// Makes a message the next one again.
+    fn put_back(&mut self, message: A::Msg) {
+        self.owner.private.push_front(message);
+        self.body.lane.tell_left(self.owner.private.len());
     }
 
     #[inline(always)]
@@ -255,6 +274,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             };
             drop(future);
             self.resume();
+            if self.handled == 0
+                && let Some(step) = self.open_run()
+            {
+                self.put_back(message);
+                return Some(step);
+            }
             match self.receive(message) {
                 Ok(Flow::Await(next)) if self.local.spend() == SliceLeft::Some => future = next,
                 Ok(Flow::Await(next)) => {
@@ -274,16 +299,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn look_again(&mut self, due: Instant) {
         let clock = &self.local.core().clock;
         let expiry = &mut self.owner.extra.get_or_insert_default().expiry;
-        if let Some((sooner, _)) = *expiry
-            && sooner <= due
-        {
+        if expiry.is_some_and(|alarm| alarm.due <= due) {
             return;
         }
-        if let Some((_, key)) = expiry.take() {
-            clock.cancel(key);
+        if let Some(alarm) = expiry.take() {
+            clock.cancel(alarm);
         }
         match clock.insert(due, Timed::Expire(self.cell.clone())) {
-            Ok(key) => *expiry = Some((due, key)),
+            Ok(alarm) => *expiry = Some(alarm),
             // No room in the wheel: keep looking, rather than never.
             Err(_) => self.cell.announce(SIGNAL),
         }
@@ -292,7 +315,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Suspends the actor until the waker of its future fires; the future is the wait.
     #[inline]
     fn suspend_for_future(&mut self) -> InvokeResult {
-        let key = SignalKey(u64::from(self.cell.number()) << 32 | u64::from(self.extra().waits));
+        let slot = self.cell.number();
+        let key = self.extra().next_key(slot);
         let (reason, resume_on) = (SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key));
         if self.owner.phase == Phase::Running {
             self.owner.phase = Phase::Waiting;
@@ -309,8 +333,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.owner.phase = Phase::Running;
         let extra = self.extra();
         extra.waiting = None;
-        if let Some(key) = extra.resume.take() {
-            self.local.core().clock.cancel(key);
+        if let Some(alarm) = extra.resume.take() {
+            self.local.core().clock.cancel(alarm);
         }
         self.tell_active();
     }
@@ -345,8 +369,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             ResumeCondition::After(span) => {
                 let due = self.local.core().now() + span;
                 match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
-                    Ok(key) => {
-                        self.extra().resume = Some(key);
+                    Ok(alarm) => {
+                        self.extra().resume = Some(alarm);
                         true
                     }
                     Err(_) => return self.fail(ActorError::new("no room for another timer")),
@@ -427,8 +451,17 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.owner.awaited = self.body.lane.wake_waiters(self.body.spec.settings.mailbox.low_mark);
     }
 
+    /// Tells the middleware that let the run's messages through how it ended.
     #[inline]
     fn after_invoke(&mut self, result: &InvokeResult) {
+        if self.surrounded {
+            self.tell_middleware(result);
+        }
+    }
+
+    #[cold]
+    fn tell_middleware(&mut self, result: &InvokeResult) {
+        self.surrounded = false;
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
         let Some(middleware) = &mut extra.middleware else { return };
         let ctx = InvokeContext {
@@ -437,7 +470,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             now: self.local.core().now(),
             messages: self.handled,
         };
-        middleware.after_invoke(&ctx, result);
+        if catch(|| middleware.after_invoke(&ctx, result)).is_err() {
+            // What became of the run is settled; that its middleware is broken is told.
+            self.local.core().hub.count_failure(self.body.head.kind);
+        }
     }
 
     fn state(&self) -> &'a CellState {

@@ -1,4 +1,4 @@
-//! What surrounds a run: called before the first message and after the last.
+//! What surrounds the messages of a run: called before the first and after the last.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,14 +22,17 @@ pub struct InvokeContext<'a> {
     pub messages: usize,
 }
 
-/// Surrounds the runs of one actor.
+/// Surrounds the messages of one actor, run by run, outputs of futures included.
+///
+/// What the system says is not surrounded, and is never held back. A middleware that panics before a
+/// run fails its actor, whose messages wait; one that panics after it is counted as a failure.
 pub trait MiddlewareChain: Send {
-    /// Looks at a run that is about to begin; [`ControlFlow::Break`] holds the batch back.
+    /// Looks at a run whose first message is about to be handled; [`ControlFlow::Break`] holds it back.
     ///
-    /// Nothing is lost: the messages wait, and the run is tried again after a millisecond.
+    /// Nothing is lost: the messages wait, and the middleware is asked again after a millisecond.
     fn before_invoke(&mut self, ctx: &InvokeContext<'_>) -> ControlFlow<(), ()>;
 
-    /// Looks at a run that has ended; not called for one that was held back.
+    /// Looks at a run that has ended; called once for each that was let through.
     fn after_invoke(&mut self, ctx: &InvokeContext<'_>, result: &InvokeResult);
 }
 

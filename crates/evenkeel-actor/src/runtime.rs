@@ -1,11 +1,14 @@
 //! Where workers run: the one seam between actors and the world.
 
+#[cfg(feature = "test")]
+pub mod test;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
 use alloc::boxed::Box;
 use core::fmt;
 use core::future::{Future, poll_fn};
+use core::num::NonZeroU32;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
@@ -27,7 +30,20 @@ pub trait RuntimeHandle: Send + Sync + 'static {
 
     /// Lets everybody else go first, the host's input and output included.
     fn yield_now(&self) -> Task;
+
+    /// How many runs a worker makes before the host's other tasks have a turn.
+    fn runs_per_slice(&self) -> NonZeroU32 {
+        RUNS_PER_SLICE
+    }
+
+    /// How many messages an actor handles before other actors have a turn.
+    fn messages_per_run(&self) -> NonZeroU32 {
+        MESSAGES_PER_RUN
+    }
 }
+
+const RUNS_PER_SLICE: NonZeroU32 = NonZeroU32::new(61).expect("61 is not zero");
+const MESSAGES_PER_RUN: NonZeroU32 = NonZeroU32::new(64).expect("64 is not zero");
 
 /// Waits with a function that is polled; a future without a name of its own.
 pub(crate) fn wait_with<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> impl Future<Output = T> {

@@ -6,6 +6,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::cell::CellRef;
 use crate::raw::oneshot::Expiry;
+use crate::wheel::TimerKey;
 
 /// Names one timer of one actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +19,16 @@ pub enum Repeat {
     Once,
     /// Again after each span, counted from when it was due; a late one is not made up for.
     Every(Duration),
+}
+
+/// An entry of the clock.
+///
+/// What comes of it says when it was due, so that one under way when its entry was cancelled or
+/// replaced is known for what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alarm {
+    pub(crate) key: TimerKey,
+    pub(crate) due: Instant,
 }
 
 /// What is due at some time.

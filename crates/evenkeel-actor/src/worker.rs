@@ -34,6 +34,8 @@ pub(crate) struct Local {
     units: Cell<u32>,
     spent: Cell<u32>,
     random: Cell<u32>,
+    pub(crate) runs_per_slice: u32,
+    pub(crate) messages_per_run: usize,
     /// Runs and waits are timed whose number has none of these bits.
     sampled: u32,
     runs: Cell<u32>,
@@ -56,6 +58,8 @@ impl Local {
             Metrics::Off => u32::MAX,
         };
         Self {
+            runs_per_slice: core.runtime.runs_per_slice().get(),
+            messages_per_run: core.runtime.messages_per_run().get() as usize,
             core,
             id,
             queue,
@@ -102,21 +106,34 @@ impl Local {
     #[cold]
     fn look_at_clock(&self) -> SliceLeft {
         let now = self.core.now();
-        let each = now.since(self.now.replace(now)) / self.spent.get();
+        let before = self.now.replace(now);
         if self.slice_end.get() == Instant::FAR_FUTURE {
             // The first look of a slice; what the host did before it says nothing.
             self.slice_end.set(now + SLICE);
             self.units.set(self.spent.get());
             return SliceLeft::Some;
         }
+        if self.slice_end.get() <= before {
+            // Over already; the moment since the last look says nothing about messages.
+            self.units.set(1);
+            return SliceLeft::None;
+        }
+        let each = now.since(before) / self.spent.get();
         let units = CLOCK_EVERY.as_nanos() / each.as_nanos().max(1);
         let units = u32::try_from(units).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
-        self.units.set(units);
         self.spent.set(units);
-        if self.slice_end.get() <= now { SliceLeft::None } else { SliceLeft::Some }
+        if self.slice_end.get() <= now {
+            self.units.set(1);
+            return SliceLeft::None;
+        }
+        self.units.set(units);
+        SliceLeft::Some
     }
 
     /// Begins a new slice; it ends [`SLICE`] after the first look at the clock.
+    ///
+    /// A short pause begins none: where a look is due less often than a pause, no look would ever be
+    /// the second of its slice, and the slice would never end.
     pub(crate) fn begin_slice(&self) {
         self.slice_end.set(Instant::FAR_FUTURE);
     }

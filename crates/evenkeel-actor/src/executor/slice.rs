@@ -9,9 +9,6 @@ use crate::sync::Arc;
 use crate::system::Core;
 use crate::worker::{Local, SliceLeft};
 
-/// A worker lets its host's other tasks go first after this many runs.
-const RUNS_MAX: u32 = 61;
-
 /// A worker, between polls.
 pub(super) struct Worker {
     local: Local,
@@ -59,12 +56,15 @@ impl Worker {
             core.clock.poke();
             self.local.wake_up();
             self.state = State::Searching;
+            self.local.begin_slice();
         }
-        self.local.begin_slice();
         self.local.counters().enter(WorkerPhase::Running);
         let polled = self.enter(cx);
         if polled.is_pending() && self.state == State::Asleep {
             self.local.counters().enter(WorkerPhase::Parked);
+        }
+        if polled == Poll::Ready(SliceEnd::Over) {
+            self.local.begin_slice();
         }
         self.local.end_slice();
         polled
@@ -101,7 +101,7 @@ fn run(
                 return Poll::Ready(SliceEnd::Over);
             }
             *runs += 1;
-            if RUNS_MAX <= *runs {
+            if local.runs_per_slice <= *runs {
                 // A short pause: to the end of the host's queue.
                 *runs = 0;
                 cx.waker().wake_by_ref();

@@ -78,9 +78,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn cancel_timers(&mut self) {
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
         let core = self.local.core();
-        extra.timers.drain(..).for_each(|timer| core.clock.cancel(timer.key));
-        extra.resume.take().into_iter().for_each(|key| core.clock.cancel(key));
-        extra.expiry.take().into_iter().for_each(|(_, key)| core.clock.cancel(key));
+        extra.timers.drain(..).for_each(|timer| core.clock.cancel(timer.alarm));
+        extra.resume.take().into_iter().for_each(|alarm| core.clock.cancel(alarm));
+        extra.expiry.take().into_iter().for_each(|alarm| core.clock.cancel(alarm));
         // Ending a timeout needs no place in the wheel.
         drop(clock::set_receive_timeout(self.cell, 0));
     }

@@ -86,7 +86,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn restart_later(&mut self, error: ActorError, after: Duration) -> InvokeResult {
         let due = self.local.core().now() + after;
         match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
-            Ok(key) => self.extra().resume = Some(key),
+            Ok(alarm) => self.extra().resume = Some(alarm),
             Err(_) => return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed }),
         }
         self.set_aside(error, Some(after))
@@ -118,8 +118,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn restart(&mut self) -> Option<Step> {
         let extra = self.extra();
         extra.future = None;
-        if let Some(key) = extra.resume.take() {
-            self.local.core().clock.cancel(key);
+        if let Some(alarm) = extra.resume.take() {
+            self.local.core().clock.cancel(alarm);
         }
         if self.extra().children.is_empty() {
             return self.renew();

@@ -80,11 +80,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 None
             }
             SystemMessage::Signal(key) => self.hear_signal(key),
-            SystemMessage::Resume => self.hear_resume(),
-            SystemMessage::Expire => {
-                self.extra().expiry = None;
-                self.hear_waker()
-            }
+            SystemMessage::Resume { due } => self.hear_resume(due),
+            SystemMessage::Expire { due } => self.hear_expiry(due),
             SystemMessage::ReceiveTimeout => self.tell(Signal::ReceiveTimeout),
             SystemMessage::Timer { id, due } => self.hear_timer(id, due),
         }
@@ -142,19 +139,23 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// The time of a suspension, or of a failure's backoff, is over.
-    fn hear_resume(&mut self) -> Option<Step> {
+    fn hear_resume(&mut self, due: Instant) -> Option<Step> {
+        // One under way when its wait ended otherwise ends no other.
+        self.extra().resume.take_if(|alarm| alarm.due == due)?;
         match self.owner.phase {
             Phase::Failed => self.restart(),
             Phase::Waiting => {
-                if let Some((_, ResumeCondition::After(_))) = self.extra().waiting {
-                    // The entry that brought this is gone from the wheel.
-                    self.extra().resume = None;
-                    self.resume();
-                }
+                self.resume();
                 None
             }
             Phase::New | Phase::Running | Phase::Restarting | Phase::Stopping => None,
         }
+    }
+
+    /// Something in the future the actor waits for may have expired.
+    fn hear_expiry(&mut self, due: Instant) -> Option<Step> {
+        self.extra().expiry.take_if(|alarm| alarm.due == due)?;
+        self.hear_waker()
     }
 
     fn hear_timer(&mut self, id: TimerId, due: Instant) -> Option<Step> {
@@ -162,7 +163,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let cell = self.cell;
         let clock = &self.local.core().clock;
         let extra = self.owner.extra.as_deref_mut()?;
-        let at = extra.timers.iter().position(|timer| timer.id == id)?;
+        // One under way when its timer was cancelled or set anew is not told.
+        let at = extra.timers.iter().position(|timer| timer.id == id && timer.alarm.due == due)?;
         match extra.timers[at].repeat {
             Repeat::Once => {
                 extra.timers.swap_remove(at);
@@ -170,7 +172,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             Repeat::Every(span) => {
                 let again = clock.insert(next_due(due, span, now), Timed::Timer { cell: cell.clone(), id });
                 match again {
-                    Ok(key) => extra.timers[at].key = key,
+                    Ok(alarm) => extra.timers[at].alarm = alarm,
                     Err(_) => return Some(Step::Fail(ActorError::new("no room for another timer"))),
                 }
             }

@@ -28,9 +28,9 @@ pub(crate) enum SystemMessage {
     /// The wait for a signal is over.
     Signal(SignalKey),
     /// The time of a suspension is over.
-    Resume,
+    Resume { due: Instant },
     /// Something in the future that is waited for may have expired.
-    Expire,
+    Expire { due: Instant },
     /// Nothing arrived for as long as the actor asked for.
     ReceiveTimeout,
     /// A timer of the actor's own fired.

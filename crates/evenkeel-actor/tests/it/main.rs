@@ -1,3 +1,11 @@
-//! The runtime from outside: real tokio, many threads.
+//! The runtime from outside: in virtual time where time or order matters, on real tokio where threads do.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod kit;
+
+mod backpressure;
+mod guardian;
+mod invoker;
+mod middleware;
 mod scenarios;
+mod suspend;

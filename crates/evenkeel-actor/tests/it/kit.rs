@@ -1,0 +1,450 @@
+//! The one place where these tests know the API: a system in virtual time, and actors that do as told.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use evenkeel_actor::dead_letters::DeadLetterReason;
+use evenkeel_actor::guardian::{Backoff, FailureNotification, Supervision, SupervisionDirective, Verdict};
+use evenkeel_actor::hub::{Snapshot, Value};
+use evenkeel_actor::runtime::test::{TestOptions, TestRuntime};
+use evenkeel_actor::*;
+
+/// Interleavings each claim is held against.
+const SEEDS: u64 = 12;
+
+/// A system with two workers in virtual time.
+pub(crate) struct World {
+    pub(crate) system: ReadyQueueScheduler,
+    pub(crate) log: Log,
+    // Dropped last, so that the system comes to its end.
+    pub(crate) runtime: TestRuntime,
+}
+
+/// Holds a claim against many interleavings.
+pub(crate) fn explore(claim: impl Fn(&World)) {
+    explore_with(config(), claim);
+}
+
+pub(crate) fn explore_with(config: ActorSystemConfig, claim: impl Fn(&World)) {
+    (0..SEEDS).for_each(|seed| claim(&World::new(TestOptions::new(seed), config)));
+}
+
+/// The same for claims about batches: a run takes up to 64 messages under each seed.
+pub(crate) fn explore_batches(claim: impl Fn(&World)) {
+    for seed in 0..SEEDS {
+        let options = TestOptions { messages_per_run: 64.try_into().unwrap(), ..TestOptions::new(seed) };
+        claim(&World::new(options, config()));
+    }
+}
+
+pub(crate) fn config() -> ActorSystemConfig {
+    ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap())
+}
+
+/// A system whose actors without parents are supervised like this.
+pub(crate) fn supervised(supervision: Supervision) -> ActorSystemConfig {
+    ActorSystemConfig { supervision, ..config() }
+}
+
+/// Restarts at once, as often as it takes.
+pub(crate) fn at_once() -> Supervision {
+    Supervision::default().with_backoff(Backoff::NONE)
+}
+
+pub(crate) fn directing(decider: fn(&ActorError) -> SupervisionDirective) -> Supervision {
+    at_once().with_decider(decider)
+}
+
+impl World {
+    pub(crate) fn new(options: TestOptions, config: ActorSystemConfig) -> Self {
+        let runtime = TestRuntime::with(options);
+        let system = ActorSystemRunner::new(config).start(runtime.handle()).unwrap();
+        Self { system, log: Log::default(), runtime }
+    }
+
+    pub(crate) fn puppet(&self, name: &'static str) -> PuppetBuilder {
+        puppet(name, &self.log)
+    }
+
+    /// Makes an actor without a parent and has it started.
+    pub(crate) fn spawn(&self, puppet: PuppetBuilder) -> ActorRef<Msg> {
+        let actor = self.system.spawn(&puppet.props()).unwrap();
+        self.runtime.run_until_idle();
+        actor
+    }
+
+    /// An actor that only notes what it is told.
+    pub(crate) fn noter(&self, name: &'static str) -> ActorRef<Msg> {
+        self.spawn(self.puppet(name))
+    }
+
+    /// What was noted by the time nothing can go on.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.runtime.run_until_idle();
+        self.log.take()
+    }
+
+    pub(crate) fn run(&self) {
+        self.runtime.run_until_idle();
+    }
+
+    pub(crate) fn pass(&self, ms: u64) {
+        self.runtime.advance(Duration::from_millis(ms));
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.runtime.now().as_nanos() / 1_000_000
+    }
+
+    /// The dead letters so far: why, and the number in the message.
+    pub(crate) fn letters(&self) -> Vec<(DeadLetterReason, u32)> {
+        self.run();
+        let letters = self.system.take_dead_letters();
+        letters.iter().map(|letter| (letter.reason, number(letter.message.downcast_ref()))).collect()
+    }
+
+    /// The reading of a counter or gauge.
+    pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        read(&self.system.metrics(), name, labels)
+    }
+}
+
+pub(crate) fn read(snapshot: &Snapshot, name: &str, labels: &[(&str, &str)]) -> f64 {
+    match snapshot.get(name, labels) {
+        Some(Value::Counter(count)) => *count as f64,
+        Some(Value::Gauge(value)) => *value,
+        other => panic!("{name} {labels:?} is {other:?}"),
+    }
+}
+
+fn number(message: Option<&Msg>) -> u32 {
+    match message {
+        Some(Msg::Note(number)) => *number,
+        _ => u32::MAX,
+    }
+}
+
+/// What actors note, in the order in which it happened.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub(crate) fn note(&self, line: impl Into<String>) {
+        self.0.lock().unwrap().push(line.into());
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// An actor that does as told, and notes it.
+pub(crate) struct Puppet {
+    pub(crate) name: &'static str,
+    /// The how-manieth value of its actor it is.
+    pub(crate) life: u32,
+    pub(crate) log: Log,
+    plan: Arc<Plan>,
+}
+
+pub(crate) enum Msg {
+    /// Note this number.
+    Note(u32),
+    /// Do this.
+    Act(Act),
+    /// Note this number, and say so.
+    Ask(u32, Reply<u32>),
+}
+
+type Act = Box<dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send>;
+
+/// What a puppet does beside handling messages.
+#[derive(Default)]
+struct Plan {
+    lives: AtomicU32,
+    loud: bool,
+    factory: Option<Box<dyn Fn(u32) + Send + Sync>>,
+    started: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync>>,
+    signal: Option<Box<dyn Fn(&Signal, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync>>,
+    restarting: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) + Send + Sync>>,
+    stopped: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) + Send + Sync>>,
+    overrule: Option<fn(&FailureNotification) -> Option<SupervisionDirective>>,
+    dropped: Option<fn(&Puppet)>,
+}
+
+pub(crate) struct PuppetBuilder {
+    name: &'static str,
+    log: Log,
+    plan: Plan,
+    mailbox: MailboxOptions,
+    children: Supervision,
+    chain: Option<Box<dyn Fn() -> CompositeMiddleware + Send + Sync>>,
+}
+
+pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
+    PuppetBuilder {
+        name,
+        log: log.clone(),
+        plan: Plan::default(),
+        mailbox: MailboxOptions::default(),
+        children: at_once(),
+        chain: None,
+    }
+}
+
+impl PuppetBuilder {
+    /// Notes its hooks too.
+    pub(crate) fn loud(mut self) -> Self {
+        self.plan.loud = true;
+        self
+    }
+
+    /// Called with the number of the value that is about to be made.
+    pub(crate) fn factory(mut self, factory: impl Fn(u32) + Send + Sync + 'static) -> Self {
+        self.plan.factory = Some(Box::new(factory));
+        self
+    }
+
+    pub(crate) fn started(
+        mut self,
+        hook: impl Fn(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync + 'static,
+    ) -> Self {
+        self.plan.started = Some(Box::new(hook));
+        self
+    }
+
+    /// Called instead of noting the signal.
+    pub(crate) fn signal(
+        mut self,
+        hook: impl Fn(&Signal, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync + 'static,
+    ) -> Self {
+        self.plan.signal = Some(Box::new(hook));
+        self
+    }
+
+    pub(crate) fn restarting(
+        mut self,
+        hook: impl Fn(&mut Puppet, &mut Context<'_, Puppet>) + Send + Sync + 'static,
+    ) -> Self {
+        self.plan.restarting = Some(Box::new(hook));
+        self
+    }
+
+    pub(crate) fn stopped(
+        mut self,
+        hook: impl Fn(&mut Puppet, &mut Context<'_, Puppet>) + Send + Sync + 'static,
+    ) -> Self {
+        self.plan.stopped = Some(Box::new(hook));
+        self
+    }
+
+    pub(crate) fn overrule(
+        mut self,
+        overrule: fn(&FailureNotification) -> Option<SupervisionDirective>,
+    ) -> Self {
+        self.plan.overrule = Some(overrule);
+        self
+    }
+
+    pub(crate) fn dropped(mut self, dropped: fn(&Puppet)) -> Self {
+        self.plan.dropped = Some(dropped);
+        self
+    }
+
+    pub(crate) fn mailbox(mut self, options: MailboxOptions) -> Self {
+        self.mailbox = options;
+        self
+    }
+
+    /// A mailbox with this many places for user messages and none kept for the system.
+    pub(crate) fn places(self, places: usize, overflow: OverflowStrategy) -> Self {
+        self.mailbox(places_for(places, overflow))
+    }
+
+    pub(crate) fn supervise(mut self, children: Supervision) -> Self {
+        self.children = children;
+        self
+    }
+
+    pub(crate) fn middleware(
+        mut self,
+        chain: impl Fn() -> CompositeMiddleware + Send + Sync + 'static,
+    ) -> Self {
+        self.chain = Some(Box::new(chain));
+        self
+    }
+
+    pub(crate) fn props(self) -> Props<Puppet> {
+        let Self { name, log, plan, mailbox, children, chain } = self;
+        let plan = Arc::new(plan);
+        let factory = move || {
+            let life = plan.lives.fetch_add(1, Ordering::Relaxed) + 1;
+            if let Some(factory) = &plan.factory {
+                factory(life);
+            }
+            Puppet { name, life, log: log.clone(), plan: plan.clone() }
+        };
+        let builder = Props::new(factory).label(name).mailbox(mailbox).supervise(children);
+        match chain {
+            Some(chain) => builder.middleware(chain).build(),
+            None => builder.build(),
+        }
+    }
+}
+
+pub(crate) fn places_for(places: usize, overflow: OverflowStrategy) -> MailboxOptions {
+    MailboxOptions {
+        capacity: NonZeroUsize::new(places).unwrap(),
+        overflow,
+        reserve_for_system: 0,
+        high_mark: places,
+        low_mark: places / 2,
+    }
+}
+
+pub(crate) fn note(number: u32) -> Msg {
+    Msg::Note(number)
+}
+
+pub(crate) fn act(
+    act: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + 'static,
+) -> Msg {
+    Msg::Act(Box::new(act))
+}
+
+/// Does something, whatever comes of it, and goes on.
+pub(crate) fn go<T>(work: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> T + Send + 'static) -> Msg {
+    act(|me, ctx| {
+        work(me, ctx);
+        Ok(Flow::Continue)
+    })
+}
+
+/// Stops serving messages until somebody signals the key.
+pub(crate) fn hold(key: u64) -> Msg {
+    let until = ResumeCondition::ExternalSignal(SignalKey(key));
+    act(move |_, _| Ok(Flow::Suspend(SuspendReason::UserDefined, until)))
+}
+
+pub(crate) fn fail(why: &'static str) -> Msg {
+    act(move |_, _| Err(ActorError::new(why)))
+}
+
+pub(crate) fn panic(why: &'static str) -> Msg {
+    act(move |_, _| panic!("{why}"))
+}
+
+impl Puppet {
+    pub(crate) fn note(&self, what: impl std::fmt::Display) {
+        self.log.note(format!("{} {what}", self.name));
+    }
+
+    fn hook(&self, what: impl std::fmt::Display) {
+        if self.plan.loud {
+            let Self { name, life, .. } = self;
+            self.log.note(format!("{name}{life} {what}"));
+        }
+    }
+}
+
+impl Actor for Puppet {
+    type Msg = Msg;
+
+    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+        match message {
+            Msg::Note(number) => self.note(number),
+            Msg::Act(act) => return act(self, ctx),
+            Msg::Ask(number, reply) => {
+                self.note(number);
+                let _late = reply.send(number);
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+        self.hook("started");
+        match self.plan.clone().started.as_ref() {
+            Some(hook) => hook(self, ctx),
+            None => Ok(Flow::Continue),
+        }
+    }
+
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+        if let Some(hook) = &self.plan.signal {
+            return hook(&signal, ctx);
+        }
+        match signal {
+            Signal::Terminated { how, .. } => self.note(format_args!("hears end: {}", ending(&how))),
+            Signal::ChildFailed(failure) => {
+                self.note(format_args!("hears failure: {} → {}", failure.error, verdict(failure.verdict)));
+            }
+            Signal::ReceiveTimeout => self.note("hears timeout"),
+            Signal::Timer(TimerId(id)) => self.note(format_args!("hears timer {id}")),
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn restarting(&mut self, error: &ActorError, ctx: &mut Context<'_, Self>) {
+        self.hook(format_args!("restarting: {error}"));
+        if let Some(hook) = self.plan.clone().restarting.as_ref() {
+            hook(self, ctx);
+        }
+    }
+
+    fn stopped(&mut self, ctx: &mut Context<'_, Self>) {
+        self.hook("stopped");
+        if let Some(hook) = self.plan.clone().stopped.as_ref() {
+            hook(self, ctx);
+        }
+    }
+
+    fn overrule(&mut self, failure: &FailureNotification) -> Option<SupervisionDirective> {
+        self.plan.overrule.and_then(|overrule| overrule(failure))
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        self.hook("dropped");
+        if let Some(dropped) = self.plan.dropped {
+            dropped(self);
+        }
+    }
+}
+
+pub(crate) fn ending(how: &Ending) -> String {
+    match how {
+        Ending::Stopped => "stopped".to_owned(),
+        Ending::Failed { error, reason } => format!("{error}, {reason}"),
+        Ending::Unknown => "unknown".to_owned(),
+    }
+}
+
+fn verdict(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Resume => "resume".to_owned(),
+        Verdict::Restart { after } => format!("restart after {after:?}"),
+        Verdict::Stop { reason } => format!("stop, {reason}"),
+        Verdict::Escalate => "escalate".to_owned(),
+    }
+}
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+/// A point in virtual time.
+pub(crate) fn at_ms(ms: u64) -> evenkeel_policy::time::Instant {
+    evenkeel_policy::time::Instant::from_millis(ms)
+}
+
+/// Has an actor make a child, and waits until it has.
+pub(crate) fn child_of(world: &World, parent: &ActorRef<Msg>, child: PuppetBuilder) -> ActorRef<Msg> {
+    let props = child.props();
+    let made =
+        world.runtime.block_on(parent.ask(|reply| go(move |_, ctx| reply.send(ctx.spawn(&props)).is_ok())));
+    let child = made.unwrap().unwrap();
+    world.run();
+    child
+}
