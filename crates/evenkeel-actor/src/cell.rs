@@ -52,7 +52,7 @@ pub(crate) trait CellBody: Run {
 
 /// The part of a cell that does not depend on the type of its actor.
 pub(crate) struct Head {
-    pub(crate) system: SystemLane,
+    pub(crate) system: SystemLane<SystemMessage>,
     pub(crate) parent: Option<CellRef>,
     pub(crate) kind: KindId,
     /// When the actor last did something, in coarse milliseconds; for its receive timeout.

@@ -4,12 +4,16 @@
 //! the actor's worker included. Messages lie in the lane by value; sending one allocates nothing once
 //! the lane has grown to its working size.
 
+#[cfg(not(loom))]
+mod message;
 mod options;
 mod system;
 mod user;
 
+#[cfg(not(loom))]
+pub(crate) use message::SystemMessage;
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
-pub(crate) use system::{SystemLane, SystemMessage};
+pub(crate) use system::SystemLane;
 pub(crate) use user::{Pushed, UserLane};
 
 /// What a user lane has seen and holds.

@@ -7,59 +7,27 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use evenkeel_policy::time::Instant;
-
 use super::LaneStats;
-use crate::cell::CellRef;
-use crate::guardian::{FailureNotification, SupervisionCommand};
-use crate::invoke::SignalKey;
-use crate::stop::{Ending, StopMode};
 use crate::sync::Lock;
-use crate::timer::TimerId;
-
-/// What the system tells a cell.
-#[derive(Debug)]
-pub(crate) enum SystemMessage {
-    /// End, at once or after what waits.
-    Stop(StopMode),
-    /// What a supervisor ordered.
-    Command(SupervisionCommand),
-    /// A child failed and this was decided about it.
-    ChildFailed(Box<FailureNotification>),
-    /// A child or a watched actor has ended.
-    Ended { who: CellRef, how: Ending },
-    /// Tell `CellRef` when this actor has ended.
-    Watch(CellRef),
-    /// Do not.
-    Unwatch(CellRef),
-    /// The wait for a signal is over.
-    Signal(SignalKey),
-    /// The time of a suspension is over.
-    Resume,
-    /// Nothing arrived for as long as the actor asked for.
-    ReceiveTimeout,
-    /// A timer of the actor's own fired.
-    Timer { id: TimerId, due: Instant },
-}
 
 /// The system lane of one mailbox.
 #[derive(Debug)]
-pub(crate) struct SystemLane(Lock<Lane>);
+pub(crate) struct SystemLane<M>(Lock<Lane<M>>);
 
 #[derive(Debug)]
-enum Lane {
+enum Lane<M> {
     Unused,
-    Open(Box<OpenLane>),
+    Open(Box<OpenLane<M>>),
     Closed,
 }
 
-#[derive(Debug, Default)]
-struct OpenLane {
-    queue: VecDeque<SystemMessage>,
+#[derive(Debug)]
+struct OpenLane<M> {
+    queue: VecDeque<M>,
     enqueued: u64,
 }
 
-impl SystemLane {
+impl<M> SystemLane<M> {
     pub(crate) fn new() -> Self {
         Self(Lock::new(Lane::Unused))
     }
@@ -74,7 +42,7 @@ impl SystemLane {
     }
 
     /// Puts a message at the end; `Err` once the cell has ended.
-    pub(crate) fn push(&self, message: SystemMessage) -> Result<(), SystemMessage> {
+    pub(crate) fn push(&self, message: M) -> Result<(), M> {
         self.0.with(|lane| match lane.open() {
             Some(open) => {
                 open.queue.push_back(message);
@@ -85,7 +53,7 @@ impl SystemLane {
         })
     }
 
-    pub(crate) fn pop(&self) -> Option<SystemMessage> {
+    pub(crate) fn pop(&self) -> Option<M> {
         self.0.with(|lane| match lane {
             Lane::Open(open) => open.queue.pop_front(),
             Lane::Unused | Lane::Closed => None,
@@ -93,7 +61,7 @@ impl SystemLane {
     }
 
     /// Ends the lane and hands over what was never read.
-    pub(crate) fn close(&self) -> VecDeque<SystemMessage> {
+    pub(crate) fn close(&self) -> VecDeque<M> {
         self.0.with(|lane| match core::mem::replace(lane, Lane::Closed) {
             Lane::Open(open) => open.queue,
             Lane::Unused | Lane::Closed => VecDeque::new(),
@@ -108,10 +76,10 @@ impl SystemLane {
     }
 }
 
-impl Lane {
-    fn open(&mut self) -> Option<&mut OpenLane> {
+impl<M> Lane<M> {
+    fn open(&mut self) -> Option<&mut OpenLane<M>> {
         if matches!(self, Self::Unused) {
-            *self = Self::Open(Box::default());
+            *self = Self::Open(Box::new(OpenLane { queue: VecDeque::new(), enqueued: 0 }));
         }
         match self {
             Self::Open(open) => Some(open),
