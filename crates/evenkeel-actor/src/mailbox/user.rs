@@ -58,6 +58,16 @@ enum Open {
     Closed,
 }
 
+/// Whether somebody waits for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listed {
+    Waits,
+    /// There will be no room.
+    Closed,
+    /// Too many wait.
+    Refused,
+}
+
 impl<M> UserLane<M> {
     pub(crate) fn new(options: &MailboxOptions) -> Self {
         Self {
@@ -158,25 +168,20 @@ impl<M> UserLane<M> {
     }
 
     /// Remembers to wake `waker` when there is room; `false` when too many wait already.
+    ///
+    /// Where nothing is taken any more it is woken at once: the owner may have looked for the last time.
     pub(crate) fn wait_for_room(&self, waker: &Waker, state: &CellState) -> bool {
-        let listed = self.shared.with(|shared| {
-            let waiters = shared.waiters.get_or_insert_default();
-            if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-                return true;
-            }
-            if WAITERS_MAX <= waiters.len() {
-                return false;
-            }
-            waiters.push(waker.clone());
-            true
-        });
-        if listed && !state.await_room() {
-            // Nobody runs the cell, so nobody but us will look: an empty lane has room at once.
-            if self.shared.with(|shared| shared.has_room(&self.left)) {
-                waker.wake_by_ref();
+        match self.shared.with(|shared| shared.list(waker)) {
+            Listed::Refused => return false,
+            Listed::Closed => waker.wake_by_ref(),
+            Listed::Waits => {
+                // Where nobody runs the cell, nobody but us will look: an empty lane has room at once.
+                if !state.await_room() && self.shared.with(|shared| shared.has_room(&self.left)) {
+                    waker.wake_by_ref();
+                }
             }
         }
-        listed
+        true
     }
 
     /// Lets those who wait go on once the lane is down to its low mark; for the owner.
@@ -202,6 +207,21 @@ impl<M> UserLane<M> {
 }
 
 impl<M> Shared<M> {
+    fn list(&mut self, waker: &Waker) -> Listed {
+        if self.open == Open::Closed {
+            return Listed::Closed;
+        }
+        let waiters = self.waiters.get_or_insert_default();
+        if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+            return Listed::Waits;
+        }
+        if WAITERS_MAX <= waiters.len() {
+            return Listed::Refused;
+        }
+        waiters.push(waker.clone());
+        Listed::Waits
+    }
+
     #[inline]
     fn has_room(&mut self, left: &AtomicU32) -> bool {
         let waiting = count(self.queue.len());
