@@ -78,12 +78,7 @@ impl ReadyQueueCoordinator {
 
     /// Sleeps until there is something to run; ready at once when there is.
     pub(crate) fn poll_wait_signal(&self, local: &Local, cx: &mut Context<'_>) -> Poll<()> {
-        self.idle.sleep(local.id, cx.waker());
-        if self.queues.has_work() || local.core().is_over() {
-            self.idle.rise(local.id);
-            return Poll::Ready(());
-        }
-        Poll::Pending
+        self.idle.poll_sleep(local.id, cx.waker(), || self.queues.has_work() || local.core().is_over())
     }
 
     /// Puts a cell back whose run right was kept.

@@ -6,7 +6,7 @@
 //! searching wakes the next.
 
 use alloc::vec::Vec;
-use core::task::Waker;
+use core::task::{Poll, Waker};
 
 use crate::sync::{AtomicUsize, Lock, Ordering, fence};
 
@@ -67,14 +67,26 @@ impl Idle {
         }
     }
 
-    /// Announces that a searcher goes to sleep; it must look for work once more afterwards.
-    pub(crate) fn sleep(&self, worker: usize, waker: &Waker) {
+    /// Sends a searcher to sleep, unless `found_work` has something for it: ready at once then.
+    ///
+    /// The sleeper is announced first and looks afterwards.
+    pub(crate) fn poll_sleep(
+        &self,
+        worker: usize,
+        waker: &Waker,
+        found_work: impl FnOnce() -> bool,
+    ) -> Poll<()> {
         self.sleepers.with(|sleepers| {
             sleepers.push((worker, waker.clone()));
             self.sleeping.fetch_add(1, Ordering::SeqCst);
         });
         self.searching.fetch_sub(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        if !found_work() {
+            return Poll::Pending;
+        }
+        self.rise(worker);
+        Poll::Ready(())
     }
 
     /// Gets up, as a searcher in any case.

@@ -1,12 +1,13 @@
 //! Actors on a scheduler that loses nothing.
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
+#![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports, reason = "models use parts"))]
 
 extern crate alloc;
 
 mod sync;
 
-#[cfg_attr(loom, allow(dead_code, reason = "models use parts"))]
 mod idle;
+mod mailbox;
 mod raw;
 
 #[cfg(not(loom))]
@@ -35,8 +36,6 @@ mod index;
 mod invoke;
 #[cfg(not(loom))]
 mod invoker;
-#[cfg(not(loom))]
-mod mailbox;
 #[cfg(not(loom))]
 mod middleware;
 #[cfg(not(loom))]

@@ -5,14 +5,17 @@
 //! the lane has grown to its working size.
 
 mod lanes;
+#[cfg(not(loom))]
+mod message;
 mod options;
-mod system;
 
 pub(crate) use lanes::{Lanes, Pushed};
+#[cfg(not(loom))]
+pub(crate) use message::SystemMessage;
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
-pub(crate) use system::SystemMessage;
 
 /// The two lanes of an actor's mailbox.
+#[cfg(not(loom))]
 pub(crate) type QueueMailbox<M> = Lanes<M, SystemMessage>;
 
 /// What a lane has seen and holds.

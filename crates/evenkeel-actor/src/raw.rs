@@ -12,6 +12,8 @@
 pub(crate) mod current;
 #[cfg(not(loom))]
 pub(crate) mod lane;
+#[cfg(all(test, loom))]
+mod models;
 pub(crate) mod oneshot;
 #[cfg(not(loom))]
 pub(crate) mod run;

@@ -15,6 +15,35 @@ pub(crate) use loom::sync::Arc;
 #[cfg(all(not(loom), not(target_has_atomic = "ptr")))]
 pub(crate) use portable_atomic_util::Arc;
 
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
+/// A value whose users prove by other means that they do not get in each other's way.
+///
+/// It is reached in the same two ways as loom's, which checks the proof.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
+    /// Reaches the value to read it.
+    #[inline]
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
+    }
+
+    /// Reaches the value to change it.
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
+        change(self.0.get())
+    }
+}
+
 /// What is shared between a runtime's threads; atomic on every target, also on those without
 /// compare-and-swap, where the final binary chooses how atomics are made.
 #[cfg(not(loom))]

@@ -74,6 +74,16 @@ enum Open {
     Ended,
 }
 
+/// Whether somebody waits for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listed {
+    Waits,
+    /// There will be no room.
+    Closed,
+    /// Too many wait.
+    Refused,
+}
+
 impl<M, S> Lanes<M, S> {
     pub(crate) fn new(options: &MailboxOptions) -> Self {
         let capacity = count(options.user_capacity());
@@ -198,24 +208,20 @@ impl<M, S> Lanes<M, S> {
     }
 
     /// Remembers to wake `waker` when there is room; `false` when too many wait already.
+    ///
+    /// Where nothing is taken any more it is woken at once: the owner may have looked for the last time.
     pub(crate) fn wait_for_room(&self, waker: &Waker, state: &CellState) -> bool {
-        let listed = self.shared.with(|shared| {
-            let waiters = &mut shared.cold().waiters;
-            if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-                return true;
+        match self.shared.with(|shared| shared.list(waker)) {
+            Listed::Refused => return false,
+            Listed::Closed => waker.wake_by_ref(),
+            Listed::Waits => {
+                // Where nobody runs the cell, nobody but us will look: an idle one has room at once.
+                if !state.await_room() && self.shared.with(|shared| shared.would_answer(&self.left)) {
+                    waker.wake_by_ref();
+                }
             }
-            if WAITERS_MAX <= waiters.len() {
-                return false;
-            }
-            waiters.push(waker.clone());
-            true
-        });
-        // Nobody runs the cell, so nobody but us will look: an idle one has room at once, and a closed
-        // one will never have.
-        if listed && !state.await_room() && self.shared.with(|shared| shared.would_answer(&self.left)) {
-            waker.wake_by_ref();
         }
-        listed
+        true
     }
 
     /// Lets those who wait go on once the lane is down to its low mark; for the owner.
@@ -284,6 +290,21 @@ impl<M, S> Lanes<M, S> {
 }
 
 impl<M, S> Shared<M, S> {
+    fn list(&mut self, waker: &Waker) -> Listed {
+        if self.open != Open::Open {
+            return Listed::Closed;
+        }
+        let waiters = &mut self.cold().waiters;
+        if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+            return Listed::Waits;
+        }
+        if WAITERS_MAX <= waiters.len() {
+            return Listed::Refused;
+        }
+        waiters.push(waker.clone());
+        Listed::Waits
+    }
+
     /// Looks at the owner's memory for how much it has left; only while open.
     fn has_room(&mut self, left: &AtomicU32) -> bool {
         self.room = self.capacity.saturating_sub(left.load(Ordering::Relaxed));

@@ -4,11 +4,10 @@
 //! them wakes the receiver. Bound: one allocation per question.
 
 use alloc::boxed::Box;
-use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::task::{Context, Poll, Waker};
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
 const WAKER: u32 = 1 << 0;
@@ -61,7 +60,7 @@ impl HeadRef {
         if before & (OVER | WAKER) == WAKER {
             // SAFETY: we are the first to end the wait, so the stored waker is ours: the receiver
             // replaces it only while the wait is not over, and later enders see that it is.
-            if let Some(waker) = unsafe { (*self.head().waker.get()).take() } {
+            if let Some(waker) = self.head().waker.with_mut(|waker| unsafe { (*waker).take() }) {
                 waker.wake();
             }
         }
@@ -128,22 +127,22 @@ unsafe fn free<T>(head: NonNull<Head>) {
 ///
 /// # Safety
 /// `head` belongs to a `Shared<T>`.
-unsafe fn value<T>(head: &HeadRef) -> *mut Option<T> {
-    // SAFETY: promised by the caller.
-    unsafe { (*head.0.cast::<Shared<T>>().as_ptr()).value.get() }
+unsafe fn value<T>(head: &HeadRef) -> &UnsafeCell<Option<T>> {
+    // SAFETY: promised by the caller; counted, so not freed.
+    unsafe { &(*head.0.cast::<Shared<T>>().as_ptr()).value }
 }
 
 impl<T> Sender<T> {
     /// Answers; the value comes back when nobody waits any more.
     pub(crate) fn send(self, answer: T) -> Result<(), T> {
         // SAFETY: the only sender, and `VALUE` is not set: the receiver does not look yet.
-        unsafe { *value::<T>(&self.0) = Some(answer) };
+        unsafe { value::<T>(&self.0).with_mut(|value| *value = Some(answer)) };
         let before = self.0.end(VALUE);
         if before & RECEIVER_GONE == 0 {
             return Ok(());
         }
         // SAFETY: the receiver was gone before the value was there, so it is still ours.
-        match unsafe { (*value::<T>(&self.0)).take() } {
+        match unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
             Some(answer) => Err(answer),
             None => Ok(()),
         }
@@ -179,7 +178,7 @@ impl<T> Receiver<T> {
         }
         if word & OVER == 0 {
             // SAFETY: `WAKER` is clear and the wait is not over, so nobody else touches the waker.
-            unsafe { *head.waker.get() = Some(cx.waker().clone()) };
+            head.waker.with_mut(|waker| unsafe { *waker = Some(cx.waker().clone()) });
             word = head.word.fetch_or(WAKER, Ordering::AcqRel);
             if word & OVER == 0 {
                 return Poll::Pending;
@@ -187,7 +186,7 @@ impl<T> Receiver<T> {
         }
         if word & VALUE != 0 {
             // SAFETY: `VALUE` was set after the value was written, and only one receiver exists.
-            if let Some(answer) = unsafe { (*value::<T>(&self.0)).take() } {
+            if let Some(answer) = unsafe { value::<T>(&self.0).with_mut(|value| (*value).take()) } {
                 return Poll::Ready(Ok(answer));
             }
         }

@@ -6,18 +6,17 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use super::state::CellState;
-use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering};
+use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 
 /// The first chunk holds this many slots; each later one twice as many as the one before, up to the
-/// largest.
-const FIRST_CHUNK: u32 = 32;
-const DOUBLINGS: u32 = 7;
+/// largest. A model pays for every slot it could look at.
+const FIRST_CHUNK: u32 = if cfg!(loom) { 1 } else { 32 };
+const DOUBLINGS: u32 = if cfg!(loom) { 1 } else { 7 };
 const LARGEST_CHUNK: u32 = FIRST_CHUNK << DOUBLINGS;
 /// Slots in the chunks that grow.
 const GROWING: u32 = 2 * LARGEST_CHUNK - FIRST_CHUNK;
@@ -81,7 +80,7 @@ impl<T: Occupant> Slab<T> {
         let slot = self.slot(number).ok_or(SlabFull)?;
         // SAFETY: the number came from the vacant list, so no reference to this slot exists and no
         // lookup can make one while `refs` is zero: this thread alone touches the occupant.
-        unsafe { (*slot.occupant.get()).write(occupant) };
+        slot.occupant.with_mut(|place| unsafe { (*place).write(occupant) });
         slot.state.renew();
         slot.refs.store(2, Ordering::Release);
         let place = NonNull::from(slot);
@@ -206,7 +205,7 @@ impl<T: Occupant> SlotRef<T> {
     #[inline]
     pub(crate) fn occupant(&self) -> &T {
         // SAFETY: `refs` is above zero, so the occupant was written and is not taken out.
-        unsafe { (*self.slot().occupant.get()).assume_init_ref() }
+        self.slot().occupant.with(|place| unsafe { (*place).assume_init_ref() })
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -268,7 +267,7 @@ impl<T: Occupant> Drop for SlotRef<T> {
         self.slot().refs.load(Ordering::Acquire);
         // SAFETY: the count is zero, so no reference exists and `find` makes none: the occupant is
         // ours. It keeps the slab, and so the slot, alive until it is dropped at the end.
-        let occupant = unsafe { (*self.slot().occupant.get()).assume_init_read() };
+        let occupant = self.slot().occupant.with_mut(|place| unsafe { (*place).assume_init_read() });
         occupant.slab().vacate(self.slot());
         drop(occupant);
     }

@@ -1,0 +1,289 @@
+//! Models of the concurrent core: loom runs each in every order that its bound of preemptions allows.
+//!
+//! The word, the lanes, the slab, the oneshot and the sleepers are the crate's own. What surrounds them
+//! here is what the invoker, the coordinator and the worker do with them, in the same order.
+//!
+//! Bound: preemptions per execution, given by each model and overruled by `LOOM_MAX_PREEMPTIONS`.
+
+mod answers;
+mod closing;
+mod defects;
+mod lanes;
+mod parking;
+mod reuse;
+mod room;
+
+use alloc::collections::VecDeque;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::num::NonZeroUsize;
+use core::task::Waker;
+use std::sync::Arc as StdArc;
+
+use loom::sync::{Condvar, Mutex};
+
+use super::state::{CellState, Notify, Release, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
+use crate::mailbox::{Lanes, MailboxOptions, OverflowStrategy, Pushed};
+use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
+
+/// Runs a model in every order with at most so many preemptions.
+fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.check(model);
+}
+
+/// A message that suspends whoever handles it until it is told to resume.
+const SUSPEND: u32 = 1000;
+
+/// What the system tells a [`Miniature`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Resume,
+    Stop,
+}
+
+/// A cell without a worker: whoever is given the run right runs it.
+struct Miniature {
+    state: CellState,
+    lanes: Lanes<u32, Order>,
+    /// What a future's poll would find; ordered by nothing but the word.
+    external: AtomicU32,
+    low_mark: usize,
+    owner: UnsafeCell<Owner>,
+}
+
+// SAFETY: the owner's part is touched only under the run right, which is what the models check.
+unsafe impl Send for Miniature {}
+// SAFETY: as above.
+unsafe impl Sync for Miniature {}
+
+#[derive(Clone, Debug, Default)]
+struct Owner {
+    private: VecDeque<u32>,
+    seen: Vec<u32>,
+    buried: Vec<u32>,
+    heard: u32,
+    awaited: bool,
+    suspended: bool,
+    resumed_early: bool,
+}
+
+impl Miniature {
+    fn new(places: usize) -> Arc<Self> {
+        let options = MailboxOptions {
+            capacity: NonZeroUsize::new(places).expect("a mailbox has places"),
+            overflow: OverflowStrategy::Reject,
+            reserve_for_system: 0,
+            high_mark: places,
+            low_mark: places / 2,
+        };
+        Arc::new(Self {
+            state: CellState::new(),
+            lanes: Lanes::new(&options),
+            external: AtomicU32::new(0),
+            low_mark: options.low_mark,
+            owner: UnsafeCell::new(Owner::default()),
+        })
+    }
+
+    /// What `ActorRef::try_tell` does.
+    fn tell(&self, message: u32) -> Pushed<u32> {
+        let pushed = self.lanes.push(message);
+        if pushed == Pushed::Queued {
+            self.follow(self.state.raise(USER));
+        }
+        pushed
+    }
+
+    /// What `ActorRef::send` does, on a thread that has nothing else to do.
+    fn send(&self, message: u32, bell: &StdArc<Bell>) -> Pushed<u32> {
+        let waker = Waker::from(bell.clone());
+        loop {
+            match self.lanes.push_or_wait(message, &waker, &self.state) {
+                Ok(Pushed::Queued) => {
+                    self.follow(self.state.raise(USER));
+                    return Pushed::Queued;
+                }
+                Ok(Pushed::Full(_)) => bell.wait(),
+                Ok(pushed) => return pushed,
+                Err(message) => return Pushed::Full(message),
+            }
+        }
+    }
+
+    /// What `CellRef::tell_system` does.
+    fn order(&self, order: Order) -> Result<(), Order> {
+        self.lanes.push_system(order)?;
+        self.follow(self.state.raise(SYSTEM));
+        Ok(())
+    }
+
+    /// What a future does that becomes ready: changes something, then wakes.
+    fn signal(&self) {
+        self.external.fetch_add(1, Ordering::Relaxed);
+        self.follow(self.state.announce(SIGNAL));
+    }
+
+    fn follow(&self, notify: Notify) {
+        if notify == Notify::Schedule {
+            self.run();
+        }
+    }
+
+    /// Runs the cell until the run right is gone.
+    fn run(&self) {
+        loop {
+            // SAFETY: the caller was given the run right; loom fails the model if somebody else is here.
+            let step = self.owner.with_mut(|owner| self.serve(unsafe { &mut *owner }));
+            match step {
+                Step::Finish { hold } if self.state.release(hold) == Release::Kept => {}
+                Step::Finish { .. } | Step::Ended => return,
+            }
+        }
+    }
+
+    /// What the invoker does in one run.
+    fn serve(&self, owner: &mut Owner) -> Step {
+        loop {
+            let flags = self.state.glance();
+            if flags & WAITERS != 0 {
+                self.wake_waiters(owner);
+            }
+            if flags & SYSTEM != 0 {
+                self.state.lower(SYSTEM);
+                while let Some(order) = self.lanes.pop_system() {
+                    if self.obey(order, owner) == Some(Step::Ended) {
+                        return Step::Ended;
+                    }
+                }
+            }
+            if flags & SIGNAL != 0 {
+                self.state.lower(SIGNAL);
+                owner.heard = self.external.load(Ordering::Relaxed);
+            }
+            let message = if owner.suspended { None } else { self.next(owner) };
+            let Some(message) = message else {
+                return self.finish(owner);
+            };
+            owner.seen.push(message);
+            if message == SUSPEND && !core::mem::take(&mut owner.resumed_early) {
+                owner.suspended = true;
+                return self.finish(owner);
+            }
+        }
+    }
+
+    fn finish(&self, owner: &mut Owner) -> Step {
+        self.wake_waiters(owner);
+        let held = if owner.private.is_empty() { 0 } else { USER };
+        Step::Finish { hold: if owner.suspended { SUSPENDED | held } else { 0 } }
+    }
+
+    fn next(&self, owner: &mut Owner) -> Option<u32> {
+        if owner.private.is_empty() {
+            if self.state.glance() & USER == 0 {
+                return None;
+            }
+            self.lanes.take(&mut owner.private, &self.state);
+        }
+        let message = owner.private.pop_front();
+        self.lanes.tell_left(owner.private.len());
+        message
+    }
+
+    fn obey(&self, order: Order, owner: &mut Owner) -> Option<Step> {
+        match order {
+            Order::Resume if owner.suspended => {
+                owner.suspended = false;
+                None
+            }
+            Order::Resume => {
+                owner.resumed_early = true;
+                None
+            }
+            Order::Stop => {
+                self.lanes.close().into_iter().for_each(Waker::wake);
+                owner.buried.extend(owner.private.drain(..).chain(self.lanes.drain()));
+                drop(self.lanes.end_system());
+                self.state.bury();
+                Some(Step::Ended)
+            }
+        }
+    }
+
+    fn wake_waiters(&self, owner: &mut Owner) {
+        if self.state.glance() & WAITERS != 0 {
+            self.state.lower(WAITERS);
+            owner.awaited = true;
+        }
+        if owner.awaited {
+            owner.awaited = self.lanes.wake_waiters(self.low_mark);
+        }
+    }
+
+    /// Reads the owner's part when every thread is done.
+    fn owner(&self) -> Owner {
+        // SAFETY: loom fails the model if somebody changes it meanwhile, or did so unordered with this.
+        self.owner.with(|owner| unsafe { (*owner).clone() })
+    }
+
+    /// Fails unless exactly these messages were handled, each thread's in the order it sent them.
+    fn assert_handled(&self, by_thread: &[&[u32]]) {
+        let seen = self.owner().seen;
+        let mut left: Vec<&[u32]> = by_thread.to_vec();
+        for message in &seen {
+            let from = left.iter_mut().find(|sent| sent.first() == Some(message));
+            let sent = from.unwrap_or_else(|| panic!("reordered or twice: {seen:?}"));
+            *sent = &sent[1..];
+        }
+        assert!(left.iter().all(|sent| sent.is_empty()), "stranded: only {seen:?}");
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Finish { hold: u32 },
+    Ended,
+}
+
+/// A waker that a thread can wait for; loom calls a wait that nobody ends a deadlock.
+#[derive(Default)]
+struct Bell {
+    rings: Mutex<Rings>,
+    rung: Condvar,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Rings {
+    unheard: bool,
+    total: u32,
+}
+
+impl Bell {
+    fn new() -> StdArc<Self> {
+        StdArc::default()
+    }
+
+    /// Waits until somebody has rung since the last wait.
+    fn wait(&self) {
+        let mut rings = self.rings.lock().expect("nobody panics with the lock");
+        while !rings.unheard {
+            rings = self.rung.wait(rings).expect("nobody panics with the lock");
+        }
+        rings.unheard = false;
+    }
+
+    /// Counts the rings of all time.
+    fn rings(&self) -> u32 {
+        self.rings.lock().expect("nobody panics with the lock").total
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: StdArc<Self>) {
+        let mut rings = self.rings.lock().expect("nobody panics with the lock");
+        *rings = Rings { unheard: true, total: rings.total + 1 };
+        self.rung.notify_one();
+    }
+}

@@ -1,0 +1,147 @@
+//! One answer to one question: it arrives or is dropped once, and the wait ends once.
+
+use core::task::{Context, Poll, Waker};
+use std::sync::Arc as StdArc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use loom::thread;
+
+use super::super::oneshot::{NoAnswer, Receiver, channel};
+use super::{Bell, check};
+
+/// An answer that counts how often one was dropped.
+struct Answer(StdArc<AtomicUsize>);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits for the end and tells how it came.
+fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, NoAnswer> {
+    let waker = Waker::from(bell.clone());
+    loop {
+        match receiver.poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(end) => return end,
+            Poll::Pending => bell.wait(),
+        }
+    }
+}
+
+#[test]
+fn an_answer_reaches_whoever_waits() {
+    check(3, || {
+        let (sender, mut receiver) = channel();
+        let answerer = thread::spawn(move || sender.send(7));
+        assert_eq!(wait(&mut receiver, &Bell::new()), Ok(7));
+        assert_eq!(answerer.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn an_answer_and_a_deadline_wake_once_between_them() {
+    check(3, || {
+        let dropped = StdArc::new(AtomicUsize::new(0));
+        let (sender, mut receiver) = channel();
+        let expiry = receiver.expiry();
+        let bell = Bell::new();
+        let waker = Waker::from(bell.clone());
+        assert!(receiver.poll(&mut Context::from_waker(&waker)).is_pending());
+        let answer = Answer(dropped.clone());
+        let answerer = thread::spawn(move || sender.send(answer).is_ok());
+        let clock = thread::spawn(move || expiry.expire());
+        assert!(answerer.join().unwrap(), "the receiver is still there");
+        clock.join().unwrap();
+        assert_eq!(bell.rings(), 1);
+        assert!(wait(&mut receiver, &bell).is_ok(), "an answer that came is not thrown away");
+        drop(receiver);
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_wait_that_an_answer_and_a_deadline_end_is_woken_at_most_once() {
+    check(3, || {
+        let dropped = StdArc::new(AtomicUsize::new(0));
+        let (sender, mut receiver) = channel();
+        let expiry = receiver.expiry();
+        let bell = Bell::new();
+        let answer = Answer(dropped.clone());
+        let answerer = thread::spawn(move || sender.send(answer).is_ok());
+        let clock = thread::spawn(move || expiry.expire());
+        let ended = wait(&mut receiver, &bell);
+        assert!(answerer.join().unwrap(), "the receiver is still there");
+        clock.join().unwrap();
+        assert!(!matches!(&ended, Err(NoAnswer::Unanswered)));
+        assert!(bell.rings() <= 1);
+        drop((ended, receiver));
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_sender_that_gives_up_and_a_deadline_end_the_wait() {
+    check(3, || {
+        let (sender, mut receiver) = channel::<u32>();
+        let expiry = receiver.expiry();
+        let quitter = thread::spawn(move || drop(sender));
+        let clock = thread::spawn(move || expiry.expire());
+        assert!(wait(&mut receiver, &Bell::new()).is_err());
+        quitter.join().unwrap();
+        clock.join().unwrap();
+    });
+}
+
+#[test]
+fn an_answer_nobody_waits_for_comes_back_or_is_dropped_once() {
+    check(3, || {
+        let dropped = StdArc::new(AtomicUsize::new(0));
+        let (sender, mut receiver) = channel();
+        let bell = Bell::new();
+        let answer = Answer(dropped.clone());
+        let answerer = thread::spawn(move || drop(sender.send(answer)));
+        let waker = Waker::from(bell.clone());
+        drop(receiver.poll(&mut Context::from_waker(&waker)));
+        drop(receiver);
+        answerer.join().unwrap();
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn the_last_waker_is_the_one_that_is_woken() {
+    check(3, || {
+        let (sender, mut receiver) = channel();
+        let answerer = thread::spawn(move || sender.send(7));
+        let (first, second) = (Bell::new(), Bell::new());
+        let waker = Waker::from(first.clone());
+        let ended = match receiver.poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(end) => end,
+            Poll::Pending => wait(&mut receiver, &second),
+        };
+        assert_eq!(ended, Ok(7));
+        assert_eq!(answerer.join().unwrap(), Ok(()));
+        assert!(first.rings() + second.rings() <= 1);
+    });
+}
+
+/// The three who hold on to the question let go of it in every order; loom sees a leak or a race.
+#[test]
+fn the_last_to_let_go_frees_the_question() {
+    check(3, || {
+        let dropped = StdArc::new(AtomicUsize::new(0));
+        let (sender, receiver) = channel();
+        let expiry = receiver.expiry();
+        let answer = Answer(dropped.clone());
+        let answerer = thread::spawn(move || drop(sender.send(answer)));
+        let clock = thread::spawn(move || {
+            expiry.expire();
+            drop(expiry);
+        });
+        drop(receiver);
+        answerer.join().unwrap();
+        clock.join().unwrap();
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    });
+}

@@ -1,0 +1,54 @@
+//! A message is handled, buried or refused: one of the three, whenever the end comes.
+
+use loom::thread;
+
+use super::{Miniature, Order, check};
+use crate::mailbox::Pushed;
+
+#[test]
+fn a_message_that_meets_the_end_is_handled_buried_or_refused() {
+    check(3, || {
+        let cell = Miniature::new(8);
+        let other = cell.clone();
+        let sender = thread::spawn(move || [1, 2].map(|message| other.tell(message)));
+        cell.order(Order::Stop).unwrap();
+        let sent = sender.join().unwrap();
+        let owner = cell.owner();
+        for (message, sent) in [1, 2].into_iter().zip(sent) {
+            let handled = owner.seen.iter().filter(|seen| **seen == message).count();
+            let buried = owner.buried.iter().filter(|buried| **buried == message).count();
+            let refused = usize::from(sent == Pushed::Closed(message));
+            assert_eq!(handled + buried + refused, 1, "{message}: {owner:?}, {sent:?}");
+        }
+    });
+}
+
+#[test]
+fn two_senders_and_the_end_account_for_every_message() {
+    check(2, || {
+        let cell = Miniature::new(8);
+        let senders = [1, 2].map(|message| {
+            let cell = cell.clone();
+            thread::spawn(move || u32::from(cell.tell(message) == Pushed::Closed(message)))
+        });
+        cell.order(Order::Stop).unwrap();
+        let refused: u32 = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
+        let owner = cell.owner();
+        assert_eq!(owner.seen.len() + owner.buried.len() + refused as usize, 2, "{owner:?}");
+    });
+}
+
+#[test]
+fn an_order_that_meets_the_end_is_obeyed_or_refused() {
+    check(3, || {
+        let cell = Miniature::new(8);
+        let other = cell.clone();
+        let second = thread::spawn(move || other.order(Order::Stop));
+        let first = cell.order(Order::Stop);
+        let second = second.join().unwrap();
+        // The one that comes second may be left unread in the lane, which its sender cannot tell from
+        // obeyed; both refused would be an order that nobody obeyed.
+        assert!(first.is_ok() || second.is_ok());
+        assert_ne!(cell.state.flags() & super::super::state::DEAD, 0, "stranded: nobody obeyed");
+    });
+}

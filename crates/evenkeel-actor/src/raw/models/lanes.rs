@@ -1,0 +1,113 @@
+//! Nobody is stranded, nothing is reordered, and one thread runs at a time.
+
+use loom::thread;
+
+use super::{Miniature, Order, SUSPEND, check};
+
+#[test]
+fn no_message_of_two_senders_is_stranded() {
+    check(3, || {
+        let cell = Miniature::new(8);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            other.tell(1);
+            other.tell(2);
+        });
+        cell.tell(11);
+        cell.tell(12);
+        sender.join().unwrap();
+        cell.assert_handled(&[&[1, 2], &[11, 12]]);
+    });
+}
+
+#[test]
+fn no_message_of_three_senders_is_stranded() {
+    check(2, || {
+        let cell = Miniature::new(8);
+        let senders = [1, 2].map(|message| {
+            let cell = cell.clone();
+            thread::spawn(move || drop(cell.tell(message)))
+        });
+        cell.tell(3);
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        cell.assert_handled(&[&[1], &[2], &[3]]);
+    });
+}
+
+#[test]
+fn messages_held_back_by_a_suspension_are_handled_after_it() {
+    check(2, || {
+        let cell = Miniature::new(8);
+        // Taken out of the lane together, so the second is held in the private half.
+        cell.lanes.push(SUSPEND);
+        cell.lanes.push(1);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            other.tell(2);
+            other.tell(3);
+        });
+        cell.order(Order::Resume).unwrap();
+        sender.join().unwrap();
+        cell.assert_handled(&[&[SUSPEND, 1, 2, 3]]);
+    });
+}
+
+#[test]
+fn a_resume_that_races_with_the_suspension_is_not_lost() {
+    check(2, || {
+        let cell = Miniature::new(8);
+        let (first, second) = (cell.clone(), cell.clone());
+        let threads = [
+            thread::spawn(move || drop(first.tell(SUSPEND))),
+            thread::spawn(move || second.order(Order::Resume).unwrap()),
+        ];
+        cell.tell(1);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        cell.assert_handled(&[&[SUSPEND], &[1]]);
+    });
+}
+
+#[test]
+fn an_order_is_obeyed_however_it_meets_a_message() {
+    check(3, || {
+        let cell = Miniature::new(8);
+        cell.tell(SUSPEND);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            other.tell(1);
+        });
+        cell.order(Order::Resume).unwrap();
+        sender.join().unwrap();
+        cell.assert_handled(&[&[SUSPEND, 1]]);
+    });
+}
+
+#[test]
+fn what_a_waker_announces_is_seen_by_the_last_look() {
+    check(3, || {
+        let cell = Miniature::new(8);
+        let other = cell.clone();
+        let future = thread::spawn(move || {
+            other.signal();
+            other.signal();
+        });
+        cell.tell(1);
+        cell.signal();
+        future.join().unwrap();
+        assert_eq!(cell.owner().heard, 3, "stranded: the last wake-up found nobody");
+    });
+}
+
+#[test]
+fn a_waker_reaches_a_suspended_cell() {
+    check(3, || {
+        let cell = Miniature::new(8);
+        let other = cell.clone();
+        let future = thread::spawn(move || other.signal());
+        cell.tell(SUSPEND);
+        cell.tell(1);
+        future.join().unwrap();
+        assert_eq!(cell.owner().heard, 1, "stranded: the wake-up found nobody");
+        cell.assert_handled(&[&[SUSPEND]]);
+    });
+}

@@ -1,0 +1,173 @@
+//! No work is left with everybody asleep, and nobody sleeps through the end.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::task::{Poll, Waker};
+use std::sync::Arc as StdArc;
+
+use loom::thread;
+
+use super::{Bell, check};
+use crate::idle::Idle;
+use crate::sync::{Arc, AtomicU32, Lock, Ordering};
+
+/// Workers that share one queue.
+struct Hall {
+    idle: Idle,
+    queue: Lock<VecDeque<u32>>,
+    done: Lock<Vec<u32>>,
+    alive: AtomicU32,
+    stopped: AtomicU32,
+}
+
+impl Hall {
+    /// So many pieces of work will come; the workers leave after the last, once they are told to.
+    fn expecting(pieces: u32) -> Arc<Self> {
+        Arc::new(Self {
+            idle: Idle::new(),
+            queue: Lock::new(VecDeque::new()),
+            done: Lock::new(Vec::new()),
+            alive: AtomicU32::new(pieces),
+            stopped: AtomicU32::new(0),
+        })
+    }
+
+    fn inject(&self, piece: u32) {
+        self.queue.with(|queue| queue.push_back(piece));
+        self.idle.notify();
+    }
+
+    fn stop(&self) {
+        self.stopped.store(1, Ordering::Relaxed);
+        self.idle.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed) == 1 && self.alive.load(Ordering::Relaxed) == 0
+    }
+
+    /// What a worker does until the end.
+    fn work(&self, worker: usize) {
+        let bell = Bell::new();
+        let waker = Waker::from(bell.clone());
+        self.idle.begin_search();
+        loop {
+            if let Some(piece) = self.next() {
+                self.idle.end_search();
+                self.finish(piece);
+                while let Some(piece) = self.next() {
+                    self.finish(piece);
+                }
+                self.idle.begin_search();
+                continue;
+            }
+            if self.is_over() {
+                self.idle.end_search();
+                return;
+            }
+            let found = || self.queue.with(|queue| !queue.is_empty()) || self.is_over();
+            if self.idle.poll_sleep(worker, &waker, found) == Poll::Pending {
+                bell.wait();
+                self.idle.rise(worker);
+            }
+        }
+    }
+
+    fn next(&self) -> Option<u32> {
+        self.queue.with(VecDeque::pop_front)
+    }
+
+    fn finish(&self, piece: u32) {
+        self.done.with(|done| done.push(piece));
+        self.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn workers(hall: &Arc<Hall>, count: usize) -> Vec<thread::JoinHandle<()>> {
+    let one = |worker| {
+        let hall = hall.clone();
+        thread::spawn(move || hall.work(worker))
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn a_worker_that_goes_to_sleep_misses_nothing() {
+    check(3, || {
+        let hall = Hall::expecting(2);
+        let workers = workers(&hall, 1);
+        hall.inject(1);
+        hall.inject(2);
+        hall.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!(hall.done.with(|done| done.len()), 2);
+    });
+}
+
+#[test]
+fn two_workers_leave_no_work_behind() {
+    check(2, || {
+        let hall = Hall::expecting(1);
+        let workers = workers(&hall, 2);
+        hall.inject(1);
+        hall.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!(hall.done.with(|done| done.len()), 1);
+    });
+}
+
+#[test]
+fn work_made_by_two_reaches_a_sleeping_worker() {
+    check(2, || {
+        let hall = Hall::expecting(2);
+        let workers = workers(&hall, 1);
+        let other = hall.clone();
+        let second = thread::spawn(move || other.inject(2));
+        hall.inject(1);
+        hall.stop();
+        second.join().unwrap();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn nobody_sleeps_through_the_end() {
+    check(3, || {
+        let hall = Hall::expecting(0);
+        let workers = workers(&hall, 2);
+        hall.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+/// The end is told while something is left; whoever finishes it must see to it that all leave.
+#[test]
+fn whoever_finishes_the_last_work_sends_the_others_home() {
+    check(2, || {
+        let hall = Hall::expecting(1);
+        let workers = workers(&hall, 2);
+        hall.stop();
+        hall.inject(1);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
+    check(3, || {
+        let idle = Arc::new(Idle::new());
+        let bells = [Bell::new(), Bell::new()];
+        for (worker, bell) in bells.iter().enumerate() {
+            idle.begin_search();
+            let waker = Waker::from(StdArc::clone(bell));
+            assert_eq!(idle.poll_sleep(worker, &waker, || false), Poll::Pending);
+        }
+        let other = idle.clone();
+        let second = thread::spawn(move || other.notify());
+        let first = idle.notify();
+        let woken = u32::from(first) + u32::from(second.join().unwrap());
+        assert!(1 <= woken);
+        assert_eq!(bells.iter().map(|bell| bell.rings()).sum::<u32>(), woken);
+        assert_eq!(idle.sleeping(), 2 - woken as usize);
+    });
+}

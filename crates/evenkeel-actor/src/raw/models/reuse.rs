@@ -1,0 +1,110 @@
+//! An old index never reaches a new occupant, and every occupant is dropped once.
+
+use std::sync::Arc as StdArc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use loom::thread;
+
+use super::super::slab::{Occupant, Slab, SlotRef};
+use super::check;
+use crate::sync::Arc;
+
+/// An occupant with a name; loom notices who reads it while it is being written or taken out.
+struct Tenant {
+    name: &'static str,
+    slab: Arc<Slab<Tenant>>,
+    dropped: StdArc<AtomicUsize>,
+}
+
+impl Occupant for Tenant {
+    fn slab(&self) -> &Slab<Self> {
+        &self.slab
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A house with one room, and a count of those who left for good.
+fn house() -> (Arc<Slab<Tenant>>, StdArc<AtomicUsize>) {
+    (Arc::new(Slab::new(1)), StdArc::default())
+}
+
+fn move_in(
+    slab: &Arc<Slab<Tenant>>,
+    dropped: &StdArc<AtomicUsize>,
+    name: &'static str,
+) -> Option<(SlotRef<Tenant>, SlotRef<Tenant>)> {
+    slab.occupy(Tenant { name, slab: slab.clone(), dropped: dropped.clone() }).ok()
+}
+
+#[test]
+fn an_old_index_never_reaches_the_new_occupant() {
+    check(3, || {
+        let (slab, dropped) = house();
+        let (old, its_own) = move_in(&slab, &dropped, "old").unwrap();
+        let generation = old.generation();
+        let seeker = {
+            let slab = slab.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let found = slab.find(0, generation);
+                    assert!(found.is_none_or(|found| found.occupant().name == "old"), "reached another");
+                }
+            })
+        };
+        drop((old, its_own));
+        // Refused while the seeker holds on to the old one.
+        let new = move_in(&slab, &dropped, "new");
+        if let Some((new, _)) = &new {
+            assert_eq!((new.number(), new.generation(), new.occupant().name), (0, generation + 1, "new"));
+            assert!(slab.find(0, generation + 1).is_some_and(|found| found.is(new)));
+        }
+        drop(new);
+        seeker.join().unwrap();
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn the_last_of_three_references_drops_the_occupant_once() {
+    check(3, || {
+        let (slab, dropped) = house();
+        let (first, second) = move_in(&slab, &dropped, "old").unwrap();
+        let generation = first.generation();
+        let dropper = thread::spawn(move || {
+            assert_eq!(second.occupant().name, "old");
+            drop(second);
+        });
+        let seeker = {
+            let slab = slab.clone();
+            thread::spawn(move || {
+                slab.find(0, generation).is_none_or(|found| found.clone().occupant().name == "old")
+            })
+        };
+        drop(first);
+        dropper.join().unwrap();
+        assert!(seeker.join().unwrap());
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+        assert!(move_in(&slab, &dropped, "new").is_some(), "the room is free again");
+    });
+}
+
+#[test]
+fn a_look_at_every_occupant_drops_nobody_twice() {
+    check(3, || {
+        let (slab, dropped) = house();
+        let (first, second) = move_in(&slab, &dropped, "old").unwrap();
+        let looker = {
+            let slab = slab.clone();
+            thread::spawn(move || slab.iter().for_each(|found| assert!(!found.occupant().name.is_empty())))
+        };
+        drop((first, second));
+        drop(move_in(&slab, &dropped, "new"));
+        looker.join().unwrap();
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    });
+}

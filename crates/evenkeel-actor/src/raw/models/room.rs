@@ -1,0 +1,86 @@
+//! Whoever waits for room is woken, however the wait meets the run that makes room.
+
+use loom::thread;
+
+use super::{Bell, Miniature, Order, SUSPEND, check};
+use crate::mailbox::Pushed;
+
+#[test]
+fn a_sender_that_waits_for_room_is_woken_when_there_is_some() {
+    check(3, || {
+        let cell = Miniature::new(1);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            assert_eq!(other.send(1, &Bell::new()), Pushed::Queued);
+        });
+        assert_eq!(cell.send(2, &Bell::new()), Pushed::Queued);
+        sender.join().unwrap();
+        cell.assert_handled(&[&[1], &[2]]);
+    });
+}
+
+#[test]
+fn two_senders_that_wait_are_both_woken() {
+    check(2, || {
+        let cell = Miniature::new(1);
+        cell.lanes.push(0);
+        let senders = [1, 2].map(|message| {
+            let cell = cell.clone();
+            thread::spawn(move || assert_eq!(cell.send(message, &Bell::new()), Pushed::Queued))
+        });
+        cell.follow(cell.state.raise(super::USER));
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        cell.assert_handled(&[&[0], &[1], &[2]]);
+    });
+}
+
+#[test]
+fn a_sender_that_waits_for_a_suspended_cell_is_woken_when_it_resumes() {
+    check(3, || {
+        let cell = Miniature::new(1);
+        cell.tell(SUSPEND);
+        cell.tell(1);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            assert_eq!(other.send(2, &Bell::new()), Pushed::Queued);
+        });
+        cell.order(Order::Resume).unwrap();
+        sender.join().unwrap();
+        cell.assert_handled(&[&[SUSPEND, 1], &[2]]);
+    });
+}
+
+#[test]
+fn a_sender_that_waits_while_the_cell_suspends_is_woken_when_it_resumes() {
+    check(2, || {
+        let cell = Miniature::new(2);
+        cell.lanes.push(SUSPEND);
+        cell.lanes.push(1);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            assert_eq!(other.send(2, &Bell::new()), Pushed::Queued);
+        });
+        let other = cell.clone();
+        let runner = thread::spawn(move || other.follow(other.state.raise(super::USER)));
+        cell.order(Order::Resume).unwrap();
+        sender.join().unwrap();
+        runner.join().unwrap();
+        cell.assert_handled(&[&[SUSPEND, 1], &[2]]);
+    });
+}
+
+#[test]
+fn a_sender_that_waits_is_woken_when_the_cell_ends() {
+    check(3, || {
+        let cell = Miniature::new(1);
+        cell.tell(SUSPEND);
+        cell.tell(1);
+        let other = cell.clone();
+        let sender = thread::spawn(move || {
+            assert_eq!(other.send(2, &Bell::new()), Pushed::Closed(2));
+        });
+        cell.order(Order::Stop).unwrap();
+        sender.join().unwrap();
+        assert_eq!(cell.owner().buried, [1]);
+    });
+}
