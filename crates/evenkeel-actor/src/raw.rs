@@ -9,6 +9,8 @@
 #![allow(unsafe_code, reason = "this folder is where unsafe code lives")]
 
 #[cfg(all(not(loom), feature = "std"))]
+mod blocks;
+#[cfg(all(not(loom), feature = "std"))]
 pub(crate) mod current;
 #[cfg(not(loom))]
 pub(crate) mod lane;

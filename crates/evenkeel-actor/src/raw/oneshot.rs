@@ -1,12 +1,14 @@
 //! One answer to one question, with a third party that may end the wait.
 //!
 //! Three may end the wait — an answer, a sender that gives up, a deadline — and exactly the first of
-//! them wakes the receiver. Bound: one allocation per question.
+//! them wakes the receiver. Bound: one block of memory per question.
 
 use alloc::boxed::Box;
 use core::ptr::NonNull;
 use core::task::{Context, Poll, Waker};
 
+#[cfg(all(feature = "std", not(loom)))]
+use super::blocks;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
@@ -106,21 +108,48 @@ unsafe impl<T: Send> Sync for Receiver<T> {}
 
 /// Makes the two halves.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let shared = Box::new(Shared::<T> {
+    let head = place(Shared::<T> {
         head: Head { word: AtomicU32::new(2 * REFERENCE), waker: UnsafeCell::new(None), free: free::<T> },
         value: UnsafeCell::new(None),
     });
-    let head = NonNull::from(Box::leak(shared)).cast::<Head>();
     (Sender(HeadRef(head), core::marker::PhantomData), Receiver(HeadRef(head), core::marker::PhantomData))
 }
 
-/// Frees what [`channel`] made.
+/// Puts what the halves share somewhere that stays until [`free`].
+#[cfg(all(feature = "std", not(loom)))]
+#[inline]
+fn place<T>(shared: Shared<T>) -> NonNull<Head> {
+    if !blocks::fits::<Shared<T>>() {
+        return NonNull::from(Box::leak(Box::new(shared))).cast();
+    }
+    let block = blocks::take().cast::<Shared<T>>();
+    // SAFETY: the block is ours, and large and aligned enough.
+    unsafe { block.write(shared) };
+    block.cast()
+}
+
+#[cfg(any(not(feature = "std"), loom))]
+fn place<T>(shared: Shared<T>) -> NonNull<Head> {
+    NonNull::from(Box::leak(Box::new(shared))).cast()
+}
+
+/// Frees what [`place`] put somewhere.
 ///
 /// # Safety
-/// `head` is the first field of a leaked `Box<Shared<T>>` that nobody refers to any more.
+/// `head` is the first field of a `Shared<T>` from [`place`] that nobody refers to any more.
 unsafe fn free<T>(head: NonNull<Head>) {
-    // SAFETY: promised by the caller; `repr(C)` puts the head first.
-    drop(unsafe { Box::from_raw(head.cast::<Shared<T>>().as_ptr()) });
+    let shared = head.cast::<Shared<T>>();
+    #[cfg(all(feature = "std", not(loom)))]
+    if blocks::fits::<Shared<T>>() {
+        // SAFETY: promised by the caller; such a type is in a block, which is empty afterwards.
+        unsafe {
+            shared.drop_in_place();
+            blocks::give_back(shared.cast());
+        }
+        return;
+    }
+    // SAFETY: promised by the caller; `repr(C)` puts the head first, and this one is in a box.
+    drop(unsafe { Box::from_raw(shared.as_ptr()) });
 }
 
 /// The place of the value.
