@@ -74,12 +74,14 @@ struct Outcomes {
     bad: u64,
 }
 
-impl Tally for Outcomes {
+impl Outcomes {
     fn add(&mut self, other: &Self) {
         self.good += other.good;
         self.bad += other.bad;
     }
+}
 
+impl Tally for Outcomes {
     fn take(&mut self, other: &Self) {
         self.good -= other.good;
         self.bad -= other.bad;
