@@ -202,6 +202,19 @@ mod tests {
     }
 
     #[test]
+    fn every_bucket_starts_where_the_one_before_ends() {
+        let mut end = 0;
+        for octave in 0..OCTAVES {
+            for step in 0..STEPS {
+                let bucket = Bucket::of(Duration::from_nanos(end));
+                assert_eq!((bucket.octave, bucket.step), (octave, step), "at {end} ns");
+                end = 2 * nanos(bucket.middle()) - end;
+            }
+        }
+        assert_eq!(end, 1 << SCALE_BITS);
+    }
+
+    #[test]
     fn a_slow_twentieth_shows_in_p99_and_not_in_p95() {
         let mut window = LatencyWindow::default();
         for sample in 0..100 {

@@ -113,6 +113,14 @@ mod tests {
     }
 
     #[test]
+    fn what_expired_does_not_count_beside_what_came_after() {
+        let window =
+            minute(&[(0, Outcome::Bad), (1, Outcome::Good), (60, Outcome::Bad), (61, Outcome::Good)]);
+        let now = Instant::from_secs(61);
+        assert_eq!((window.bad(now), window.total(now)), (1, 2));
+    }
+
+    #[test]
     fn a_configured_window_forgets_at_its_own_pace() {
         let mut window = RatioWindow::new(Duration::from_secs(12)).unwrap();
         window.record(Instant::from_secs(1), Outcome::Bad);

@@ -227,6 +227,12 @@ mod tests {
         assert_eq!(count(&theirs, 5_000), 3);
     }
 
+    #[test]
+    fn windows_that_do_not_merge_say_why() {
+        let mismatch = WindowMismatch { ours: Duration::from_secs(10), theirs: Duration::from_millis(5) };
+        assert_eq!(mismatch.to_string(), "windows of 10s and 5ms per slice do not merge");
+    }
+
     fn three_seconds() -> Slices<Count, 3> {
         Slices::new(Duration::from_secs(3)).unwrap()
     }
