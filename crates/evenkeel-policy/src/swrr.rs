@@ -205,7 +205,7 @@ impl SwrrScheduler {
     /// Picks the next path among all active ones; `None` when there is none.
     #[inline]
     pub fn pick(&mut self) -> Option<PathId> {
-        let slot = self.credits.pick(1)?;
+        let slot = self.credits.pick()?;
         self.window.count(slot, EVERYONE, 1, &self.credits);
         Some(self.credits.ids()[slot])
     }
@@ -239,7 +239,7 @@ impl SwrrScheduler {
     pub fn reset_weights_at(&mut self, phase: u64) {
         self.credits.reset();
         for _ in 0..phase % self.credits.period().min(PHASE_MAX) {
-            self.credits.pick(1);
+            self.credits.pick();
         }
     }
 
