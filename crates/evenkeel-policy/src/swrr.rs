@@ -337,6 +337,31 @@ mod tests {
     }
 
     #[test]
+    fn a_path_shows_the_health_it_was_said_to_have() {
+        let mut swrr = scheduler(&[(A, 10.0)]);
+        for health in [Health::Degraded, Health::Recovery, Health::Healthy] {
+            swrr.set_health(A, START, health).unwrap();
+            assert_eq!((swrr.health(A), swrr.health(B)), (Some(health), None));
+        }
+    }
+
+    #[test]
+    fn the_entropy_tells_how_even_the_weights_are() {
+        let mut swrr = scheduler(&[(A, 10.0)]);
+        assert_eq!(swrr.weight_entropy(), None);
+        swrr = scheduler(&[(A, 10.0), (B, 30.0)]);
+        assert!((swrr.weight_entropy().unwrap() - 0.811_278).abs() < 1e-4, "that of 3 to 1");
+    }
+
+    #[test]
+    fn a_pick_among_some_goes_to_one_of_them_for_one() {
+        let mut swrr = scheduler(&[(A, 10.0), (B, 10.0), (C, 10.0)]);
+        assert_eq!(swrr.pick_where(|path| path != A), Some(B));
+        assert_eq!([A, B, C].map(|path| swrr.owed(path)), [Some(0.0), Some(-1.0 / 3.0), Some(1.0 / 3.0)]);
+        assert_eq!(swrr.pick_where(|_| false), None);
+    }
+
+    #[test]
     fn activating_what_is_active_changes_nothing() {
         let mut swrr = scheduler(&[(A, 10.0), (B, 20.0)]);
         swrr.pick();
