@@ -131,6 +131,12 @@ mod tests {
     }
 
     #[test]
+    fn zero_is_a_sample() {
+        assert_eq!(fed(&[0.0]), Some((0.0, 0.0)));
+        assert_eq!(fed(&[8.0, 0.0]), Some((7.0, 5.0)));
+    }
+
+    #[test]
     fn each_gain_moves_its_own_average() {
         assert_eq!(fed(&[10.0, 18.0]), Some((11.0, 5.75)));
     }

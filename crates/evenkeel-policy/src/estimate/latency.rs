@@ -84,7 +84,7 @@ impl LatencyWindow {
     /// Both clocks must share their origin. What `other` holds of slices older than this window is
     /// left out.
     pub fn merge(&mut self, other: &Self) -> Result<(), WindowMismatch> {
-        self.slices.merge(&other.slices)
+        self.slices.merge(&other.slices, Histogram::add)
     }
 }
 
@@ -142,15 +142,15 @@ impl Histogram {
     fn in_bucket(&self, bucket: Bucket) -> u64 {
         u64::from(self.counts[bucket.octave][bucket.step])
     }
-}
 
-impl Tally for Histogram {
     fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.as_flattened_mut().iter_mut().zip(other.counts.as_flattened()) {
             self.samples += add_up_to_max(count, *more);
         }
     }
+}
 
+impl Tally for Histogram {
     fn take(&mut self, other: &Self) {
         if other.samples == 0 {
             return;
@@ -163,10 +163,11 @@ impl Tally for Histogram {
     }
 
     fn clear(&mut self) {
-        if self.samples > 0 {
-            self.samples = 0;
-            self.counts.as_flattened_mut().fill(0);
+        if self.samples == 0 {
+            return;
         }
+        self.samples = 0;
+        self.counts.as_flattened_mut().fill(0);
     }
 }
 
@@ -198,6 +199,19 @@ mod tests {
                 assert_eq!((bucket.octave, bucket.step), (octave, step));
             }
         }
+    }
+
+    #[test]
+    fn every_bucket_starts_where_the_one_before_ends() {
+        let mut end = 0;
+        for octave in 0..OCTAVES {
+            for step in 0..STEPS {
+                let bucket = Bucket::of(Duration::from_nanos(end));
+                assert_eq!((bucket.octave, bucket.step), (octave, step), "at {end} ns");
+                end = 2 * nanos(bucket.middle()) - end;
+            }
+        }
+        assert_eq!(end, 1 << SCALE_BITS);
     }
 
     #[test]

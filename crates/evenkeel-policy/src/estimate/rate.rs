@@ -69,10 +69,6 @@ impl RateWindow {
 }
 
 impl Tally for Cost {
-    fn add(&mut self, other: &Self) {
-        *self += *other;
-    }
-
     fn take(&mut self, other: &Self) {
         *self = *self - *other;
     }

@@ -74,12 +74,14 @@ struct Outcomes {
     bad: u64,
 }
 
-impl Tally for Outcomes {
+impl Outcomes {
     fn add(&mut self, other: &Self) {
         self.good += other.good;
         self.bad += other.bad;
     }
+}
 
+impl Tally for Outcomes {
     fn take(&mut self, other: &Self) {
         self.good -= other.good;
         self.bad -= other.bad;
@@ -108,6 +110,14 @@ mod tests {
         assert_eq!(window.ratio(Instant::from_secs(59)), Some(1.0));
         assert_eq!(window.ratio(Instant::from_secs(60)), None);
         assert_eq!(window.bad(Instant::from_secs(60)), 0);
+    }
+
+    #[test]
+    fn what_expired_does_not_count_beside_what_came_after() {
+        let window =
+            minute(&[(0, Outcome::Bad), (1, Outcome::Good), (60, Outcome::Bad), (61, Outcome::Good)]);
+        let now = Instant::from_secs(61);
+        assert_eq!((window.bad(now), window.total(now)), (1, 2));
     }
 
     #[test]

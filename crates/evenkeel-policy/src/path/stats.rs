@@ -240,6 +240,8 @@ impl PathStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::estimate::Gains;
+    use crate::path::PathConfig;
     use alloc::string::ToString;
     use alloc::vec::Vec;
 
@@ -284,6 +286,34 @@ mod tests {
     #[test]
     fn a_round_trip_of_the_slo_itself_is_not_slow() {
         assert_eq!(states(&mut active(), &[answered(100); 50]), []);
+    }
+
+    #[test]
+    fn a_path_shows_the_average_of_its_round_trips_and_how_far_they_stray() {
+        let mut path = probing();
+        assert_eq!((path.rtt_ms(), path.rtt_deviation_ms()), (None, None));
+        states(&mut path, &[answered(10), answered(18)]);
+        assert_eq!((path.rtt_ms(), path.rtt_deviation_ms()), (Some(11.0), Some(5.75)));
+    }
+
+    #[test]
+    fn a_loss_of_the_limit_itself_neither_degrades_a_path_nor_lets_it_recover() {
+        // Each probe moves the loss half the way: one lost makes it 0.5, one answered after that 0.25.
+        let gains = Gains::new(0.5, 0.5).unwrap();
+        let limits =
+            PathConfig { loss_gains: gains, degrade_samples: 1, recover_samples: 1, ..PathConfig::default() };
+        let path = |degrade_loss, recover_loss| {
+            let rule = PathRule::new(PathConfig { degrade_loss, recover_loss, ..limits }).unwrap();
+            let mut path = PathStats::new(rule);
+            path.on_time(Instant::ORIGIN);
+            assert_eq!(states(&mut path, &[FAST; 3]), [PathState::Active]);
+            path
+        };
+        assert_eq!(states(&mut path(0.5, 0.1), &[Probe::Lost]), []);
+        assert_eq!(states(&mut path(0.499, 0.1), &[Probe::Lost]), [PathState::Degraded]);
+        assert_eq!(states(&mut path(0.3, 0.25), &[Probe::Lost, FAST]), [PathState::Degraded]);
+        let recovered = [PathState::Degraded, PathState::Recovery];
+        assert_eq!(states(&mut path(0.3, 0.251), &[Probe::Lost, FAST]), recovered);
     }
 
     #[test]
@@ -408,7 +438,7 @@ mod tests {
         assert_eq!((path.p95(), path.loss()), (None, Loss::NONE));
         assert_eq!(states(&mut path, &[FAST; 30]), [PathState::Active]);
         assert_eq!((path.p95(), path.answered()), (Some(Duration::from_millis(10)), 30));
-        assert!(path.rtt_deviation_ms() < Some(0.01));
+        assert!(path.rtt_deviation_ms().is_some_and(|deviation| deviation < 0.01));
     }
 
     #[test]

@@ -300,6 +300,17 @@ mod tests {
     }
 
     #[test]
+    fn a_weight_multiplies_the_score_rather_than_adding_to_it() {
+        let mut nodes = [with_http(0, 0), with_http(1, 119)];
+        let [good, poor] =
+            [0.0, 1.0].map(|random| choose_one(ScoreConfig::default(), &nodes, random).1.score);
+        for (weight, first) in [(good / poor - 0.01, 0), (good / poor + 0.01, 1)] {
+            nodes[1].weight = Weight::new(weight).unwrap();
+            assert_eq!(choose_one(ScoreConfig::default(), &nodes, 0.0).0, NodeId(first), "at {weight}");
+        }
+    }
+
+    #[test]
     fn only_the_best_take_part_and_equals_stand_in_order_of_their_ids() {
         let nodes = [5, 3, 9, 1, 7].map(|node| candidate(node, worked_node()));
         for (top_k, last) in [(1, 1), (2, 3), (3, 5), (4, 7), (5, 9), (16, 9)] {

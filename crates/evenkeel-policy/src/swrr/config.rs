@@ -194,6 +194,14 @@ mod tests {
     }
 
     #[test]
+    fn a_part_is_the_nearest_whole_and_of_two_the_upper() {
+        let half = Ratio::new("half", 0.5, 0.0..=1.0).unwrap();
+        assert_eq!([2, 3, 4, 5].map(|whole| half.of(whole)), [1, 2, 2, 3]);
+        let third = Ratio::new("third", 1.0 / 3.0, 0.0..=1.0).unwrap();
+        assert_eq!([3, 4, 5, 6].map(|whole| third.of(whole)), [1, 1, 2, 2]);
+    }
+
+    #[test]
     fn every_set_has_room_for_its_unhealthy_paths() {
         let config = SwrrConfig { ramp_start: 0.05, unhealthy_share_max: 0.05, ..SwrrConfig::default() };
         let rules = SwrrRules::new(&config).unwrap();
@@ -204,7 +212,8 @@ mod tests {
     #[test]
     fn the_largest_unhealthy_sum_is_strictly_below_its_share() {
         let rules = SwrrRules::default();
-        for healthy in [1_000, 6_554, 65_536, 1_000_000_007] {
+        // Beside a multiple of nine, a ninth of it is exactly a tenth of the sum.
+        for healthy in [1_000, 6_554, 9 * 1_000, 65_536, 9 * 65_536, 1_000_000_007] {
             let unhealthy = rules.unhealthy_sum_max(healthy);
             assert!(unhealthy * 10 < unhealthy + healthy, "{unhealthy} beside {healthy}");
             assert!((unhealthy + 1) * 10 >= unhealthy + 1 + healthy, "{unhealthy} is not the largest");

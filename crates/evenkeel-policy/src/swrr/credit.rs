@@ -51,24 +51,24 @@ impl Credits {
         self.credits[slot]
     }
 
-    /// Picks among all active paths, for `cost` units.
+    /// Picks among all active paths, for one unit.
     #[inline]
-    pub(super) fn pick(&mut self, cost: i64) -> Option<usize> {
+    pub(super) fn pick(&mut self) -> Option<usize> {
         let mut best = i64::MIN;
         let mut winner = 0;
         for (slot, (credit, &weight)) in self.credits.iter_mut().zip(&self.weights).enumerate() {
-            *credit += weight * cost;
+            *credit += weight;
             // Strictly more: of equals the first, which has the lowest id, wins.
             if *credit > best {
                 best = *credit;
                 winner = slot;
             }
         }
-        *self.credits.get_mut(winner)? = best - self.total * cost;
+        *self.credits.get_mut(winner)? = best - self.total;
         Some(winner)
     }
 
-    /// Picks among the eligible active paths; the others neither gain nor lose.
+    /// Picks among the eligible active paths, for `cost` units; the others neither gain nor lose.
     pub(super) fn pick_where(&mut self, cost: i64, eligible: impl Fn(PathId) -> bool) -> Option<Picked> {
         let mut best = i64::MIN;
         let mut total = 0;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn picks(credits: &mut Credits, count: usize) -> Vec<usize> {
-        (0..count).filter_map(|_| credits.pick(1)).collect()
+        (0..count).filter_map(|_| credits.pick()).collect()
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn nobody_is_picked_from_nothing() {
-        assert_eq!(credits(&[]).pick(1), None);
+        assert_eq!(credits(&[]).pick(), None);
         assert_eq!(credits(&[]).pick_where(1, |_| true), None);
         let mut two = credits(&[2, 1]);
         assert_eq!(two.pick_where(1, |_| false), None);
@@ -240,7 +240,7 @@ mod tests {
     fn a_newcomer_starts_level_with_the_others() {
         // Path 0 leaves right after its pick, which leaves two equals, and comes back.
         let mut ours = credits(&[1_000; 3]);
-        ours.pick(1);
+        ours.pick();
         ours.leave(PathId(0));
         ours.reweigh([1_000; 2].into_iter());
         ours.join(PathId(0));
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(picks(&mut ours, 3), [0, 1, 2]);
 
         let mut others_untouched = credits(&[1_000; 3]);
-        others_untouched.pick(1);
+        others_untouched.pick();
         others_untouched.credits[0] = 0;
         assert_eq!(picks(&mut others_untouched, 3), [1, 2, 0], "behind for no reason");
     }

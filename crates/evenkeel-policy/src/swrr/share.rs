@@ -234,6 +234,28 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_got_nothing_does_not_hide_what_the_others_got() {
+        let (credits, mut window) = three_to_one(4);
+        serve(&mut window, &credits, &[0; 4]);
+        // ln(1 ÷ ¾)
+        assert!((window.last().unwrap().relative_entropy() - 0.287_682_072).abs() < 1e-9);
+    }
+
+    #[test]
+    fn no_pick_takes_memory() {
+        let mut credits = Credits::default();
+        (0..20).for_each(|id| credits.join(PathId(id)));
+        credits.reweigh([1; 20].into_iter());
+        let mut window = Window::new(4);
+        window.make_room(20);
+        window.resize(20);
+        let taken = |window: &Window| (window.tallies.capacity(), window.last.shares.capacity());
+        let before = taken(&window);
+        serve(&mut window, &credits, &[0; 9]);
+        assert_eq!(taken(&window), before);
+    }
+
+    #[test]
     fn a_window_forgets_the_one_before() {
         let (credits, mut window) = three_to_one(4);
         serve(&mut window, &credits, &[1, 1, 1, 1]);

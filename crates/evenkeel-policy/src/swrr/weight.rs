@@ -211,6 +211,7 @@ impl UnhealthyCap {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SwrrConfig;
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn no_weight_exceeds_the_cap() {
-        let config = super::super::SwrrConfig { weight_scale: 1e6, weight_cap: 2_000, ..Default::default() };
+        let config = SwrrConfig { weight_scale: 1e6, weight_cap: 2_000, ..Default::default() };
         let rules = SwrrRules::new(&config).unwrap();
         assert_eq!(path_weight(1.0, 0.0, &rules), Ok(2_000));
     }
@@ -281,6 +282,16 @@ mod tests {
         }
         weight.measure(10.6, 0.0, &rules);
         assert!(weight.target(&rules) < 95 * UNIT);
+    }
+
+    #[test]
+    fn a_change_of_the_threshold_itself_is_one() {
+        let config = SwrrConfig { change_min: 0.5, ..SwrrConfig::default() };
+        let rules = SwrrRules::new(&config).unwrap();
+        let mut weight = measured(10.0);
+        assert_eq!(weight.measure(19.99, 0.0, &rules), Reweight::Suppressed);
+        assert_eq!(weight.measure(20.0, 0.0, &rules), Reweight::Settled);
+        assert_eq!(weight.target(&rules), 50 * UNIT);
     }
 
     #[test]
