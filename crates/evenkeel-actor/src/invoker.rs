@@ -241,7 +241,6 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 return Some(self.await_signal());
             };
             drop(future);
-            self.resume();
             if self.handled == 0
                 && let Some(step) = self.open_run()
             {

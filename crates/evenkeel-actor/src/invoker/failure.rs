@@ -27,8 +27,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             // Whoever ends cannot fail any further.
             return self.finish(InvokeResult::Completed { ready_hint: false }, 0);
         }
-        self.resume();
         let verdict = self.judge(&error);
+        if verdict != Verdict::Resume {
+            self.resume();
+        }
         self.local.core().hub.count_failure(self.body.head.kind);
         self.notify_parent(&error, verdict);
         match verdict {
@@ -73,7 +75,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 drop(child.tell_system(SystemMessage::Command(SupervisionCommand::Resume)));
             }
         }
-        self.keep(InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) })
+        let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
+        if self.owner.phase == Phase::Waiting {
+            // State as it is: what it waits for, it waits for still.
+            let hold = SUSPENDED | self.held_user();
+            return self.finish(result, hold);
+        }
+        self.keep(result)
     }
 
     fn restart_at_once(&mut self, error: ActorError) -> InvokeResult {

@@ -50,6 +50,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return None;
         }
         if let Some(future) = self.extra().future.take() {
+            // Before it is polled: if it panics, no wait is left that nothing would end.
+            self.resume();
             return self.wait_for(future);
         }
         if let Some((_, ResumeCondition::WhenCapacityAvailable)) = self.extra().waiting {
