@@ -134,8 +134,9 @@ impl Core {
         }
         let actor = Cow::Owned(body.settings().label.as_str().into());
         let letter = DeadLetter { to: cell.index(), actor, reason, message_type, message, at: self.now() };
-        // Dropped here, after the lock: a message's owner may send when it is dropped.
-        drop(self.letters.with(|letters| letters.push(letter)));
+        let evicted = self.letters.with(|letters| letters.push(letter));
+        // Dropped here, after the lock: a message's owner may send when it is dropped, or panic.
+        drop(catch(|| drop(evicted)));
     }
 
     /// Whether the wait of a cell that is being scheduled is to be timed.

@@ -49,7 +49,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let supervision: &Supervision =
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
         let history = &mut self.owner.extra.get_or_insert_default().history;
-        match decide(supervision, history, error, now, random) {
+        let decided = catch(|| decide(supervision, history, error, now, random));
+        // A decider that panics has not said to go on.
+        match decided.unwrap_or(Verdict::Stop { reason: StopReason::Directed }) {
             Verdict::Restart { .. } if self.body.spec.factory.is_none() => {
                 Verdict::Stop { reason: StopReason::Directed }
             }
@@ -104,9 +106,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Leaves a failed actor suspended until somebody decides, or time has passed.
     fn hold(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
         self.owner.phase = Phase::Failed;
-        let extra = self.extra();
-        extra.future = None;
-        extra.failure = Some(error.clone());
+        self.drop_future();
+        self.extra().failure = Some(error.clone());
         let hold = SUSPENDED | self.held_user();
         self.finish(InvokeResult::Failed { error, retry_after }, hold)
     }
@@ -127,9 +128,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Begins anew: the children end first.
     pub(super) fn restart(&mut self) -> Option<Step> {
-        let extra = self.extra();
-        extra.future = None;
-        if let Some(alarm) = extra.resume.take() {
+        self.drop_future();
+        if let Some(alarm) = self.extra().resume.take() {
             self.local.core().clock.cancel(alarm);
         }
         if self.extra().children.is_empty() {
