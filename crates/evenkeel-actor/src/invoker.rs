@@ -80,6 +80,9 @@ enum Step {
     End,
 }
 
+/// How a run ended, or what to do first.
+type Settled = ControlFlow<InvokeResult, Step>;
+
 impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     pub(crate) fn new(
         cell: &'a CellRef,
@@ -289,21 +292,29 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Ends the run for a reason; from here on the cell may be another's.
-    fn settle(&mut self, step: Step) -> InvokeResult {
-        match step {
-            Step::Idle => {
-                UserLane::rest(&mut self.owner.private);
-                self.finish(InvokeResult::Completed { ready_hint: false }, 0)
+    ///
+    /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
+    fn settle(&mut self, mut step: Step) -> InvokeResult {
+        loop {
+            let settled = match step {
+                Step::Idle => {
+                    UserLane::rest(&mut self.owner.private);
+                    Settled::Break(self.finish(InvokeResult::Completed { ready_hint: false }, 0))
+                }
+                Step::Yield => Settled::Break(self.keep(InvokeResult::Yielded)),
+                Step::Suspend(reason, condition) => self.suspend(reason, condition),
+                Step::Fail(error) => self.fail(error),
+                Step::Stop(how) => Settled::Break(self.begin_stop(how)),
+                Step::End => Settled::Break(self.terminate()),
+            };
+            match settled {
+                Settled::Break(result) => return result,
+                Settled::Continue(next) => step = next,
             }
-            Step::Yield => self.keep(InvokeResult::Yielded),
-            Step::Suspend(reason, condition) => self.suspend(reason, condition),
-            Step::Fail(error) => self.fail(error),
-            Step::Stop(how) => self.begin_stop(how),
-            Step::End => self.terminate(),
         }
     }
 
-    fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> InvokeResult {
+    fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> Settled {
         let waits = match resume_on {
             ResumeCondition::After(span) => {
                 let due = self.local.core().now() + span;
@@ -312,7 +323,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                         self.extra().resume = Some(alarm);
                         true
                     }
-                    Err(_) => return self.fail(ActorError::new("no room for another timer")),
+                    Err(_) => {
+                        return Settled::Continue(Step::Fail(ActorError::new("no room for another timer")));
+                    }
                 }
             }
             // The wait for a future ends with the future.
@@ -326,14 +339,15 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             ResumeCondition::WhenCapacityAvailable => match self.full.take() {
                 // Too many wait there already: come back by yourself.
                 Some(full) if !full(&waker::of(self.cell)) => {
-                    return self.suspend(reason, ResumeCondition::After(HELD_BACK));
+                    let later = ResumeCondition::After(HELD_BACK);
+                    return Settled::Continue(Step::Suspend(reason, later));
                 }
                 Some(_) => true,
                 None => false,
             },
         };
         if !waits {
-            return self.keep(InvokeResult::Yielded);
+            return Settled::Break(self.keep(InvokeResult::Yielded));
         }
         self.owner.phase = Phase::Waiting;
         self.extra().waiting = Some((reason, resume_on));
@@ -341,7 +355,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             self.body.head.active_ms.store(AWAITING, Ordering::Relaxed);
         }
         let hold = SUSPENDED | self.held_user();
-        self.finish(InvokeResult::Suspended { reason, resume_on }, hold)
+        Settled::Break(self.finish(InvokeResult::Suspended { reason, resume_on }, hold))
     }
 
     /// What was taken out of the lane and not handled keeps the cell worth resuming.

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::{ActorCellInvoker, Step};
+use super::{ActorCellInvoker, Settled, Step};
 use crate::actor::Actor;
 use crate::cell::Phase;
 use crate::dead_letters::DeadLetterReason;
@@ -22,10 +22,10 @@ use crate::stop::{Ending, StopMode};
 use crate::timer::Timed;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    pub(super) fn fail(&mut self, error: ActorError) -> InvokeResult {
+    pub(super) fn fail(&mut self, error: ActorError) -> Settled {
         if self.owner.phase == Phase::Stopping {
             // Whoever ends cannot fail any further.
-            return self.finish(InvokeResult::Completed { ready_hint: false }, 0);
+            return Settled::Break(self.finish(InvokeResult::Completed { ready_hint: false }, 0));
         }
         let verdict = self.judge(&error);
         if verdict != Verdict::Resume {
@@ -33,13 +33,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         self.local.core().hub.count_failure(self.body.head.kind);
         self.notify_parent(&error, verdict);
-        match verdict {
+        Settled::Break(match verdict {
             Verdict::Resume => self.go_on(error),
-            Verdict::Restart { after } if after.is_zero() => self.restart_at_once(error),
+            Verdict::Restart { after } if after.is_zero() => return self.restart_at_once(error),
             Verdict::Restart { after } => self.restart_later(error, after),
             Verdict::Stop { reason } => self.begin_stop(Ending::Failed { error, reason }),
             Verdict::Escalate => self.hold(error, None),
-        }
+        })
     }
 
     fn judge(&mut self, error: &ActorError) -> Verdict {
@@ -86,12 +86,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.keep(result)
     }
 
-    fn restart_at_once(&mut self, error: ActorError) -> InvokeResult {
+    fn restart_at_once(&mut self, error: ActorError) -> Settled {
         self.extra().failure = Some(error.clone());
-        match self.restart() {
-            None => self.hold_for_children(InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) }),
-            Some(step) => self.settle(step),
+        if let Some(step) = self.restart() {
+            return Settled::Continue(step);
         }
+        let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
+        Settled::Break(self.hold_for_children(result))
     }
 
     fn restart_later(&mut self, error: ActorError, after: Duration) -> InvokeResult {
