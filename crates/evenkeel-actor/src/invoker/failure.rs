@@ -55,6 +55,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             Verdict::Restart { .. } if self.body.spec.factory.is_none() => {
                 Verdict::Stop { reason: StopReason::Directed }
             }
+            // A factory that panicked left no value to go on with.
+            Verdict::Resume if self.owner.actor.is_none() => Verdict::Stop { reason: StopReason::Directed },
             // Nobody is above.
             Verdict::Escalate if parent.is_none() => Verdict::Stop { reason: StopReason::Directed },
             verdict => verdict,

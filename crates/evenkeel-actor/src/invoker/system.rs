@@ -105,10 +105,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match (command, self.owner.phase) {
             (_, Phase::Stopping | Phase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(Step::Stop(Ending::Stopped)),
-            (SupervisionCommand::Resume, Phase::Failed) => {
+            (SupervisionCommand::Resume, Phase::Failed) if self.owner.actor.is_some() => {
                 self.forgive();
                 None
             }
+            // There is no value to go on with.
+            (SupervisionCommand::Resume, Phase::Failed) => self.restart(),
             (SupervisionCommand::Resume, _) => None,
             (SupervisionCommand::Restart, _) => self.restart(),
         }
