@@ -73,12 +73,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn go_on(&mut self, error: ActorError) -> InvokeResult {
-        if error.kind == ErrorKind::Escalated {
-            let children = self.owner.extra.iter().flat_map(|extra| &extra.children);
-            for child in children {
-                drop(child.tell_system(SystemMessage::Command(SupervisionCommand::Resume)));
-            }
-        }
+        self.forgive_children(&error);
         let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
         if self.owner.phase == Phase::Waiting {
             // State as it is: what it waits for, it waits for still.
@@ -86,6 +81,17 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return self.finish(result, hold);
         }
         self.keep(result)
+    }
+
+    /// Lets the child go on in whose place the actor failed.
+    fn forgive_children(&mut self, error: &ActorError) {
+        if error.kind != ErrorKind::Escalated {
+            return;
+        }
+        let children = self.owner.extra.iter().flat_map(|extra| &extra.children);
+        for child in children {
+            drop(child.tell_system(SystemMessage::Command(SupervisionCommand::Resume)));
+        }
     }
 
     fn restart_at_once(&mut self, error: ActorError) -> Settled {
@@ -125,6 +131,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Lets a failed actor go on as it is.
     pub(super) fn forgive(&mut self) {
+        if let Some(error) = self.extra().failure.take() {
+            self.forgive_children(&error);
+        }
+        self.wake();
+    }
+
+    fn wake(&mut self) {
         self.owner.phase = Phase::Waiting;
         self.resume();
     }
@@ -164,7 +177,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             None => return Some(Step::Stop(Ending::Failed { error, reason: StopReason::Directed })),
         }
         self.local.core().hub.count_restart(self.body.head.kind);
-        self.forgive();
+        self.wake();
         match catch(|| self.start()) {
             Ok(step) => step,
             Err(panic) => Some(Step::Fail(panic)),
