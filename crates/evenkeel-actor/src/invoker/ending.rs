@@ -26,6 +26,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if self.extra().children.is_empty() {
             return self.terminate();
         }
+        // A child's end may be among what came too early.
+        self.hear_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         self.finish(InvokeResult::Completed { ready_hint: false }, SUSPENDED)
     }

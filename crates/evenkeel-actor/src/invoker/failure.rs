@@ -106,7 +106,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn restart_later(&mut self, error: ActorError, after: Duration) -> InvokeResult {
         let due = self.local.core().now() + after;
         match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
-            Ok(alarm) => self.extra().resume = Some(alarm),
+            Ok(alarm) => {
+                // One who fails again while it waits, in a child's place, waits anew.
+                if let Some(before) = self.extra().resume.replace(alarm) {
+                    self.local.core().clock.cancel(before);
+                }
+            }
             Err(_) => return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed }),
         }
         self.hold(error, Some(after))
@@ -140,6 +145,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn wake(&mut self) {
         self.owner.phase = Phase::Waiting;
         self.resume();
+        self.hear_deferred();
     }
 
     /// Begins anew: the children end first.
@@ -153,6 +159,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         self.owner.phase = Phase::Restarting;
         self.state().set(SUSPENDED);
+        // A child's end among it is waited for.
+        self.hear_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         None
     }
