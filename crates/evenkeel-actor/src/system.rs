@@ -68,6 +68,12 @@ impl Core {
         self.lifecycle.load(Ordering::Relaxed) == Lifecycle::Stopped as u32 && self.hub.alive() == 0
     }
 
+    /// Wakes every worker and the clock, to see whether the system is over.
+    pub(crate) fn send_home(&self) {
+        self.coordinator.idle.notify_all();
+        self.clock.wake();
+    }
+
     /// Whether somebody must look after cells that wait behind a handler that takes long.
     pub(crate) fn is_watched(&self) -> bool {
         1 < self.workers() && self.coordinator.idle.sleeping() < self.workers()
