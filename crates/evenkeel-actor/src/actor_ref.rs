@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use crate::cell::CellRef;
 use crate::dead_letters::DeadLetterReason;
+use crate::executor::Lifecycle;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
@@ -80,8 +81,17 @@ impl<M: Send + 'static> ActorRef<M> {
         match self.try_tell_hard(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.bury(message, DeadLetterReason::Full),
-            Err(SendError::Closed(message)) => self.bury(message, DeadLetterReason::Closed),
+            Err(SendError::Closed(message)) => self.bury_refused(message),
         }
+    }
+
+    #[cold]
+    fn bury_refused(&self, message: M) {
+        let reason = match self.cell().core().lifecycle() {
+            Lifecycle::Running => DeadLetterReason::Closed,
+            Lifecycle::Stopping | Lifecycle::Draining | Lifecycle::Stopped => DeadLetterReason::Refused,
+        };
+        self.bury(message, reason);
     }
 
     /// Sends, and hands back what finds no place.

@@ -116,6 +116,8 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) expiry: Option<Alarm>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
+    /// What came for the value while it could not be told; at most one for each watch, child and timer.
+    pub(crate) deferred: VecDeque<SystemMessage>,
     pub(crate) ending: Option<Ending>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
 }
@@ -151,6 +153,7 @@ impl<A: Actor> Default for Extra<A> {
             expiry: None,
             history: RestartHistory::default(),
             failure: None,
+            deferred: VecDeque::new(),
             ending: None,
             middleware: None,
         }

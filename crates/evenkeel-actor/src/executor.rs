@@ -47,7 +47,11 @@ async fn work(core: Arc<Core>, id: usize) {
     loop {
         match wait_with(|cx| worker.poll_slice(cx)).await {
             SliceEnd::Over => core.runtime.yield_now().await,
-            SliceEnd::Leave => return,
+            SliceEnd::Leave => {
+                // The last actor may have ended while the others slept.
+                core.send_home();
+                return;
+            }
         }
     }
 }

@@ -84,6 +84,9 @@ enum Step {
     End,
 }
 
+/// How a run ended, or what to do first.
+type Settled = ControlFlow<InvokeResult, Step>;
+
 impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     pub(crate) fn new(
         cell: &'a CellRef,
@@ -273,7 +276,6 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 return Some(Step::Await);
             };
             drop(future);
-            self.resume();
             if self.handled == 0
                 && let Some(step) = self.open_run()
             {
@@ -348,23 +350,31 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Ends the run for a reason; from here on the cell may be another's.
+    ///
+    /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
     #[inline]
-    fn settle(&mut self, step: Step) -> InvokeResult {
-        match step {
-            Step::Idle => {
-                QueueMailbox::<A::Msg>::rest(&mut self.owner.private);
-                self.finish(InvokeResult::Completed { ready_hint: false })
+    fn settle(&mut self, mut step: Step) -> InvokeResult {
+        loop {
+            let settled = match step {
+                Step::Idle => {
+                    QueueMailbox::<A::Msg>::rest(&mut self.owner.private);
+                    return self.finish(InvokeResult::Completed { ready_hint: false });
+                }
+                Step::Await => return self.suspend_for_future(),
+                Step::Yield => return self.keep(InvokeResult::Yielded),
+                Step::Suspend(reason, condition) => self.suspend(reason, condition),
+                Step::Fail(error) => self.fail(error),
+                Step::Stop(how) => return self.begin_stop(how),
+                Step::End => return self.terminate(),
+            };
+            match settled {
+                Settled::Break(result) => return result,
+                Settled::Continue(next) => step = next,
             }
-            Step::Await => self.suspend_for_future(),
-            Step::Yield => self.keep(InvokeResult::Yielded),
-            Step::Suspend(reason, condition) => self.suspend(reason, condition),
-            Step::Fail(error) => self.fail(error),
-            Step::Stop(how) => self.begin_stop(how),
-            Step::End => self.terminate(),
         }
     }
 
-    fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> InvokeResult {
+    fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> Settled {
         let waits = match resume_on {
             ResumeCondition::After(span) => {
                 let due = self.local.core().now() + span;
@@ -373,7 +383,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                         self.extra().resume = Some(alarm);
                         true
                     }
-                    Err(_) => return self.fail(ActorError::new("no room for another timer")),
+                    Err(_) => {
+                        return Settled::Continue(Step::Fail(ActorError::new("no room for another timer")));
+                    }
                 }
             }
             ResumeCondition::ExternalSignal(key) => {
@@ -385,18 +397,19 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             ResumeCondition::WhenCapacityAvailable => match self.full.take() {
                 // Too many wait there already: come back by yourself.
                 Some(full) if !full(&waker::of(self.cell)) => {
-                    return self.suspend(reason, ResumeCondition::After(HELD_BACK));
+                    let later = ResumeCondition::After(HELD_BACK);
+                    return Settled::Continue(Step::Suspend(reason, later));
                 }
                 Some(_) => true,
                 None => false,
             },
         };
         if !waits {
-            return self.keep(InvokeResult::Yielded);
+            return Settled::Break(self.keep(InvokeResult::Yielded));
         }
         self.owner.phase = Phase::Waiting;
         self.extra().waiting = Some((reason, resume_on));
-        self.finish(InvokeResult::Suspended { reason, resume_on })
+        Settled::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
 
     /// What the state is to say of the user lane once nobody runs the cell.

@@ -66,6 +66,12 @@ impl Core {
         self.lifecycle.load(Ordering::Relaxed) == Lifecycle::Stopped as u32 && self.hub.alive() == 0
     }
 
+    /// Wakes every worker and the clock, to see whether the system is over.
+    pub(crate) fn send_home(&self) {
+        self.coordinator.idle.notify_all();
+        self.clock.wake();
+    }
+
     /// Whether somebody must look after cells that wait behind a handler that takes long.
     pub(crate) fn is_watched(&self) -> bool {
         1 < self.workers() && self.coordinator.idle.sleeping() < self.workers()
@@ -132,7 +138,8 @@ impl Core {
         }
         let actor = Cow::Owned(body.settings().label.as_str().into());
         let letter = DeadLetter { to: cell.index(), actor, reason, message_type, message, at: self.now() };
-        // Dropped here, after the lock: a message's owner may send when it is dropped.
-        drop(self.letters.with(|letters| letters.push(letter)));
+        let evicted = self.letters.with(|letters| letters.push(letter));
+        // Dropped here, after the lock: a message's owner may send when it is dropped, or panic.
+        drop(catch(|| drop(evicted)));
     }
 }

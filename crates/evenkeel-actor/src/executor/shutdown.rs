@@ -67,10 +67,8 @@ impl WorkerExecutor {
 
     /// Sends the workers and the clock home; those with actors left go when the last has ended.
     fn leave(&self) {
-        let core = self.core();
-        core.advance(Lifecycle::Stopped);
-        core.coordinator.idle.notify_all();
-        core.clock.wake();
+        self.core().advance(Lifecycle::Stopped);
+        self.core().send_home();
     }
 
     fn close_lanes(&self) {

@@ -5,7 +5,7 @@ use core::any::type_name;
 
 use super::ActorCellInvoker;
 use crate::actor::Actor;
-use crate::cell::{CellRef, Phase};
+use crate::cell::{CellRef, Extra, Phase};
 use crate::clock;
 use crate::dead_letters::DeadLetterReason;
 use crate::invoke::InvokeResult;
@@ -19,13 +19,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn begin_stop(&mut self, how: Ending) -> InvokeResult {
         self.close_lane();
         self.owner.phase = Phase::Stopping;
-        let extra = self.extra();
-        extra.future = None;
-        extra.ending = Some(how);
+        self.drop_future();
+        self.extra().ending = Some(how);
         self.cancel_timers();
         if self.extra().children.is_empty() {
             return self.terminate();
         }
+        // A child's end may be among what came too early.
+        self.hear_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
@@ -52,8 +53,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             tell_end(self.body.head.parent.as_ref(), self.cell, &Ending::Stopped);
             return;
         };
-        let how = extra.ending.unwrap_or(Ending::Stopped);
-        let mut told = extra.watchers;
+        let Extra { ending, watchers: mut told, children, middleware, .. } = *extra;
+        // Those made on the way out have nobody else to end them.
+        children.iter().for_each(|child| child.stop(StopMode::Now));
+        let how = ending.unwrap_or(Ending::Stopped);
         told.extend(unread.into_iter().filter_map(|message| match message {
             SystemMessage::Watch(watcher) => Some(watcher),
             _ => None,
@@ -63,6 +66,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         told.iter().for_each(|watcher| tell_end(Some(watcher), self.cell, &how));
         tell_end(self.body.head.parent.as_ref(), self.cell, &how);
+        drop(catch(|| drop(middleware)));
+    }
+
+    /// Gives up what the actor waits for; its way out is its author's code too.
+    pub(super) fn drop_future(&mut self) {
+        let future = self.extra().future.take();
+        drop(catch(|| drop(future)));
     }
 
     /// Makes dead letters of everything that waits.

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::{ActorCellInvoker, Step};
+use super::{ActorCellInvoker, Settled, Step};
 use crate::actor::Actor;
 use crate::cell::Phase;
 use crate::dead_letters::DeadLetterReason;
@@ -21,22 +21,24 @@ use crate::stop::{Ending, StopMode};
 use crate::timer::Timed;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    pub(super) fn fail(&mut self, error: ActorError) -> InvokeResult {
+    pub(super) fn fail(&mut self, error: ActorError) -> Settled {
         if self.owner.phase == Phase::Stopping {
             // Whoever ends cannot fail any further.
-            return self.finish(InvokeResult::Completed { ready_hint: false });
+            return Settled::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
-        self.resume();
         let verdict = self.judge(&error);
+        if verdict != Verdict::Resume {
+            self.resume();
+        }
         self.local.core().hub.count_failure(self.body.head.kind);
         self.notify_parent(&error, verdict);
-        match verdict {
+        Settled::Break(match verdict {
             Verdict::Resume => self.go_on(error),
-            Verdict::Restart { after } if after.is_zero() => self.restart_at_once(error),
+            Verdict::Restart { after } if after.is_zero() => return self.restart_at_once(error),
             Verdict::Restart { after } => self.restart_later(error, after),
             Verdict::Stop { reason } => self.begin_stop(Ending::Failed { error, reason }),
             Verdict::Escalate => self.set_aside(error, None),
-        }
+        })
     }
 
     fn judge(&mut self, error: &ActorError) -> Verdict {
@@ -46,10 +48,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let supervision: &Supervision =
             parent.map_or(root, |parent| &parent.occupant().body.settings().children);
         let history = &mut self.owner.extra.get_or_insert_default().history;
-        match decide(supervision, history, error, now, random) {
+        let decided = catch(|| decide(supervision, history, error, now, random));
+        // A decider that panics has not said to go on.
+        match decided.unwrap_or(Verdict::Stop { reason: StopReason::Directed }) {
             Verdict::Restart { .. } if self.body.spec.factory.is_none() => {
                 Verdict::Stop { reason: StopReason::Directed }
             }
+            // A factory that panicked left no value to go on with.
+            Verdict::Resume if self.owner.actor.is_none() => Verdict::Stop { reason: StopReason::Directed },
             // Nobody is above.
             Verdict::Escalate if parent.is_none() => Verdict::Stop { reason: StopReason::Directed },
             verdict => verdict,
@@ -66,27 +72,44 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn go_on(&mut self, error: ActorError) -> InvokeResult {
-        if error.kind() == ErrorKind::Escalated {
-            let children = self.owner.extra.iter().flat_map(|extra| &extra.children);
-            for child in children {
-                drop(child.tell_system(SystemMessage::Command(SupervisionCommand::Resume)));
-            }
+        self.forgive_children(&error);
+        let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
+        if self.owner.phase == Phase::Waiting {
+            // State as it is: what it waits for, it waits for still.
+            return self.finish(result);
         }
-        self.keep(InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) })
+        self.keep(result)
     }
 
-    fn restart_at_once(&mut self, error: ActorError) -> InvokeResult {
-        self.extra().failure = Some(error.clone());
-        match self.restart() {
-            None => self.hold_for_children(InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) }),
-            Some(step) => self.settle(step),
+    /// Lets the child go on in whose place the actor failed.
+    fn forgive_children(&mut self, error: &ActorError) {
+        if error.kind() != ErrorKind::Escalated {
+            return;
         }
+        let children = self.owner.extra.iter().flat_map(|extra| &extra.children);
+        for child in children {
+            drop(child.tell_system(SystemMessage::Command(SupervisionCommand::Resume)));
+        }
+    }
+
+    fn restart_at_once(&mut self, error: ActorError) -> Settled {
+        self.extra().failure = Some(error.clone());
+        if let Some(step) = self.restart() {
+            return Settled::Continue(step);
+        }
+        let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
+        Settled::Break(self.hold_for_children(result))
     }
 
     fn restart_later(&mut self, error: ActorError, after: Duration) -> InvokeResult {
         let due = self.local.core().now() + after;
         match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
-            Ok(alarm) => self.extra().resume = Some(alarm),
+            Ok(alarm) => {
+                // One who fails again while it waits, in a child's place, waits anew.
+                if let Some(before) = self.extra().resume.replace(alarm) {
+                    self.local.core().clock.cancel(before);
+                }
+            }
             Err(_) => return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed }),
         }
         self.set_aside(error, Some(after))
@@ -95,9 +118,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Leaves a failed actor suspended until somebody decides, or time has passed.
     fn set_aside(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
         self.owner.phase = Phase::Failed;
-        let extra = self.extra();
-        extra.future = None;
-        extra.failure = Some(error.clone());
+        self.drop_future();
+        self.extra().failure = Some(error.clone());
         self.finish(InvokeResult::Failed { error, retry_after })
     }
 
@@ -110,21 +132,30 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Lets a failed actor go on as it is.
     pub(super) fn forgive(&mut self) {
+        if let Some(error) = self.extra().failure.take() {
+            self.forgive_children(&error);
+        }
+        self.wake();
+    }
+
+    fn wake(&mut self) {
         self.owner.phase = Phase::Waiting;
         self.resume();
+        self.hear_deferred();
     }
 
     /// Begins anew: the children end first.
     pub(super) fn restart(&mut self) -> Option<Step> {
-        let extra = self.extra();
-        extra.future = None;
-        if let Some(alarm) = extra.resume.take() {
+        self.drop_future();
+        if let Some(alarm) = self.extra().resume.take() {
             self.local.core().clock.cancel(alarm);
         }
         if self.extra().children.is_empty() {
             return self.renew();
         }
         self.owner.phase = Phase::Restarting;
+        // A child's end among it is waited for.
+        self.hear_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         None
     }
@@ -149,7 +180,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             None => return Some(Step::Stop(Ending::Failed { error, reason: StopReason::Directed })),
         }
         self.local.core().hub.count_restart(self.body.head.kind);
-        self.forgive();
+        self.wake();
         match catch(|| self.start()) {
             Ok(step) => step,
             Err(panic) => Some(Step::Fail(panic)),

@@ -56,6 +56,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return None;
         }
         if let Some(future) = self.extra().future.take() {
+            // Before it is polled: if it panics, no wait is left that nothing would end.
+            self.resume();
             return self.wait_for(future);
         }
         if let Some((_, ResumeCondition::WhenCapacityAvailable)) = self.extra().waiting {
@@ -65,6 +67,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn obey(&mut self, message: SystemMessage) -> Option<Step> {
+        if self.is_too_early(&message) {
+            self.extra().deferred.push_back(message);
+            return None;
+        }
         match message {
             SystemMessage::Stop(StopMode::Now) => self.obey_stop(),
             SystemMessage::Stop(StopMode::Drained) => self.close_for_draining(),
@@ -84,6 +90,29 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SystemMessage::Expire { due } => self.hear_expiry(due),
             SystemMessage::ReceiveTimeout => self.tell(Signal::ReceiveTimeout),
             SystemMessage::Timer { id, due } => self.hear_timer(id, due),
+        }
+    }
+
+    /// Whether a message is for the value that goes on or follows, and neither is there yet.
+    fn is_too_early(&self, message: &SystemMessage) -> bool {
+        match (self.owner.phase, message) {
+            (Phase::Failed, SystemMessage::ChildFailed(failure)) => failure.verdict == Verdict::Escalate,
+            (
+                Phase::Failed,
+                SystemMessage::Ended { .. } | SystemMessage::Timer { .. } | SystemMessage::ReceiveTimeout,
+            ) => true,
+            (Phase::Restarting, SystemMessage::Ended { who, .. }) => {
+                let mut children = self.owner.extra.iter().flat_map(|extra| &extra.children);
+                !children.any(|child| child.is(who))
+            }
+            _ => false,
+        }
+    }
+
+    /// Comes back to what came too early; the cell is running, so its lane is open.
+    pub(super) fn hear_deferred(&mut self) {
+        for message in core::mem::take(&mut self.extra().deferred) {
+            drop(self.cell.tell_system(message));
         }
     }
 
@@ -110,10 +139,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match (command, self.owner.phase) {
             (_, Phase::Stopping | Phase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(Step::Stop(Ending::Stopped)),
-            (SupervisionCommand::Resume, Phase::Failed) => {
+            (SupervisionCommand::Resume, Phase::Failed) if self.owner.actor.is_some() => {
                 self.forgive();
                 None
             }
+            // There is no value to go on with.
+            (SupervisionCommand::Resume, Phase::Failed) => self.restart(),
             (SupervisionCommand::Resume, _) => None,
             (SupervisionCommand::Restart, _) => self.restart(),
         }
@@ -219,6 +250,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// A child has failed; the verdict is already being carried out, and may be overruled.
     fn hear_of_failure(&mut self, failure: FailureNotification) -> Option<Step> {
+        if matches!(self.owner.phase, Phase::Restarting | Phase::Stopping) {
+            // Every child is being ended, this one included.
+            return None;
+        }
         let overruled = self.owner.actor.as_mut().and_then(|actor| actor.overrule(&failure));
         let child = self.extra().children.iter().find(|child| child.index() == failure.child).cloned();
         let escalates = match overruled {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::guardian::{Backoff, FailureNotification, Supervision, SupervisionDirective, Verdict};
 use evenkeel_actor::hub::{Snapshot, Value};
+use evenkeel_actor::runtime::RuntimeHandle;
 use evenkeel_actor::runtime::test::{TestOptions, TestRuntime};
 use evenkeel_actor::*;
 
@@ -447,4 +448,17 @@ pub(crate) fn child_of(world: &World, parent: &ActorRef<Msg>, child: PuppetBuild
     let child = made.unwrap().unwrap();
     world.run();
     child
+}
+
+impl World {
+    /// A message that waits until a point in virtual time, then tells its actor `number`.
+    pub(crate) fn wait_until_ms(&self, ms: u64, number: u32) -> Msg {
+        let sleep = RuntimeHandle::sleep_until(&self.runtime.handle(), at_ms(ms));
+        act(move |_, _| {
+            Ok(Flow::wait(async move {
+                sleep.await;
+                note(number)
+            }))
+        })
+    }
 }

@@ -3,7 +3,9 @@
 
 mod kit;
 
+mod awaiting;
 mod backpressure;
+mod failure;
 mod guardian;
 mod invoker;
 mod middleware;

@@ -150,13 +150,7 @@ fn the_output_of_a_future_is_surrounded_like_any_message() {
     explore(|world| {
         let gate = Gate::default();
         let actor = world.spawn(gate.guard(world.puppet("a")));
-        let sleep = runtime::RuntimeHandle::sleep_until(&world.runtime.handle(), at_ms(10));
-        actor.tell(act(|_, _| {
-            Ok(Flow::wait(async {
-                sleep.await;
-                note(1)
-            }))
-        }));
+        actor.tell(world.wait_until_ms(10, 1));
         actor.tell(note(2));
         world.run();
         gate.close();

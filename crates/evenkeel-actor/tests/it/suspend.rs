@@ -145,18 +145,11 @@ fn a_signal_by_index_reaches_the_actor_and_nobody_after_it() {
 fn a_signal_for_a_wait_to_come_does_not_end_the_wait_for_a_future() {
     explore(|world| {
         let actor = world.noter("a");
-        let handle = world.runtime.handle();
         actor.tell(go(|_, ctx| {
             let key = ctx.signal_key();
             ctx.me().signal(key);
         }));
-        actor.tell(act(move |_, _| {
-            let sleep = runtime::RuntimeHandle::sleep_until(&handle, at_ms(10));
-            Ok(Flow::wait(async {
-                sleep.await;
-                note(1)
-            }))
-        }));
+        actor.tell(world.wait_until_ms(10, 1));
         actor.tell(note(2));
         assert_eq!(world.lines(), [""; 0]);
         world.pass(10);
