@@ -36,8 +36,8 @@ pub(crate) enum SystemMessage {
     Signal(SignalKey),
     /// The time of a suspension is over.
     Resume { due: Instant },
-    /// Nothing arrived for as long as the actor asked for.
-    ReceiveTimeout,
+    /// Nothing may have arrived for as long as the actor asked for.
+    ReceiveTimeout { due: Instant },
     /// A timer of the actor's own fired.
     Timer { id: TimerId, due: Instant },
 }
