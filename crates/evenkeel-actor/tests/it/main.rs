@@ -13,4 +13,5 @@ mod middleware;
 mod scenarios;
 mod shutdown;
 mod suspend;
+mod timers;
 mod watch;
