@@ -5,9 +5,11 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::NonNull;
+use core::time::Duration;
+
+use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Awaiting};
-use crate::clock::AWAITING;
 use crate::guardian::{ActorError, RestartHistory};
 use crate::hub::KindId;
 use crate::index::MailboxIndex;
@@ -55,12 +57,10 @@ pub(crate) trait CellBody: Run {
 pub(crate) struct Head {
     pub(crate) parent: Option<CellRef>,
     pub(crate) kind: KindId,
-    /// When the actor last did something, in coarse milliseconds; for its receive timeout.
-    pub(crate) active_ms: AtomicU32,
+    /// Whether the actor waits for a future or for a signal from outside; then it is not done.
+    pub(crate) awaits: AtomicU32,
     /// When the cell was scheduled, in coarse microseconds; zero unless that is timed.
     pub(crate) ready_us: AtomicU32,
-    /// The receive timeout and whether the clock holds an entry for it; see [`crate::clock`].
-    pub(crate) idle: AtomicU32,
 }
 
 /// What a cell consists of.
@@ -110,6 +110,7 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) watchers: Vec<CellRef>,
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
+    pub(crate) idle: Option<Idle>,
     /// The end of a suspension, or of the wait before a restart.
     pub(crate) resume: Option<Alarm>,
     /// When the clock has the future looked at again, for what expires in it.
@@ -128,6 +129,15 @@ pub(crate) struct Timer {
     pub(crate) id: TimerId,
     pub(crate) alarm: Alarm,
     pub(crate) repeat: Repeat,
+}
+
+/// A receive timeout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle {
+    pub(crate) span: Duration,
+    pub(crate) alarm: Alarm,
+    /// When the actor last handled a message, or ceased to wait.
+    pub(crate) since: Instant,
 }
 
 impl<A: Actor> Extra<A> {
@@ -149,6 +159,7 @@ impl<A: Actor> Default for Extra<A> {
             watchers: Vec::new(),
             watching: Vec::new(),
             timers: Vec::new(),
+            idle: None,
             resume: None,
             expiry: None,
             history: RestartHistory::default(),
@@ -176,13 +187,7 @@ impl<A: Actor> Body<A> {
                 phase: Phase::New,
                 awaited: false,
             }),
-            head: Head {
-                parent,
-                kind,
-                active_ms: AtomicU32::new(0),
-                ready_us: AtomicU32::new(0),
-                idle: AtomicU32::new(0),
-            },
+            head: Head { parent, kind, awaits: AtomicU32::new(0), ready_us: AtomicU32::new(0) },
             spec,
         }
     }
@@ -244,9 +249,9 @@ impl CellRef {
         drop(self.tell_system(SystemMessage::Stop(mode)));
     }
 
-    /// Whether the actor waits for a future.
+    /// Whether the actor waits for a future, or for a signal from outside.
     pub(crate) fn is_awaiting(&self) -> bool {
-        self.head().active_ms.load(Ordering::Relaxed) == AWAITING
+        self.head().awaits.load(Ordering::Relaxed) != 0
     }
 
     /// Tells what the actor is doing.

@@ -11,7 +11,6 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use crate::cell::CellRef;
 use crate::mailbox::SystemMessage;
 use crate::raw::oneshot::Expiry;
 use crate::runtime::Task;
@@ -22,13 +21,6 @@ use crate::wheel::{Wheel, WheelFull};
 
 /// How often the task looks while somebody works.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
-/// An actor that waits for a future is not idle, however long it takes.
-pub(crate) const AWAITING: u32 = u32::MAX;
-/// The clock holds an entry for the cell's receive timeout.
-const ARMED: u32 = 1 << 31;
-/// The longest receive timeout, some 24 days.
-pub(crate) const IDLE_MS_MAX: u32 = ARMED - 1;
-
 /// What is due when, and who turns the wheel.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -127,7 +119,7 @@ pub(crate) async fn turn(core: Arc<Core>) {
     while !core.is_over() {
         let now = core.now();
         for (due, timed) in core.clock.due(now) {
-            fire(&core, due, timed, now);
+            fire(due, timed);
         }
         core.clock.sweep(&core);
         if core.rescue(&mut turns) {
@@ -183,68 +175,17 @@ impl Future for Nap<'_> {
     }
 }
 
-/// Does what is due.
-fn fire(core: &Core, due: Instant, timed: Timed, now: Instant) {
+/// Does what is due; an actor that has ended needs no telling.
+///
+/// Its actor sets what repeats again, so that one firing is under way at a time.
+fn fire(due: Instant, timed: Timed) {
     match timed {
         Timed::Ask(question) => question.expire(),
         Timed::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume { due })),
         Timed::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire { due })),
-        // Its actor sets a timer that repeats again, so that one firing is under way at a time.
         Timed::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
-        Timed::ReceiveTimeout(cell) => look_after_idle(core, cell, now),
+        Timed::ReceiveTimeout(cell) => drop(cell.tell_system(SystemMessage::ReceiveTimeout { due })),
     }
-}
-
-/// Has a cell told after `span_ms` without a message; zero ends that.
-pub(crate) fn set_receive_timeout(cell: &CellRef, span_ms: u32) -> Result<(), WheelFull<Timed>> {
-    let idle = &cell.head().idle;
-    let before = idle.load(Ordering::Acquire);
-    if span_ms == 0 && before & ARMED == 0 {
-        return Ok(());
-    }
-    if idle.swap(span_ms | ARMED, Ordering::AcqRel) & ARMED != 0 {
-        return Ok(());
-    }
-    let due = cell.core().now() + Duration::from_millis(u64::from(span_ms));
-    let armed = cell.core().clock.insert(due, Timed::ReceiveTimeout(cell.clone()));
-    if armed.is_err() {
-        idle.store(0, Ordering::Release);
-    }
-    armed.map(drop)
-}
-
-/// Tells a cell that it has been idle for as long as it asked, or looks again when it may have been.
-fn look_after_idle(core: &Core, cell: CellRef, now: Instant) {
-    let head = cell.head();
-    let span_ms = loop {
-        let span_ms = head.idle.load(Ordering::Acquire) & !ARMED;
-        if span_ms != 0 {
-            break span_ms;
-        }
-        if head.idle.compare_exchange(ARMED, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            return;
-        }
-    };
-    let active_ms = head.active_ms.load(Ordering::Relaxed);
-    let idle_ms = if active_ms == AWAITING { 0 } else { coarse_ms(now).wrapping_sub(active_ms) };
-    // Coarse times are up to a millisecond old; never tell early.
-    let wait_ms = if span_ms < idle_ms {
-        if cell.tell_system(SystemMessage::ReceiveTimeout).is_err() {
-            return;
-        }
-        span_ms
-    } else {
-        span_ms - idle_ms + 1
-    };
-    let due = now + Duration::from_millis(u64::from(wait_ms));
-    // The entry just left the wheel, so there is a place for it.
-    drop(core.clock.insert(due, Timed::ReceiveTimeout(cell)));
-}
-
-/// Milliseconds since the origin, wrapping every 49 days and never [`AWAITING`].
-pub(crate) fn coarse_ms(now: Instant) -> u32 {
-    let ms = (now.as_nanos() / 1_000_000) as u32;
-    if ms == AWAITING { 0 } else { ms }
 }
 
 /// Microseconds since the origin, wrapping after an hour, and never zero.

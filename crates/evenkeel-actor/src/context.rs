@@ -8,8 +8,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::Actor;
 use crate::actor_ref::{ActorRef, SendError, Sent};
-use crate::cell::{Body, CellRef, Extra, Timer};
-use crate::clock::{self, IDLE_MS_MAX};
+use crate::cell::{Body, CellRef, Extra, Idle, Timer};
 use crate::guardian::SupervisionCommand;
 use crate::index::MailboxIndex;
 use crate::invoke::SignalKey;
@@ -162,17 +161,25 @@ impl<A: Actor> Context<'_, A> {
         }
     }
 
-    /// Has [`Signal::ReceiveTimeout`](crate::Signal::ReceiveTimeout) told whenever no message came for
-    /// `span`, rounded up to milliseconds; `None` ends that.
+    /// Has [`Signal::ReceiveTimeout`](crate::Signal::ReceiveTimeout) told whenever no message was handled
+    /// for `span`, a millisecond at least; `None` ends that.
     ///
-    /// The wait for a future does not count. Refused when the system's wheel is full.
+    /// The wait for a future does not count, and what the system says is no message. Refused when the
+    /// system's wheel is full.
     pub fn set_receive_timeout(&mut self, span: Option<Duration>) -> bool {
-        let span_ms = span.map_or(0, |span| {
-            let ms = span.as_nanos().div_ceil(1_000_000).max(1);
-            u32::try_from(ms).unwrap_or(IDLE_MS_MAX).min(IDLE_MS_MAX)
-        });
-        self.extra();
-        clock::set_receive_timeout(self.cell, span_ms).is_ok()
+        let clock = &self.local.core().clock;
+        if let Some(idle) = self.extra.as_deref_mut().and_then(|extra| extra.idle.take()) {
+            clock.cancel(idle.alarm);
+        }
+        let Some(span) = span else { return true };
+        // A timeout of nothing would be told all the time.
+        let (now, span) = (self.local.core().now(), span.max(Duration::from_millis(1)));
+        let Ok(alarm) = clock.insert(now + span, Timed::ReceiveTimeout(self.cell.clone())) else {
+            return false;
+        };
+        self.body.lane.reserve_system(1);
+        self.extra().idle = Some(Idle { span, alarm, since: now });
+        true
     }
 
     /// Names a wait to come, for [`ResumeCondition::ExternalSignal`](crate::ResumeCondition).

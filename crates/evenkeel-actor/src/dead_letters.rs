@@ -235,6 +235,7 @@ mod tests {
         let mut letters = DeadLetters::new(2);
         push(&mut letters, Closed, 1);
         push(&mut letters, Closed, 2);
+        assert!(!letters.is_empty());
         assert_eq!(numbers(letters.drain().iter()), [1, 2]);
         assert!(letters.is_empty());
         assert_eq!((letters.total(), letters.evicted()), (2, 0));

@@ -87,7 +87,7 @@ pub enum ActorState {
 }
 
 /// Executes what waits for one actor.
-pub(crate) trait MessageInvoker {
+pub trait MessageInvoker {
     /// Handles at most `messages_max` user messages; the system lane is looked at before each.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult;
 

@@ -17,7 +17,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Awaiting, Flow, Handled};
 use crate::cell::{Body, CellRef, Extra, Owner, Phase};
-use crate::clock::{AWAITING, coarse_ms, coarse_us};
+use crate::clock::coarse_us;
 use crate::context::{Context, Full};
 use crate::guardian::ActorError;
 use crate::invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
@@ -188,14 +188,6 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// to be handled.
     #[inline]
     fn open_run(&mut self) -> Option<Step> {
-        self.owner.extra.as_ref()?;
-        if self.body.head.idle.load(Ordering::Relaxed) != 0 {
-            self.tell_active();
-        }
-        self.ask_middleware()
-    }
-
-    fn ask_middleware(&mut self) -> Option<Step> {
         let middleware = self.owner.extra.as_deref_mut()?.middleware.as_mut()?;
         let ctx = InvokeContext {
             actor: self.cell.index(),
@@ -322,7 +314,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let (reason, resume_on) = (SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key));
         if self.owner.phase == Phase::Running {
             self.owner.phase = Phase::Waiting;
-            self.body.head.active_ms.store(AWAITING, Ordering::Relaxed);
+            self.body.head.awaits.store(1, Ordering::Relaxed);
         }
         self.finish(InvokeResult::Suspended { reason, resume_on })
     }
@@ -338,15 +330,17 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if let Some(alarm) = extra.resume.take() {
             self.local.core().clock.cancel(alarm);
         }
-        self.tell_active();
+        self.body.head.awaits.store(0, Ordering::Relaxed);
+        self.note_active();
     }
 
     /// Notes that the actor does something, for its receive timeout.
-    fn tell_active(&self) {
-        let head = &self.body.head;
-        let timed = head.idle.load(Ordering::Relaxed) != 0;
-        let now_ms = if timed { coarse_ms(self.local.core().now()) } else { 0 };
-        head.active_ms.store(now_ms, Ordering::Relaxed);
+    #[inline]
+    fn note_active(&mut self) {
+        let Some(extra) = self.owner.extra.as_deref_mut() else { return };
+        if let Some(idle) = &mut extra.idle {
+            idle.since = self.local.core().now();
+        }
     }
 
     /// Ends the run for a reason; from here on the cell may be another's.
@@ -409,6 +403,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         self.owner.phase = Phase::Waiting;
         self.extra().waiting = Some((reason, resume_on));
+        if reason == SuspendReason::AwaitExternal {
+            self.body.head.awaits.store(1, Ordering::Relaxed);
+        }
         Settled::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
 
@@ -427,16 +424,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Ends the run with the run right kept.
     #[inline]
     fn keep(&mut self, result: InvokeResult) -> InvokeResult {
-        self.wake_waiters();
-        self.after_invoke(&result);
+        self.close_run(&result);
         result
     }
 
     /// Ends the run, giving the run right back unless something came up.
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
-        self.wake_waiters();
-        self.after_invoke(&result);
+        self.close_run(&result);
         match (self.state().release(self.hold()), result) {
             (Release::Kept, InvokeResult::Completed { .. }) => InvokeResult::Completed { ready_hint: true },
             (Release::Kept, result) => result,
@@ -444,6 +439,16 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 self.right = Right::Gone;
                 result
             }
+        }
+    }
+
+    /// Does what every run ends with.
+    #[inline]
+    fn close_run(&mut self, result: &InvokeResult) {
+        self.wake_waiters();
+        self.after_invoke(result);
+        if self.handled != 0 {
+            self.note_active();
         }
     }
 

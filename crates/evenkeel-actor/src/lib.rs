@@ -71,7 +71,7 @@ pub use {
     executor::{Lifecycle, Shutdown},
     guardian::ActorError,
     index::MailboxIndex,
-    invoke::{ActorState, InvokeResult, ResumeCondition, SignalKey, SuspendReason},
+    invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},
     mailbox::{InvalidMailbox, MailboxOptions, OverflowStrategy},
     middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain},
     props::{Props, PropsBuilder},

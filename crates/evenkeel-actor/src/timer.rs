@@ -36,7 +36,7 @@ pub(crate) struct Alarm {
 pub(crate) enum Timed {
     /// A timer of an actor's own.
     Timer { cell: CellRef, id: TimerId },
-    /// Look whether a cell has been idle for as long as it asked.
+    /// An actor may have been idle for as long as it asked.
     ReceiveTimeout(CellRef),
     /// End a suspension, or try a failed actor again.
     Resume(CellRef),

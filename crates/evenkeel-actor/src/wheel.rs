@@ -1,8 +1,8 @@
 //! Timers by the thousand: a hashed wheel, in levels.
 //!
 //! Bound: inserting and cancelling are O(1); over its life a timer moves at most once per level, of
-//! which there are 64 / log2(`buckets`), rounded up, at most; idle time costs nothing, however long. A timer comes
-//! up never before its due, and less than a `tick` after it where the wheel is advanced at
+//! which there are at most 64 / log2(`buckets`), rounded up; idle time costs nothing, however long. A
+//! timer comes up never before its due, and less than a `tick` after it where the wheel is advanced at
 //! [`next_due`](Wheel::next_due). At most `len_max` timers wait at once.
 //!
 //! Level 0 has a bucket for each of the next ticks, level 1 one for each of the next turns of level 0,
@@ -190,7 +190,7 @@ impl<T> Wheel<T> {
         let shift = level as u32 * self.bits;
         // In two steps, for the topmost digit has nothing above it and one shift may not be 64 bits.
         let above = self.current >> shift >> self.bits << self.bits;
-        (above | digit as u64) << shift
+        (above + digit as u64) << shift
     }
 
     fn place(&mut self, slot: Slot) {
@@ -274,6 +274,7 @@ mod tests {
         let mut wheel = wheel(10 * MS, 64);
         insert(&mut wheel, 25, "late");
         insert(&mut wheel, 30, "exact");
+        assert!(!wheel.is_empty());
         assert_eq!(wheel.next_due(), Some(Instant::from_millis(30)));
         assert_eq!(advance(&mut wheel, 25), [] as [&str; 0], "its tick ends at 30 ms");
         assert_eq!(advance(&mut wheel, 29), [] as [&str; 0]);
@@ -354,7 +355,8 @@ mod tests {
         let key = insert(&mut wheel, 1, "a");
         insert(&mut wheel, 2, "b");
         let refused = wheel.insert(Instant::ORIGIN, "c").unwrap_err();
-        assert_eq!((refused.0, refused.to_string().as_str()), ("c", "all timers are in use"));
+        assert_eq!(refused.to_string(), "all timers are in use");
+        assert_eq!((alloc::format!("{refused:?}").as_str(), refused.0), ("WheelFull(..)", "c"));
         wheel.cancel(key);
         insert(&mut wheel, 3, "d");
         assert_eq!(advance(&mut wheel, 10), ["b", "d"]);

@@ -61,9 +61,11 @@ impl Worker {
         self.local.counters().enter(WorkerPhase::Running);
         let polled = self.enter(cx);
         if polled.is_pending() && self.state == State::Asleep {
+            self.local.account();
             self.local.counters().enter(WorkerPhase::Parked);
         }
         if polled == Poll::Ready(SliceEnd::Over) {
+            self.local.account();
             self.local.begin_slice();
         }
         self.local.end_slice();

@@ -31,8 +31,8 @@ impl LiveMailboxes {
 
 /// Where a snapshot is read from.
 ///
-/// `live` and what `kinds` retain of stopped actors add up: unless no actor stops between the two
-/// readings, a total may seem to shrink.
+/// A mailbox's totals are in `live` until its actor stops, and retained by `kinds` from then on. Let no
+/// actor stop between the two readings, or a total counts it twice or not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// The labels of the kinds.

@@ -110,7 +110,7 @@ mod narrow {
     }
 
     fn join(upper: u32, lower: u32) -> u64 {
-        u64::from(upper) << u32::BITS | u64::from(lower)
+        (u64::from(upper) << u32::BITS) + u64::from(lower)
     }
 }
 
@@ -143,14 +143,15 @@ mod tests {
         const STEP: u64 = 3 << 30;
         let word = narrow::Word::new();
         thread::scope(|scope| {
-            scope.spawn(|| (1..=2_000).for_each(|step| word.set(step * STEP)));
+            let writer = scope.spawn(|| (1..=2_000).for_each(|step| word.set(step * STEP)));
             let mut last = 0;
-            while last < 2_000 * STEP {
+            while !writer.is_finished() {
                 let count = word.read();
                 assert!(last <= count && count <= 2_000 * STEP, "{count:#x} after {last:#x}");
                 last = count;
                 thread::yield_now();
             }
         });
+        assert_eq!(word.read(), 2_000 * STEP);
     }
 }

@@ -176,6 +176,14 @@ mod tests {
     }
 
     #[test]
+    fn failures_and_restarts_count_apart() {
+        let kind = KindCounters::default();
+        (0..3).for_each(|_| kind.add_failure());
+        (0..2).for_each(|_| kind.add_restart());
+        assert_eq!((kind.failures(), kind.restarts()), (3, 2));
+    }
+
+    #[test]
     fn each_reason_to_overflow_counts_apart() {
         let kind = KindCounters::default();
         for (times, reason) in OverflowReason::ALL.into_iter().enumerate() {

@@ -177,7 +177,9 @@ fn the_order_in_which_actors_began_does_not_show() {
         }
         hub.snapshot()
     };
-    assert_eq!(read(["a", "bb", "ccc"]), read(["ccc", "a", "bb"]));
+    let snapshot = read(["a", "bb", "ccc"]);
+    assert_eq!(snapshot, read(["ccc", "a", "bb"]));
+    assert_eq!(count(&snapshot, names::RESTARTS_TOTAL, &[("actor", "ccc")]), 3);
 }
 
 #[test]
@@ -245,20 +247,21 @@ fn no_count_shrinks_while_its_worker_writes_and_none_is_lost() {
     let kind = hub.labels.intern("Worker");
     let worker = &hub.workers[0];
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let writer = scope.spawn(|| {
             for _ in 0..MESSAGES {
                 worker.messages.add(1);
                 worker.latency(kind).record(MS);
             }
         });
         let (mut messages, mut waits) = (0, 0);
-        while messages < MESSAGES || waits < MESSAGES {
+        while !writer.is_finished() {
             let (counted, recorded) = (worker.messages.get(), worker.latency(kind).snapshot().count());
             assert!(messages <= counted && waits <= recorded);
             (messages, waits) = (counted, recorded);
             thread::yield_now();
         }
     });
+    assert_eq!(worker.latency(kind).snapshot().count(), MESSAGES);
     assert_eq!(count(&hub.snapshot(), names::MESSAGES_TOTAL, &[("worker", "0")]), MESSAGES);
 }
 

@@ -6,7 +6,6 @@ use core::any::type_name;
 use super::ActorCellInvoker;
 use crate::actor::Actor;
 use crate::cell::{CellRef, Extra, Phase};
-use crate::clock;
 use crate::dead_letters::DeadLetterReason;
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
@@ -89,10 +88,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
         let core = self.local.core();
         extra.timers.drain(..).for_each(|timer| core.clock.cancel(timer.alarm));
-        extra.resume.take().into_iter().for_each(|alarm| core.clock.cancel(alarm));
-        extra.expiry.take().into_iter().for_each(|alarm| core.clock.cancel(alarm));
-        // Ending a timeout needs no place in the wheel.
-        drop(clock::set_receive_timeout(self.cell, 0));
+        let idle = extra.idle.take().map(|idle| idle.alarm);
+        let others = [extra.resume.take(), extra.expiry.take(), idle];
+        others.into_iter().flatten().for_each(|alarm| core.clock.cancel(alarm));
     }
 }
 

@@ -88,7 +88,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SystemMessage::Signal(key) => self.hear_signal(key),
             SystemMessage::Resume { due } => self.hear_resume(due),
             SystemMessage::Expire { due } => self.hear_expiry(due),
-            SystemMessage::ReceiveTimeout => self.tell(Signal::ReceiveTimeout),
+            SystemMessage::ReceiveTimeout { due } => self.hear_timeout(due),
             SystemMessage::Timer { id, due } => self.hear_timer(id, due),
         }
     }
@@ -99,7 +99,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             (Phase::Failed, SystemMessage::ChildFailed(failure)) => failure.verdict == Verdict::Escalate,
             (
                 Phase::Failed,
-                SystemMessage::Ended { .. } | SystemMessage::Timer { .. } | SystemMessage::ReceiveTimeout,
+                SystemMessage::Ended { .. }
+                | SystemMessage::Timer { .. }
+                | SystemMessage::ReceiveTimeout { .. },
             ) => true,
             (Phase::Restarting, SystemMessage::Ended { who, .. }) => {
                 let mut children = self.owner.extra.iter().flat_map(|extra| &extra.children);
@@ -187,6 +189,24 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn hear_expiry(&mut self, due: Instant) -> Option<Step> {
         self.extra().expiry.take_if(|alarm| alarm.due == due)?;
         self.hear_waker()
+    }
+
+    /// The actor has been idle for as long as it asked, or is looked at again when it may have been.
+    fn hear_timeout(&mut self, due: Instant) -> Option<Step> {
+        let core = self.local.core();
+        let (now, awaits) = (core.now(), self.cell.is_awaiting());
+        let extra = self.owner.extra.as_deref_mut()?;
+        let idle = extra.idle.as_mut().filter(|idle| idle.alarm.due == due)?;
+        if awaits || self.handled != 0 {
+            idle.since = now;
+        }
+        let is_idle = idle.span <= now.since(idle.since);
+        let next = if is_idle { now + idle.span } else { idle.since + idle.span };
+        match core.clock.insert(next, Timed::ReceiveTimeout(self.cell.clone())) {
+            Ok(alarm) => idle.alarm = alarm,
+            Err(_) => return Some(Step::Fail(ActorError::new("no room for another timer"))),
+        }
+        if is_idle { self.tell(Signal::ReceiveTimeout) } else { None }
     }
 
     fn hear_timer(&mut self, id: TimerId, due: Instant) -> Option<Step> {

@@ -32,7 +32,7 @@ pub(crate) enum SystemMessage {
     /// Something in the future that is waited for may have expired.
     Expire { due: Instant },
     /// Nothing arrived for as long as the actor asked for.
-    ReceiveTimeout,
+    ReceiveTimeout { due: Instant },
     /// A timer of the actor's own fired.
     Timer { id: TimerId, due: Instant },
 }

@@ -1,0 +1,287 @@
+//! From spawn to the end of an actor, and what is left of it.
+
+use std::num::NonZeroUsize;
+
+use evenkeel_actor::dead_letters::DeadLetterReason;
+use evenkeel_actor::*;
+
+use crate::kit::*;
+
+#[test]
+fn stop_now_buries_what_waits_and_drained_handles_it() {
+    for (mode, lines, buried) in
+        [(StopMode::Now, vec![], vec![1, 2]), (StopMode::Drained, vec!["a 1", "a 2"], vec![])]
+    {
+        explore(|world| {
+            let actor = world.noter("a");
+            actor.tell(hold(1));
+            actor.tell(note(1));
+            actor.tell(note(2));
+            world.run();
+            actor.stop(mode);
+            actor.signal(SignalKey(1));
+            assert_eq!(world.lines(), lines, "{mode:?}");
+            let letters: Vec<_> = buried.iter().map(|&number| (DeadLetterReason::Stopped, number)).collect();
+            assert_eq!(world.letters(), letters, "{mode:?}");
+            assert_eq!((actor.state(), world.system.alive()), (ActorState::Stopped, 0));
+        });
+    }
+}
+
+#[test]
+fn a_drained_stop_takes_nothing_new() {
+    explore(|world| {
+        let actor = world.noter("a");
+        actor.tell(go(|_, ctx| ctx.me().stop(StopMode::Drained)));
+        actor.tell(go(|me, ctx| {
+            let refused = ctx.me().try_tell(note(9));
+            me.note(format_args!("{refused:?}"));
+        }));
+        actor.tell(note(1));
+        assert_eq!(world.lines(), ["a Err(Closed(_))", "a 1"]);
+    });
+}
+
+#[test]
+fn children_end_before_their_parents_and_all_of_them() {
+    explore(|world| {
+        let top = world.spawn(world.puppet("t").loud().signal(|_, _| Ok(Flow::Continue)));
+        for name in ["a", "b"] {
+            let middle = world.puppet(name).loud().signal(|_, _| Ok(Flow::Continue));
+            let middle = child_of(world, &top, middle);
+            child_of(world, &middle, world.puppet(if name == "a" { "c" } else { "d" }).loud());
+        }
+        world.lines();
+        top.stop(StopMode::Now);
+        let lines = world.lines();
+        let at = |name: &str| lines.iter().position(|line| line.starts_with(name)).unwrap();
+        assert!(at("c1") < at("a1") && at("d1") < at("b1"), "{lines:?}");
+        assert_eq!(lines[8..], ["t1 stopped", "t1 dropped"]);
+        assert_eq!(world.system.alive(), 0);
+    });
+}
+
+#[test]
+fn a_parent_hears_the_end_of_each_child_and_forgets_it() {
+    explore(|world| {
+        let parent = world.noter("p");
+        let child = child_of(world, &parent, world.puppet("c"));
+        child.stop(StopMode::Now);
+        assert_eq!(world.lines(), ["p hears end: stopped"]);
+        parent.tell(go(|me, ctx| me.note(format_args!("has {} children", ctx.children().len()))));
+        assert_eq!(world.lines(), ["p has 0 children"]);
+    });
+}
+
+#[test]
+fn the_stopped_hook_comes_first_then_the_mailbox_goes_then_the_index() {
+    explore(|world| {
+        let system = world.system.clone();
+        let watcher = world.puppet("w").signal(move |signal, ctx| {
+            let Signal::Terminated { who, .. } = signal else { return Ok(Flow::Continue) };
+            let (state, found) = (system.actor_state(*who), system.signal(*who, SignalKey(1)));
+            let told = format!("{state:?}, found: {found}");
+            ctx.me().tell(go(move |me, _| me.note(told)));
+            Ok(Flow::Continue)
+        });
+        let watcher = world.spawn(watcher);
+        let system = world.system.clone();
+        let actor = world.puppet("a").stopped(move |me, ctx| {
+            let me_too = ctx.me();
+            let (state, sent) = (system.actor_state(me_too.index()), me_too.try_tell(note(1)));
+            let found = system.signal(me_too.index(), SignalKey(1));
+            me.note(format_args!("{state:?}, {sent:?}, found: {found}"));
+        });
+        let actor = world.spawn(actor);
+        let watched = actor.clone();
+        watcher.tell(go(move |_, ctx| ctx.watch(&watched)));
+        actor.stop(StopMode::Now);
+        assert_eq!(world.lines(), ["a Stopping, Err(Closed(_)), found: true", "w Stopped, found: false"]);
+    });
+}
+
+#[test]
+fn an_address_outlives_its_actor_and_leads_nowhere() {
+    explore(|world| {
+        let actor = world.noter("a");
+        actor.stop(StopMode::Now);
+        world.run();
+        assert!(matches!(actor.try_tell(note(1)), Err(SendError::Closed(Msg::Note(1)))));
+        actor.tell(note(2));
+        assert_eq!(world.letters(), [(DeadLetterReason::Closed, 2)]);
+        let answer = world.runtime.block_on(actor.ask(|reply| Msg::Ask(3, reply)));
+        assert_eq!(answer, Err(AskError::Closed));
+        let sent = world.runtime.block_on(actor.send(note(4)));
+        assert!(matches!(sent, Err(SendError::Closed(_))));
+        actor.stop(StopMode::Now);
+        actor.signal(SignalKey(1));
+        world.run();
+        assert_eq!(actor.state(), ActorState::Stopped);
+    });
+}
+
+#[test]
+fn an_index_whose_slot_has_another_actor_names_nobody() {
+    explore(|world| {
+        let first = world.noter("a");
+        let stale = first.index();
+        first.stop(StopMode::Now);
+        world.run();
+        drop(first);
+        let second = world.noter("b");
+        assert_eq!(second.index().slot, stale.slot, "the slot is reused");
+        assert_eq!(second.index().generation, stale.generation + 1);
+        assert_eq!(world.system.actor_state(stale), ActorState::Stopped);
+        assert!(!world.system.stop(stale, StopMode::Now));
+        assert!(!world.system.signal(stale, SignalKey(1)));
+        second.tell(note(1));
+        assert_eq!((world.lines(), second.state()), (vec!["b 1".to_owned()], ActorState::Running));
+    });
+}
+
+#[test]
+fn a_slot_is_not_reused_while_somebody_has_its_address() {
+    explore(|world| {
+        let first = world.noter("a");
+        first.stop(StopMode::Now);
+        world.run();
+        let second = world.noter("b");
+        assert_ne!(second.index().slot, first.index().slot);
+        first.tell(note(1));
+        assert_eq!((world.lines(), world.letters().len()), (vec![], 1));
+    });
+}
+
+#[test]
+fn an_index_that_never_was_names_nobody() {
+    explore(|world| {
+        for slot in [0, 31, 32, 1_000_000, u32::MAX] {
+            let index = MailboxIndex { slot, generation: 0 };
+            assert_eq!(world.system.actor_state(index), ActorState::Stopped);
+            assert!(!world.system.stop(index, StopMode::Now));
+        }
+    });
+}
+
+#[test]
+fn dead_letters_are_counted_all_and_kept_to_a_limit() {
+    explore_with(ActorSystemConfig { dead_letters_max: 3, ..config() }, |world| {
+        let actor = world.noter("a");
+        actor.stop(StopMode::Now);
+        world.run();
+        (0..10).for_each(|number| actor.tell(note(number)));
+        assert_eq!(world.system.dead_letters_total(), 10);
+        let closed = DeadLetterReason::Closed;
+        assert_eq!(world.letters(), [(closed, 7), (closed, 8), (closed, 9)]);
+        assert_eq!(world.letters(), [], "they are taken once");
+    });
+}
+
+#[test]
+fn a_dead_letter_says_whose_it_was_and_when() {
+    explore(|world| {
+        let actor = world.noter("a");
+        actor.stop(StopMode::Now);
+        world.pass(30);
+        actor.tell(note(1));
+        let letter = world.system.take_dead_letters().pop_front().unwrap();
+        assert_eq!((letter.to, letter.actor.as_ref(), letter.at), (actor.index(), "a", at_ms(30)));
+        assert!(letter.message_type.ends_with("kit::Msg"), "{}", letter.message_type);
+    });
+}
+
+#[test]
+fn there_are_at_most_as_many_actors_as_allowed_and_an_end_makes_room() {
+    explore_with(ActorSystemConfig { actors_max: 3, ..config() }, |world| {
+        let mut actors: Vec<_> = (0..3).map(|_| world.noter("a")).collect();
+        let props = world.puppet("b").loud().props();
+        let refused = world.system.spawn(&props).unwrap_err();
+        assert_eq!(refused, SpawnError::TooMany { actors_max: 3 });
+        assert_eq!((world.system.alive(), world.lines()), (3, vec!["b1 dropped".to_owned()]));
+        actors.pop().unwrap().stop(StopMode::Now);
+        world.run();
+        assert!(world.system.spawn(&props).is_ok());
+    });
+}
+
+#[test]
+fn mailboxes_that_could_deliver_or_resume_nothing_are_refused() {
+    explore(|world| {
+        let places = |capacity| NonZeroUsize::new(capacity).unwrap();
+        let good = MailboxOptions::bounded(places(64));
+        let bad = [
+            (MailboxOptions { reserve_for_system: 64, ..good }, InvalidMailbox::NoUserPlaces),
+            (MailboxOptions { low_mark: good.user_capacity(), ..good }, InvalidMailbox::MarksCross),
+            (MailboxOptions { high_mark: good.low_mark, ..good }, InvalidMailbox::MarksCross),
+            (MailboxOptions { capacity: places(1 << 32), ..good }, InvalidMailbox::TooLarge),
+        ];
+        for (options, why) in bad {
+            let refused = world.system.spawn(&world.puppet("a").mailbox(options).props()).unwrap_err();
+            assert_eq!(refused, SpawnError::Mailbox(why));
+        }
+        assert_eq!(world.system.alive(), 0);
+    });
+}
+
+#[test]
+fn the_smallest_mailbox_holds_one_message() {
+    explore(|world| {
+        let actor = world.spawn(world.puppet("a").mailbox(MailboxOptions::bounded(NonZeroUsize::MIN)));
+        for number in 0..5 {
+            assert_eq!(actor.try_tell(note(number)).ok(), Some(Sent::Queued));
+            assert!(matches!(actor.try_tell(note(9)), Err(SendError::Full(_))));
+            assert_eq!(world.lines(), [format!("a {number}")]);
+        }
+    });
+}
+
+#[test]
+fn an_actor_may_end_before_its_first_message() {
+    explore(|world| {
+        let actor = world.puppet("a").loud().started(|_, _| Ok(Flow::Stop));
+        let actor = world.system.spawn(&actor.props()).unwrap();
+        actor.tell(note(1));
+        assert_eq!(world.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
+        assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1)]);
+    });
+}
+
+#[test]
+fn an_actor_that_is_stopped_before_it_ran_is_started_and_stopped() {
+    explore(|world| {
+        let actor = world.system.spawn(&world.puppet("a").loud().props()).unwrap();
+        actor.stop(StopMode::Now);
+        assert_eq!(world.lines(), ["a1 started", "a1 stopped", "a1 dropped"]);
+    });
+}
+
+#[test]
+fn a_child_command_reaches_children_only() {
+    explore(|world| {
+        let (parent, other) = (world.noter("p"), world.noter("o"));
+        let child = child_of(world, &parent, world.puppet("c").loud());
+        let (mine, not_mine) = (child.index(), other.index());
+        parent.tell(go(move |me, ctx| {
+            let stop = guardian::SupervisionCommand::Stop;
+            let reached = [not_mine, mine].map(|index| ctx.command(index, stop));
+            me.note(format_args!("{reached:?}"));
+        }));
+        world.run();
+        assert_eq!((child.state(), other.state()), (ActorState::Stopped, ActorState::Running));
+        assert!(world.lines().contains(&"p [false, true]".to_owned()));
+    });
+}
+
+#[test]
+fn settings_that_make_no_sense_start_nothing() {
+    let start = |config: ActorSystemConfig| {
+        let runtime = runtime::test::TestRuntime::new(1);
+        let refused = ActorSystemRunner::new(config).start(runtime.handle()).map(drop);
+        assert_eq!(runtime.tasks(), 0);
+        refused.unwrap_err().to_string()
+    };
+    let workers = NonZeroUsize::new(1_025).unwrap();
+    assert_eq!(start(ActorSystemConfig { workers, ..config() }), "workers is 1025, above 1024");
+    let none = start(ActorSystemConfig { actors_max: 0, ..config() });
+    assert!(none.starts_with("actors_max is 0, not from 1"), "{none}");
+}

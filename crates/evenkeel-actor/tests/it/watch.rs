@@ -1,0 +1,203 @@
+//! Death watch: the end of an actor is told once to everybody who asked, whenever they asked.
+
+use evenkeel_actor::guardian::SupervisionDirective;
+use evenkeel_actor::*;
+
+use crate::kit::*;
+
+#[test]
+fn everybody_who_watches_is_told_once() {
+    explore(|world| {
+        let whom = world.noter("x");
+        for name in ["a", "b", "c"] {
+            watch(&world.noter(name), &whom);
+        }
+        world.run();
+        whom.stop(StopMode::Now);
+        world.pass(1_000);
+        let mut lines = world.lines();
+        lines.sort();
+        assert_eq!(lines, ["a", "b", "c"].map(|name| format!("{name} hears end: stopped")));
+    });
+}
+
+#[test]
+fn a_failure_that_ends_an_actor_is_told_with_its_error() {
+    explore_with(supervised(directing(|_| SupervisionDirective::Stop)), |world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        watch(&a, &x);
+        world.run();
+        x.tell(fail("broken"));
+        assert_eq!(world.lines(), ["a hears end: broken, the supervisor stops it on this error"]);
+    });
+}
+
+#[test]
+fn one_who_has_ended_is_told_at_once() {
+    explore(|world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        x.stop(StopMode::Now);
+        world.run();
+        watch(&a, &x);
+        assert_eq!(world.lines(), ["a hears end: unknown"]);
+        watch(&a, &x);
+        assert_eq!(world.lines(), ["a hears end: unknown"], "a new watch is a new question");
+    });
+}
+
+#[test]
+fn one_who_is_ending_is_told_when_it_has() {
+    explore(|world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        let child = child_of(world, &x, world.puppet("child"));
+        let handle = world.runtime.handle();
+        child.tell(go(move |_, _| handle.elapse(MS)));
+        x.stop(StopMode::Now);
+        watch(&a, &x);
+        let lines = world.lines();
+        assert!(["a hears end: stopped", "a hears end: unknown"].contains(&lines[0].as_str()), "{lines:?}");
+        assert_eq!(lines.len(), 1);
+    });
+}
+
+#[test]
+fn watching_twice_is_watching_once() {
+    explore(|world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        watch(&a, &x);
+        watch(&a, &x);
+        world.run();
+        x.stop(StopMode::Now);
+        world.pass(10);
+        assert_eq!(world.lines(), ["a hears end: stopped"]);
+    });
+}
+
+#[test]
+fn a_watch_that_was_taken_back_tells_nothing() {
+    explore(|world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        watch(&a, &x);
+        unwatch(&a, &x);
+        world.run();
+        x.stop(StopMode::Now);
+        assert_eq!(world.lines(), [""; 0]);
+        watch(&a, &x);
+        unwatch(&a, &x);
+        assert!(world.lines().len() <= 1, "one who has ended may be told before");
+    });
+}
+
+#[test]
+fn a_watch_taken_back_while_the_end_is_under_way_tells_nothing() {
+    explore(|world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        watch(&a, &x);
+        world.run();
+        let whom = x.clone();
+        a.tell(go(move |_, ctx| {
+            // Nobody else runs while this handler does, so its end comes after this line.
+            whom.stop(StopMode::Now);
+            ctx.unwatch(&whom);
+        }));
+        world.pass(10);
+        assert_eq!((world.lines(), x.state()), (vec![], ActorState::Stopped));
+    });
+}
+
+#[test]
+fn a_watch_taken_back_and_set_again_tells_once() {
+    explore(|world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        watch(&a, &x);
+        unwatch(&a, &x);
+        watch(&a, &x);
+        world.run();
+        x.stop(StopMode::Now);
+        assert_eq!(world.lines(), ["a hears end: stopped"]);
+    });
+}
+
+#[test]
+fn a_parent_that_watches_its_child_is_told_once() {
+    explore(|world| {
+        let parent = world.noter("p");
+        let child = child_of(world, &parent, world.puppet("c"));
+        watch(&parent, &child);
+        world.run();
+        child.stop(StopMode::Now);
+        world.pass(10);
+        assert_eq!(world.lines(), ["p hears end: stopped"]);
+    });
+}
+
+#[test]
+fn two_who_watch_each_other_can_both_end() {
+    explore(|world| {
+        let (a, b) = (world.noter("a"), world.noter("b"));
+        watch(&a, &b);
+        watch(&b, &a);
+        watch(&a, &a);
+        world.run();
+        a.stop(StopMode::Now);
+        assert_eq!(world.lines(), ["b hears end: stopped"]);
+        b.stop(StopMode::Now);
+        assert_eq!((world.lines(), world.system.alive()), (vec![], 0));
+    });
+}
+
+#[test]
+fn a_watch_survives_the_restart_of_the_watcher() {
+    explore_with(supervised(at_once()), |world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        watch(&a, &x);
+        a.tell(fail("broken"));
+        world.run();
+        x.stop(StopMode::Now);
+        assert_eq!(world.lines(), ["a hears end: stopped"]);
+    });
+}
+
+#[test]
+fn a_restart_of_the_watched_is_not_an_end() {
+    explore_with(supervised(at_once()), |world| {
+        let (a, x) = (world.noter("a"), world.noter("x"));
+        watch(&a, &x);
+        world.run();
+        x.tell(fail("broken"));
+        world.pass(10);
+        assert_eq!(world.lines(), [""; 0]);
+        x.stop(StopMode::Now);
+        assert_eq!(world.lines(), ["a hears end: stopped"]);
+    });
+}
+
+#[test]
+fn whoever_watches_from_many_sides_at_once_misses_no_end() {
+    explore(|world| {
+        let watchers: Vec<_> = (0..10).map(|_| world.noter("w")).collect();
+        let watched: Vec<_> = (0..10).map(|_| world.noter("x")).collect();
+        for (nth, whom) in watched.iter().enumerate() {
+            for (mth, watcher) in watchers.iter().enumerate() {
+                watch(watcher, whom);
+                if mth == nth {
+                    whom.stop(StopMode::Now);
+                }
+            }
+        }
+        world.pass(10);
+        let lines = world.lines();
+        assert_eq!(lines.len(), 100);
+        assert!(lines.iter().all(|line| line.starts_with("w hears end: ")), "{lines:?}");
+    });
+}
+
+fn watch(who: &ActorRef<Msg>, whom: &ActorRef<Msg>) {
+    let whom = whom.clone();
+    who.tell(go(move |_, ctx| assert!(ctx.watch(&whom))));
+}
+
+fn unwatch(who: &ActorRef<Msg>, whom: &ActorRef<Msg>) {
+    let whom = whom.clone();
+    who.tell(go(move |_, ctx| ctx.unwatch(&whom)));
+}
