@@ -24,6 +24,8 @@ mod context;
 mod coordinator;
 #[cfg(not(loom))]
 pub mod dead_letters;
+#[cfg(all(test, feature = "std", not(loom)))]
+mod drive;
 #[cfg(not(loom))]
 mod executor;
 #[cfg(not(loom))]

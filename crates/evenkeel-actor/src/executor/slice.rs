@@ -114,12 +114,18 @@ fn run(
         if core.is_over() {
             core.coordinator.idle.end_search();
             *state = State::Working;
+            // It may sleep until something is due, and the last actor may have ended here.
+            core.clock.wake();
             return Poll::Ready(SliceEnd::Leave);
         }
         *state = State::Asleep;
         match core.coordinator.poll_wait_signal(local, cx) {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(()) => *state = State::Searching,
+            Poll::Ready(()) => {
+                // The clock may have found everybody asleep in between.
+                core.clock.poke();
+                *state = State::Searching;
+            }
         }
     }
 }

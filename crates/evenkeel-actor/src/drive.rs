@@ -1,0 +1,231 @@
+//! Real cells on plain threads: few enough that Miri can watch every step of them.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::num::NonZeroUsize;
+use core::pin::pin;
+use core::task::{Context as TaskContext, Poll, Waker};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle, Thread};
+
+use evenkeel_policy::time::Instant;
+
+use crate::guardian::{Backoff, Supervision};
+use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
+use crate::*;
+
+/// A thread for each task, and a clock that moves when it is looked at.
+#[derive(Clone, Default)]
+struct Threads(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    running: Mutex<Vec<JoinHandle<()>>>,
+    nanos: AtomicU64,
+}
+
+impl RuntimeHandle for Threads {
+    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+        self.0.running.lock().unwrap().push(thread::spawn(move || block_on(task)));
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.nanos.fetch_add(1_000, Ordering::Relaxed))
+    }
+
+    /// Nothing here comes from time alone; whoever sleeps is woken by others.
+    fn sleep_until(&self, _at: Instant) -> Task {
+        Box::pin(core::future::pending())
+    }
+
+    fn yield_now(&self) -> Task {
+        Box::pin(async { thread::yield_now() })
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut TaskContext::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs `scene` in a system of so many workers; fails if a worker or the clock does not end with it.
+fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
+    let threads = Threads::default();
+    let config = ActorSystemConfig {
+        workers: NonZeroUsize::new(workers).unwrap(),
+        supervision: Supervision::default().with_backoff(Backoff::NONE),
+        // A question among the dead letters is one that may still be answered.
+        dead_letters_max: 0,
+        ..ActorSystemConfig::default()
+    };
+    let system = ActorSystemRunner::new(config).start(threads.clone()).unwrap();
+    scene(&system);
+    drop(system);
+    let running = core::mem::take(&mut *threads.0.running.lock().unwrap());
+    running.into_iter().for_each(|task| task.join().unwrap());
+}
+
+/// Adds up what it is told.
+#[derive(Default)]
+struct Sum(u64);
+
+enum Told {
+    Add(u64),
+    /// Adds what comes out of the future.
+    Await(Awaiting<Told>),
+    Fail,
+    Read(Reply<u64>),
+}
+
+impl Actor for Sum {
+    type Msg = Told;
+
+    fn receive(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> Handled<Told> {
+        match told {
+            Told::Add(number) => self.0 += number,
+            Told::Await(future) => return Ok(Flow::Await(future)),
+            Told::Fail => return Err(ActorError::new("told to")),
+            Told::Read(reply) => drop(reply.send(self.0)),
+        }
+        Ok(Flow::Continue)
+    }
+}
+
+fn sum(system: &ReadyQueueScheduler) -> ActorRef<Told> {
+    system.spawn(&Props::new(Sum::default).build()).unwrap()
+}
+
+#[test]
+fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
+    play(2, |system| {
+        let actor = sum(system);
+        let other = actor.clone();
+        let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(Told::Add(1))));
+        for _ in 0..20 {
+            actor.tell(Told::Add(1));
+            thread::yield_now();
+        }
+        sender.join().unwrap();
+        assert_eq!(block_on(actor.ask(Told::Read)), Ok(40));
+    });
+}
+
+#[test]
+fn an_actor_goes_from_worker_to_worker_between_questions() {
+    play(2, |system| {
+        let actors = [sum(system), sum(system)];
+        for round in 1..=10 {
+            for actor in &actors {
+                actor.tell(Told::Add(1));
+                assert_eq!(block_on(actor.ask(Told::Read)), Ok(round));
+            }
+        }
+    });
+}
+
+#[test]
+fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
+    play(2, |system| {
+        for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {
+            let actor = sum(system);
+            let other = actor.clone();
+            let sender = thread::spawn(move || (0..3).for_each(|_| other.tell(Told::Add(1))));
+            actor.tell(Told::Add(1));
+            actor.stop(mode);
+            drop(actor);
+            sender.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_future_wakes_its_actor_from_another_thread() {
+    play(2, |system| {
+        let (first, second) = (sum(system), sum(system));
+        for _ in 0..3 {
+            let question = second.ask(Told::Read);
+            let answered = async move { Told::Add(1 + question.await.unwrap()) };
+            first.tell(Told::Await(Box::pin(answered)));
+            second.tell(Told::Add(1));
+        }
+        // The wait for the last future is over before the question's turn comes.
+        assert!(3 <= block_on(first.ask(Told::Read)).unwrap());
+    });
+}
+
+#[test]
+fn a_task_asks_on_the_workers_own_threads() {
+    play(2, |system| {
+        let actor = sum(system);
+        let asked = actor.clone();
+        let (done, told) = std::sync::mpsc::channel();
+        let task = async move {
+            for _ in 0..5 {
+                asked.tell(Told::Add(1));
+                done.send(asked.ask(Told::Read).await.unwrap()).unwrap();
+            }
+        };
+        system.spawn_task(task).unwrap();
+        assert_eq!(told.iter().take(5).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    });
+}
+
+#[test]
+fn a_restart_keeps_the_mailbox() {
+    play(2, |system| {
+        let actor = sum(system);
+        for told in [Told::Add(1), Told::Fail, Told::Add(2)] {
+            actor.tell(told);
+        }
+        assert_eq!(block_on(actor.ask(Told::Read)), Ok(2));
+    });
+}
+
+#[test]
+fn a_question_to_an_actor_that_ends_gets_no_answer() {
+    play(1, |system| {
+        let actor = sum(system);
+        let question = actor.ask(Told::Read);
+        actor.stop(StopMode::Now);
+        assert!(matches!(block_on(question), Ok(0) | Err(AskError::NoReply)));
+        assert!(matches!(block_on(actor.ask(Told::Read)), Err(AskError::Closed | AskError::NoReply)));
+    });
+}
+
+#[test]
+fn a_sender_waits_for_room_on_a_thread_of_its_own() {
+    play(2, |system| {
+        let mailbox = MailboxOptions::bounded(NonZeroUsize::new(2).unwrap());
+        let actor = system.spawn(&Props::new(Sum::default).mailbox(mailbox).build()).unwrap();
+        let other = actor.clone();
+        let sender = thread::spawn(move || {
+            (0..10).for_each(|_| assert_eq!(block_on(other.send(Told::Add(1))).ok(), Some(Sent::Queued)));
+        });
+        for _ in 0..10 {
+            assert_eq!(block_on(actor.send(Told::Add(1))).ok(), Some(Sent::Queued));
+        }
+        sender.join().unwrap();
+        // A full mailbox refuses a question, and nobody can wait to ask.
+        let sum = core::iter::repeat_with(|| block_on(actor.ask(Told::Read))).find_map(Result::ok);
+        assert_eq!(sum, Some(20));
+    });
+}
