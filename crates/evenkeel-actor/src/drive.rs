@@ -162,8 +162,8 @@ fn a_future_wakes_its_actor_from_another_thread() {
     play(2, |system| {
         let (first, second) = (sum(system), sum(system));
         for _ in 0..3 {
-            let question = second.ask(Told::Read);
-            let answered = async move { Told::Add(1 + question.await.unwrap()) };
+            let whom = second.clone();
+            let answered = async move { Told::Add(1 + whom.ask(Told::Read).await.unwrap()) };
             first.tell(Told::Await(Box::pin(answered)));
             second.tell(Told::Add(1));
         }
