@@ -166,7 +166,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     fn start(&mut self) -> Option<Step> {
         self.owner.phase = Phase::Running;
-        let handled = self.hook(|actor, ctx| actor.started(ctx))?;
+        let handled = self.hook(A::started)?;
         self.follow(handled)
     }
 

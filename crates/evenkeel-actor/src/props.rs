@@ -52,6 +52,7 @@ impl Label {
 
 impl<A: Actor> Props<A> {
     /// Makes actors with `factory`, at first and after each restart.
+    #[allow(clippy::new_ret_no_self, reason = "the builder ends in props, and this is where it begins")]
     pub fn new(factory: impl Fn() -> A + Send + Sync + 'static) -> PropsBuilder<A> {
         PropsBuilder(Spec { settings: Settings::of::<A>(), factory: Some(Box::new(factory)) })
     }

@@ -1,5 +1,7 @@
 //! Where workers run: the one seam between actors and the world.
 
+#[cfg(feature = "embassy")]
+pub mod embassy;
 #[cfg(feature = "test")]
 pub mod test;
 #[cfg(feature = "tokio")]

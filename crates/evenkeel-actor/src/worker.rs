@@ -21,6 +21,7 @@ pub(crate) const SLICE: Duration = Duration::from_micros(200);
 const CLOCK_EVERY: Duration = Duration::from_micros(20);
 const UNITS_MAX: u32 = 128;
 /// Questions remembered before those that were answered are thrown out.
+#[cfg(feature = "std")]
 const YOUNG_MAX: usize = 64;
 
 /// A worker's own part; nobody else touches it.
@@ -45,6 +46,7 @@ pub(crate) struct Local {
     /// Runs the hub has been told of.
     counted: Cell<u32>,
     messages: Cell<u64>,
+    #[cfg(feature = "std")]
     scheduled: Cell<u32>,
     /// The waker of the cell whose future is being polled.
     polled: Cell<Option<WakerAddress>>,
@@ -77,6 +79,7 @@ impl Local {
             runs: Cell::new(1),
             counted: Cell::new(1),
             messages: Cell::new(0),
+            #[cfg(feature = "std")]
             scheduled: Cell::new(0),
             polled: Cell::new(None),
             expires: Cell::new(None),
@@ -159,6 +162,7 @@ impl Local {
     }
 
     /// A time no later than the present, and a fraction of a millisecond before it.
+    #[cfg(feature = "std")]
     pub(crate) fn coarse_now(&self) -> Instant {
         self.now.get()
     }

@@ -34,7 +34,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn terminate(&mut self) -> InvokeResult {
         self.after_invoke(&InvokeResult::Stopped);
         // Whatever goes wrong on the way out, the end is told.
-        drop(catch(|| self.hook(|actor, ctx| actor.stopped(ctx))));
+        drop(catch(|| self.hook(A::stopped)));
         drop(catch(|| self.owner.actor = None));
         self.bury_waiting(DeadLetterReason::Stopped);
         self.unregister_mailbox();

@@ -54,7 +54,7 @@ struct Shared<M, S> {
     enqueued: u64,
     /// What most mailboxes never need.
     cold: Option<Box<Cold<S>>>,
-    open: Open,
+    open: Intake,
     overflow: OverflowStrategy,
 }
 
@@ -66,7 +66,7 @@ struct Cold<S> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum Intake {
     Open,
     /// Closed to users.
     Closed,
@@ -94,7 +94,7 @@ impl<M, S> Lanes<M, S> {
                 capacity,
                 enqueued: 0,
                 cold: None,
-                open: Open::Open,
+                open: Intake::Open,
                 overflow: options.overflow,
             }),
             left: AtomicU32::new(0),
@@ -127,7 +127,7 @@ impl<M, S> Lanes<M, S> {
     #[cold]
     pub(crate) fn overflow(&self, message: M) -> Pushed<M> {
         self.shared.with(|shared| {
-            if shared.open != Open::Open {
+            if shared.open != Intake::Open {
                 return Pushed::Closed(message);
             }
             if shared.has_room(&self.left) {
@@ -168,7 +168,7 @@ impl<M, S> Lanes<M, S> {
             }
             let taken = count(private.len());
             self.left.store(taken, Ordering::Relaxed);
-            if shared.open == Open::Open {
+            if shared.open == Intake::Open {
                 shared.room = shared.capacity.saturating_sub(taken);
             }
             if shared.queue.is_empty() {
@@ -194,8 +194,8 @@ impl<M, S> Lanes<M, S> {
     /// Refuses user messages from here on; what waits stays. Returns those who waited for room.
     pub(crate) fn close(&self) -> Vec<Waker> {
         self.shared.with(|shared| {
-            if shared.open == Open::Open {
-                shared.open = Open::Closed;
+            if shared.open == Intake::Open {
+                shared.open = Intake::Closed;
                 shared.room = 0;
             }
             shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.waiters)).unwrap_or_default()
@@ -255,7 +255,7 @@ impl<M, S> Lanes<M, S> {
     /// Puts a system message at the end; `Err` once the cell has ended.
     pub(crate) fn push_system(&self, message: S) -> Result<(), S> {
         self.shared.with(|shared| {
-            if shared.open == Open::Ended {
+            if shared.open == Intake::Ended {
                 return Err(message);
             }
             let cold = shared.cold();
@@ -272,7 +272,7 @@ impl<M, S> Lanes<M, S> {
     /// Ends the system lane and hands over what was never read.
     pub(crate) fn end_system(&self) -> VecDeque<S> {
         self.shared.with(|shared| {
-            shared.open = Open::Ended;
+            shared.open = Intake::Ended;
             shared.room = 0;
             shared.cold.as_deref_mut().map(|cold| mem::take(&mut cold.system)).unwrap_or_default()
         })
@@ -291,7 +291,7 @@ impl<M, S> Lanes<M, S> {
 
 impl<M, S> Shared<M, S> {
     fn list(&mut self, waker: &Waker) -> Listed {
-        if self.open != Open::Open {
+        if self.open != Intake::Open {
             return Listed::Closed;
         }
         let waiters = &mut self.cold().waiters;
@@ -313,7 +313,7 @@ impl<M, S> Shared<M, S> {
 
     /// Whether a push would be anything but full.
     fn would_answer(&mut self, left: &AtomicU32) -> bool {
-        self.open != Open::Open || self.has_room(left)
+        self.open != Intake::Open || self.has_room(left)
     }
 
     fn cold(&mut self) -> &mut Cold<S> {

@@ -1,0 +1,114 @@
+//! The runtime from outside, on embassy's executor for hosts; with the core for threads or, when built
+//! without std, with the one for microcontrollers.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+#[path = "it/runtime_cases.rs"]
+mod runtime_cases;
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use embassy_executor::{Executor, SendSpawner};
+use evenkeel_actor::runtime::embassy::{EmbassyRuntime, TASKS_MAX};
+use evenkeel_actor::runtime::{RuntimeHandle, SpawnRefused};
+use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
+
+runtime_cases::test_every_case!(on_embassy);
+
+#[test]
+fn a_task_too_many_is_refused_until_another_has_ended() {
+    run(|runtime| async move {
+        let token = Arc::new(());
+        let task = || {
+            let token = Arc::downgrade(&token);
+            Box::pin(async move {
+                while 0 < token.strong_count() {
+                    runtime.yield_now().await;
+                }
+            })
+        };
+        for _ in 0..TASKS_MAX {
+            // The last test's tasks may have a few steps to go.
+            while runtime.spawn(task()).is_err() {
+                runtime.yield_now().await;
+            }
+        }
+        assert_eq!(runtime.spawn(task()), Err(SpawnRefused));
+        drop(token);
+        while runtime.spawn(Box::pin(async {})).is_err() {
+            runtime.yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn a_sleep_is_never_too_short() {
+    run(|runtime| async move {
+        let due = runtime.now() + Duration::from_nanos(3_000_001);
+        runtime.sleep_until(due).await;
+        assert!(due <= runtime.now());
+        // Over already.
+        runtime.sleep_until(due).await;
+    });
+}
+
+fn on_embassy<F: Future<Output = ()> + Send + 'static>(case: fn(ReadyQueueScheduler) -> F) {
+    run(move |runtime| case(ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime).unwrap()));
+}
+
+type Ended = Result<(), Box<dyn Any + Send>>;
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+const CASE_MAX: Duration = Duration::from_secs(30);
+
+/// Never ends, so it has a thread for itself and all tests.
+static EXECUTOR: LazyLock<SendSpawner> = LazyLock::new(|| {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let executor = Box::leak(Box::new(Executor::new()));
+        executor.run(|spawner| sender.send(spawner.make_send()).unwrap());
+    });
+    receiver.recv().unwrap()
+});
+
+/// One test at a time: there are [`TASKS_MAX`] tasks in all.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn run<F: Future<Output = ()> + Send + 'static>(case: impl FnOnce(EmbassyRuntime) -> F + Send + 'static) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (sender, receiver) = mpsc::channel::<Ended>();
+    let spawner = *EXECUTOR;
+    let work = async move {
+        let ended = caught(async move { case(EmbassyRuntime::new(spawner)).await }).await;
+        drop(sender.send(ended));
+    };
+    spawner.spawn(perform(Box::pin(work)).unwrap());
+    match receiver.recv_timeout(CASE_MAX) {
+        Ok(Ok(())) => {}
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => panic!("not done after {CASE_MAX:?}"),
+    }
+}
+
+/// A place for one that has reported and not quite ended, and for the next.
+#[embassy_executor::task(pool_size = 2)]
+async fn perform(work: Work) {
+    work.await;
+}
+
+/// Keeps a panic from ending the executor's thread.
+async fn caught(work: impl Future<Output = ()>) -> Ended {
+    let mut work = pin!(work);
+    let poll = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
+        Err(panic) => Poll::Ready(Err(panic)),
+    });
+    poll.await
+}
