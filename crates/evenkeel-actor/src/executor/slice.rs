@@ -59,10 +59,12 @@ impl Worker {
             self.state = State::Searching;
             self.local.begin_slice();
         }
-        self.local.counters().enter(WorkerPhase::Running);
+        if self.local.counters().phase() == WorkerPhase::Parked {
+            self.local.counters().enter(WorkerPhase::Running, self.local.core().now());
+        }
         let polled = self.enter(cx);
         if polled.is_pending() && self.state == State::Asleep {
-            self.local.counters().enter(WorkerPhase::Parked);
+            self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
         }
         if polled == Poll::Ready(SliceEnd::Over) {
             self.local.begin_slice();
