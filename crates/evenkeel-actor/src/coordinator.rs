@@ -37,7 +37,7 @@ impl ReadyQueueCoordinator {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
                 if WAKE_AT <= self.queues.push_newest(&local.queue, ready) {
-                    self.idle.notify();
+                    self.wake_another(local);
                 }
             }
             None => {
@@ -82,8 +82,12 @@ impl ReadyQueueCoordinator {
             local.counters().yields.add(1);
         }
         if WAKE_AT <= self.queues.requeue(&local.queue, ready) {
-            self.idle.notify();
+            self.wake_another(local);
         }
+    }
+
+    fn wake_another(&self, local: &Local) {
+        local.counters().wakes.add(u64::from(self.idle.notify()));
     }
 
     /// Counts the cells whose turn has come.

@@ -142,7 +142,7 @@ fn find(local: &Local, batch: &mut Vec<Ready>, state: &mut State) -> bool {
     }
     if *state == State::Searching {
         *state = State::Working;
-        coordinator.idle.end_search();
+        local.counters().wakes.add(u64::from(coordinator.idle.end_search()));
     }
     true
 }
