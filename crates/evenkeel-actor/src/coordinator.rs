@@ -95,3 +95,6 @@ impl ReadyQueueCoordinator {
         self.queues.depth()
     }
 }
+
+#[cfg(all(test, feature = "std"))]
+mod tests;
