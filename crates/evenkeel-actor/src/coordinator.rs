@@ -42,7 +42,7 @@ impl ReadyQueueCoordinator {
                     note_ready(core, &ready);
                 }
                 if WAKE_AT <= self.queues.push_newest(&local.queue, ready) {
-                    self.idle.notify();
+                    self.wake_another(local);
                 }
             }
             None => {
@@ -88,8 +88,12 @@ impl ReadyQueueCoordinator {
             local.counters().yields.add(1);
         }
         if WAKE_AT <= self.queues.requeue(&local.queue, ready) {
-            self.idle.notify();
+            self.wake_another(local);
         }
+    }
+
+    fn wake_another(&self, local: &Local) {
+        local.counters().wakes.add(u64::from(self.idle.notify()));
     }
 
     /// Counts the cells whose turn has come.
@@ -103,3 +107,6 @@ impl ReadyQueueCoordinator {
 fn note_ready(core: &Core, ready: &Ready) {
     ready.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
 }
+
+#[cfg(all(test, feature = "std"))]
+mod tests;

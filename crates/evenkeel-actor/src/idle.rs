@@ -61,10 +61,10 @@ impl Idle {
     }
 
     /// Takes the caller off those who search, with something found; the last one wakes the next.
-    pub(crate) fn end_search(&self) {
-        if self.searching.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.notify();
-        }
+    ///
+    /// Returns whether it did.
+    pub(crate) fn end_search(&self) -> bool {
+        self.searching.fetch_sub(1, Ordering::SeqCst) == 1 && self.notify()
     }
 
     /// Sends a searcher to sleep, unless `found_work` has something for it: ready at once then.

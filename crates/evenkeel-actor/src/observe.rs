@@ -91,6 +91,7 @@ impl Hub {
                 kinds: &self.kinds,
                 live: &live,
                 workers: &workers,
+                now: core.now(),
                 ready_queue_depth: core.coordinator.depth() as u64,
                 dead_letters,
             };

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use crate::hub::{WorkerCounters, WorkerTime};
+use crate::hub::WorkerCounters;
 use crate::observe::SAMPLED;
 use crate::raw::oneshot::Expiry;
 use crate::ready::LocalQueue;
@@ -31,9 +31,6 @@ pub(crate) struct Local {
     pub(crate) queue: LocalQueue,
     now: Cell<Instant>,
     slice_end: Cell<Instant>,
-    busy_since: Cell<Instant>,
-    /// The worker's time is told up to here.
-    accounted: Cell<Instant>,
     /// Messages and runs until the clock is read again.
     units: Cell<u32>,
     spent: Cell<u32>,
@@ -70,8 +67,6 @@ impl Local {
             queue,
             now: Cell::new(now),
             slice_end: Cell::new(Instant::FAR_FUTURE),
-            busy_since: Cell::new(now),
-            accounted: Cell::new(now),
             units: Cell::new(1),
             spent: Cell::new(1),
             random: Cell::new(0x9e37_79b9 ^ (id as u32 + 1)),
@@ -148,17 +143,7 @@ impl Local {
 
     /// Looks at the clock after a sleep of any length.
     pub(crate) fn wake_up(&self) {
-        let now = self.core.now();
-        self.now.set(now);
-        self.busy_since.set(now);
-    }
-
-    /// Tells the hub how long the worker was busy, before it sleeps or lets others go first.
-    pub(crate) fn account(&self) {
-        let now = self.core.now();
-        let busy = now.since(self.busy_since.replace(now));
-        let total = now.since(self.accounted.replace(now));
-        self.counters().add_time(WorkerTime { busy, total });
+        self.now.set(self.core.now());
     }
 
     /// A time no later than the present, and a fraction of a millisecond before it.

@@ -58,14 +58,14 @@ impl Worker {
             self.state = State::Searching;
             self.local.begin_slice();
         }
-        self.local.counters().enter(WorkerPhase::Running);
+        if self.local.counters().phase() == WorkerPhase::Parked {
+            self.local.counters().enter(WorkerPhase::Running, self.local.core().now());
+        }
         let polled = self.enter(cx);
         if polled.is_pending() && self.state == State::Asleep {
-            self.local.account();
-            self.local.counters().enter(WorkerPhase::Parked);
+            self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
         }
         if polled == Poll::Ready(SliceEnd::Over) {
-            self.local.account();
             self.local.begin_slice();
         }
         self.local.end_slice();
@@ -140,7 +140,7 @@ fn find(local: &Local, state: &mut State) -> Option<Ready> {
     };
     if *state == State::Searching {
         *state = State::Working;
-        coordinator.idle.end_search();
+        local.counters().wakes.add(u64::from(coordinator.idle.end_search()));
     }
     Some(ready)
 }

@@ -5,6 +5,8 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use evenkeel_policy::time::Instant;
+
 use super::kind::{KindCounters, LaneTotals, MailboxTotals, OverflowReason};
 use super::{
     HistogramSnapshot, KindId, Labels, PerKind, Series, Snapshot, Value, WorkerCounters, WorkerPhase,
@@ -43,6 +45,8 @@ pub struct Sources<'a> {
     pub live: &'a PerKind<LiveMailboxes>,
     /// The workers, each in its place.
     pub workers: &'a [&'a WorkerCounters],
+    /// When this is read.
+    pub now: Instant,
     /// How many actors wait for a worker.
     pub ready_queue_depth: u64,
     /// The dead letters.
@@ -70,7 +74,7 @@ impl Collector {
         }
         self.before.resize(sources.workers.len(), WorkerTime::default());
         for (place, (worker, before)) in sources.workers.iter().zip(&mut self.before).enumerate() {
-            readings.read_worker(worker, before, &place.to_string());
+            readings.read_worker(worker, sources.now, before, &place.to_string());
         }
         readings.gauge(names::READY_QUEUE_DEPTH, Vec::new(), sources.ready_queue_depth as f64);
         for reason in DeadLetterReason::ALL {
@@ -105,9 +109,9 @@ impl Readings {
         self.durations(names::LATENCY_MS, actor(), sources.workers.iter().map(latency));
     }
 
-    fn read_worker(&mut self, worker: &WorkerCounters, before: &mut WorkerTime, place: &str) {
+    fn read_worker(&mut self, worker: &WorkerCounters, now: Instant, before: &mut WorkerTime, place: &str) {
         let labels = || vec![("worker", place.to_string())];
-        self.gauge(names::WORKER_BUSY_RATIO, labels(), busy_ratio(worker, before));
+        self.gauge(names::WORKER_BUSY_RATIO, labels(), busy_ratio(worker, now, before));
         for (name, counter) in [
             (names::RUNS_TOTAL, &worker.runs),
             (names::MESSAGES_TOTAL, &worker.messages),
@@ -147,10 +151,9 @@ impl Readings {
 
 /// Says how busy a worker was since `before`, and moves `before` up.
 ///
-/// A worker that measured nothing since is as busy as its phase says: one handler may run, or one park
-/// last, from one reading to the next.
-fn busy_ratio(worker: &WorkerCounters, before: &mut WorkerTime) -> f64 {
-    let time = worker.time();
+/// Between two readings at the same time a worker is as busy as its phase says.
+fn busy_ratio(worker: &WorkerCounters, now: Instant, before: &mut WorkerTime) -> f64 {
+    let time = worker.time(now);
     let WorkerTime { busy, total } = since(time, core::mem::replace(before, time));
     if total.is_zero() {
         return if worker.phase() == WorkerPhase::Running { 1.0 } else { 0.0 };

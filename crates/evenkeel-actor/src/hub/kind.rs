@@ -44,7 +44,7 @@ impl OverflowReason {
 pub struct MailboxTotals {
     /// Messages taken in.
     pub enqueued: LaneTotals,
-    /// Messages handed to handlers.
+    /// Messages taken out, to be handled or buried.
     pub dequeued: LaneTotals,
 }
 

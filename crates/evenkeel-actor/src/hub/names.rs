@@ -31,7 +31,7 @@ metrics! {
     INVOKE_DURATION_MS = "scheduler.invoke.duration_ms": "how long handlers ran, a sample, by actor";
     LATENCY_MS = "scheduler.latency_ms": "how long ready actors waited for a worker, a sample, by actor";
     DEAD_LETTERS_TOTAL = "dead_letters_total": "messages that reached no handler, by reason";
-    MAILBOX_DEQUEUED_TOTAL = "actor.mailbox.dequeued_total": "messages handed to handlers, by actor and lane";
+    MAILBOX_DEQUEUED_TOTAL = "actor.mailbox.dequeued_total": "messages taken out to be handled or buried, by actor and lane";
     MAILBOX_OVERFLOW_TOTAL = "actor.mailbox.overflow_total":
         "messages that found the mailbox full, by actor and what became of them";
     RESTARTS_TOTAL = "actor.restarts_total": "restarts, by actor";

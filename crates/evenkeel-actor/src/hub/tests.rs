@@ -92,29 +92,44 @@ fn the_durations_of_all_workers_are_one_histogram_per_actor() {
 #[test]
 fn a_busy_ratio_reaches_back_to_the_last_snapshot_only() {
     let mut hub = Hub::new(4, 1);
-    hub.workers[0].add_time(WorkerTime { busy: 90 * MS, total: 100 * MS });
+    hub.work(0, 90 * MS, 10 * MS);
     assert_eq!(hub.busy_ratio(0), "0.9");
-    hub.workers[0].add_time(WorkerTime { busy: 10 * MS, total: 100 * MS });
+    hub.work(0, 10 * MS, 90 * MS);
     assert_eq!(hub.busy_ratio(0), "0.1");
+}
+
+#[test]
+fn a_handler_that_runs_and_a_park_that_lasts_count_up_to_the_snapshot() {
+    let mut hub = Hub::new(4, 1);
+    hub.work(0, 50 * MS, 50 * MS);
+    assert_eq!(hub.busy_ratio(0), "0.5");
+    hub.now += 100 * MS;
+    assert_eq!(hub.busy_ratio(0), "0", "it is still parked");
+    hub.workers[0].enter(WorkerPhase::Running, hub.now);
+    hub.now += 100 * MS;
+    assert_eq!(hub.busy_ratio(0), "1", "its handler has not returned");
+    hub.workers[0].enter(WorkerPhase::Parked, hub.now);
+    hub.now += 100 * MS;
+    assert_eq!(hub.busy_ratio(0), "0");
 }
 
 #[test]
 fn a_worker_that_measured_nothing_is_as_busy_as_its_phase_says() {
     let mut hub = Hub::new(4, 1);
     assert_eq!(hub.busy_ratio(0), "0", "it has not begun");
-    hub.workers[0].enter(WorkerPhase::Running);
-    assert_eq!(hub.busy_ratio(0), "1", "its handler has not returned");
-    hub.workers[0].enter(WorkerPhase::Parked);
+    hub.workers[0].enter(WorkerPhase::Running, hub.now);
+    assert_eq!(hub.busy_ratio(0), "1");
+    hub.workers[0].enter(WorkerPhase::Parked, hub.now);
     assert_eq!(hub.busy_ratio(0), "0");
 }
 
 #[test]
 fn a_worker_in_the_place_of_another_starts_over() {
     let mut hub = Hub::new(4, 1);
-    hub.workers[0].add_time(WorkerTime { busy: 90 * MS, total: 100 * MS });
+    hub.work(0, 90 * MS, 10 * MS);
     assert_eq!(hub.busy_ratio(0), "0.9");
     hub.workers[0] = WorkerCounters::new(4);
-    hub.workers[0].add_time(WorkerTime { busy: 5 * MS, total: 10 * MS });
+    hub.work(0, 5 * MS, 5 * MS);
     assert_eq!(hub.busy_ratio(0), "0.5");
 }
 
@@ -273,6 +288,7 @@ struct Hub {
     ready: u64,
     dead_letters: DeadLetters,
     collector: Collector,
+    now: Instant,
 }
 
 impl Hub {
@@ -285,6 +301,7 @@ impl Hub {
             ready: 0,
             dead_letters: DeadLetters::new(10),
             collector: Collector::new(),
+            now: Instant::from_secs(1),
         }
     }
 
@@ -295,9 +312,18 @@ impl Hub {
             kinds: &self.kinds,
             live: &self.live,
             workers: &workers,
+            now: self.now,
             ready_queue_depth: self.ready,
             dead_letters: self.dead_letters.counts(),
         })
+    }
+
+    /// Has a worker run for a while, then park for a while.
+    fn work(&mut self, worker: usize, busy: Duration, parked: Duration) {
+        self.workers[worker].enter(WorkerPhase::Running, self.now);
+        self.now += busy;
+        self.workers[worker].enter(WorkerPhase::Parked, self.now);
+        self.now += parked;
     }
 
     fn busy_ratio(&mut self, worker: usize) -> String {

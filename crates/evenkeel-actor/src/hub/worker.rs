@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use evenkeel_policy::time::Instant;
 use portable_atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Counter, Histogram, KindId, PerKind, nanos};
@@ -21,6 +22,9 @@ pub struct WorkerCounters {
     pub wakes: Counter,
     busy_nanos: Counter,
     total_nanos: Counter,
+    /// When the worker last told what it is up to.
+    since_nanos: Counter,
+    began: AtomicBool,
     running: AtomicBool,
     kinds: PerKind<KindHistograms>,
 }
@@ -60,6 +64,8 @@ impl WorkerCounters {
             wakes: Counter::new(),
             busy_nanos: Counter::new(),
             total_nanos: Counter::new(),
+            since_nanos: Counter::new(),
+            began: AtomicBool::new(false),
             running: AtomicBool::new(false),
             kinds: PerKind::new(labels_max),
         }
@@ -75,23 +81,34 @@ impl WorkerCounters {
         &self.kinds.get(kind).latency
     }
 
-    /// Adds a span that the worker measured.
-    pub fn add_time(&self, measured: WorkerTime) {
-        self.busy_nanos.add(nanos(measured.busy));
-        self.total_nanos.add(nanos(measured.total));
-    }
-
-    /// Adds up the spans the worker measured.
-    pub fn time(&self) -> WorkerTime {
-        WorkerTime {
-            busy: Duration::from_nanos(self.busy_nanos.get()),
-            total: Duration::from_nanos(self.total_nanos.get()),
+    /// Notes what the worker is up to from `now` on.
+    pub fn enter(&self, phase: WorkerPhase, now: Instant) {
+        let span = self.since(now);
+        self.since_nanos.add(now.as_nanos().wrapping_sub(self.since_nanos.get()));
+        self.began.store(true, Relaxed);
+        if self.phase() == WorkerPhase::Running {
+            self.busy_nanos.add(nanos(span));
         }
+        self.total_nanos.add(nanos(span));
+        self.running.store(phase == WorkerPhase::Running, Relaxed);
     }
 
-    /// Notes what the worker is up to from here on.
-    pub fn enter(&self, phase: WorkerPhase) {
-        self.running.store(phase == WorkerPhase::Running, Relaxed);
+    /// How long it has been up to what it is.
+    fn since(&self, now: Instant) -> Duration {
+        if !self.began.load(Relaxed) {
+            return Duration::ZERO;
+        }
+        now.since(Instant::from_nanos(self.since_nanos.get()))
+    }
+
+    /// Adds up where its time went until `now`; what it is up to meanwhile may be counted on one side only.
+    pub fn time(&self, now: Instant) -> WorkerTime {
+        let span = self.since(now);
+        let busy = if self.phase() == WorkerPhase::Running { span } else { Duration::ZERO };
+        WorkerTime {
+            busy: Duration::from_nanos(self.busy_nanos.get()) + busy,
+            total: Duration::from_nanos(self.total_nanos.get()) + span,
+        }
     }
 
     /// Says what the worker is up to; parked until it said otherwise.

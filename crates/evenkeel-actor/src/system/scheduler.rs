@@ -151,7 +151,7 @@ impl ReadyQueueScheduler {
         self.core().letters.with(|letters| letters.total())
     }
 
-    fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         self.executor.core()
     }
 }

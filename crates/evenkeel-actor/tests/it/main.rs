@@ -7,6 +7,7 @@ mod awaiting;
 mod backpressure;
 mod failure;
 mod guardian;
+mod hub;
 mod invoker;
 mod lifecycle;
 mod middleware;

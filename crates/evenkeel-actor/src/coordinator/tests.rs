@@ -1,0 +1,545 @@
+//! The coordinator alone: workers that are only places in it, and cells that never run.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec;
+use core::cell::RefCell;
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::Waker;
+
+use evenkeel_policy::time::Instant;
+
+use super::*;
+use crate::actor::{Actor, Flow, Handled};
+use crate::actor_ref::ActorRef;
+use crate::context::Context as ActorContext;
+use crate::invoke::SignalKey;
+use crate::props::Props;
+use crate::raw::current;
+use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
+use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
+
+// What it does day by day.
+
+#[test]
+fn a_cell_registered_from_outside_is_found_by_any_worker() {
+    for worker in 0..2 {
+        let floor = Floor::new(2);
+        let cells = floor.cells(2);
+        let [a, b] = numbers(&cells);
+        cells.into_iter().for_each(|cell| floor.register_outside(cell));
+        assert_eq!(floor.take(worker, 9), [a, b]);
+    }
+}
+
+#[test]
+fn a_cell_registered_by_a_worker_is_its_next() {
+    let floor = Floor::new(2);
+    let cells = floor.cells(3);
+    let [a, b, c] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    floor.requeue(0, cells.next().unwrap());
+    floor.requeue(0, cells.next().unwrap());
+    floor.register(0, cells.next().unwrap());
+    assert_eq!(floor.take(0, 9), [c, a, b]);
+}
+
+#[test]
+fn the_newest_sends_the_one_before_it_to_the_end_of_the_queue() {
+    let floor = Floor::new(1);
+    let cells = floor.cells(3);
+    let [a, b, c] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    floor.requeue(0, cells.next().unwrap());
+    floor.register(0, cells.next().unwrap());
+    floor.register(0, cells.next().unwrap());
+    assert_eq!(floor.take(0, 9), [c, a, b]);
+}
+
+#[test]
+fn a_cell_that_yielded_goes_behind_the_others() {
+    let floor = Floor::new(1);
+    let cells = floor.cells(3);
+    let [a, b, c] = numbers(&cells);
+    cells.into_iter().for_each(|cell| floor.requeue(0, cell));
+    let first = floor.drain(0, 1).remove(0);
+    floor.coordinator().handle_invoke_result(&floor.locals[0], &InvokeResult::Yielded, Some(first));
+    assert_eq!(floor.take(0, 9), [b, c, a]);
+    assert_eq!(floor.locals[0].counters().yields.get(), 1);
+}
+
+#[test]
+fn a_run_whose_right_is_gone_queues_nothing() {
+    let floor = Floor::new(1);
+    for result in [InvokeResult::Completed { ready_hint: false }, InvokeResult::Stopped] {
+        floor.coordinator().handle_invoke_result(&floor.locals[0], &result, None);
+    }
+    assert_eq!(floor.coordinator().depth(), 0);
+}
+
+#[test]
+fn a_worker_without_work_takes_half_of_anothers() {
+    let floor = Floor::new(2);
+    floor.cells(8).into_iter().for_each(|cell| floor.requeue(0, cell));
+    let first = floor.steal(1);
+    assert!(first.is_some());
+    floor.keep(first);
+    assert_eq!((floor.take(1, 9).len(), floor.take(0, 9).len()), (3, 4));
+}
+
+#[test]
+fn a_worker_takes_no_more_than_it_asks_for() {
+    let floor = Floor::new(1);
+    floor.cells(5).into_iter().for_each(|cell| floor.requeue(0, cell));
+    assert_eq!((floor.take(0, 2).len(), floor.take(0, 2).len(), floor.take(0, 2).len()), (2, 2, 1));
+}
+
+#[test]
+fn a_worker_that_sleeps_is_woken_by_what_comes_from_outside() {
+    let floor = Floor::new(2);
+    let cells = floor.cells(2);
+    let woken = floor.sleep(0).expect("there is nothing to do");
+    for cell in cells {
+        floor.register_outside(cell);
+    }
+    assert_eq!(woken.times(), 1, "once: it searches from then on");
+    floor.rise(0);
+    assert_eq!(floor.take(0, 9).len(), 2);
+}
+
+#[test]
+fn all_queues_count_towards_the_depth() {
+    let floor = Floor::new(2);
+    let mut cells = floor.cells(4).into_iter();
+    let mut next = || cells.next().unwrap();
+    floor.register_outside(next());
+    floor.register(0, next());
+    floor.register(0, next());
+    floor.requeue(1, next());
+    assert_eq!(floor.coordinator().depth(), 4);
+}
+
+// What it does when something is out of the ordinary.
+
+#[test]
+fn a_place_is_given_to_one_worker() {
+    let floor = Floor::new(2);
+    assert!(floor.coordinator().queues.seat(0).is_none(), "somebody has it");
+    assert!(floor.coordinator().queues.seat(3).is_none(), "there is no such place");
+}
+
+#[test]
+fn a_worker_about_to_sleep_sees_what_came_just_before() {
+    let floor = Floor::new(2);
+    let mut cells = floor.cells(2).into_iter();
+    floor.register_outside(cells.next().unwrap());
+    assert!(floor.sleep(0).is_none(), "in the common queue");
+    floor.take(0, 9);
+    floor.requeue(1, cells.next().unwrap());
+    assert!(floor.sleep(0).is_none(), "in another's queue");
+}
+
+#[test]
+fn a_sleeper_that_gets_up_unasked_can_sleep_again_and_be_woken() {
+    let floor = Floor::new(2);
+    let cells = floor.cells(1);
+    for _ in 0..3 {
+        let woken = floor.sleep(0).unwrap();
+        floor.rise(0);
+        floor.end_search();
+        assert_eq!(woken.times(), 0);
+    }
+    let woken = floor.sleep(0).unwrap();
+    cells.into_iter().for_each(|cell| floor.register_outside(cell));
+    assert_eq!(woken.times(), 1);
+    floor.rise(0);
+}
+
+#[test]
+fn while_one_searches_nobody_is_woken_and_the_last_to_find_wakes_the_next() {
+    let floor = Floor::new(3);
+    let cells = floor.cells(2);
+    let woken = floor.sleep(0).unwrap();
+    floor.coordinator().idle.begin_search();
+    cells.into_iter().for_each(|cell| floor.register_outside(cell));
+    assert_eq!(woken.times(), 0, "the one who searches will find it");
+    floor.end_search();
+    assert_eq!(woken.times(), 1, "and there may be more");
+    floor.rise(0);
+}
+
+#[test]
+fn while_everybody_works_nobody_is_woken_and_nothing_is_lost() {
+    let floor = Floor::new(2);
+    floor.cells(20).into_iter().for_each(|cell| floor.register_outside(cell));
+    assert!(!floor.coordinator().idle.notify());
+    assert_eq!(floor.take(0, 99).len() + floor.take(1, 99).len(), 20);
+}
+
+#[test]
+fn what_waits_behind_a_long_handler_is_freed_on_the_second_look() {
+    let floor = Floor::new(2);
+    let mut cells = floor.cells(2).into_iter();
+    let queues = &floor.coordinator().queues;
+    let mut turns = vec![0; 3];
+    queues.rescue(&mut turns);
+    floor.keep(floor.take_one(0));
+    floor.register(0, cells.next().unwrap());
+    assert!(!queues.rescue(&mut turns), "it has moved since the last look");
+    assert!(queues.rescue(&mut turns), "it has not since");
+    assert_eq!(floor.take(1, 9).len(), 1, "the newest cannot be stolen, and was freed");
+    floor.requeue(0, cells.next().unwrap());
+    assert!(queues.rescue(&mut turns), "its queue can be stolen from, so somebody should come");
+    assert!(floor.coordinator().depth() == 1);
+}
+
+#[test]
+fn a_worker_that_moves_on_keeps_its_newest() {
+    let floor = Floor::new(2);
+    let cells = floor.cells(1);
+    let [a] = numbers(&cells);
+    let mut turns = vec![0; 3];
+    cells.into_iter().for_each(|cell| floor.register(0, cell));
+    for _ in 0..10 {
+        let cell = floor.drain(0, 1).remove(0);
+        assert_eq!(cell.cell().number(), a);
+        floor.register(0, cell);
+        assert!(!floor.coordinator().queues.rescue(&mut turns[..1]));
+    }
+}
+
+#[test]
+fn whoever_leaves_hands_over_everything() {
+    let mut floor = Floor::new(2);
+    let mut cells = floor.cells(4).into_iter();
+    floor.requeue(0, cells.next().unwrap());
+    floor.requeue(0, cells.next().unwrap());
+    floor.register(0, cells.next().unwrap());
+    floor.register(0, cells.next().unwrap());
+    drop(floor.locals.remove(0));
+    assert_eq!(floor.take(0, 9).len(), 4, "the other worker has all four");
+}
+
+#[test]
+fn everybody_is_woken_at_the_end_and_nobody_sleeps_after_it() {
+    let floor = Floor::new(3);
+    let woken = [0, 1, 2].map(|worker| floor.sleep(worker).unwrap());
+    floor.system.force_stop();
+    assert_eq!(woken.map(|woken| woken.times()), [1; 3]);
+    (0..3).for_each(|worker| floor.rise(worker));
+    assert!(floor.sleep(0).is_none());
+}
+
+#[test]
+fn a_worker_of_another_system_is_outside() {
+    let (floor, other) = (Floor::new(1), Floor::new(1));
+    let cell = floor.cells(1).remove(0);
+    let woken = floor.sleep(0).unwrap();
+    current::enter(&other.locals[0], || floor.coordinator().register_ready(floor.core(), cell));
+    assert_eq!(woken.times(), 1, "not put into the other's queue");
+    floor.rise(0);
+    assert_eq!((floor.coordinator().depth(), other.coordinator().depth()), (1, 0));
+}
+
+#[test]
+fn a_cell_that_is_told_a_hundred_times_is_registered_once() {
+    let floor = Floor::new(1);
+    let cell = floor.cells(1).remove(0);
+    assert!(cell.run(&floor.locals[0]).1.is_none(), "it has started, and waits");
+    (0..100).for_each(|_| floor.actor(0).tell(()));
+    (0..10).for_each(|key| floor.actor(0).signal(SignalKey(key)));
+    assert_eq!(floor.coordinator().depth(), 1);
+}
+
+// Its limits.
+
+#[test]
+fn the_newest_runs_three_times_in_a_row_and_then_it_is_the_queues_turn() {
+    let floor = Floor::new(1);
+    let cells = floor.cells(2);
+    let [waiting, eager] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    floor.requeue(0, cells.next().unwrap());
+    floor.register(0, cells.next().unwrap());
+    let mut order = vec![];
+    for _ in 0..9 {
+        let cell = floor.drain(0, 1).remove(0);
+        order.push(cell.cell().number());
+        if cell.cell().number() == eager {
+            floor.register(0, cell);
+        } else {
+            floor.requeue(0, cell);
+        }
+    }
+    // Then its place in the queue comes, and again three times as the newest.
+    let (three, four) = (vec![eager; 3], vec![eager; 4]);
+    assert_eq!(order, [three, vec![waiting], four, vec![waiting]].concat());
+}
+
+#[test]
+fn the_common_queue_has_its_turn_every_61() {
+    let floor = Floor::new(1);
+    let cells = floor.cells(2);
+    let [busy, outside] = numbers(&cells);
+    let mut cells = cells.into_iter();
+    floor.requeue(0, cells.next().unwrap());
+    floor.register_outside(cells.next().unwrap());
+    let mut turn = 0;
+    let found = loop {
+        turn += 1;
+        let cell = floor.drain(0, 1).remove(0);
+        if cell.cell().number() == outside {
+            break cell;
+        }
+        assert_eq!(cell.cell().number(), busy);
+        floor.requeue(0, cell);
+    };
+    assert_eq!(turn, 61);
+    floor.keep(Some(found));
+}
+
+#[test]
+fn a_second_worker_is_woken_when_four_wait_and_not_when_three_do() {
+    let floor = Floor::new(2);
+    let mut cells = floor.cells(6).into_iter();
+    let woken = floor.sleep(1).unwrap();
+    let counts: Vec<_> = (0..6)
+        .map(|_| {
+            floor.register(0, cells.next().unwrap());
+            woken.times()
+        })
+        .collect();
+    // The first of them is the newest, and does not wait in the queue.
+    assert_eq!(counts, [0, 0, 0, 0, 1, 1]);
+    assert_eq!(floor.locals[0].counters().wakes.get(), 1);
+    floor.rise(1);
+}
+
+#[test]
+fn cells_that_are_put_back_wake_a_second_worker_too() {
+    let floor = Floor::new(2);
+    let cells = floor.cells(4);
+    let woken = floor.sleep(1).unwrap();
+    for (nth, cell) in cells.into_iter().enumerate() {
+        assert_eq!(woken.times(), 0, "{nth} wait");
+        let hint = InvokeResult::Completed { ready_hint: true };
+        floor.coordinator().handle_invoke_result(&floor.locals[0], &hint, Some(cell));
+    }
+    assert_eq!(woken.times(), 1);
+    floor.rise(1);
+}
+
+#[test]
+fn a_batch_of_none_takes_nothing_and_a_large_one_takes_what_there_is() {
+    let floor = Floor::new(1);
+    floor.cells(3).into_iter().for_each(|cell| floor.requeue(0, cell));
+    assert_eq!(floor.take(0, 0).len(), 0);
+    assert_eq!(floor.take(0, usize::MAX).len(), 3);
+    assert_eq!(floor.take(0, usize::MAX).len(), 0);
+}
+
+#[test]
+fn a_thousand_cells_of_one_worker_are_all_found_by_the_others() {
+    let floor = Floor::new(3);
+    floor.cells(1_000).into_iter().for_each(|cell| floor.register(0, cell));
+    let mut found = 0;
+    while let Some(cell) = floor.steal(1) {
+        floor.keep(Some(cell));
+        found += 1 + floor.take(1, usize::MAX).len();
+    }
+    assert_eq!(found, 999, "all but the newest");
+    assert_eq!(floor.take(0, 9).len(), 1);
+}
+
+#[test]
+fn of_a_hundred_workers_each_wakes_the_next_and_none_is_woken_twice() {
+    let floor = Floor::new(100);
+    let woken: Vec<_> = (0..100).map(|worker| floor.sleep(worker).unwrap()).collect();
+    assert!(floor.coordinator().idle.notify());
+    let mut up = vec![];
+    for _ in 0..100 {
+        let next = (0..100).find(|worker| woken[*worker].times() == 1 && !up.contains(worker)).unwrap();
+        up.push(next);
+        floor.rise(next);
+        // It finds something, and as the last to search wakes the next.
+        floor.end_search();
+    }
+    assert!(woken.iter().all(|woken| woken.times() == 1));
+    assert_eq!(floor.coordinator().idle.sleeping(), 0);
+}
+
+/// Workers that only have places; one more than asked for hands out cells.
+struct Floor {
+    locals: Vec<Local>,
+    actors: RefCell<Vec<ActorRef<()>>>,
+    /// Rights that a test has done with.
+    kept: RefCell<Vec<Ready>>,
+    system: ReadyQueueScheduler,
+}
+
+impl Floor {
+    fn new(workers: usize) -> Self {
+        let config = ActorSystemConfig::with_workers(NonZeroUsize::new(workers + 1).unwrap());
+        let system = ActorSystemRunner::new(config).start(Nowhere).unwrap();
+        let core = system.core();
+        let seat = |id| Local::new(core.clone(), id, core.coordinator.queues.seat(id).unwrap());
+        let locals = (0..=workers).map(seat).collect();
+        Self { locals, actors: RefCell::default(), kept: RefCell::default(), system }
+    }
+
+    fn core(&self) -> &Core {
+        self.system.core()
+    }
+
+    fn coordinator(&self) -> &ReadyQueueCoordinator {
+        &self.core().coordinator
+    }
+
+    /// Makes cells whose rights are the test's; while nothing else is queued.
+    fn cells(&self, count: usize) -> Vec<Ready> {
+        let desk = self.locals.last().unwrap();
+        let props = Props::new(|| Idler).build();
+        let made = (0..count).map(|_| {
+            self.actors.borrow_mut().push(self.system.spawn(&props).unwrap());
+            self.coordinator().queues.next(&desk.queue).unwrap()
+        });
+        made.collect()
+    }
+
+    fn actor(&self, nth: usize) -> ActorRef<()> {
+        self.actors.borrow()[nth].clone()
+    }
+
+    fn register(&self, worker: usize, cell: Ready) {
+        let local = &self.locals[worker];
+        current::enter(local, || self.coordinator().register_ready(self.core(), cell));
+    }
+
+    fn register_outside(&self, cell: Ready) {
+        self.coordinator().register_ready(self.core(), cell);
+    }
+
+    fn requeue(&self, worker: usize, cell: Ready) {
+        self.coordinator().queues.requeue(&self.locals[worker].queue, cell);
+    }
+
+    fn drain(&self, worker: usize, batch_max: usize) -> Vec<Ready> {
+        let mut out = vec![];
+        self.coordinator().drain_ready_cycle(&self.locals[worker], batch_max, &mut out);
+        out
+    }
+
+    /// Takes cells off a worker's hands and tells their numbers.
+    fn take(&self, worker: usize, batch_max: usize) -> Vec<u32> {
+        let taken = self.drain(worker, batch_max);
+        let numbers = taken.iter().map(|cell| cell.cell().number()).collect();
+        taken.into_iter().for_each(|cell| self.keep(Some(cell)));
+        numbers
+    }
+
+    fn take_one(&self, worker: usize) -> Option<Ready> {
+        self.coordinator().queues.next(&self.locals[worker].queue)
+    }
+
+    fn steal(&self, worker: usize) -> Option<Ready> {
+        self.coordinator().queues.steal(&self.locals[worker].queue)
+    }
+
+    fn keep(&self, cell: Option<Ready>) {
+        self.kept.borrow_mut().extend(cell);
+    }
+
+    /// Sends a worker to sleep, as one that searched in vain; `None` when there is something to do.
+    fn sleep(&self, worker: usize) -> Option<Arc<Woken>> {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        self.coordinator().idle.begin_search();
+        let polled =
+            self.coordinator().poll_wait_signal(&self.locals[worker], &mut Context::from_waker(&waker));
+        if polled.is_ready() {
+            self.end_search();
+            return None;
+        }
+        Some(woken)
+    }
+
+    fn rise(&self, worker: usize) {
+        self.coordinator().idle.rise(worker);
+    }
+
+    fn end_search(&self) {
+        self.coordinator().idle.end_search();
+    }
+}
+
+impl Drop for Floor {
+    /// Ends every cell, so that none is left that nobody has the right to run.
+    fn drop(&mut self) {
+        self.system.force_stop();
+        for local in &self.locals {
+            let queues = &self.coordinator().queues;
+            let next = || self.kept.borrow_mut().pop().or_else(|| queues.next(&local.queue));
+            while let Some(cell) = next() {
+                let mut right = Some(cell);
+                while let Some(cell) = right {
+                    right = current::enter(local, || cell.run(local)).1;
+                }
+            }
+        }
+        assert!(std::thread::panicking() || self.system.alive() == 0);
+    }
+}
+
+fn numbers<const N: usize>(cells: &[Ready]) -> [u32; N] {
+    core::array::from_fn(|nth| cells[nth].cell().number())
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Woken {
+    fn times(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Idler;
+
+impl Actor for Idler {
+    type Msg = ();
+
+    fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> Handled<()> {
+        Ok(Flow::Continue)
+    }
+}
+
+/// A runtime that runs nothing.
+struct Nowhere;
+
+impl RuntimeHandle for Nowhere {
+    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+        drop(task);
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ORIGIN
+    }
+
+    fn sleep_until(&self, _at: Instant) -> Task {
+        Box::pin(core::future::pending())
+    }
+
+    fn yield_now(&self) -> Task {
+        Box::pin(core::future::ready(()))
+    }
+}
