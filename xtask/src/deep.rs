@@ -21,6 +21,7 @@ pub(crate) const COMMAND: Command = Command {
 
 const STAGES: &[Stage] = &[
     Stage { name: "miri", about: "no undefined behaviour in the unit tests", run: miri },
+    Stage { name: "loom", about: "the models hold with one preemption more", run: loom },
     Stage { name: "properties", about: "bounds hold for 20 000 random inputs each", run: properties },
     Stage { name: "soak", about: "the simulator's claims hold for 200 seeds each", run: soak },
     Stage { name: "mutants", about: "a test notices every change of the code", run: mutants },
@@ -34,7 +35,19 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 
 fn miri() -> Result<(), Failure> {
     tools::ensure(&[Tool::Nightly, Tool::Miri])?;
-    Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()
+    Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()?;
+    // Queues of crossbeam leave their last blocks to the end of the program.
+    Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-actor --all-features --lib")
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks")
+        .run()
+}
+
+fn loom() -> Result<(), Failure> {
+    Call::cargo("test --locked --release --package evenkeel-actor --no-default-features --lib")
+        .args(["--target-dir", "target/loom"])
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("LOOM_MAX_PREEMPTIONS", "4")
+        .run()
 }
 
 fn properties() -> Result<(), Failure> {

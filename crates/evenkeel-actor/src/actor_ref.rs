@@ -184,7 +184,9 @@ impl<M: Send + 'static> ActorRef<M> {
     pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<'_, T> {
         let (sender, receiver) = oneshot::channel();
         match self.try_tell(question(Reply(sender))) {
-            Ok(_) => Ask::new(receiver, self.cell(), ASK_WITHIN),
+            Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, self.cell(), ASK_WITHIN),
+            // A question among the dead letters is answered by nobody.
+            Ok(Sent::Discarded) => Ask::refused(receiver, self.cell(), AskError::Full),
             Err(SendError::Full(_)) => Ask::refused(receiver, self.cell(), AskError::Full),
             Err(SendError::Closed(_)) => Ask::refused(receiver, self.cell(), AskError::Closed),
         }
@@ -203,6 +205,11 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Counts the messages that wait.
     pub fn depth(&self) -> usize {
         self.lane.lane().stats().depth
+    }
+
+    /// Whether the mailbox is filled to its high mark; a sender that can slow down should.
+    pub fn is_pressed(&self) -> bool {
+        self.cell().occupant().body.settings().mailbox.high_mark <= self.depth()
     }
 
     /// Asks the actor to end; its children end first.

@@ -1,4 +1,5 @@
 //! Real cells on plain threads: few enough that Miri can watch every step of them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -23,21 +23,19 @@ pub struct ActorSystemConfig {
     pub dead_letters_max: usize,
     /// Actors told apart in metrics.
     pub labels_max: u16,
-    /// Whether runs and waits are counted and timed.
+    /// Whether runs and waits are timed.
     pub metrics: Metrics,
     /// What happens to actors without a parent that fail.
     pub supervision: Supervision,
 }
 
-/// Whether a system counts and times what it does.
-///
-/// Mailboxes, failures and dead letters are counted in any case.
+/// Whether a system times what it does; it counts in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Metrics {
-    /// Runs are counted, one in 64 is timed.
+    /// One run in 64 is timed, and one wait in 64.
     #[default]
     On,
-    /// They are not.
+    /// Nothing is timed.
     Off,
 }
 

@@ -44,8 +44,7 @@ impl ActorSystemRunner {
         self.config.validate().map_err(StartError::Config)?;
         let config = self.config;
         let options = WheelOptions { len_max: config.timers_max, ..WheelOptions::default() };
-        let wheel = Wheel::new(options)
-            .map_err(|_| StartError::Config(InvalidConfig::ActorsMax { actors_max: 0 }))?;
+        let wheel = Wheel::new(options).expect("the default tick and buckets are valid");
         let core = Arc::new(Core {
             slab: Slab::new(config.actors_max),
             coordinator: ReadyQueueCoordinator::new(config.workers.get()),

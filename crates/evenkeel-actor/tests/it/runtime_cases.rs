@@ -165,7 +165,7 @@ pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueSc
     watch(&watcher, &actor).await;
     actor.stop(StopMode::Drained);
     let told = ended(&actor, Ending::Stopped);
-    assert_eq!(log_when(&watcher, 1).await, [told.clone()]);
+    assert_eq!(log_when(&watcher, 1).await, std::slice::from_ref(&told));
     watch(&watcher, &actor).await;
     assert_eq!(log_when(&watcher, 2).await, [told, ended(&actor, Ending::Unknown)]);
 }
