@@ -164,10 +164,10 @@ pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueSc
     let (actor, watcher) = (puppet(&system), puppet(&system));
     watch(&watcher, &actor).await;
     actor.stop(StopMode::Drained);
-    log_when(&watcher, 1).await;
+    let told = ended(&actor, Ending::Stopped);
+    assert_eq!(log_when(&watcher, 1).await, std::slice::from_ref(&told));
     watch(&watcher, &actor).await;
-    let told = [ended(&actor, Ending::Stopped), ended(&actor, Ending::Unknown)];
-    assert_eq!(log_when(&watcher, 2).await, told);
+    assert_eq!(log_when(&watcher, 2).await, [told, ended(&actor, Ending::Unknown)]);
 }
 
 pub(crate) async fn children_end_before_their_parent(system: ReadyQueueScheduler) {
