@@ -6,7 +6,7 @@ use crate::metadata;
 use crate::process::Call;
 use crate::stage::{self, AfterFailure, Plan, Stage};
 use crate::tools::{self, Tool};
-use crate::{test, tidy};
+use crate::{qemu, test, tidy};
 use std::time::Duration;
 
 pub(crate) const COMMAND: Command = Command {
@@ -29,7 +29,8 @@ const STAGES: &[Stage] = &[
     Stage { name: "tidy", about: "the house rules no compiler checks", run: tidy::check },
     Stage { name: "clippy", about: "no lint fires, in any target", run: clippy },
     Stage { name: "features", about: "each crate builds with each of its features", run: features },
-    Stage { name: "no_std", about: "what claims to need no std builds without one", run: no_std },
+    Stage { name: "no_std", about: "what claims to need no std builds and runs without one", run: no_std },
+    Stage { name: "qemu", about: "the firmware runs on emulated machines", run: || qemu::run_machines(&[]) },
     Stage { name: "loom", about: "what threads share holds in every order, within bounds", run: loom },
     Stage { name: "docs", about: "documentation builds, links resolve", run: docs },
     Stage { name: "demo", about: "the README's first command does what it says", run: demo },
@@ -37,9 +38,15 @@ const STAGES: &[Stage] = &[
     Stage { name: "tests", about: "every test passes", run: || test::run_tests(&[]) },
 ];
 
-const NO_STD_CRATES: &[&str] = &["evenkeel-policy", "evenkeel-actor"];
-/// One without and one with atomic compare-and-swap.
-const NO_STD_TARGETS: &[&str] = &["thumbv6m-none-eabi", "thumbv8m.main-none-eabi"];
+/// Crates that need no std, each with one of the sets of features with which it needs none.
+const NO_STD_CRATES: &[(&str, &str)] =
+    &[("evenkeel-policy", ""), ("evenkeel-actor", ""), ("evenkeel-actor", "embassy")];
+/// One without and one with atomic compare-and-swap; where there is none, the final program says how it
+/// is made, and here we are the final program.
+const NO_STD_TARGETS: &[(&str, &str)] = &[
+    ("thumbv6m-none-eabi", "--cfg portable_atomic_unsafe_assume_single_core"),
+    ("thumbv8m.main-none-eabi", ""),
+];
 
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
 const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };
@@ -88,24 +95,27 @@ fn feature_combinations(features: &[String]) -> Vec<Vec<String>> {
     combinations
 }
 
+/// Builds for machines without std, in a folder of its own because of the flags; then runs the core for
+/// such machines on this one.
 fn no_std() -> Result<(), Failure> {
     tools::ensure(&[CLIPPY])?;
-    for target in NO_STD_TARGETS {
+    for &(target, flags) in NO_STD_TARGETS {
         tools::ensure(&[Tool::Target(target)])?;
-        for package in NO_STD_CRATES {
-            // The final binary chooses how a target without compare-and-swap makes atomics; a folder of
-            // its own keeps these flags from rebuilding everything else.
+        for &(package, features) in NO_STD_CRATES {
             let of = |command| {
                 Call::cargo(command)
-                    .args(["--package", package, "--target", target, "--no-default-features"])
-                    .args(["--target-dir", "target/no_std"])
-                    .env("RUSTFLAGS", "--cfg portable_atomic_unsafe_assume_single_core")
+                    .env("RUSTFLAGS", flags)
+                    .args(["--locked", "--target-dir", "target/no_std", "--target", target])
+                    .args(["--package", package, "--no-default-features", "--features", features])
             };
-            of("check --locked").run()?;
-            of("clippy --locked").args(["--", "-D", "warnings"]).run()?;
+            of("check").run()?;
+            of("clippy").args(["--", "-D", "warnings"]).run()?;
         }
     }
-    Ok(())
+    Call::cargo(
+        "test --locked --package evenkeel-actor --no-default-features --features embassy --test embassy",
+    )
+    .run()
 }
 
 /// Runs the models of what threads share, each in every order with few preemptions.

@@ -1,4 +1,4 @@
-//! Evenkeel's own chores: test, ci, tidy, deep, bench.
+//! Evenkeel's own chores: test, ci, tidy, deep, bench, qemu.
 //!
 //! One file per command, each a table (of stages, rules or suites) and the functions it names. `args`
 //! reads the command line, `stage` runs and times what a table lists, `tools` gets what is missing.
@@ -10,6 +10,7 @@ mod deep;
 mod failure;
 mod metadata;
 mod process;
+mod qemu;
 mod stage;
 mod test;
 mod tidy;
@@ -20,7 +21,8 @@ use failure::Failure;
 use std::path::Path;
 use std::process::ExitCode;
 
-const COMMANDS: &[Command] = &[test::COMMAND, ci::COMMAND, tidy::COMMAND, deep::COMMAND, bench::COMMAND];
+const COMMANDS: &[Command] =
+    &[test::COMMAND, ci::COMMAND, tidy::COMMAND, deep::COMMAND, bench::COMMAND, qemu::COMMAND];
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;

@@ -3,6 +3,8 @@
 use crate::failure::Failure;
 use std::fmt;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A program to start, with its arguments and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +13,20 @@ pub(crate) struct Call {
     args: Vec<String>,
     envs: Vec<(&'static str, &'static str)>,
 }
+
+/// How a program with a time limit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// By itself, with this exit code.
+    With(i32),
+    /// By a signal of somebody else's.
+    Killed,
+    /// By us, at its limit.
+    TooLate,
+}
+
+/// How often a program with a time limit is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Call {
     /// Prepares a call; `line` is split at its spaces.
@@ -41,6 +57,24 @@ impl Call {
             return Err(Failure::new(format!("`{self}` ended with {status}")));
         }
         Ok(())
+    }
+
+    /// Prints the line, runs it without input, and ends it when it takes longer than `limit`.
+    pub(crate) fn run_within(&self, limit: Duration) -> Result<Ended, Failure> {
+        println!("$ {self}");
+        let lost = |error| Failure::new(format!("`{self}` is out of sight: {error}"));
+        let mut child =
+            self.command().stdin(Stdio::null()).spawn().map_err(|error| self.not_started(&error))?;
+        let started = Instant::now();
+        while started.elapsed() < limit {
+            if let Some(status) = child.try_wait().map_err(lost)? {
+                return Ok(status.code().map_or(Ended::Killed, Ended::With));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        child.kill().map_err(lost)?;
+        child.wait().map_err(lost)?;
+        Ok(Ended::TooLate)
     }
 
     /// Runs it silently and says whether it ended well; a program that is not there did not.
@@ -101,6 +135,14 @@ mod tests {
     fn a_call_reads_as_a_line_to_type() {
         let call = Call::cargo("doc --no-deps").env("RUSTDOCFLAGS", "-D warnings").args(["it's", ""]);
         assert_eq!(call.to_string(), r"RUSTDOCFLAGS='-D warnings' cargo doc --no-deps 'it'\''s' ''");
+    }
+
+    #[test]
+    fn a_program_past_its_limit_is_ended() {
+        let limit = Duration::from_secs(60);
+        assert_eq!(Call::new("true", "").run_within(limit), Ok(Ended::With(0)));
+        assert_eq!(Call::new("false", "").run_within(limit), Ok(Ended::With(1)));
+        assert_eq!(Call::new("sleep", "3600").run_within(Duration::ZERO), Ok(Ended::TooLate));
     }
 
     #[test]

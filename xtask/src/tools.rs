@@ -20,10 +20,19 @@ pub(crate) enum Tool {
     Miri,
     /// A cargo subcommand that is a crate of its own.
     Subcommand { name: &'static str, package: &'static str },
+    /// A program that Debian and its kin have as a package.
+    Debian { program: &'static str, package: &'static str },
 }
 
 /// What the tests need; a test that needs more than cargo is served from here.
 pub(crate) const FOR_TESTS: &[Tool] = &[];
+
+/// What there is to install things with.
+#[derive(Clone, Copy, Debug)]
+struct Means {
+    rustup: Rustup,
+    user: User,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Rustup {
@@ -31,18 +40,31 @@ enum Rustup {
     Absent,
 }
 
+#[derive(Clone, Copy, Debug)]
+enum User {
+    Root,
+    Other,
+}
+
 /// Gets every tool that is not there.
 pub(crate) fn ensure(tools: &[Tool]) -> Result<(), Failure> {
     for tool in tools.iter().filter(|tool| !is_present(**tool)) {
-        let rustup =
-            if Call::new("rustup", "--version").succeeds() { Rustup::Present } else { Rustup::Absent };
-        let remedy = remedy(*tool, rustup)?;
+        let remedy = remedy(*tool, means())?;
         println!("{} is missing; installing it", described(*tool));
-        remedy.run().map_err(|failure| {
+        remedy.iter().try_for_each(Call::run).map_err(|failure| {
             Failure::new(format!("{} is missing and cannot be installed: {failure}", described(*tool)))
         })?;
     }
     Ok(())
+}
+
+fn means() -> Means {
+    let rustup = Call::new("rustup", "--version").succeeds();
+    let root = Call::new("id", "-u").output().is_ok_and(|id| id.trim_end() == "0");
+    Means {
+        rustup: if rustup { Rustup::Present } else { Rustup::Absent },
+        user: if root { User::Root } else { User::Other },
+    }
 }
 
 /// Whether cargo has this subcommand.
@@ -60,25 +82,39 @@ fn is_present(tool: Tool) -> bool {
         Tool::Nightly => Call::new("rustup", "run nightly rustc --version").succeeds(),
         Tool::Miri => Call::new("rustup", "run nightly cargo miri --version").succeeds(),
         Tool::Subcommand { name, .. } => has_subcommand(name),
+        Tool::Debian { program, .. } => Call::new(program, "--version").succeeds(),
     }
 }
 
 /// Decides what to run to get a tool, or what to tell the user when nothing here can get it.
-fn remedy(tool: Tool, rustup: Rustup) -> Result<Call, Failure> {
+fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
     let call = match tool {
         Tool::Component { name, .. } => Call::new("rustup", "component add").args([name]),
         Tool::Target(target) => Call::new("rustup", "target add").args([target]),
         Tool::Nightly => Call::new("rustup", "toolchain install nightly --profile minimal"),
         Tool::Miri => Call::new("rustup", "component add --toolchain nightly miri rust-src"),
         Tool::Subcommand { package, .. } => {
-            return Ok(Call::cargo("install --locked").args([package]));
+            return Ok(vec![Call::cargo("install --locked").args([package])]);
         }
+        Tool::Debian { package, .. } => return remedy_by_apt(tool, package, means.user),
     };
-    match rustup {
-        Rustup::Present => Ok(call),
+    match means.rustup {
+        Rustup::Present => Ok(vec![call]),
         Rustup::Absent => Err(Failure::new(format!(
             "{} is missing, and so is rustup, which would add it; either install it from where your Rust \
              came from, or get rustup and run `{call}`",
+            described(tool)
+        ))),
+    }
+}
+
+fn remedy_by_apt(tool: Tool, package: &str, user: User) -> Result<Vec<Call>, Failure> {
+    let install = Call::new("apt-get", "install --yes --no-install-recommends").args([package]);
+    match user {
+        User::Root => Ok(vec![Call::new("apt-get", "update"), install]),
+        User::Other => Err(Failure::new(format!(
+            "{} is missing, and only root may install it: run `sudo {install}`, or what installs it where \
+             there is no apt",
             described(tool)
         ))),
     }
@@ -91,6 +127,7 @@ fn described(tool: Tool) -> String {
         Tool::Nightly => "the nightly Rust toolchain".to_owned(),
         Tool::Miri => "Miri (a component of nightly Rust)".to_owned(),
         Tool::Subcommand { name, .. } => format!("cargo {name}"),
+        Tool::Debian { program, package } => format!("{program} (Debian package {package})"),
     }
 }
 
@@ -99,6 +136,8 @@ mod tests {
     use super::*;
 
     const TARGET: Tool = Tool::Target("thumbv6m-none-eabi");
+    const QEMU: Tool = Tool::Debian { program: "qemu-system-arm", package: "qemu-system-arm" };
+    const NOTHING: Means = Means { rustup: Rustup::Absent, user: User::Other };
     const MUTANTS: Tool = Tool::Subcommand { name: "mutants", package: "cargo-mutants" };
 
     #[test]
@@ -111,18 +150,40 @@ mod tests {
 
     #[test]
     fn cargo_installs_its_own_subcommands_without_rustup() {
-        let call = remedy(MUTANTS, Rustup::Absent).unwrap();
-        assert_eq!(call.to_string(), "cargo install --locked cargo-mutants");
+        assert_eq!(lines(MUTANTS, NOTHING), ["cargo install --locked cargo-mutants"]);
+    }
+
+    #[test]
+    fn root_installs_packages_from_a_fresh_list() {
+        let means = Means { user: User::Root, ..NOTHING };
+        assert_eq!(
+            lines(QEMU, means),
+            ["apt-get update", "apt-get install --yes --no-install-recommends qemu-system-arm"]
+        );
     }
 
     #[test]
     fn without_rustup_the_user_learns_what_is_missing_and_how_to_get_it() {
-        let told = remedy(TARGET, Rustup::Absent).unwrap_err().to_string();
+        let told = remedy(TARGET, NOTHING).unwrap_err().to_string();
         assert!(told.starts_with("the Rust target thumbv6m-none-eabi is missing"), "{told}");
         assert!(told.ends_with("run `rustup target add thumbv6m-none-eabi`"), "{told}");
     }
 
+    #[test]
+    fn who_is_not_root_learns_what_to_run() {
+        let told = remedy(QEMU, NOTHING).unwrap_err().to_string();
+        assert!(told.starts_with("qemu-system-arm (Debian package qemu-system-arm) is missing"), "{told}");
+        assert!(
+            told.contains("`sudo apt-get install --yes --no-install-recommends qemu-system-arm`"),
+            "{told}"
+        );
+    }
+
     fn line(tool: Tool) -> String {
-        remedy(tool, Rustup::Present).unwrap().to_string()
+        lines(tool, Means { rustup: Rustup::Present, ..NOTHING }).join("\n")
+    }
+
+    fn lines(tool: Tool, means: Means) -> Vec<String> {
+        remedy(tool, means).unwrap().iter().map(Call::to_string).collect()
     }
 }
