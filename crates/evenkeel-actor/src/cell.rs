@@ -172,12 +172,15 @@ impl<A: Actor> Default for Extra<A> {
 }
 
 impl<A: Actor> Body<A> {
-    pub(crate) fn new(spec: Arc<Spec<A>>, actor: A, kind: KindId, parent: Option<CellRef>) -> Self {
-        let extra = spec
-            .settings
-            .middleware
-            .as_ref()
-            .map(|middleware| Box::new(Extra { middleware: Some(middleware()), ..Extra::default() }));
+    pub(crate) fn new(
+        spec: Arc<Spec<A>>,
+        actor: A,
+        middleware: Option<Box<dyn MiddlewareChain>>,
+        kind: KindId,
+        parent: Option<CellRef>,
+    ) -> Self {
+        let extra =
+            middleware.map(|middleware| Box::new(Extra { middleware: Some(middleware), ..Extra::default() }));
         Self {
             lane: QueueMailbox::new(&spec.settings.mailbox),
             owner: Owned::new(Owner {

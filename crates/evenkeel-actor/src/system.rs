@@ -108,8 +108,10 @@ impl Core {
                 return Err(SpawnError::Factory(ActorError::new("props of values have no factory")));
             }
         };
+        let middleware =
+            spec.settings.middleware.as_ref().map(catch).transpose().map_err(SpawnError::Factory)?;
         let kind = this.hub.count_spawn(spec.settings.label.as_str());
-        let body = Body::new(spec.clone(), actor, kind, parent);
+        let body = Body::new(spec.clone(), actor, middleware, kind, parent);
         let Ok((lane, ready)) = house(this, body) else {
             this.hub.count_end(kind, Default::default(), Default::default());
             return Err(SpawnError::TooMany { actors_max: this.config.actors_max });

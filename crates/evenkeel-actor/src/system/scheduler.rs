@@ -178,7 +178,7 @@ pub enum SpawnError {
     },
     /// The mailbox's options make no sense.
     Mailbox(InvalidMailbox),
-    /// The factory panicked, or there is none.
+    /// The factory of the actor or of its middleware panicked, or there is none.
     Factory(ActorError),
 }
 
