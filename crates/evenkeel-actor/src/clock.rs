@@ -25,8 +25,9 @@ const WATCH_EVERY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Clock {
     timers: Lock<Timers>,
-    /// Questions from outside of workers, before they are worth an entry of their own.
-    young: Lock<Vec<(Expiry, Duration)>>,
+    /// Questions from outside of workers, before they are worth an entry of their own; `None` when
+    /// nobody turns the wheel any more.
+    young: Lock<Option<Vec<(Expiry, Duration)>>>,
     asleep: AtomicU32,
 }
 
@@ -36,20 +37,38 @@ struct Timers {
     /// The task wakes by itself at this time.
     until: Instant,
     waker: Option<Waker>,
+    turned: Turned,
+}
+
+/// Whether anything that is put into the wheel comes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turned {
+    /// Its task runs, or is about to.
+    OnTime,
+    /// Its task is gone.
+    NoMore,
 }
 
 impl Clock {
     pub(crate) fn new(wheel: Wheel<Timed>) -> Self {
         Self {
-            timers: Lock::new(Timers { wheel, until: Instant::FAR_FUTURE, waker: None }),
-            young: Lock::new(Vec::new()),
+            timers: Lock::new(Timers {
+                wheel,
+                until: Instant::FAR_FUTURE,
+                waker: None,
+                turned: Turned::OnTime,
+            }),
+            young: Lock::new(Some(Vec::new())),
             asleep: AtomicU32::new(0),
         }
     }
 
-    /// Keeps something until it is due.
+    /// Keeps something until it is due; there is no place for it when nobody turns the wheel any more.
     pub(crate) fn insert(&self, due: Instant, timed: Timed) -> Result<Alarm, WheelFull<Timed>> {
         let (key, waker) = self.timers.with(|timers| {
+            if timers.turned == Turned::NoMore {
+                return Err(WheelFull(timed));
+            }
             let key = timers.wheel.insert(due, timed)?;
             let waker = if due < timers.until { timers.waker.take() } else { None };
             Ok((key, waker))
@@ -76,8 +95,17 @@ impl Clock {
 
     /// Watches over a question asked from outside of all workers.
     pub(crate) fn watch(&self, question: Expiry, span: Duration) {
-        self.young.with(|young| young.push((question, span)));
-        self.poke();
+        let unwatched = self.young.with(|young| match young {
+            Some(young) => {
+                young.push((question, span));
+                None
+            }
+            None => Some(question),
+        });
+        match unwatched {
+            Some(question) => question.expire(),
+            None => self.poke(),
+        }
     }
 
     /// Wakes the task if it sleeps for longer than [`WATCH_EVERY`].
@@ -103,29 +131,58 @@ impl Clock {
     }
 
     fn sweep(&self, core: &Core) {
-        let mut open = self.young.with(core::mem::take);
+        let mut open = self.young.with(|young| young.as_mut().map(core::mem::take).unwrap_or_default());
         open.retain(|(question, _)| question.is_pending());
         self.expect_answers(core, open.into_iter());
     }
 
     fn has_young(&self) -> bool {
-        self.young.with(|young| !young.is_empty())
+        self.young.with(|young| young.as_ref().is_some_and(|young| !young.is_empty()))
+    }
+
+    /// Ends every wait that the clock was to end, and refuses those that come.
+    ///
+    /// What is left in the wheel refers to cells, and so to the system that the wheel is part of.
+    fn close(&self) {
+        let mut left = Vec::new();
+        self.timers.with(|timers| {
+            timers.turned = Turned::NoMore;
+            timers.wheel.advance(Instant::FAR_FUTURE, &mut left);
+        });
+        let young = self.young.with(Option::take).into_iter().flatten().map(|(question, _)| question);
+        let questions = left.into_iter().filter_map(|(_, timed)| match timed {
+            Timed::Ask(question) => Some(question),
+            _ => None,
+        });
+        questions.chain(young).for_each(|question| question.expire());
     }
 }
 
 /// Turns the wheel until the system is over.
-pub(crate) async fn turn(core: Arc<Core>) {
-    let mut turns = alloc::vec![0; core.workers()];
-    while !core.is_over() {
-        let now = core.now();
-        for (due, timed) in core.clock.due(now) {
-            fire(due, timed);
+pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
+    let turning = Turning(core);
+    async move {
+        let core = &*turning.0;
+        let mut turns = alloc::vec![0; core.workers()];
+        while !core.is_over() {
+            for (due, timed) in core.clock.due(core.now()) {
+                fire(due, timed);
+            }
+            core.clock.sweep(core);
+            if core.rescue(&mut turns) {
+                core.coordinator.idle.notify();
+            }
+            Nap { core, sleep: None }.await;
         }
-        core.clock.sweep(&core);
-        if core.rescue(&mut turns) {
-            core.coordinator.idle.notify();
-        }
-        Nap { core: &core, sleep: None }.await;
+    }
+}
+
+/// The task that turns the wheel; it may also be its host that ends it.
+struct Turning(Arc<Core>);
+
+impl Drop for Turning {
+    fn drop(&mut self) {
+        self.0.clock.close();
     }
 }
 
