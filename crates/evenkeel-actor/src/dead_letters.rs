@@ -136,6 +136,12 @@ impl DeadLetters {
         core::mem::take(&mut self.kept)
     }
 
+    /// Gives away the letters that are kept, and keeps none from here on; they are counted only.
+    pub fn close(&mut self) -> VecDeque<DeadLetter> {
+        self.kept_max = 0;
+        self.drain()
+    }
+
     /// Shows the letters that are kept, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &DeadLetter> {
         self.kept.iter()
@@ -248,6 +254,15 @@ mod tests {
         assert_eq!(push(&mut letters, Closed, 7), Some(7));
         assert!(letters.is_empty());
         assert_eq!((letters.total(), letters.evicted()), (1, 1));
+    }
+
+    #[test]
+    fn a_closed_box_gives_its_letters_away_and_keeps_no_other() {
+        let mut letters = DeadLetters::new(2);
+        push(&mut letters, Closed, 1);
+        assert_eq!(numbers(letters.close().iter()), [1]);
+        assert_eq!(push(&mut letters, Closed, 2), Some(2));
+        assert_eq!((letters.len(), letters.total(), letters.evicted()), (0, 2, 1));
     }
 
     #[test]

@@ -59,5 +59,6 @@ async fn work(core: Arc<Core>, id: usize) {
 impl Drop for WorkerExecutor {
     fn drop(&mut self) {
         self.force_stop();
+        self.core.forget_letters();
     }
 }

@@ -126,6 +126,14 @@ impl Core {
         Ok(made)
     }
 
+    /// Drops the dead letters that are kept, and keeps none from here on: nobody can take them.
+    ///
+    /// A message may hold the address of an actor, and so the system that its letter is kept in.
+    pub(crate) fn forget_letters(&self) {
+        let letters = self.letters.with(DeadLetters::close);
+        drop(catch(|| drop(letters)));
+    }
+
     /// Makes a dead letter of a message.
     pub(crate) fn bury(
         &self,
