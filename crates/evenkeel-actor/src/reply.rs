@@ -11,6 +11,12 @@ use evenkeel_policy::time::Instant;
 use crate::cell::CellRef;
 use crate::raw::oneshot::{NoAnswer, Receiver, Sender};
 
+/// Deadlines from here on are counted from the worker's last look at the clock.
+///
+/// That is as long ago as the handler before took; for shorter ones it is worth another look.
+#[cfg(feature = "std")]
+const COARSE_FROM: Duration = Duration::from_secs(1);
+
 /// The way back to somebody who asked; goes into the message.
 pub struct Reply<T>(pub(crate) Sender<T>);
 
@@ -72,11 +78,12 @@ impl<'a, T> Ask<'a, T> {
 
     /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
     #[cfg(feature = "std")]
-    fn watch(&self, waker: &Waker, within: Duration) -> Instant {
+    fn watch(&self, waker: &Waker, now: Option<Instant>, within: Duration) -> Instant {
         let core = self.whom.core();
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
-                let due = local.coarse_now() + within;
+                let now = now.or_else(|| (within < COARSE_FROM).then(|| core.now()));
+                let due = now.unwrap_or_else(|| local.coarse_now()) + within;
                 if local.watch_own(waker, due) {
                     return due;
                 }
@@ -92,7 +99,7 @@ impl<'a, T> Ask<'a, T> {
 
     /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
     #[cfg(not(feature = "std"))]
-    fn watch(&self, _waker: &Waker, within: Duration) -> Instant {
+    fn watch(&self, _waker: &Waker, _now: Option<Instant>, within: Duration) -> Instant {
         self.whom.core().clock.watch(self.receiver.expiry(), within);
         Instant::FAR_FUTURE
     }
@@ -115,12 +122,14 @@ impl<T> Future for Ask<'_, T> {
                     return Poll::Ready(Err(AskError::TimedOut));
                 }
                 if due < Instant::FAR_FUTURE {
-                    self.watch(cx.waker(), due.since(now));
+                    // Whoever polls may be another than before: then the clock ends the wait.
+                    let due = self.watch(cx.waker(), Some(now), due.since(now));
+                    self.state = State::Waiting { due };
                 }
                 Poll::Pending
             }
             (Poll::Pending, State::Asked { within }) => {
-                let due = self.watch(cx.waker(), within);
+                let due = self.watch(cx.waker(), None, within);
                 self.state = State::Waiting { due };
                 Poll::Pending
             }
