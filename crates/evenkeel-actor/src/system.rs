@@ -27,7 +27,7 @@ use crate::raw::run::house;
 use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
 use crate::stop::StopMode;
-use crate::sync::{Arc, AtomicU32, Lock, Ordering};
+use crate::sync::{Arc, AtomicU32, Lock, Ordering, fence};
 
 /// Everything the cells of one system share.
 pub(crate) struct Core {
@@ -63,7 +63,12 @@ impl Core {
 
     /// Whether workers should leave: the system has stopped, and nothing is left in it.
     pub(crate) fn is_over(&self) -> bool {
-        self.lifecycle.load(Ordering::Relaxed) == Lifecycle::Stopped as u32 && self.hub.alive() == 0
+        if self.lifecycle.load(Ordering::Relaxed) != Lifecycle::Stopped as u32 {
+            return false;
+        }
+        // Whoever spawns counts the actor, then looks at the lifecycle: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        self.hub.alive() == 0
     }
 
     /// Wakes every worker and the clock, to see whether the system is over.
@@ -111,6 +116,13 @@ impl Core {
         let middleware =
             spec.settings.middleware.as_ref().map(catch).transpose().map_err(SpawnError::Factory)?;
         let kind = this.hub.count_spawn(spec.settings.label.as_str());
+        fence(Ordering::SeqCst);
+        if this.lifecycle() != Lifecycle::Running {
+            // Its factory may have taken long, and the workers may have left.
+            this.hub.count_end(kind, Default::default(), Default::default());
+            this.send_home();
+            return Err(SpawnError::Stopping);
+        }
         let body = Body::new(spec.clone(), actor, middleware, kind, parent);
         let Ok((lane, ready)) = house(this, body) else {
             this.hub.count_end(kind, Default::default(), Default::default());
@@ -118,11 +130,14 @@ impl Core {
         };
         this.coordinator.register_ready(this, ready);
         let made = ActorRef::new(lane);
-        if this.lifecycle() != Lifecycle::Running {
-            // Shutdown may have passed by while the cell was not there yet.
-            made.cell().occupant().body.close();
-            made.stop(StopMode::Drained);
-        }
+        let mode = match this.lifecycle() {
+            Lifecycle::Running => return Ok(made),
+            Lifecycle::Stopping => StopMode::Drained,
+            Lifecycle::Draining | Lifecycle::Stopped => StopMode::Now,
+        };
+        // Shutdown may have passed by while the cell was not there yet.
+        made.cell().occupant().body.close();
+        made.stop(mode);
         Ok(made)
     }
 
