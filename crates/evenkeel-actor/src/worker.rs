@@ -262,6 +262,7 @@ impl Drop for Local {
     fn drop(&mut self) {
         self.end_slice();
         self.core.coordinator.queues.leave(&self.queue);
+        self.core.coordinator.idle.notify();
     }
 }
 

@@ -85,6 +85,22 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    /// Takes a worker that its host drops off those who sleep or search; to wake it would be in vain.
+    fn drop(&mut self) {
+        let coordinator = &self.local.core().coordinator;
+        self.batch.drain(..).for_each(|ready| coordinator.queues.inject(ready));
+        match self.state {
+            State::Working => {}
+            State::Searching => coordinator.idle.end_search(),
+            State::Asleep => {
+                coordinator.idle.rise(self.local.id);
+                coordinator.idle.end_search();
+            }
+        }
+    }
+}
+
 fn run(
     local: &Local,
     batch: &mut Vec<Ready>,
