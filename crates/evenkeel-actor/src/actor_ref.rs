@@ -268,3 +268,64 @@ impl<M> fmt::Display for SendError<M> {
 }
 
 impl<M> core::error::Error for SendError<M> {}
+
+#[cfg(all(test, feature = "test"))]
+mod tests {
+    use super::*;
+    use crate::runtime::RuntimeHandle;
+    use crate::runtime::test::TestRuntime;
+    use crate::sync::{Arc, AtomicU32, Ordering};
+    use crate::{Actor, ActorSystemRunner, Context, Flow, Handled, Props, ReadyQueueScheduler};
+    use core::future::Future;
+
+    #[test]
+    fn a_drained_actor_handles_what_its_sender_has_not_announced_yet() {
+        let (runtime, _system, actor, handled) = counter();
+        assert_eq!(actor.lane.lane().push(()), Pushed::Queued);
+        actor.stop(StopMode::Drained);
+        runtime.run_until_idle();
+        actor.cell().raise(USER);
+        assert_eq!((handled.load(Ordering::Relaxed), actor.state()), (1, ActorState::Stopped));
+    }
+
+    #[test]
+    fn a_shutdown_waits_for_what_its_sender_has_not_announced_yet() {
+        let (runtime, system, actor, handled) = counter();
+        assert_eq!(actor.lane.lane().push(()), Pushed::Queued);
+        let sender = async {
+            runtime.handle().sleep_until(runtime.now() + Duration::from_millis(5)).await;
+            actor.cell().raise(USER);
+        };
+        let mut shutdown = core::pin::pin!(system.graceful_shutdown(Duration::from_secs(1)));
+        let mut sender = core::pin::pin!(sender);
+        let mut sent = false;
+        let ended = runtime.block_on(poll_fn(|cx| {
+            sent = sent || sender.as_mut().poll(cx).is_ready();
+            shutdown.as_mut().poll(cx)
+        }));
+        assert!(ended.drained);
+        assert_eq!(handled.load(Ordering::Relaxed), 1);
+    }
+
+    struct Counter(Arc<AtomicU32>);
+
+    impl Actor for Counter {
+        type Msg = ();
+
+        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Flow::Continue)
+        }
+    }
+
+    /// An actor that counts, in a system where nothing goes on.
+    fn counter() -> (TestRuntime, ReadyQueueScheduler, ActorRef<()>, Arc<AtomicU32>) {
+        let runtime = TestRuntime::new(0);
+        let system = ActorSystemRunner::default().start(runtime.handle()).unwrap();
+        let handled = Arc::new(AtomicU32::new(0));
+        let count = handled.clone();
+        let actor = system.spawn(&Props::new(move || Counter(count.clone())).build()).unwrap();
+        runtime.run_until_idle();
+        (runtime, system, actor, handled)
+    }
+}

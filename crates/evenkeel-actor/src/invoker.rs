@@ -174,7 +174,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     #[inline]
     fn next(&mut self) -> Option<A::Msg> {
         if self.owner.private.is_empty() {
-            if self.state().glance() & USER == 0 {
+            // Once the lane is closed, nobody may be waited for who has put a message in and has yet
+            // to raise the flag.
+            if self.state().glance() & (USER | CLOSED) == 0 {
                 return None;
             }
             self.body.lane.take(&mut self.owner.private, &self.cell.slot().state);

@@ -86,7 +86,9 @@ impl WorkerExecutor {
     fn is_quiet(&self) -> bool {
         self.core().slab.iter().all(|cell| {
             let flags = cell.slot().state.flags();
-            flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !cell.is_awaiting())
+            // A message may be in its lane whose sender has yet to raise the flag.
+            let waits = || cell.is_awaiting() || cell.occupant().body.stats().depth != 0;
+            flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !waits())
         })
     }
 
