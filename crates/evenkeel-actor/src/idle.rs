@@ -93,13 +93,14 @@ impl Idle {
     ///
     /// Somebody who was woken was counted as searching by whoever woke it.
     pub(crate) fn rise(&self, worker: usize) {
-        self.sleepers.with(|sleepers| {
-            if let Some(at) = sleepers.iter().position(|(sleeper, _)| *sleeper == worker) {
-                sleepers.swap_remove(at);
-                self.sleeping.fetch_sub(1, Ordering::SeqCst);
-                self.searching.fetch_add(1, Ordering::SeqCst);
-            }
+        let risen = self.sleepers.with(|sleepers| {
+            let at = sleepers.iter().position(|(sleeper, _)| *sleeper == worker)?;
+            self.sleeping.fetch_sub(1, Ordering::SeqCst);
+            self.searching.fetch_add(1, Ordering::SeqCst);
+            Some(sleepers.swap_remove(at))
         });
+        // After the lock: with its last waker a host may drop a task, and with it a worker.
+        drop(risen);
     }
 
     pub(crate) fn sleeping(&self) -> usize {
