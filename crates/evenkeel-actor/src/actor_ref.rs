@@ -269,7 +269,8 @@ impl<M> fmt::Display for SendError<M> {
 
 impl<M> core::error::Error for SendError<M> {}
 
-#[cfg(all(test, feature = "test"))]
+#[cfg(test)]
+#[cfg(feature = "test")]
 mod tests {
     use super::*;
     use crate::runtime::RuntimeHandle;
