@@ -52,9 +52,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             tell_end(self.body.head.parent.as_ref(), self.cell, &Ending::Stopped);
             return;
         };
-        let Extra { ending, watchers: mut told, children, middleware, .. } = *extra;
+        let Extra { ending, watchers: mut told, watching, children, middleware, .. } = *extra;
         // Those made on the way out have nobody else to end them.
         children.iter().for_each(|child| child.stop(StopMode::Now));
+        // Those who watch an actor that outlives them would stay in its memory.
+        for watched in &watching {
+            drop(watched.tell_system(SystemMessage::Unwatch(self.cell.clone())));
+        }
         let how = ending.unwrap_or(Ending::Stopped);
         told.extend(unread.into_iter().filter_map(|message| match message {
             SystemMessage::Watch(watcher) => Some(watcher),
