@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::task::Waker;
 use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
@@ -36,7 +37,7 @@ pub struct Context<'a, A: Actor> {
 }
 
 /// Who was found full, and how to wait for it.
-pub(crate) type Full = Box<dyn Fn(&core::task::Waker) -> bool + Send>;
+pub(crate) type Full = Box<dyn Fn(&Waker) -> bool + Send>;
 
 impl<A: Actor> Context<'_, A> {
     /// Names the actor itself.
@@ -102,7 +103,9 @@ impl<A: Actor> Context<'_, A> {
         let sent = to.try_tell(message);
         if matches!(sent, Err(SendError::Full(_))) {
             let to = to.clone();
-            *self.full = Some(Box::new(move |waker| to.wait_for_room(waker)));
+            // Nobody but the actor itself makes room in its own mailbox, and not while it waits.
+            let is_other = !to.cell().is(self.cell);
+            *self.full = is_other.then(|| Box::new(move |waker: &Waker| to.wait_for_room(waker)) as Full);
         }
         sent
     }

@@ -15,6 +15,7 @@ mod lifecycle;
 mod middleware;
 mod on_tokio;
 mod restarts;
+mod review;
 mod runtime_cases;
 mod scenarios;
 mod shutdown;
