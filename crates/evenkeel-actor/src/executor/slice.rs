@@ -92,7 +92,9 @@ impl Drop for Worker {
         self.batch.drain(..).for_each(|ready| coordinator.queues.inject(ready));
         match self.state {
             State::Working => {}
-            State::Searching => coordinator.idle.end_search(),
+            State::Searching => {
+                coordinator.idle.end_search();
+            }
             State::Asleep => {
                 coordinator.idle.rise(self.local.id);
                 coordinator.idle.end_search();
