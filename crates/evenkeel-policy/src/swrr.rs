@@ -439,20 +439,20 @@ mod tests {
     #[test]
     fn the_largest_set_at_the_largest_charge_stays_within_an_i64() {
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
-        for path in (0..128).map(PathId) {
+        // 128 take over four minutes under Miri, which is there for the code and not for the sums.
+        let paths = if cfg!(miri) { 8 } else { 128 };
+        for path in (0..paths).map(PathId) {
             swrr.add_path(path).unwrap();
             swrr.activate(path, START).unwrap();
             swrr.set_weight(path, START, WEIGHT_CAP).unwrap();
         }
         let mut swrr = ramped(swrr);
-        // 2000 rounds of 128 paths are many minutes under Miri, and the same code as a hundred.
-        let rounds = if cfg!(miri) { 100 } else { 2_000_u32 };
-        for round in 0..rounds {
+        for round in 0..2_000_u32 {
             // An overflow would panic here, as tests check arithmetic.
             swrr.pick_sized(PICK_COST_MAX, |path| !(path.0 ^ round).is_multiple_of(3)).unwrap();
         }
         let owed_max = 5.5 * PICK_COST_MAX.0 as f64;
-        assert!((0..128).all(|id| swrr.owed(PathId(id)).unwrap().abs() < owed_max));
+        assert!((0..paths).all(|id| swrr.owed(PathId(id)).unwrap().abs() < owed_max));
     }
 
     #[test]

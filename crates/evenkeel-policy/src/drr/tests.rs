@@ -154,7 +154,7 @@ fn a_quiet_key_among_a_hundred_busy_ones_goes_first() {
 /// Read literally, a grant of 1000 at a cost of 1 lets each of 100 busy keys send 1000 messages first.
 #[test]
 fn the_literal_quantum_makes_a_quiet_key_wait_a_hundred_thousand_messages() {
-    // A hundred times a thousand messages are many minutes under Miri, and the same code as twice.
+    // A hundred times a thousand messages take over four minutes under Miri and run the same code as twice.
     let busy = if cfg!(miri) { 2 } else { 100 };
     let quiet = Key(busy);
     let mut literal = scheduler(NewKey::NextRound, &[]);
@@ -219,7 +219,7 @@ fn leaving_and_coming_back_unserved_does_not_jump_the_queue() {
 /// After any step, every list is as the rules of a round say it is.
 #[test]
 fn every_step_leaves_the_lists_in_order() {
-    // 20 000 are many minutes under Miri; the first 300 take every branch of the match.
+    // 20 000 take over four minutes under Miri; the first 300 take every branch of the match.
     let steps = if cfg!(miri) { 300 } else { 20_000 };
     for new_key in [NewKey::First, NewKey::NextRound] {
         let mut drr = scheduler(new_key, &[]);

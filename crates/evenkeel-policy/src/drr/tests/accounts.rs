@@ -299,7 +299,7 @@ fn absurd_costs_saturate() {
     let config = DrrConfig { quantum: Cost(1), ..DrrConfig::default() };
     let mut drr = DrrScheduler::new(config).unwrap();
     drr.add_key(ALICE, Weight::MIN).unwrap();
-    // 10 000 are many minutes under Miri, and the same code as a hundred.
+    // 10 000 take over four minutes under Miri and run the same code as a hundred.
     let charges = if cfg!(miri) { 100 } else { 10_000 };
     for _ in 0..charges {
         drr.consume_deficit(ALICE, Cost::MAX);
