@@ -23,7 +23,7 @@ use crate::mailbox::UserLane;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
 use crate::raw::run::Right;
-use crate::raw::state::{CLOSED, CellState, Release, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
+use crate::raw::state::{CLOSED, CellState, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
 use crate::raw::waker;
 use crate::stop::Ending;
 use crate::sync::Ordering;
@@ -47,7 +47,7 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
 }
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
-    /// Handles at most `messages_max` user messages; the run right may be gone afterwards.
+    /// Handles at most `messages_max` user messages.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
         let step = if self.is_held_back() {
             Step::Suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK))
@@ -262,7 +262,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         head.active_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// Ends the run for a reason; from here on the cell may be another's.
+    /// Ends the run for a reason.
     fn settle(&mut self, step: Step) -> InvokeResult {
         match step {
             Step::Idle => {
@@ -328,18 +328,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         result
     }
 
-    /// Ends the run, giving the run right back unless something came up.
+    /// Ends the run; the run right goes back unless something came up meanwhile.
     fn finish(&mut self, result: InvokeResult, hold: u32) -> InvokeResult {
         self.wake_waiters();
         self.after_invoke(&result);
-        match (self.state().release(hold), result) {
-            (Release::Kept, InvokeResult::Completed { .. }) => InvokeResult::Completed { ready_hint: true },
-            (Release::Kept, result) => result,
-            (Release::Gone, result) => {
-                self.right = Right::Gone;
-                result
-            }
-        }
+        self.right = Right::Spent { hold };
+        result
     }
 
     /// Lets producers go on that wait for room.
