@@ -1,3 +1,4 @@
 //! The runtime from outside: real tokio, many threads.
 
+mod defects;
 mod scenarios;
