@@ -25,7 +25,7 @@ use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
 use crate::raw::run::Right;
-use crate::raw::state::{CLOSED, CellState, Release, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
+use crate::raw::state::{CLOSED, CellState, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
 use crate::raw::waker;
 use crate::stop::Ending;
 use crate::sync::Ordering;
@@ -49,7 +49,7 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
 }
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
-    /// Handles at most `messages_max` user messages; the run right may be gone afterwards.
+    /// Handles at most `messages_max` user messages.
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
         let step = catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
             // It may have come from the middle of the system lane, whose flag is then down.
@@ -119,7 +119,6 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             let waited = coarse_us(began).wrapping_sub(ready_us);
             self.local.counters().latency(kind).record(Duration::from_micros(u64::from(waited)));
         }
-        // The cell may be gone afterwards.
         let result = self.invoke_batch(self.local.messages_per_run);
         self.local.counters().invoke_duration(kind).record(core.now().since(began));
         result
@@ -345,7 +344,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    /// Ends the run for a reason; from here on the cell may be another's.
+    /// Ends the run for a reason.
     ///
     /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
     #[inline]
@@ -430,18 +429,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         result
     }
 
-    /// Ends the run, giving the run right back unless something came up.
+    /// Ends the run; the run right goes back unless something came up meanwhile.
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
         self.close_run(&result);
-        match (self.state().release(self.hold()), result) {
-            (Release::Kept, InvokeResult::Completed { .. }) => InvokeResult::Completed { ready_hint: true },
-            (Release::Kept, result) => result,
-            (Release::Gone, result) => {
-                self.right = Right::Gone;
-                result
-            }
-        }
+        self.right = Right::Spent { hold: self.hold() };
+        result
     }
 
     /// Does what every run ends with.

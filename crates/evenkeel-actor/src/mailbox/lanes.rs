@@ -183,10 +183,12 @@ impl<M, S> Lanes<M, S> {
         self.left.store(count(left), Ordering::Relaxed);
     }
 
-    /// Gives back the room that a burst took; for the owner of an idle cell.
+    /// Gives back the room that a burst took; for the owner of a cell with nothing to do.
+    ///
+    /// A suspended cell has nothing to do either, and may hold messages back.
     #[inline]
     pub(crate) fn rest(private: &mut VecDeque<M>) {
-        if KEPT_CAPACITY_MAX < private.capacity() {
+        if private.is_empty() && KEPT_CAPACITY_MAX < private.capacity() {
             *private = VecDeque::new();
         }
     }

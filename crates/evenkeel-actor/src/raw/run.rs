@@ -10,7 +10,7 @@ use super::lane::LaneRef;
 use super::slab::SlabFull;
 #[cfg(feature = "std")]
 use super::slab::SlotRef;
-use super::state::Notify;
+use super::state::{Notify, Release};
 use crate::actor::Actor;
 use crate::cell::{Body, CellRef, Resident};
 use crate::invoke::InvokeResult;
@@ -49,8 +49,8 @@ pub(crate) trait Run: Send + Sync {
     /// Serves the cell for one run.
     ///
     /// # Safety
-    /// The caller holds the run right of `cell`, of which `self` is the body, and after [`Right::Gone`]
-    /// or [`Right::Ended`] touches neither.
+    /// The caller holds the run right of `cell`, of which `self` is the body, and after
+    /// [`Right::Ended`] touches neither.
     unsafe fn run(&self, cell: &CellRef, local: &Local) -> (InvokeResult, Right);
 }
 
@@ -59,8 +59,11 @@ pub(crate) trait Run: Send + Sync {
 pub(crate) enum Right {
     /// Still with the caller: back into the queue.
     Kept,
-    /// Given back.
-    Gone,
+    /// To be given back with these flags set, unless something came up.
+    ///
+    /// The invoker cannot do it: the next worker may run the cell, or free it, before this one has
+    /// returned from the invoker's borrows.
+    Spent { hold: u32 },
     /// The cell is dead; its own reference is to be dropped.
     Ended,
 }
@@ -109,16 +112,29 @@ pub(crate) fn house<A: Actor>(core: &Arc<Core>, body: Body<A>) -> Result<(LaneRe
 impl Ready {
     /// Runs the cell; returns the right if it was kept.
     pub(crate) fn run(self, local: &Local) -> (InvokeResult, Option<Self>) {
-        // SAFETY: `self` is the run right. After `Gone` and `Ended` the cell is not touched, but for
-        // the last case, where its own reference, leaked when it was made, is taken back.
+        // SAFETY: `self` is the run right, and the body is not touched below.
         let (result, right) = unsafe { self.0.occupant().body.run(&self.0, local) };
         match right {
             Right::Kept => (result, Some(self)),
-            Right::Gone => (result, None),
+            Right::Spent { hold } => self.release(result, hold),
             Right::Ended => {
+                // The cell's own reference, leaked when it was made, is taken back.
                 drop(ManuallyDrop::into_inner(self.0));
                 (result, None)
             }
+        }
+    }
+
+    /// Gives the right back, unless something came up; the slot outlives it, for the worker keeps the
+    /// slab alive.
+    #[inline]
+    fn release(self, result: InvokeResult, hold: u32) -> (InvokeResult, Option<Self>) {
+        match (self.0.slot().state.release(hold), result) {
+            (Release::Gone, result) => (result, None),
+            (Release::Kept, InvokeResult::Completed { .. }) => {
+                (InvokeResult::Completed { ready_hint: true }, Some(self))
+            }
+            (Release::Kept, result) => (result, Some(self)),
         }
     }
 

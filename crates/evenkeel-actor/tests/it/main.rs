@@ -7,6 +7,7 @@ mod kit;
 
 mod awaiting;
 mod backpressure;
+mod defects;
 mod failure;
 mod guardian;
 mod hub;

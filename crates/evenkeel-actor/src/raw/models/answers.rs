@@ -6,16 +6,39 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread;
 
-use super::super::oneshot::{NoAnswer, Receiver, channel};
+use super::super::oneshot::{NoAnswer, Receiver, Sender, channel};
 use super::{Bell, check};
+use crate::sync::UnsafeCell;
 
-/// An answer that counts how often one was dropped.
-struct Answer(StdArc<AtomicUsize>);
+/// An answer that counts how often one was dropped; loom sees who drops it unordered with its making.
+struct Answer {
+    dropped: StdArc<AtomicUsize>,
+    touched: UnsafeCell<()>,
+}
+
+// SAFETY: it moves from one thread to the other, which is what the models check.
+unsafe impl Send for Answer {}
+
+impl Answer {
+    fn new(dropped: &StdArc<AtomicUsize>) -> Self {
+        Self { dropped: dropped.clone(), touched: UnsafeCell::new(()) }
+    }
+
+    fn touch(&self) {
+        self.touched.with_mut(|_| ());
+    }
+}
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.touch();
+        self.dropped.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+fn answer(sender: Sender<Answer>, answer: Answer) -> Result<(), Answer> {
+    answer.touch();
+    sender.send(answer)
 }
 
 /// Waits for the end and tells how it came.
@@ -48,8 +71,8 @@ fn an_answer_and_a_deadline_wake_once_between_them() {
         let bell = Bell::new();
         let waker = Waker::from(bell.clone());
         assert!(receiver.poll(&mut Context::from_waker(&waker)).is_pending());
-        let answer = Answer(dropped.clone());
-        let answerer = thread::spawn(move || sender.send(answer).is_ok());
+        let made = Answer::new(&dropped);
+        let answerer = thread::spawn(move || answer(sender, made).is_ok());
         let clock = thread::spawn(move || expiry.expire());
         assert!(answerer.join().unwrap(), "the receiver is still there");
         clock.join().unwrap();
@@ -67,8 +90,8 @@ fn a_wait_that_an_answer_and_a_deadline_end_is_woken_at_most_once() {
         let (sender, mut receiver) = channel();
         let expiry = receiver.expiry();
         let bell = Bell::new();
-        let answer = Answer(dropped.clone());
-        let answerer = thread::spawn(move || sender.send(answer).is_ok());
+        let made = Answer::new(&dropped);
+        let answerer = thread::spawn(move || answer(sender, made).is_ok());
         let clock = thread::spawn(move || expiry.expire());
         let ended = wait(&mut receiver, &bell);
         assert!(answerer.join().unwrap(), "the receiver is still there");
@@ -99,8 +122,8 @@ fn an_answer_nobody_waits_for_comes_back_or_is_dropped_once() {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, mut receiver) = channel();
         let bell = Bell::new();
-        let answer = Answer(dropped.clone());
-        let answerer = thread::spawn(move || drop(sender.send(answer)));
+        let made = Answer::new(&dropped);
+        let answerer = thread::spawn(move || drop(answer(sender, made)));
         let waker = Waker::from(bell.clone());
         drop(receiver.poll(&mut Context::from_waker(&waker)));
         drop(receiver);
@@ -133,8 +156,8 @@ fn the_last_to_let_go_frees_the_question() {
         let dropped = StdArc::new(AtomicUsize::new(0));
         let (sender, receiver) = channel();
         let expiry = receiver.expiry();
-        let answer = Answer(dropped.clone());
-        let answerer = thread::spawn(move || drop(sender.send(answer)));
+        let made = Answer::new(&dropped);
+        let answerer = thread::spawn(move || drop(answer(sender, made)));
         let clock = thread::spawn(move || {
             expiry.expire();
             drop(expiry);

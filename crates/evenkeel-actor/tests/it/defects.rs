@@ -1,0 +1,212 @@
+//! Defects that a runtime of this shape can have; each test fails on the rule that has it.
+
+use std::num::NonZeroUsize;
+use std::sync::mpsc;
+
+use evenkeel_actor::guardian::{Backoff, Supervision};
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::*;
+
+fn system(workers: usize) -> ReadyQueueScheduler {
+    let config = ActorSystemConfig {
+        workers: NonZeroUsize::new(workers).unwrap(),
+        supervision: Supervision::default().with_backoff(Backoff::NONE),
+        ..ActorSystemConfig::default()
+    };
+    ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap()
+}
+
+fn places(count: usize) -> MailboxOptions {
+    MailboxOptions {
+        reserve_for_system: 0,
+        high_mark: count,
+        low_mark: count / 2,
+        ..MailboxOptions::bounded(NonZeroUsize::new(count).unwrap())
+    }
+}
+
+/// Suspends at the first message, counts the others.
+struct Sleeper {
+    key: mpsc::Sender<SignalKey>,
+    seen: u64,
+}
+
+enum Told {
+    Sleep,
+    Count,
+    Read(Reply<u64>),
+}
+
+impl Actor for Sleeper {
+    type Msg = Told;
+
+    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+        match told {
+            Told::Sleep => {
+                let key = ctx.signal_key();
+                self.key.send(key).unwrap();
+                return Ok(Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key)));
+            }
+            Told::Count => self.seen += 1,
+            Told::Read(reply) => drop(reply.send(self.seen)),
+        }
+        Ok(Flow::Continue)
+    }
+}
+
+/// Lets the worker, a task of the same thread, do everything it can.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A lane that gives memory back when it has nothing to do must not take a suspension for that.
+#[tokio::test]
+async fn a_burst_held_back_by_a_suspension_survives_what_the_system_says_meanwhile() {
+    const BURST: u64 = 3000;
+    let system = system(1);
+    let (key, keys) = mpsc::channel();
+    let props = Props::of_values().mailbox(places(4096)).build();
+    let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
+    actor.tell(Told::Sleep);
+    (0..BURST).for_each(|_| actor.tell(Told::Count));
+    settle().await;
+    let key = keys.try_recv().unwrap();
+    actor.signal(SignalKey(key.0 - 1));
+    settle().await;
+    assert_eq!(actor.state(), ActorState::Suspended);
+    actor.signal(key);
+    assert_eq!(actor.ask(Told::Read).await, Ok(BURST));
+}
+
+const CHILDREN: usize = 64;
+
+/// Has children that fail while it serves no messages, and hears of it in two ways.
+struct Parent {
+    key: mpsc::Sender<SignalKey>,
+    by_system: usize,
+    by_mailbox: usize,
+}
+
+enum Heard {
+    Begin,
+    /// What a bounded channel to the guardian would carry.
+    Failed,
+    Read(Reply<(usize, usize)>),
+}
+
+impl Actor for Parent {
+    type Msg = Heard;
+
+    fn receive(&mut self, heard: Heard, ctx: &mut Context<'_, Self>) -> Handled<Heard> {
+        match heard {
+            Heard::Begin => {
+                let child = Props::of_values().build();
+                for _ in 0..CHILDREN {
+                    ctx.spawn_value(Child(ctx.me()), &child).unwrap();
+                }
+                let key = ctx.signal_key();
+                self.key.send(key).unwrap();
+                return Ok(Flow::Suspend(SuspendReason::UserDefined, ResumeCondition::ExternalSignal(key)));
+            }
+            Heard::Failed => self.by_mailbox += 1,
+            Heard::Read(reply) => drop(reply.send((self.by_system, self.by_mailbox))),
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Heard> {
+        self.by_system += usize::from(matches!(signal, Signal::ChildFailed(_)));
+        Ok(Flow::Continue)
+    }
+}
+
+struct Child(ActorRef<Heard>);
+
+impl Actor for Child {
+    type Msg = ();
+
+    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> Handled<()> {
+        drop(self.0.try_tell(Heard::Failed));
+        Err(ActorError::new("on purpose"))
+    }
+
+    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+        Ok(Flow::Continue)
+    }
+}
+
+/// The seed tells its guardian with `try_send` on a bounded channel: what does not fit is lost.
+#[tokio::test]
+async fn every_failure_reaches_a_parent_whose_mailbox_is_full() {
+    let system = system(1);
+    let (key, keys) = mpsc::channel();
+    let parent = Parent { key, by_system: 0, by_mailbox: 0 };
+    let parent = system.spawn_value(parent, &Props::of_values().mailbox(places(4)).build()).unwrap();
+    parent.tell(Heard::Begin);
+    settle().await;
+    parent.signal(keys.try_recv().unwrap());
+    settle().await;
+    let (by_system, by_mailbox) = parent.ask(Heard::Read).await.unwrap();
+    assert_eq!(by_system, CHILDREN);
+    assert_eq!(by_mailbox, 4, "the others found the mailbox full");
+}
+
+/// An index is a place and a generation: the place alone is soon another's.
+#[tokio::test]
+async fn an_old_index_reaches_nobody_though_its_place_is_taken_again() {
+    let system = system(1);
+    let props = Props::of_values().build();
+    let (key, _keys) = mpsc::channel();
+    let old = system.spawn_value(Sleeper { key: key.clone(), seen: 0 }, &props).unwrap();
+    let index = old.index();
+    old.stop(StopMode::Now);
+    drop(old);
+    settle().await;
+    let new = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
+    assert_eq!(new.index().slot, index.slot);
+    assert_ne!(new.index(), index);
+    assert_eq!(system.actor_state(index), ActorState::Stopped);
+    assert!(!system.stop(index, StopMode::Now));
+    assert!(!system.signal(index, SignalKey(1)));
+    new.tell(Told::Count);
+    assert_eq!(new.ask(Told::Read).await, Ok(1));
+}
+
+/// A place is another's only after the last address of its owner is gone.
+#[tokio::test]
+async fn a_place_is_not_taken_again_while_somebody_has_its_address() {
+    let system = system(1);
+    let props = Props::of_values().build();
+    let (key, _keys) = mpsc::channel();
+    let old = system.spawn_value(Sleeper { key: key.clone(), seen: 0 }, &props).unwrap();
+    old.stop(StopMode::Now);
+    settle().await;
+    let new = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
+    assert_ne!(new.index().slot, old.index().slot);
+    assert_eq!((old.state(), new.state()), (ActorState::Stopped, ActorState::Running));
+    assert!(matches!(old.try_tell(Told::Count), Err(SendError::Closed(_))));
+}
+
+/// A sender that found the mailbox full, and came to wait when the actor had ended, must not wait.
+#[tokio::test]
+async fn a_sender_that_waits_for_an_actor_that_ends_gets_its_message_back() {
+    let system = system(1);
+    let (key, _keys) = mpsc::channel();
+    let props = Props::of_values().mailbox(places(1)).build();
+    let actor = system.spawn_value(Sleeper { key, seen: 0 }, &props).unwrap();
+    actor.tell(Told::Sleep);
+    settle().await;
+    actor.tell(Told::Count);
+    let sender = tokio::spawn({
+        let actor = actor.clone();
+        async move { actor.send(Told::Count).await.map_err(|error| matches!(error, SendError::Closed(_))) }
+    });
+    settle().await;
+    assert!(!sender.is_finished());
+    actor.stop(StopMode::Now);
+    assert_eq!(sender.await.unwrap(), Err(true));
+    // Counted once each: what waited, and not what was given back.
+    assert_eq!(system.dead_letters_total(), 1);
+}
