@@ -1,4 +1,12 @@
 //! Actors on a scheduler that loses nothing.
+//!
+//! An [`Actor`] is a value that handles messages of one type, one at a time. [`Props`] say how it is made,
+//! [`ActorSystemRunner`] starts a system on a runtime, and [`ReadyQueueScheduler`] is that system: it spawns
+//! actors, and an [`ActorRef`] is the address of one.
+//!
+//! From a message to its handler: [`ActorRef::tell`] puts it into the lane (`mailbox`) and raises a flag in
+//! the cell's word (`raw::state`); who thereby gains the run right puts the cell into a ready queue
+//! (`coordinator`, `ready`); a worker (`executor`) takes it and has the `invoker` run it.
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
 #![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports, reason = "models use parts"))]
 
@@ -86,3 +94,8 @@ pub use {
     },
     timer::{Repeat, TimerId},
 };
+
+/// Holds the README's example to what the crate does.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
