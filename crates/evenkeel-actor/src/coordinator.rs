@@ -42,16 +42,25 @@ impl ReadyQueueCoordinator {
             }
             None => {
                 self.queues.inject(ready);
-                self.idle.notify();
+                self.wake_one(core);
             }
         });
     }
 
     /// Queues a cell, from anywhere, an interrupt handler included.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn register_ready(&self, _core: &Core, ready: Ready) {
+    pub(crate) fn register_ready(&self, core: &Core, ready: Ready) {
         self.queues.inject(ready);
-        self.idle.notify();
+        self.wake_one(core);
+    }
+
+    /// Wakes a worker from outside, and the clock, to look after what it may get stuck in.
+    ///
+    /// Here and not by the worker, whose thread might keep the clock to itself while a handler runs.
+    fn wake_one(&self, core: &Core) {
+        if self.idle.notify() {
+            core.clock.poke();
+        }
     }
 
     /// Takes up to `batch_max` cells that this worker should run.
@@ -87,7 +96,16 @@ impl ReadyQueueCoordinator {
     }
 
     fn wake_another(&self, local: &Local) {
-        local.counters().wakes.add(u64::from(self.idle.notify()));
+        if self.idle.notify() {
+            local.note_wake();
+        }
+    }
+
+    /// Takes a worker off those who search, with something found.
+    pub(crate) fn end_search(&self, local: &Local) {
+        if self.idle.end_search_if(|| self.queues.has_work()) {
+            local.note_wake();
+        }
     }
 
     /// Counts the cells whose turn has come.

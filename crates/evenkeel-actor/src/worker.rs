@@ -131,6 +131,12 @@ impl Local {
         self.slice_end.set(Instant::FAR_FUTURE);
     }
 
+    /// Notes that this worker has woken another, which is to run at once.
+    pub(crate) fn note_wake(&self) {
+        self.counters().wakes.add(1);
+        self.core.runtime.nudge();
+    }
+
     /// Whether the wait of a cell that this worker schedules is to be timed.
     #[cfg(feature = "std")]
     pub(crate) fn is_sampled(&self) -> bool {

@@ -55,7 +55,6 @@ impl Worker {
         if self.state == State::Asleep {
             let core = self.local.core();
             core.coordinator.idle.rise(self.local.id);
-            core.clock.poke();
             self.state = State::Searching;
             self.local.begin_slice();
         }
@@ -142,7 +141,7 @@ fn find(local: &Local, batch: &mut Vec<Ready>, state: &mut State) -> bool {
     }
     if *state == State::Searching {
         *state = State::Working;
-        local.counters().wakes.add(u64::from(coordinator.idle.end_search()));
+        coordinator.end_search(local);
     }
     true
 }
