@@ -1,4 +1,5 @@
 //! The coordinator alone: workers that are only places in it, and cells that never run.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -200,7 +201,7 @@ fn a_worker_that_moves_on_keeps_its_newest() {
     let floor = Floor::new(2);
     let cells = floor.cells(1);
     let [a] = numbers(&cells);
-    let mut turns = vec![0; 3];
+    let mut turns = [0; 3];
     cells.into_iter().for_each(|cell| floor.register(0, cell));
     for _ in 0..10 {
         let cell = floor.drain(0, 1).remove(0);

@@ -303,7 +303,7 @@ fn what_escalates_to_the_top_ends_the_whole_tree() {
         let bottom = child_of(world, &middle, world.puppet("b"));
         bottom.tell(panic("all the way up"));
         world.pass(1_000);
-        assert_eq!([&top, &middle, &bottom].map(|actor| actor.state()), [ActorState::Stopped; 3]);
+        assert_eq!([&top, &middle, &bottom].map(ActorRef::state), [ActorState::Stopped; 3]);
         assert_eq!(world.system.alive(), 0);
     });
 }

@@ -19,8 +19,10 @@ fn every_metric_has_a_series_for_each_actor_worker_or_reason() {
                 names::MAILBOX_OVERFLOW_TOTAL => OverflowReason::ALL.len(),
                 names::DEAD_LETTERS_TOTAL => dead_letters::DeadLetterReason::ALL.len(),
                 names::MAILBOX_ENQUEUED_TOTAL | names::MAILBOX_DEQUEUED_TOTAL => 2,
-                name if name.starts_with("scheduler.") && series[0].labels.len() == 1 => {
-                    if series[0].labels[0].0 == "worker" { 2 } else { 1 }
+                name if name.starts_with("scheduler.")
+                    && series[0].labels.first().is_some_and(|label| label.0 == "worker") =>
+                {
+                    2
                 }
                 _ => 1,
             };

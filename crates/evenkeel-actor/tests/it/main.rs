@@ -1,10 +1,13 @@
 //! The runtime from outside: in virtual time where time or order matters, on real tokio where threads do.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+#![allow(clippy::float_cmp, reason = "metrics are numbers, and counts among them are whole")]
+#![allow(clippy::type_complexity, reason = "a puppet is made of closures")]
 
 mod kit;
 
 mod awaiting;
 mod backpressure;
+mod examples;
 mod failure;
 mod guardian;
 mod hub;

@@ -327,7 +327,7 @@ impl Actor for Fragile {
 
     fn receive(&mut self, number: u64, _ctx: &mut Context<'_, Self>) -> Handled<u64> {
         if self.left == 0 {
-            assert!(number % 2 == 0, "worn out");
+            assert!(number.is_multiple_of(2), "worn out");
             return Err(ActorError::new("worn out"));
         }
         self.left -= 1;
