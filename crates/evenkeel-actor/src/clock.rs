@@ -21,6 +21,7 @@ use crate::wheel::{Wheel, WheelFull};
 
 /// How often the task looks while somebody works.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
+
 /// What is due when, and who turns the wheel.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -64,13 +65,17 @@ impl Clock {
     }
 
     /// Keeps something until it is due; there is no place for it when nobody turns the wheel any more.
+    ///
+    /// Wakes the task only from a long sleep: a worker's thread might keep it for itself as long as a
+    /// handler runs, and while somebody works it comes by itself.
     pub(crate) fn insert(&self, due: Instant, timed: Timed) -> Result<Alarm, WheelFull<Timed>> {
         let (key, waker) = self.timers.with(|timers| {
             if timers.turned == Turned::NoMore {
                 return Err(WheelFull(timed));
             }
             let key = timers.wheel.insert(due, timed)?;
-            let waker = if due < timers.until { timers.waker.take() } else { None };
+            let late = due < timers.until && self.asleep.load(Ordering::SeqCst) != 0;
+            let waker = if late { timers.waker.take() } else { None };
             Ok((key, waker))
         })?;
         if let Some(waker) = waker {
@@ -204,14 +209,14 @@ impl Future for Nap<'_> {
             return Poll::Ready(());
         }
         let now = self.core.now();
+        // Announced, then looked: whoever sets a timer, works or asks from here on wakes the task.
+        clock.asleep.store(1, Ordering::SeqCst);
         let until = clock.timers.with(|timers| {
             let due = timers.wheel.next_due().unwrap_or(Instant::FAR_FUTURE);
             timers.waker = Some(cx.waker().clone());
             timers.until = due;
             due
         });
-        clock.asleep.store(1, Ordering::SeqCst);
-        // Announced, then looked: whoever works or asks from here on pokes.
         let watched = clock.has_young() || self.core.is_watched();
         let until = if watched {
             clock.asleep.store(0, Ordering::SeqCst);

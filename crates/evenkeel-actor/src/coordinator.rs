@@ -50,7 +50,7 @@ impl ReadyQueueCoordinator {
                     note_ready(core, &ready);
                 }
                 self.queues.inject(ready);
-                self.idle.notify();
+                self.wake_one(core);
             }
         });
     }
@@ -62,7 +62,16 @@ impl ReadyQueueCoordinator {
             note_ready(core, &ready);
         }
         self.queues.inject(ready);
-        self.idle.notify();
+        self.wake_one(core);
+    }
+
+    /// Wakes a worker from outside, and the clock, to look after what it may get stuck in.
+    ///
+    /// Here and not by the worker, whose thread might keep the clock to itself while a handler runs.
+    fn wake_one(&self, core: &Core) {
+        if self.idle.notify() {
+            core.clock.poke();
+        }
     }
 
     /// Takes up to `batch_max` cells that this worker should run.
@@ -93,7 +102,16 @@ impl ReadyQueueCoordinator {
     }
 
     fn wake_another(&self, local: &Local) {
-        local.counters().wakes.add(u64::from(self.idle.notify()));
+        if self.idle.notify() {
+            local.note_wake();
+        }
+    }
+
+    /// Takes a worker off those who search, with something found.
+    pub(crate) fn end_search(&self, local: &Local) {
+        if self.idle.end_search_if(|| self.queues.has_work()) {
+            local.note_wake();
+        }
     }
 
     /// Counts the cells whose turn has come.

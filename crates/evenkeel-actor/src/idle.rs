@@ -35,7 +35,7 @@ impl Idle {
         }
         let woken = self.sleepers.with(|sleepers| {
             let (_, waker) = sleepers.pop()?;
-            self.sleeping.fetch_sub(1, Ordering::Relaxed);
+            self.sleeping.fetch_sub(1, Ordering::SeqCst);
             self.searching.fetch_add(1, Ordering::SeqCst);
             Some(waker)
         });
@@ -65,6 +65,15 @@ impl Idle {
     /// Returns whether it did.
     pub(crate) fn end_search(&self) -> bool {
         self.searching.fetch_sub(1, Ordering::SeqCst) == 1 && self.notify()
+    }
+
+    /// The same for one who can see whether there is more; who makes work meanwhile wakes somebody.
+    pub(crate) fn end_search_if(&self, more: impl FnOnce() -> bool) -> bool {
+        if self.searching.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        more() && self.notify()
     }
 
     /// Sends a searcher to sleep, unless `found_work` has something for it: ready at once then.

@@ -53,6 +53,8 @@ pub enum SuspendReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResumeCondition {
     /// Somebody signals the key.
+    ///
+    /// Of signals that come before the wait they end, the latest 16 are remembered.
     ExternalSignal(SignalKey),
     /// Time has passed.
     After(Duration),

@@ -33,6 +33,11 @@ pub trait RuntimeHandle: Send + Sync + 'static {
     /// Lets everybody else go first, the host's input and output included.
     fn yield_now(&self) -> Task;
 
+    /// Sees to it that a task which a worker has just woken need not wait for that worker's thread.
+    ///
+    /// The worker may be about to run a handler that takes long.
+    fn nudge(&self) {}
+
     /// How many runs a worker makes before the host's other tasks have a turn.
     fn runs_per_slice(&self) -> NonZeroU32 {
         RUNS_PER_SLICE

@@ -146,6 +146,12 @@ impl Local {
         self.now.set(self.core.now());
     }
 
+    /// Notes that this worker has woken another, which is to run at once.
+    pub(crate) fn note_wake(&self) {
+        self.counters().wakes.add(1);
+        self.core.runtime.nudge();
+    }
+
     /// A time no later than the present, and a fraction of a millisecond before it.
     #[cfg(feature = "std")]
     pub(crate) fn coarse_now(&self) -> Instant {

@@ -53,7 +53,6 @@ impl Worker {
         if self.state == State::Asleep {
             let core = self.local.core();
             core.coordinator.idle.rise(self.local.id);
-            core.clock.poke();
             self.local.wake_up();
             self.state = State::Searching;
             self.local.begin_slice();
@@ -158,7 +157,7 @@ fn find(local: &Local, state: &mut State) -> Option<Ready> {
     };
     if *state == State::Searching {
         *state = State::Working;
-        local.counters().wakes.add(u64::from(coordinator.idle.end_search()));
+        coordinator.end_search(local);
     }
     Some(ready)
 }

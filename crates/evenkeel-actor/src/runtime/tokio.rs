@@ -48,4 +48,10 @@ impl RuntimeHandle for TokioRuntime {
     fn yield_now(&self) -> Task {
         Box::pin(tokio::task::yield_now())
     }
+
+    /// What a tokio thread wakes last it keeps to itself, and no other thread can take it; something
+    /// that is woken after it sends it to the queue, where they can.
+    fn nudge(&self) {
+        drop(self.handle.spawn(async {}));
+    }
 }

@@ -182,7 +182,8 @@ fn one_run_in_64_is_timed() {
             world.run();
         }
         let (count, sum) = durations(world, names::INVOKE_DURATION_MS);
-        assert!((100..=200).contains(&count), "{count} of 6400 runs");
+        // A run whose wait is timed is timed too, and each worker counts by itself.
+        assert!((100..=204).contains(&count), "{count} of 6400 runs");
         let each = sum / u32::try_from(count).unwrap();
         assert!((2 * MS * 9 / 10..=2 * MS).contains(&each), "each took 2 ms: {each:?}");
     });

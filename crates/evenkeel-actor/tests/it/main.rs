@@ -8,6 +8,7 @@ mod kit;
 mod awaiting;
 mod backpressure;
 mod defects;
+mod examples;
 mod failure;
 mod guardian;
 mod hub;

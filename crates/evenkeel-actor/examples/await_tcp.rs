@@ -1,0 +1,84 @@
+//! An actor that waits for a TCP echo: it is suspended meanwhile, and its messages wait in order.
+
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::{
+    Actor, ActorError, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, Reply,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Says things to a server, one after the other.
+struct Caller {
+    server: SocketAddr,
+    calls: u32,
+}
+
+enum Msg {
+    Say(String, Reply<String>),
+    /// What came back.
+    Heard(io::Result<String>, Reply<String>),
+}
+
+impl Actor for Caller {
+    type Msg = Msg;
+
+    fn receive(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+        match message {
+            Msg::Say(words, answer) => {
+                let server = self.server;
+                Ok(Flow::wait(async move { Msg::Heard(echo(server, &words).await, answer) }))
+            }
+            Msg::Heard(echo, answer) => {
+                self.calls += 1;
+                let echo = echo.map_err(|error| ActorError::new(error.to_string()))?;
+                let _too_late = answer.send(format!("{echo} (call {})", self.calls));
+                Ok(Flow::Continue)
+            }
+        }
+    }
+}
+
+async fn echo(server: SocketAddr, words: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.write_all(words.as_bytes()).await?;
+    stream.shutdown().await?;
+    let mut echo = String::new();
+    stream.read_to_string(&mut echo).await?;
+    Ok(echo)
+}
+
+async fn serve(listener: TcpListener) -> io::Result<()> {
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        let (mut from, mut to) = stream.split();
+        copy(&mut from, &mut to).await?;
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let server = listener.local_addr()?;
+    let serving = tokio::spawn(serve(listener));
+
+    let workers = NonZeroUsize::new(2).ok_or("no workers")?;
+    let runtime = TokioRuntime::current().ok_or("not on tokio")?;
+    let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
+    let caller = system.spawn(&Props::new(move || Caller { server, calls: 0 }).build())?;
+
+    let questions = ["hello", "is anybody there", "goodbye"];
+    let answers = questions.map(|words| caller.ask(|answer| Msg::Say(words.to_owned(), answer)));
+    for answer in answers {
+        println!("{}", answer.await?);
+    }
+
+    system.graceful_shutdown(Duration::from_secs(1)).await;
+    serving.abort();
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! Two actors send a ball back and forth; whoever has it at the end answers.
+
+use std::error::Error;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::{
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, Reply,
+};
+
+struct Player {
+    hits: u32,
+}
+
+struct Ball {
+    hits_left: u32,
+    other: ActorRef<Ball>,
+    done: Reply<u32>,
+}
+
+impl Actor for Player {
+    type Msg = Ball;
+
+    fn receive(&mut self, ball: Ball, ctx: &mut Context<'_, Self>) -> Handled<Ball> {
+        self.hits += 1;
+        match ball.hits_left.checked_sub(1) {
+            Some(hits_left) => ball.other.tell(Ball { hits_left, other: ctx.me(), done: ball.done }),
+            None => {
+                let _too_late = ball.done.send(self.hits);
+            }
+        }
+        Ok(Flow::Continue)
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
+    let workers = NonZeroUsize::new(2).ok_or("no workers")?;
+    let runtime = TokioRuntime::current().ok_or("not on tokio")?;
+    let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
+
+    let props = Props::new(|| Player { hits: 0 }).build();
+    let (ping, pong) = (system.spawn(&props)?, system.spawn(&props)?);
+    let hits = ping.ask(|done| Ball { hits_left: 99_999, other: pong, done }).await?;
+    println!("the ball was hit 100000 times, {hits} of them by the last player");
+
+    let end = system.graceful_shutdown(Duration::from_secs(1)).await;
+    println!("everything was handled: {}", end.drained);
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! A pool of workers that fail now and then: their parent restarts them, and the jobs after go on.
+
+use std::error::Error;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use evenkeel_actor::guardian::{Backoff, Supervision};
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::{
+    Actor, ActorError, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, Reply,
+    Signal,
+};
+
+/// A number to be squared.
+struct Job {
+    number: u64,
+    answer: Reply<u64>,
+}
+
+struct Worker;
+
+impl Actor for Worker {
+    type Msg = Job;
+
+    fn receive(&mut self, job: Job, _ctx: &mut Context<'_, Self>) -> Handled<Job> {
+        assert!(!job.number.is_multiple_of(13), "thirteens are unlucky");
+        if job.number.is_multiple_of(7) {
+            return Err(ActorError::new("sevens are too hard"));
+        }
+        let _too_late = job.answer.send(job.number * job.number);
+        Ok(Flow::Continue)
+    }
+}
+
+/// Hands jobs to its workers in turn.
+struct Pool {
+    workers: Vec<ActorRef<Job>>,
+    next: usize,
+}
+
+impl Actor for Pool {
+    type Msg = Job;
+
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Job> {
+        let props = Props::new(|| Worker).build();
+        for _ in 0..4 {
+            let worker = ctx.spawn(&props).map_err(|refused| ActorError::new(refused.to_string()))?;
+            self.workers.push(worker);
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn receive(&mut self, job: Job, _ctx: &mut Context<'_, Self>) -> Handled<Job> {
+        self.workers[self.next].tell(job);
+        self.next = (self.next + 1) % self.workers.len();
+        Ok(Flow::Continue)
+    }
+
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Job> {
+        if let Signal::ChildFailed(failure) = signal {
+            println!("worker {}: {}", failure.child, failure.error);
+        }
+        Ok(Flow::Continue)
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
+    let workers = NonZeroUsize::new(2).ok_or("no workers")?;
+    let runtime = TokioRuntime::current().ok_or("not on tokio")?;
+    let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
+
+    let patient =
+        Supervision::default().with_backoff(Backoff::NONE).with_max_restarts(100, Duration::from_secs(1))?;
+    let pool = Props::new(|| Pool { workers: vec![], next: 0 }).supervise(patient).build();
+    let pool = system.spawn(&pool)?;
+
+    let (mut done, mut failed) = (0, 0);
+    for number in 1..=100 {
+        match pool.ask(|answer| Job { number, answer }).await {
+            Ok(square) => {
+                assert_eq!(square, number * number);
+                done += 1;
+            }
+            Err(_no_reply) => failed += 1,
+        }
+    }
+    println!("{done} jobs done, {failed} failed, {} actors alive", system.alive());
+
+    system.graceful_shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
