@@ -51,3 +51,26 @@ impl<M> Clone for LaneRef<M> {
         Self { cell: self.cell.clone(), lane: self.lane }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::mailbox::{LaneStats, Pushed};
+    use crate::rig::{Rig, Told};
+
+    #[test]
+    fn every_copy_of_an_address_leads_to_the_same_lane() {
+        let rig = Rig::new(1);
+        let actor = rig.spawn();
+        let cell = actor.cell().clone();
+        let lane = cell.occupant().body.lane().cast();
+        // SAFETY: the body is in its slot, and a `Body<Sum>`, whose lane takes `Told`.
+        let lane = unsafe { LaneRef::<Told>::new(cell, lane) }.clone();
+        let stats = |depth| LaneStats { enqueued: depth as u64, depth };
+        assert!(matches!(lane.lane().push(Told::Add(1)), Pushed::Queued));
+        assert_eq!((actor.depth(), lane.cell().occupant().body.stats()), (1, stats(1)));
+        drop(actor);
+        assert!(matches!(lane.lane().push(Told::Add(1)), Pushed::Queued));
+        assert_eq!(lane.lane().stats(), stats(2));
+    }
+}

@@ -263,3 +263,103 @@ impl core::fmt::Debug for Expiry {
         f.write_str(if self.is_pending() { "Expiry(pending)" } else { "Expiry(over)" })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::rig::Wakes;
+    use alloc::string::String;
+    use alloc::sync::Arc;
+
+    #[test]
+    fn an_answer_that_came_first_needs_no_wake_up() {
+        let (sender, mut receiver) = channel();
+        let (wakes, waker) = Wakes::new();
+        assert_eq!(sender.send(String::from("yes")), Ok(()));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Ok("yes".into())));
+        assert_eq!(wakes.count(), 0);
+    }
+
+    #[test]
+    fn an_answer_wakes_whoever_waits_once() {
+        let (sender, mut receiver) = channel();
+        let (wakes, waker) = Wakes::new();
+        assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
+        assert!(sender.is_awaited());
+        assert_eq!(sender.send(7), Ok(()));
+        assert_eq!(wakes.count(), 1);
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Ok(7)));
+    }
+
+    #[test]
+    fn the_last_waker_is_the_one_that_is_woken() {
+        let (sender, mut receiver) = channel();
+        let ((first, waker), (second, other)) = (Wakes::new(), Wakes::new());
+        assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
+        assert_eq!(poll(&mut receiver, &other), Poll::Pending);
+        assert_eq!(sender.send(7), Ok(()));
+        assert_eq!((first.count(), second.count()), (0, 1));
+    }
+
+    #[test]
+    fn a_sender_that_gives_up_ends_the_wait() {
+        let (sender, mut receiver) = channel::<u32>();
+        let (wakes, waker) = Wakes::new();
+        assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
+        drop(sender);
+        assert_eq!(wakes.count(), 1);
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Unanswered)));
+    }
+
+    #[test]
+    fn a_deadline_ends_the_wait_and_nobody_else_wakes_then() {
+        let (sender, mut receiver) = channel::<u32>();
+        let expiry = receiver.expiry();
+        let (wakes, waker) = Wakes::new();
+        assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
+        assert_eq!(alloc::format!("{expiry:?}"), "Expiry(pending)");
+        expiry.expire();
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Expired)));
+        assert!(!sender.is_awaited());
+        drop(sender);
+        expiry.expire();
+        assert_eq!((wakes.count(), expiry.is_pending()), (1, false));
+        assert_eq!(alloc::format!("{expiry:?}"), "Expiry(over)");
+    }
+
+    #[test]
+    fn an_answer_nobody_waits_for_comes_back() {
+        let (sender, receiver) = channel();
+        drop(receiver);
+        assert!(!sender.is_awaited());
+        assert_eq!(sender.send(7), Err(7));
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_deadline_is_dropped_with_the_question() {
+        let (sender, receiver) = channel();
+        let expiry = receiver.expiry();
+        let answer = Arc::new(());
+        expiry.expire();
+        assert_eq!(sender.send(answer.clone()), Ok(()));
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&answer), 2);
+        drop(expiry);
+        assert_eq!(Arc::strong_count(&answer), 1);
+    }
+
+    #[test]
+    fn a_waker_nobody_woke_is_dropped_with_the_question() {
+        let (sender, mut receiver) = channel::<u32>();
+        let (wakes, waker) = Wakes::new();
+        assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
+        drop((receiver, waker));
+        assert_eq!(Arc::strong_count(&wakes), 2);
+        drop(sender);
+        assert_eq!((Arc::strong_count(&wakes), wakes.count()), (1, 0));
+    }
+
+    fn poll<T>(receiver: &mut Receiver<T>, waker: &Waker) -> Poll<Result<T, NoAnswer>> {
+        receiver.poll(&mut Context::from_waker(waker))
+    }
+}

@@ -278,3 +278,165 @@ impl<T: Occupant> fmt::Debug for SlotRef<T> {
         write!(f, "{}.{}", self.number(), self.generation())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering as Order};
+
+    #[test]
+    fn an_occupant_is_found_by_its_number_and_generation_only() {
+        let house = House::new(4);
+        let (guest, _own) = house.move_in("guest");
+        let found = house.slab.find(guest.number(), guest.generation()).unwrap();
+        assert_eq!((found.occupant().name, found.is(&guest)), ("guest", true));
+        assert!(house.slab.find(guest.number(), guest.generation() + 1).is_none());
+        assert!(house.slab.find(guest.number() + 1, guest.generation()).is_none());
+    }
+
+    #[test]
+    fn an_occupant_stays_until_its_last_reference_is_gone() {
+        let house = House::new(4);
+        let (guest, own) = house.move_in("guest");
+        let index = (guest.number(), guest.generation());
+        drop((guest.clone(), guest));
+        assert_eq!(house.left(), 0);
+        assert!(house.slab.find(index.0, index.1).is_some());
+        drop(own);
+        assert_eq!(house.left(), 1);
+        assert!(house.slab.find(index.0, index.1).is_none());
+    }
+
+    #[test]
+    fn a_place_taken_again_has_another_generation_and_a_new_word() {
+        let house = House::new(1);
+        let (old, own) = house.move_in("old");
+        let index = (old.number(), old.generation());
+        old.slot().state.bury();
+        drop((old, own));
+        let (new, _own) = house.move_in("new");
+        assert_eq!((new.number(), new.generation()), (index.0, index.1 + 1));
+        assert_eq!(new.slot().state.flags(), super::super::state::SCHEDULED);
+        assert!(house.slab.find(index.0, index.1).is_none());
+    }
+
+    #[test]
+    fn a_full_house_refuses_and_takes_the_next_when_one_has_left() {
+        let house = House::new(2);
+        let (first, _second) = (house.move_in("first"), house.move_in("second"));
+        assert_eq!(house.slab.occupy(house.guest("third")).map(drop), Err(SlabFull));
+        drop(first);
+        assert_eq!(house.slab.occupy(house.guest("third")).map(drop), Ok(()));
+        assert_eq!(house.left(), 3, "the one refused, the first, and the third again");
+    }
+
+    #[test]
+    fn places_stay_where_they_are_while_more_are_made() {
+        let house = House::new(200);
+        let guests: Vec<_> = (0..200).map(|_| house.move_in("guest")).collect();
+        for (number, (guest, _)) in guests.iter().enumerate() {
+            assert_eq!(guest.number() as usize, number);
+            assert!(house.slab.find(guest.number(), 0).is_some_and(|found| found.is(guest)));
+        }
+        assert_eq!(house.slab.iter().count(), 200);
+        drop(guests);
+        assert_eq!((house.left(), house.slab.iter().count()), (200, 0));
+    }
+
+    #[test]
+    fn every_number_has_a_place_of_its_own_up_to_the_last() {
+        let mut before = place(0);
+        assert_eq!(before, (0, 0, FIRST_CHUNK));
+        for number in 1..10 * FIRST_CHUNK {
+            let here = place(number);
+            let next = if before.1 + 1 == before.2 {
+                (before.0 + 1, 0, 2 * before.2)
+            } else {
+                (before.0, before.1 + 1, before.2)
+            };
+            assert_eq!(here, next);
+            before = here;
+        }
+        let (chunk, offset, len) = place(SLOTS_MAX - 1);
+        assert_eq!((chunk, offset), (CHUNKS - 1, len - 1));
+        assert!(House::new(1).slab.find(SLOTS_MAX, 0).is_none());
+    }
+
+    #[test]
+    fn an_occupant_keeps_the_house_standing() {
+        let house = House::new(4);
+        let left = house.left.clone();
+        let (guest, own) = house.move_in("guest");
+        drop((house, own));
+        assert_eq!(guest.occupant().name, "guest");
+        drop(guest);
+        assert_eq!(left.load(Order::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_reference_survives_being_an_address() {
+        let house = House::new(4);
+        let (guest, own) = house.move_in("guest");
+        drop(own);
+        let address = guest.into_raw();
+        // SAFETY: it came from `into_raw` just now and is taken back once.
+        let guest = unsafe { SlotRef::<Guest>::from_raw(address) };
+        assert_eq!(alloc::format!("{guest:?}"), "0.0");
+        assert_eq!(house.left(), 0);
+        drop(guest);
+        assert_eq!(house.left(), 1);
+    }
+
+    #[test]
+    fn a_reference_that_is_not_counted_keeps_nobody() {
+        let house = House::new(4);
+        let (guest, own) = house.move_in("guest");
+        // SAFETY: not used after the counted ones are gone.
+        let uncounted = unsafe { guest.uncounted() };
+        assert!(uncounted.is(&own));
+        drop((guest, own));
+        assert_eq!(house.left(), 1);
+    }
+
+    struct Guest {
+        name: &'static str,
+        slab: Arc<Slab<Self>>,
+        left: Arc<AtomicUsize>,
+    }
+
+    impl Occupant for Guest {
+        fn slab(&self) -> &Slab<Self> {
+            &self.slab
+        }
+    }
+
+    impl Drop for Guest {
+        fn drop(&mut self) {
+            self.left.fetch_add(1, Order::Relaxed);
+        }
+    }
+
+    struct House {
+        slab: Arc<Slab<Guest>>,
+        left: Arc<AtomicUsize>,
+    }
+
+    impl House {
+        fn new(slots_max: u32) -> Self {
+            Self { slab: Arc::new(Slab::new(slots_max)), left: Arc::new(AtomicUsize::new(0)) }
+        }
+
+        fn guest(&self, name: &'static str) -> Guest {
+            Guest { name, slab: self.slab.clone(), left: self.left.clone() }
+        }
+
+        fn move_in(&self, name: &'static str) -> (SlotRef<Guest>, SlotRef<Guest>) {
+            self.slab.occupy(self.guest(name)).unwrap()
+        }
+
+        fn left(&self) -> usize {
+            self.left.load(Order::Relaxed)
+        }
+    }
+}

@@ -52,3 +52,60 @@ unsafe fn forget(place: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
     drop(unsafe { SlotRef::<Resident>::from_raw(place) });
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::raw::state::SCHEDULED;
+    use crate::rig::Rig;
+
+    #[test]
+    fn waking_raises_the_signal_and_schedules_the_cell_once() {
+        let rig = Rig::new(1);
+        let cell = idle(&rig);
+        let waker = of(&cell);
+        waker.wake_by_ref();
+        assert_eq!(cell.slot().state.flags(), SCHEDULED | SIGNAL);
+        waker.clone().wake();
+        waker.wake();
+        assert_eq!(rig.core().coordinator.depth(), 1);
+    }
+
+    #[test]
+    fn a_waker_keeps_the_cell_and_a_lent_one_does_not() {
+        let rig = Rig::new(1);
+        let cell = idle(&rig);
+        let (number, generation) = (cell.number(), cell.generation());
+        let waker = of(&cell);
+        assert!(waker.will_wake(&waker.clone()));
+        assert!(waker.will_wake(&lend(&cell)));
+        cell.slot().state.bury();
+        // The reference the cell has to itself, which its last run would have dropped.
+        // SAFETY: the cell is dead, so nobody will run it and drop this one too.
+        drop(ManuallyDrop::into_inner(unsafe { cell.uncounted() }));
+        drop(cell);
+        assert!(rig.core().slab.find(number, generation).is_some());
+        drop(waker);
+        assert!(rig.core().slab.find(number, generation).is_none());
+    }
+
+    #[test]
+    fn waking_a_dead_cell_does_nothing() {
+        let rig = Rig::new(1);
+        let cell = idle(&rig);
+        let waker = of(&cell);
+        cell.slot().state.bury();
+        let buried = cell.slot().state.flags();
+        waker.wake();
+        assert_eq!((cell.slot().state.flags(), rig.core().coordinator.depth()), (buried, 0));
+    }
+
+    /// Makes a cell and has it start, so that nothing of it waits.
+    fn idle(rig: &Rig) -> CellRef {
+        let actor = rig.spawn();
+        let local = rig.worker(0);
+        let ready = rig.core().coordinator.queues.next(&local.queue).unwrap();
+        assert!(ready.run(&local).1.is_none());
+        actor.cell().clone()
+    }
+}
