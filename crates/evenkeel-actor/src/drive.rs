@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle, Thread};
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
+use crate::rig::{Sum, Told};
 use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
 use crate::*;
 
@@ -68,6 +69,9 @@ impl Wake for Unpark {
     }
 }
 
+/// As many workers as there can be, up to two.
+const WORKERS: usize = if cfg!(feature = "std") { 2 } else { 1 };
+
 /// Runs `scene` in a system of so many workers; fails if a worker or the clock does not end with it.
 fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
     let threads = Threads::default();
@@ -85,39 +89,13 @@ fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
     running.into_iter().for_each(|task| task.join().unwrap());
 }
 
-/// Adds up what it is told.
-#[derive(Default)]
-struct Sum(u64);
-
-enum Told {
-    Add(u64),
-    /// Adds what comes out of the future.
-    Await(Awaiting<Told>),
-    Fail,
-    Read(Reply<u64>),
-}
-
-impl Actor for Sum {
-    type Msg = Told;
-
-    fn receive(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> Handled<Told> {
-        match told {
-            Told::Add(number) => self.0 += number,
-            Told::Await(future) => return Ok(Flow::Await(future)),
-            Told::Fail => return Err(ActorError::new("told to")),
-            Told::Read(reply) => drop(reply.send(self.0)),
-        }
-        Ok(Flow::Continue)
-    }
-}
-
 fn sum(system: &ReadyQueueScheduler) -> ActorRef<Told> {
     system.spawn(&Props::new(Sum::default).build()).unwrap()
 }
 
 #[test]
 fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
-    play(2, |system| {
+    play(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
         let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(Told::Add(1))));
@@ -132,7 +110,7 @@ fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
 
 #[test]
 fn an_actor_goes_from_worker_to_worker_between_questions() {
-    play(2, |system| {
+    play(WORKERS, |system| {
         let actors = [sum(system), sum(system)];
         for round in 1..=10 {
             for actor in &actors {
@@ -145,7 +123,7 @@ fn an_actor_goes_from_worker_to_worker_between_questions() {
 
 #[test]
 fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
-    play(2, |system| {
+    play(WORKERS, |system| {
         for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {
             let actor = sum(system);
             let other = actor.clone();
@@ -160,7 +138,7 @@ fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
 
 #[test]
 fn a_future_wakes_its_actor_from_another_thread() {
-    play(2, |system| {
+    play(WORKERS, |system| {
         let (first, second) = (sum(system), sum(system));
         for _ in 0..3 {
             let whom = second.clone();
@@ -175,7 +153,7 @@ fn a_future_wakes_its_actor_from_another_thread() {
 
 #[test]
 fn a_task_asks_on_the_workers_own_threads() {
-    play(2, |system| {
+    play(WORKERS, |system| {
         let actor = sum(system);
         let asked = actor.clone();
         let (done, told) = std::sync::mpsc::channel();
@@ -192,7 +170,7 @@ fn a_task_asks_on_the_workers_own_threads() {
 
 #[test]
 fn a_restart_keeps_the_mailbox() {
-    play(2, |system| {
+    play(WORKERS, |system| {
         let actor = sum(system);
         for told in [Told::Add(1), Told::Fail, Told::Add(2)] {
             actor.tell(told);
@@ -214,7 +192,7 @@ fn a_question_to_an_actor_that_ends_gets_no_answer() {
 
 #[test]
 fn a_sender_waits_for_room_on_a_thread_of_its_own() {
-    play(2, |system| {
+    play(WORKERS, |system| {
         let mailbox = MailboxOptions::bounded(NonZeroUsize::new(2).unwrap());
         let actor = system.spawn(&Props::new(Sum::default).mailbox(mailbox).build()).unwrap();
         let other = actor.clone();

@@ -58,6 +58,8 @@ mod props;
 mod ready;
 #[cfg(not(loom))]
 mod reply;
+#[cfg(all(test, feature = "std", not(loom)))]
+mod rig;
 #[cfg(not(loom))]
 pub mod runtime;
 #[cfg(not(loom))]

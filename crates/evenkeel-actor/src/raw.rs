@@ -7,6 +7,7 @@
 //! and the run right is a value, [`run::Ready`], that cannot be copied.
 
 #![allow(unsafe_code, reason = "this folder is where unsafe code lives")]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test"))]
 
 #[cfg(all(not(loom), feature = "std"))]
 mod blocks;

@@ -66,7 +66,8 @@ mod tests {
         let waker = of(&cell);
         waker.wake_by_ref();
         assert_eq!(cell.slot().state.flags(), SCHEDULED | SIGNAL);
-        waker.clone().wake();
+        let owned = waker.clone();
+        owned.wake();
         waker.wake();
         assert_eq!(rig.core().coordinator.depth(), 1);
     }
