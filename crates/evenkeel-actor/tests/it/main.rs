@@ -21,6 +21,7 @@ mod review;
 mod runtime_cases;
 mod scenarios;
 mod shutdown;
+mod stress;
 mod suspend;
 mod timers;
 mod watch;

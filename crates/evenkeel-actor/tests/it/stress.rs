@@ -1,0 +1,194 @@
+//! A whole system under random load: no message is lost, handled twice or handled out of turn.
+//!
+//! Every message carries who sent it and a number, and must end up in exactly one place: handled,
+//! among the dead letters, or back with its sender. Bound: rounds of a few thousand messages for
+//! `EVENKEEL_STRESS_SECONDS` (3 unless set), from `EVENKEEL_STRESS_SEED` on (random unless set).
+
+mod clerk;
+mod ledger;
+mod producer;
+
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use evenkeel_actor::guardian::{Backoff, MailboxOnRestart, Supervision};
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::*;
+
+use clerk::{Clerk, Note};
+use ledger::Ledger;
+
+/// Not a time a round should take, but one after which it is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+#[test]
+fn under_random_load_every_message_ends_up_in_one_place_and_in_order() {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let seconds = number("EVENKEEL_STRESS_SECONDS").unwrap_or(3);
+    let mut seed = number("EVENKEEL_STRESS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut rounds, mut messages) = (0, 0);
+    while rounds == 0 || Instant::now() < end {
+        println!("EVENKEEL_STRESS_SEED={seed}");
+        messages += Round::of(seed).play();
+        rounds += 1;
+        seed = seed.wrapping_add(1);
+    }
+    println!("{rounds} rounds, {messages} messages");
+}
+
+/// A generator whose numbers depend on its seed alone.
+#[derive(Clone)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) % bound as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.below(among.len())]
+    }
+
+    /// A generator of its own for somebody else.
+    fn split(&mut self) -> Self {
+        Self(self.below(usize::MAX) as u64)
+    }
+}
+
+/// How a round ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finale {
+    /// When everything that was accepted is handled.
+    Graceful,
+    /// While everybody still sends.
+    Abrupt,
+}
+
+#[derive(Debug)]
+struct Round {
+    seed: u64,
+    workers: usize,
+    threads: usize,
+    worker_batch: usize,
+    actors: usize,
+    producers: usize,
+    messages_each: usize,
+    on_restart: MailboxOnRestart,
+    finale: Finale,
+}
+
+impl Round {
+    fn of(seed: u64) -> Self {
+        let mut random = Random(seed);
+        Self {
+            seed,
+            workers: 1 + random.below(4),
+            threads: 2 + random.below(3),
+            worker_batch: random.pick(&[1, 1, 4]),
+            actors: 2 + random.below(12),
+            producers: 2 + random.below(6),
+            messages_each: 200 + random.below(600),
+            on_restart: random.pick(&[
+                MailboxOnRestart::Keep,
+                MailboxOnRestart::Keep,
+                MailboxOnRestart::Clear,
+            ]),
+            finale: random.pick(&[Finale::Graceful, Finale::Graceful, Finale::Abrupt]),
+        }
+    }
+
+    /// Plays the round; returns how many messages were sent.
+    fn play(&self) -> usize {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(self.threads).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let played = runtime.block_on(async { tokio::time::timeout(STUCK, self.play_out()).await });
+        played.unwrap_or_else(|_| panic!("stuck: {self:?}"))
+    }
+
+    async fn play_out(&self) -> usize {
+        let mut random = Random(self.seed ^ 0x5ca1_ab1e);
+        let system = self.start();
+        let ledger = Arc::new(Ledger::new(self.actors, self.producers));
+        let (keys, signaller) = clerk::signaller(random.split());
+        let clerks = self.hire(&system, &ledger, &keys, &mut random);
+        drop(keys);
+        let over = Arc::new(AtomicBool::new(false));
+        let undertaker = tokio::spawn(ledger::collect_letters(system.clone(), ledger.clone(), over.clone()));
+        let producers: Vec<_> = (0..self.producers)
+            .map(|id| {
+                let work =
+                    producer::produce(id, self.messages_each, clerks.clone(), ledger.clone(), random.split());
+                tokio::spawn(work)
+            })
+            .collect();
+        let stopper = tokio::spawn(producer::stop_some(clerks.clone(), random.split()));
+        if self.finale == Finale::Abrupt {
+            for _ in 0..random.below(200) {
+                tokio::task::yield_now().await;
+            }
+            system.force_stop();
+        }
+        for producer in producers {
+            producer.await.expect("a producer does not panic");
+        }
+        stopper.await.expect("the stopper does not panic");
+        if self.finale == Finale::Graceful {
+            let end = system.graceful_shutdown(STUCK).await;
+            assert_eq!(end, Shutdown { drained: true, abandoned: 0 }, "{self:?}");
+        }
+        while system.alive() != 0 {
+            tokio::task::yield_now().await;
+        }
+        over.store(true, Ordering::Release);
+        undertaker.await.expect("the undertaker does not panic");
+        drop(clerks);
+        signaller.abort();
+        ledger.balance(&format!("{self:?}"), system.dead_letters_total())
+    }
+
+    fn start(&self) -> ReadyQueueScheduler {
+        let supervision = Supervision::default()
+            .with_backoff(Backoff::NONE)
+            .with_on_restart(self.on_restart)
+            .with_max_restarts(Supervision::RESTARTS_MAX, Duration::from_nanos(1))
+            .expect("as many restarts as there can be");
+        let config = ActorSystemConfig {
+            workers: NonZeroUsize::new(self.workers).expect("at least one"),
+            worker_batch: NonZeroUsize::new(self.worker_batch).expect("at least one"),
+            dead_letters_max: 1 << 20,
+            supervision,
+            ..ActorSystemConfig::default()
+        };
+        ActorSystemRunner::new(config)
+            .start(TokioRuntime::current().expect("inside"))
+            .expect("valid settings")
+    }
+
+    /// Makes the actors; each passes some of its messages on to the one made before it.
+    fn hire(
+        &self,
+        system: &ReadyQueueScheduler,
+        ledger: &Arc<Ledger>,
+        keys: &clerk::Keys,
+        random: &mut Random,
+    ) -> Vec<ActorRef<Note>> {
+        let mut clerks: Vec<ActorRef<Note>> = Vec::new();
+        for id in 0..self.actors {
+            let (ledger, keys, next) = (ledger.clone(), keys.clone(), clerks.last().cloned());
+            let make = move || Clerk::new(id, ledger.clone(), keys.clone(), next.clone());
+            let props = Props::new(make).mailbox(clerk::mailbox(random)).build();
+            clerks.push(system.spawn(&props).expect("room for a few"));
+        }
+        clerks
+    }
+}
