@@ -246,6 +246,25 @@ fn a_question_to_a_full_mailbox_ends_at_once() {
     });
 }
 
+#[test]
+fn at_most_65536_producers_wait_for_one_mailbox() {
+    let world = World::new(runtime::test::TestOptions::new(1), config());
+    let actor = full(&world, OverflowStrategy::BlockProducer);
+    for _ in 0..=65_536 {
+        let (to, log) = (actor.clone(), world.log.clone());
+        let produce = async move {
+            if let Err(SendError::Full(_)) = to.send(note(9)).await {
+                log.note("refused");
+            }
+        };
+        world.system.spawn_task(produce).unwrap();
+    }
+    assert_eq!(world.lines(), ["refused"]);
+    actor.stop(StopMode::Now);
+    world.run();
+    assert_eq!(world.system.alive(), 0, "everybody who waited was told");
+}
+
 const HELD: SignalKey = SignalKey(77);
 
 /// An actor that is held, with 1, 2 and 3 in the three places of its mailbox.

@@ -192,6 +192,18 @@ fn whoever_watches_from_many_sides_at_once_misses_no_end() {
     });
 }
 
+#[test]
+fn an_actor_watches_at_most_65536_others() {
+    let world = World::new(runtime::test::TestOptions::new(1), config());
+    let (a, props) = (world.noter("a"), world.puppet("x").props());
+    let others: Vec<_> = (0..=65_536).map(|_| world.system.spawn(&props).unwrap()).collect();
+    a.tell(go(move |me, ctx| {
+        let watched = others.iter().filter(|other| ctx.watch(other)).count();
+        me.note(format_args!("watches {watched}, one of them again: {}", ctx.watch(&others[7])));
+    }));
+    assert_eq!(world.lines(), ["a watches 65536, one of them again: true"]);
+}
+
 fn watch(who: &ActorRef<Msg>, whom: &ActorRef<Msg>) {
     let whom = whom.clone();
     who.tell(go(move |_, ctx| assert!(ctx.watch(&whom))));
