@@ -186,7 +186,7 @@ impl<M: Send + 'static> ActorRef<M> {
         match self.try_tell(question(Reply(sender))) {
             Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, self.cell(), ASK_WITHIN),
             // A question among the dead letters is answered by nobody.
-            Ok(Sent::Discarded) => Ask::refused(receiver, self.cell(), AskError::Full),
+            Ok(Sent::Discarded) => Ask::refused(receiver, self.cell(), AskError::Discarded),
             Err(SendError::Full(_)) => Ask::refused(receiver, self.cell(), AskError::Full),
             Err(SendError::Closed(_)) => Ask::refused(receiver, self.cell(), AskError::Closed),
         }

@@ -142,6 +142,8 @@ impl<T> Future for Ask<'_, T> {
 pub enum AskError {
     /// The mailbox was full.
     Full,
+    /// The mailbox was full, and the question became a dead letter, as its overflow strategy says.
+    Discarded,
     /// The actor had ended, or takes nothing more.
     Closed,
     /// The deadline passed.
@@ -154,6 +156,7 @@ impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "mailbox is full",
+            Self::Discarded => "mailbox is full, and the question became a dead letter",
             Self::Closed => "actor takes no messages any more",
             Self::TimedOut => "no answer within the deadline",
             Self::NoReply => "actor dropped the question",

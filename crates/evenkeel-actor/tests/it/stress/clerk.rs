@@ -94,7 +94,7 @@ impl Actor for Clerk {
         Ok(match note.task {
             Task::Nothing | Task::Woken => Flow::Continue,
             Task::Answer(reply) => {
-                drop(reply.send(note.number));
+                let _late = reply.send(note.number);
                 Flow::Continue
             }
             Task::Yield => Flow::Yield,

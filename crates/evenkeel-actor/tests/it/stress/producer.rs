@@ -29,7 +29,7 @@ pub(crate) async fn produce(
                     assert_eq!(answer, number, "an answer to another question");
                     true
                 }
-                Err(AskError::NoReply | AskError::TimedOut) => true,
+                Err(AskError::NoReply | AskError::TimedOut | AskError::Discarded) => true,
                 Err(AskError::Full | AskError::Closed) => false,
             },
             1 | 2 => clerk.send(note(task(&mut random))).await.is_ok(),
