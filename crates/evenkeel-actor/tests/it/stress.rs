@@ -89,14 +89,16 @@ struct Round {
 impl Round {
     fn of(seed: u64) -> Self {
         let mut random = Random(seed);
+        // Now and then few actors and long bursts.
+        let (actors_max, messages_max) = random.pick(&[(12, 600), (12, 600), (12, 600), (1, 6000)]);
         Self {
             seed,
             workers: 1 + random.below(4),
             threads: 2 + random.below(3),
             worker_batch: random.pick(&[1, 1, 4]),
-            actors: 2 + random.below(12),
+            actors: 2 + random.below(actors_max),
             producers: 2 + random.below(6),
-            messages_each: 200 + random.below(600),
+            messages_each: 200 + random.below(messages_max),
             on_restart: random.pick(&[
                 MailboxOnRestart::Keep,
                 MailboxOnRestart::Keep,
@@ -131,8 +133,9 @@ impl Round {
                 tokio::spawn(work)
             })
             .collect();
-        let stopper = tokio::spawn(producer::stop_some(clerks.clone(), random.split()));
+        let stopper = tokio::spawn(producer::stop_some(clerks.clone(), ledger.clone(), random.split()));
         if self.finale == Finale::Abrupt {
+            (0..self.actors).for_each(|actor| ledger.told_to_stop(actor));
             for _ in 0..random.below(200) {
                 tokio::task::yield_now().await;
             }

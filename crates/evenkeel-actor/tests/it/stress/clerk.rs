@@ -29,6 +29,8 @@ pub(crate) enum Task {
     /// Suspends for a moment.
     Pause,
     Await,
+    /// Has the system say something a moment later.
+    Alarm,
     /// What a future that was waited for says; nobody sent it.
     Woken,
     Relay,
@@ -107,8 +109,17 @@ impl Actor for Clerk {
                 Flow::Suspend(SuspendReason::RateLimit, after)
             }
             Task::Await => self.wait(),
+            Task::Alarm => {
+                ctx.set_timer(TimerId(note.number), Duration::from_micros(50), Repeat::Once);
+                Flow::Continue
+            }
             Task::Relay => self.relay(ctx),
         })
+    }
+
+    /// Ends the run in the middle of what the system has to say.
+    fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Note> {
+        Ok(Flow::Yield)
     }
 
     fn stopped(&mut self, _ctx: &mut Context<'_, Self>) {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_actor::ReadyQueueScheduler;
+use evenkeel_actor::dead_letters::DeadLetterReason;
 
 use super::clerk::Note;
 
@@ -24,12 +25,16 @@ struct Page {
     dead: Vec<u64>,
 }
 
+#[derive(Default)]
 struct Book {
     pages: Vec<Page>,
     /// Futures the actor waited for, and those that came back.
     awaited: u64,
     woken: u64,
+    told_to_stop: bool,
     stopped: bool,
+    /// Messages that waited when the actor stopped.
+    left_behind: usize,
 }
 
 impl Ledger {
@@ -37,7 +42,7 @@ impl Ledger {
     pub(crate) fn new(actors: usize, producers: usize) -> Self {
         let book = || {
             let pages = vec![Page::default(); producers + actors];
-            Mutex::new(Book { pages, awaited: 0, woken: 0, stopped: false })
+            Mutex::new(Book { pages, ..Book::default() })
         };
         Self {
             books: (0..actors).map(|_| book()).collect(),
@@ -68,6 +73,10 @@ impl Ledger {
         self.books[actor].lock().unwrap().woken += 1;
     }
 
+    pub(crate) fn told_to_stop(&self, actor: usize) {
+        self.books[actor].lock().unwrap().told_to_stop = true;
+    }
+
     pub(crate) fn stopped(&self, actor: usize) {
         self.books[actor].lock().unwrap().stopped = true;
     }
@@ -84,14 +93,15 @@ impl Ledger {
             let book = book.lock().unwrap();
             assert!(book.stopped, "actor {actor} did not end, {round}");
             assert!(book.woken <= book.awaited, "actor {actor} heard of a future twice, {round}");
+            let (woken, left_behind) = (book.woken == book.awaited, book.left_behind == 0);
+            assert!(book.told_to_stop || (woken && left_behind), "actor {actor} ended early, {round}");
             for (from, page) in book.pages.iter().enumerate() {
                 let what = || format!("from {from} to actor {actor}, {round}");
                 let in_order = page.handled.windows(2).all(|pair| pair[0] < pair[1]);
                 assert!(in_order, "out of turn or twice {}: {:?}", what(), page.handled);
                 let mut ended = [page.handled.clone(), page.dead.clone()].concat();
                 ended.sort_unstable();
-                let missing: Vec<_> = page.accepted.iter().filter(|it| !ended.contains(it)).collect();
-                assert_eq!(ended, page.accepted, "lost {missing:?} {}", what());
+                assert_eq!(ended, page.accepted, "lost or twice {}", what());
                 sent += ended.len();
             }
         }
@@ -107,6 +117,8 @@ pub(crate) async fn collect_letters(system: ReadyQueueScheduler, ledger: Arc<Led
             ledger.letters.fetch_add(1, Ordering::Relaxed);
             let note = letter.message.downcast::<Note>().expect("nothing but notes is sent");
             ledger.page(note.to, note.from, |page| page.dead.push(note.number));
+            let left_behind = usize::from(letter.reason == DeadLetterReason::Stopped);
+            ledger.books[note.to].lock().unwrap().left_behind += left_behind;
         }
         if last {
             return;

@@ -56,15 +56,17 @@ fn task(random: &mut Random) -> Task {
         3 => Task::Suspend,
         4 => Task::Pause,
         5 => Task::Await,
-        6..12 => Task::Relay,
+        6 => Task::Alarm,
+        7..12 => Task::Relay,
         _ => Task::Nothing,
     }
 }
 
 /// Stops every fourth actor at some moment.
-pub(crate) async fn stop_some(clerks: Vec<ActorRef<Note>>, mut random: Random) {
-    for clerk in clerks {
+pub(crate) async fn stop_some(clerks: Vec<ActorRef<Note>>, ledger: Arc<Ledger>, mut random: Random) {
+    for (actor, clerk) in clerks.iter().enumerate() {
         if random.below(4) == 0 {
+            ledger.told_to_stop(actor);
             for _ in 0..random.below(300) {
                 tokio::task::yield_now().await;
             }
