@@ -82,7 +82,10 @@ impl FairAdmission {
     /// Decides on one more request of `tenant` without taking it.
     pub fn decide(&self, tenant: TenantId, weight: Weight) -> Admission {
         let plain = self.controller.decide(self.waiting);
-        let below_share = f64::from(self.holding(tenant).waiting()) < self.share(tenant, weight);
+        let holding = self.holding(tenant);
+        let counted = if holding.waiting() > 0 { holding.weight } else { weight };
+        let below_share =
+            f64::from(holding.waiting()) < share(self.places_per_weight(tenant, weight), counted);
         match plain.state {
             BackpressureState::Normal => Admission { decision: plain, push_out: None },
             BackpressureState::Warning if below_share => Admission { decision: taken(plain), push_out: None },
@@ -176,13 +179,14 @@ impl FairAdmission {
         self.holdings.get(tenant.index()).copied().unwrap_or(Holding::NONE)
     }
 
-    fn share(&self, tenant: TenantId, weight: Weight) -> f64 {
-        (self.fair_places() * self.weight_share(tenant, weight)).max(1.0)
-    }
-
-    fn fair_places(&self) -> f64 {
+    /// How many places a thousandth of weight is worth once the arrival counts.
+    ///
+    /// Every share is a multiple of this one number, so that an arrival below its share and a tenant above its own are
+    /// told apart by the same rounding.
+    fn places_per_weight(&self, arrival: TenantId, weight: Weight) -> f64 {
+        let newcomer = if self.holding(arrival).waiting() > 0 { 0 } else { u64::from(weight.millis()) };
         let config = self.controller.config();
-        config.overload_threshold * config.max_queue_size as f64
+        config.overload_threshold * config.max_queue_size as f64 / (self.weights + newcomer) as f64
     }
 
     fn make_room(&self, plain: BackpressureDecision, tenant: TenantId, weight: Weight) -> Admission {
@@ -195,13 +199,11 @@ impl FairAdmission {
 
     /// Names the tenant that holds most above its share once the arrival counts; ties go to the lowest id.
     fn furthest_above_share(&self, arrival: TenantId, weight: Weight) -> Option<TenantId> {
-        let newcomer = if self.holding(arrival).waiting() > 0 { 0 } else { u64::from(weight.millis()) };
-        let per_weight = self.fair_places() / (self.weights + newcomer) as f64;
+        let per_weight = self.places_per_weight(arrival, weight);
         let mut furthest: Option<(f64, u32)> = None;
         for &tenant in &self.present {
             let holding = &self.holdings[tenant as usize];
-            let share = (per_weight * f64::from(holding.weight.millis())).max(1.0);
-            let above = f64::from(holding.waiting()) - share;
+            let above = f64::from(holding.waiting()) - share(per_weight, holding.weight);
             if above <= 0.0 || holding.queued == 0 {
                 continue;
             }
@@ -227,6 +229,10 @@ impl fmt::Display for TooManyTenants {
 }
 
 impl core::error::Error for TooManyTenants {}
+
+fn share(places_per_weight: f64, weight: Weight) -> f64 {
+    (places_per_weight * f64::from(weight.millis())).max(1.0)
+}
 
 /// The same load, but the request is taken at once.
 fn taken(decision: BackpressureDecision) -> BackpressureDecision {

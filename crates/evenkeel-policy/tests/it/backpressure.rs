@@ -52,9 +52,10 @@ struct Model {
 
 fn share(config: &BackpressureConfig, weights: &[Weight], held: &[Model], arrival: usize, of: usize) -> f64 {
     let present = |tenant: &usize| held[*tenant].queued + held[*tenant].reserved > 0 || *tenant == arrival;
-    let sum: f64 = (0..held.len()).filter(present).map(|tenant| weights[tenant].as_f64()).sum();
+    // In whole thousandths, so that the sum does not depend on the order and a share that is a whole number is one.
+    let sum: u32 = (0..held.len()).filter(present).map(|tenant| weights[tenant].millis()).sum();
     let places = config.overload_threshold * config.max_queue_size as f64;
-    (places * weights[of].as_f64() / sum).max(1.0)
+    (places / f64::from(sum) * f64::from(weights[of].millis())).max(1.0)
 }
 
 proptest! {
