@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::NonNull;
+use core::task::Waker;
 use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
@@ -102,6 +103,8 @@ pub(crate) enum Phase {
 /// What few actors need, made when first needed.
 pub(crate) struct Extra<A: Actor> {
     pub(crate) future: Option<Awaiting<A::Msg>>,
+    /// A waker of this cell that came back, for the next wait.
+    pub(crate) spare: Option<Waker>,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
     /// Signals that came before the wait they end.
     pub(crate) early: VecDeque<SignalKey>,
@@ -152,6 +155,7 @@ impl<A: Actor> Default for Extra<A> {
     fn default() -> Self {
         Self {
             future: None,
+            spare: None,
             waiting: None,
             early: VecDeque::new(),
             waits: 0,
@@ -222,7 +226,7 @@ impl<A: Actor> CellBody for Body<A> {
     }
 
     fn close(&self) {
-        self.lane.close().into_iter().for_each(core::task::Waker::wake);
+        self.lane.close().into_iter().for_each(Waker::wake);
     }
 }
 

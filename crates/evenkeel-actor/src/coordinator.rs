@@ -8,7 +8,7 @@ use core::task::{Context, Poll};
 
 use crate::clock::coarse_us;
 use crate::idle::Idle;
-use crate::invoke::InvokeResult;
+use crate::invoke::InvokeKind;
 use crate::raw::run::Ready;
 use crate::ready::ReadyQueues;
 use crate::sync::Ordering;
@@ -91,9 +91,9 @@ impl ReadyQueueCoordinator {
     }
 
     /// Puts a cell back whose run right was kept.
-    pub(crate) fn handle_invoke_result(&self, local: &Local, result: &InvokeResult, kept: Option<Ready>) {
+    pub(crate) fn handle_invoke_result(&self, local: &Local, result: InvokeKind, kept: Option<Ready>) {
         let Some(ready) = kept else { return };
-        if *result == InvokeResult::Yielded {
+        if result == InvokeKind::Yielded {
             local.counters().yields.add(1);
         }
         if WAKE_AT <= self.queues.requeue(&local.queue, ready) {

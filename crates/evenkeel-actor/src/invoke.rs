@@ -36,6 +36,30 @@ pub enum InvokeResult {
     Stopped,
 }
 
+/// How a run ended, without the particulars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InvokeKind {
+    Completed { ready_hint: bool },
+    Yielded,
+    Suspended,
+    Failed,
+    Stopped,
+}
+
+impl InvokeResult {
+    /// All that the ready queue needs to know; a result is twice as big as what fits into registers.
+    #[inline(always)]
+    pub(crate) fn kind(&self) -> InvokeKind {
+        match *self {
+            Self::Completed { ready_hint } => InvokeKind::Completed { ready_hint },
+            Self::Yielded => InvokeKind::Yielded,
+            Self::Suspended { .. } => InvokeKind::Suspended,
+            Self::Failed { .. } => InvokeKind::Failed,
+            Self::Stopped => InvokeKind::Stopped,
+        }
+    }
+}
+
 /// Why an actor is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SuspendReason {

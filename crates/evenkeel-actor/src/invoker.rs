@@ -9,6 +9,7 @@ mod ending;
 mod failure;
 mod system;
 
+use alloc::boxed::Box;
 use core::ops::ControlFlow;
 use core::task::Poll;
 use core::time::Duration;
@@ -19,8 +20,8 @@ use crate::actor::{Actor, Awaiting, Flow, Handled};
 use crate::cell::{Body, CellRef, Extra, Owner, Phase};
 use crate::clock::coarse_us;
 use crate::context::{Context, Full};
-use crate::guardian::ActorError;
-use crate::invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
+use crate::guardian::{ActorError, StopReason};
+use crate::invoke::{ActorState, InvokeKind, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
 use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
@@ -50,13 +51,23 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     /// Handles at most `messages_max` user messages.
+    ///
+    /// Inlined, so that a caller who looks only at how the run ended pays for nothing else of the result.
+    #[inline(always)]
     fn invoke_batch(&mut self, messages_max: usize) -> InvokeResult {
         let step = catch(|| self.serve(messages_max)).unwrap_or_else(|panic| {
             // It may have come from the middle of the system lane, whose flag is then down.
             self.state().set(SYSTEM);
+            // Or from the future's poll.
+            drop(self.local.end_poll());
             Step::Fail(panic)
         });
-        let result = self.settle(step);
+        let result = match step {
+            Step::Idle => self.rest(),
+            Step::Await => self.suspend_for_future(),
+            Step::Yield => self.keep(InvokeResult::Yielded),
+            step => self.settle(step),
+        };
         self.local.count_run(self.handled);
         result
     }
@@ -66,7 +77,7 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
     }
 }
 
-/// Why serving stopped.
+/// Why serving stopped; small, because every run returns one.
 enum Step {
     /// Nothing is left that may be served.
     Idle,
@@ -75,13 +86,21 @@ enum Step {
     /// The actor waits for its future.
     Await,
     /// The actor is not to be served until the condition holds.
-    Suspend(SuspendReason, ResumeCondition),
+    Suspend(Box<(SuspendReason, ResumeCondition)>),
     /// The actor failed.
     Fail(ActorError),
     /// The actor ends, as soon as its children have.
-    Stop(Ending),
+    Stop,
+    /// The same, for this failure.
+    GiveUp(ActorError),
     /// The last child has ended; nothing keeps the actor.
     End,
+}
+
+impl Step {
+    fn suspend(reason: SuspendReason, resume_on: ResumeCondition) -> Self {
+        Self::Suspend(Box::new((reason, resume_on)))
+    }
 }
 
 /// How a run ended, or what to do first.
@@ -94,24 +113,24 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         owner: &'a mut Owner<A>,
         local: &'a Local,
     ) -> Self {
-        Self { cell, body, owner, local, full: None, handled: 0, surrounded: false, right: Right::Kept }
+        Self { cell, body, owner, local, full: None, handled: 0, surrounded: false, right: Right::KEPT }
     }
 
     /// Runs the cell; tells how that ended and where the run right is.
     #[inline]
-    pub(crate) fn run(mut self) -> (InvokeResult, Right) {
+    pub(crate) fn run(mut self) -> (InvokeKind, Right) {
         let ready_us = self.body.head.ready_us.load(Ordering::Relaxed);
-        let result = if ready_us != 0 || self.local.times_run() {
+        let kind = if ready_us != 0 || self.local.times_run() {
             self.run_timed(ready_us)
         } else {
-            self.invoke_batch(self.local.messages_per_run)
+            self.invoke_batch(self.local.messages_per_run).kind()
         };
-        (result, self.right)
+        (kind, self.right)
     }
 
     /// Runs the cell with the clock in hand.
     #[cold]
-    fn run_timed(&mut self, ready_us: u32) -> InvokeResult {
+    fn run_timed(&mut self, ready_us: u32) -> InvokeKind {
         let (core, kind) = (self.local.core(), self.body.head.kind);
         let began = core.now();
         if ready_us != 0 {
@@ -119,9 +138,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             let waited = coarse_us(began).wrapping_sub(ready_us);
             self.local.counters().latency(kind).record(Duration::from_micros(u64::from(waited)));
         }
-        let result = self.invoke_batch(self.local.messages_per_run);
+        let ended = self.invoke_batch(self.local.messages_per_run).kind();
         self.local.counters().invoke_duration(kind).record(core.now().since(began));
-        result
+        ended
     }
 
     /// Serves until there is a reason not to.
@@ -144,7 +163,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             }
             let Some(message) = self.next() else {
                 let drained = self.state().glance() & CLOSED != 0;
-                return if drained { Step::Stop(Ending::Stopped) } else { Step::Idle };
+                return if drained { Step::Stop } else { Step::Idle };
             };
             if self.handled == 0
                 && let Some(step) = self.open_run()
@@ -172,17 +191,16 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Takes the next user message out of the private half, and fills that when it is empty.
     #[inline]
     fn next(&mut self) -> Option<A::Msg> {
-        if self.owner.private.is_empty() {
-            // Once the lane is closed, nobody may be waited for who has put a message in and has yet
-            // to raise the flag.
-            if self.state().glance() & (USER | CLOSED) == 0 {
-                return None;
-            }
-            self.body.lane.take(&mut self.owner.private, &self.cell.slot().state);
+        if let Some(message) = self.owner.private.pop_front() {
+            self.body.lane.tell_left(self.owner.private.len());
+            return Some(message);
         }
-        let message = self.owner.private.pop_front();
-        self.body.lane.tell_left(self.owner.private.len());
-        message
+        // Once the lane is closed, nobody may be waited for who has put a message in and has yet to raise
+        // the flag.
+        if self.state().glance() & (USER | CLOSED) == 0 {
+            return None;
+        }
+        self.body.lane.take(&mut self.owner.private, &self.cell.slot().state)
     }
 
     /// Asks the middleware, if there is one, before the first message of a run; a step if that is not
@@ -203,7 +221,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 None
             }
             Ok(ControlFlow::Break(())) => {
-                Some(Step::Suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK)))
+                Some(Step::suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK)))
             }
             Err(panic) => Some(Step::Fail(panic)),
         }
@@ -248,8 +266,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             Ok(Flow::Continue) => None,
             Ok(Flow::Yield) => Some(Step::Yield),
             Ok(Flow::Await(future)) => self.wait_for(future),
-            Ok(Flow::Suspend(reason, condition)) => Some(Step::Suspend(reason, condition)),
-            Ok(Flow::Stop) => Some(Step::Stop(Ending::Stopped)),
+            Ok(Flow::Suspend(reason, condition)) => Some(Step::suspend(reason, condition)),
+            Ok(Flow::Stop) => Some(Step::Stop),
             Err(error) => Some(Step::Fail(error)),
         }
     }
@@ -258,11 +276,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn wait_for(&mut self, mut future: Awaiting<A::Msg>) -> Option<Step> {
         loop {
             let waker = waker::lend(self.cell);
-            self.local.begin_poll(&waker);
+            self.local.begin_poll(&waker, self.extra().spare.take());
             let polled = future.as_mut().poll(&mut core::task::Context::from_waker(&waker));
-            let expires = self.local.end_poll();
+            let (expires, spare) = self.local.end_poll();
+            let extra = self.extra();
+            extra.spare = spare;
             let Poll::Ready(message) = polled else {
-                self.extra().future = Some(future);
+                extra.future = Some(future);
                 if let Some(due) = expires {
                     self.look_again(due);
                 }
@@ -344,22 +364,28 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
+    #[inline]
+    fn rest(&mut self) -> InvokeResult {
+        QueueMailbox::<A::Msg>::rest(&mut self.owner.private);
+        self.finish(InvokeResult::Completed { ready_hint: false })
+    }
+
     /// Ends the run for a reason.
     ///
     /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
-    #[inline]
+    #[cold]
     fn settle(&mut self, mut step: Step) -> InvokeResult {
         loop {
             let settled = match step {
-                Step::Idle => {
-                    QueueMailbox::<A::Msg>::rest(&mut self.owner.private);
-                    return self.finish(InvokeResult::Completed { ready_hint: false });
-                }
+                Step::Idle => return self.rest(),
                 Step::Await => return self.suspend_for_future(),
                 Step::Yield => return self.keep(InvokeResult::Yielded),
-                Step::Suspend(reason, condition) => self.suspend(reason, condition),
+                Step::Suspend(wish) => self.suspend(wish.0, wish.1),
                 Step::Fail(error) => self.fail(error),
-                Step::Stop(how) => return self.begin_stop(how),
+                Step::Stop => return self.begin_stop(Ending::Stopped),
+                Step::GiveUp(error) => {
+                    return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed });
+                }
                 Step::End => return self.terminate(),
             };
             match settled {
@@ -393,7 +419,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 // Too many wait there already: come back by yourself.
                 Some(full) if !full(&waker::of(self.cell)) => {
                     let later = ResumeCondition::After(HELD_BACK);
-                    return Settled::Continue(Step::Suspend(reason, later));
+                    return Settled::Continue(Step::suspend(reason, later));
                 }
                 Some(_) => true,
                 None => false,
@@ -425,26 +451,25 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Ends the run with the run right kept.
     #[inline]
     fn keep(&mut self, result: InvokeResult) -> InvokeResult {
-        self.close_run(&result);
-        result
+        self.close_run(result)
     }
 
     /// Ends the run; the run right goes back unless something came up meanwhile.
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
-        self.close_run(&result);
-        self.right = Right::Spent { hold: self.hold() };
+        let result = self.close_run(result);
+        self.right = Right::spent(self.hold());
         result
     }
 
     /// Does what every run ends with.
     #[inline]
-    fn close_run(&mut self, result: &InvokeResult) {
+    fn close_run(&mut self, result: InvokeResult) -> InvokeResult {
         self.wake_waiters();
-        self.after_invoke(result);
         if self.handled != 0 {
             self.note_active();
         }
+        self.after_invoke(result)
     }
 
     /// Lets producers go on that wait for room.
@@ -465,28 +490,29 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Tells the middleware that let the run's messages through how it ended.
+    ///
+    /// By value: a result that is lent has to be made in memory, also where nobody looks at it.
     #[inline]
-    fn after_invoke(&mut self, result: &InvokeResult) {
-        if self.surrounded {
-            self.tell_middleware(result);
-        }
+    fn after_invoke(&mut self, result: InvokeResult) -> InvokeResult {
+        if self.surrounded { self.tell_middleware(result) } else { result }
     }
 
     #[cold]
-    fn tell_middleware(&mut self, result: &InvokeResult) {
+    fn tell_middleware(&mut self, result: InvokeResult) -> InvokeResult {
         self.surrounded = false;
-        let Some(extra) = self.owner.extra.as_deref_mut() else { return };
-        let Some(middleware) = &mut extra.middleware else { return };
+        let Some(extra) = self.owner.extra.as_deref_mut() else { return result };
+        let Some(middleware) = &mut extra.middleware else { return result };
         let ctx = InvokeContext {
             actor: self.cell.index(),
             label: self.body.spec.settings.label.as_str(),
             now: self.local.core().now(),
             messages: self.handled,
         };
-        if catch(|| middleware.after_invoke(&ctx, result)).is_err() {
+        if catch(|| middleware.after_invoke(&ctx, &result)).is_err() {
             // What became of the run is settled; that its middleware is broken is told.
             self.local.core().hub.count_failure(self.body.head.kind);
         }
+        result
     }
 
     fn state(&self) -> &'a CellState {

@@ -76,6 +76,23 @@ impl<'a, T> Ask<'a, T> {
         self
     }
 
+    #[cfg(feature = "std")]
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
+        let core = self.whom.core();
+        let own = || {
+            crate::raw::current::with(core, |local| match local {
+                Some(local) => local.own(cx.waker()),
+                None => cx.waker().clone(),
+            })
+        };
+        self.receiver.poll_with(cx.waker(), own)
+    }
+
+    #[cfg(not(feature = "std"))]
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
+        self.receiver.poll_with(cx.waker(), || cx.waker().clone())
+    }
+
     /// Has somebody watch over the deadline; tells when it is, unless the clock ends the wait.
     #[cfg(feature = "std")]
     fn watch(&self, waker: &Waker, now: Option<Instant>, within: Duration) -> Instant {
@@ -111,7 +128,7 @@ impl<T> Future for Ask<'_, T> {
     type Output = Result<T, AskError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match (self.receiver.poll(cx), self.state) {
+        match (self.poll_answer(cx), self.state) {
             (_, State::Refused(error)) => Poll::Ready(Err(error)),
             (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
             (Poll::Ready(Err(NoAnswer::Expired)), _) => Poll::Ready(Err(AskError::TimedOut)),

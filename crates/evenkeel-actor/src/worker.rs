@@ -47,6 +47,8 @@ pub(crate) struct Local {
     scheduled: Cell<u32>,
     /// The waker of the cell whose future is being polled.
     polled: Cell<Option<WakerAddress>>,
+    /// Another waker of that cell, counted already.
+    spare: Cell<Option<Waker>>,
     /// When the first question in that future expires.
     expires: Cell<Option<Instant>>,
     young: RefCell<Vec<(Expiry, Duration)>>,
@@ -77,6 +79,7 @@ impl Local {
             #[cfg(feature = "std")]
             scheduled: Cell::new(0),
             polled: Cell::new(None),
+            spare: Cell::new(None),
             expires: Cell::new(None),
             young: RefCell::new(Vec::new()),
         }
@@ -190,17 +193,31 @@ impl Local {
         word
     }
 
-    /// Notes that the future of a cell is being polled, with this waker.
+    /// Notes that the future of a cell is being polled, with this waker; `spare` wakes the same cell.
     #[inline]
-    pub(crate) fn begin_poll(&self, waker: &Waker) {
+    pub(crate) fn begin_poll(&self, waker: &Waker, spare: Option<Waker>) {
         self.polled.set(Some(WakerAddress::of(waker)));
+        self.spare.set(spare);
     }
 
-    /// Tells when the first question expires that the future just polled waits for.
+    /// Tells when the first question expires that the future just polled waits for, and hands back the spare
+    /// waker.
     #[inline]
-    pub(crate) fn end_poll(&self) -> Option<Instant> {
+    pub(crate) fn end_poll(&self) -> (Option<Instant>, Option<Waker>) {
         self.polled.set(None);
-        self.expires.take()
+        (self.expires.take(), self.spare.take())
+    }
+
+    /// Makes a waker to keep, out of the one that the future is polled with.
+    #[inline]
+    #[cfg(feature = "std")]
+    pub(crate) fn own(&self, waker: &Waker) -> Waker {
+        if self.polled.get() == Some(WakerAddress::of(waker))
+            && let Some(spare) = self.spare.take()
+        {
+            return spare;
+        }
+        waker.clone()
     }
 
     /// Watches over a question that the cell itself waits for with `waker`: the cell is woken in time,

@@ -66,7 +66,7 @@ fn a_cell_that_yielded_goes_behind_the_others() {
     let [a, b, c] = numbers(&cells);
     cells.into_iter().for_each(|cell| floor.requeue(0, cell));
     let first = floor.drain(0, 1).remove(0);
-    floor.coordinator().handle_invoke_result(&floor.locals[0], &InvokeResult::Yielded, Some(first));
+    floor.coordinator().handle_invoke_result(&floor.locals[0], InvokeKind::Yielded, Some(first));
     assert_eq!(floor.take(0, 9), [b, c, a]);
     assert_eq!(floor.locals[0].counters().yields.get(), 1);
 }
@@ -74,8 +74,8 @@ fn a_cell_that_yielded_goes_behind_the_others() {
 #[test]
 fn a_run_whose_right_is_gone_queues_nothing() {
     let floor = Floor::new(1);
-    for result in [InvokeResult::Completed { ready_hint: false }, InvokeResult::Stopped] {
-        floor.coordinator().handle_invoke_result(&floor.locals[0], &result, None);
+    for result in [InvokeKind::Completed { ready_hint: false }, InvokeKind::Stopped] {
+        floor.coordinator().handle_invoke_result(&floor.locals[0], result, None);
     }
     assert_eq!(floor.coordinator().depth(), 0);
 }
@@ -325,8 +325,8 @@ fn cells_that_are_put_back_wake_a_second_worker_too() {
     let woken = floor.sleep(1).unwrap();
     for (nth, cell) in cells.into_iter().enumerate() {
         assert_eq!(woken.times(), 0, "{nth} wait");
-        let hint = InvokeResult::Completed { ready_hint: true };
-        floor.coordinator().handle_invoke_result(&floor.locals[0], &hint, Some(cell));
+        let hint = InvokeKind::Completed { ready_hint: true };
+        floor.coordinator().handle_invoke_result(&floor.locals[0], hint, Some(cell));
     }
     assert_eq!(woken.times(), 1);
     floor.rise(1);

@@ -178,5 +178,5 @@ fn search(local: &Local, state: &mut State) -> Option<Ready> {
 #[inline]
 fn run_one(local: &Local, ready: Ready) {
     let (result, kept) = ready.run(local);
-    local.core().coordinator.handle_invoke_result(local, &result, kept);
+    local.core().coordinator.handle_invoke_result(local, result, kept);
 }

@@ -32,21 +32,21 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Ends the actor, then gives up its mailbox, then its place in the ready queue.
     pub(super) fn terminate(&mut self) -> InvokeResult {
-        self.after_invoke(&InvokeResult::Stopped);
+        let result = self.after_invoke(InvokeResult::Stopped);
         // Whatever goes wrong on the way out, the end is told.
         drop(catch(|| self.hook(A::stopped)));
         drop(catch(|| self.owner.actor = None));
         self.bury_waiting(DeadLetterReason::Stopped);
         self.unregister_mailbox();
-        self.right = Right::Ended;
-        InvokeResult::Stopped
+        self.right = Right::ENDED;
+        result
     }
 
     /// Closes the system lane, ends the cell's state, and tells everybody who asked.
     fn unregister_mailbox(&mut self) {
         let system = self.body.lane.system_stats();
         let unread = self.body.lane.end_system();
-        self.state().bury();
+        self.cell.bury();
         self.local.core().hub.count_end(self.body.head.kind, self.body.lane.stats(), system);
         let Some(extra) = self.owner.extra.take() else {
             tell_end(self.body.head.parent.as_ref(), self.cell, &Ending::Stopped);

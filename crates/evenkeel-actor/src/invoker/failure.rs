@@ -177,7 +177,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match made {
             Some(Ok(actor)) => self.owner.actor = Some(actor),
             Some(Err(panic)) => return Some(Step::Fail(panic)),
-            None => return Some(Step::Stop(Ending::Failed { error, reason: StopReason::Directed })),
+            None => return Some(Step::GiveUp(error)),
         }
         self.local.core().hub.count_restart(self.body.head.kind);
         self.wake();

@@ -33,7 +33,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
         }
         if flags & SIGNAL != 0 {
-            self.state().lower(SIGNAL);
+            if let Some(waker) = self.cell.hear_signal()
+                && let Some(extra) = &mut self.owner.extra
+            {
+                extra.spare = Some(waker);
+            }
             if let Some(step) = self.hear_waker() {
                 return Some(step);
             }
@@ -121,7 +125,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn obey_stop(&mut self) -> Option<Step> {
         match self.owner.phase {
             Phase::Stopping => None,
-            _ => Some(Step::Stop(Ending::Stopped)),
+            _ => Some(Step::Stop),
         }
     }
 
@@ -129,7 +133,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn close_for_draining(&mut self) -> Option<Step> {
         self.close_lane();
         // A failed actor serves nothing any more, so its lane would never be empty.
-        matches!(self.owner.phase, Phase::Failed).then_some(Step::Stop(Ending::Stopped))
+        matches!(self.owner.phase, Phase::Failed).then_some(Step::Stop)
     }
 
     pub(super) fn close_lane(&mut self) {
@@ -140,7 +144,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn obey_command(&mut self, command: SupervisionCommand) -> Option<Step> {
         match (command, self.owner.phase) {
             (_, Phase::Stopping | Phase::Restarting) => None,
-            (SupervisionCommand::Stop, _) => Some(Step::Stop(Ending::Stopped)),
+            (SupervisionCommand::Stop, _) => Some(Step::Stop),
             (SupervisionCommand::Resume, Phase::Failed) if self.owner.actor.is_some() => {
                 self.forgive();
                 None

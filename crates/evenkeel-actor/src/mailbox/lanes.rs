@@ -154,16 +154,14 @@ impl<M, S> Lanes<M, S> {
         }
     }
 
-    /// Fills the empty private half; for the owner of the run right.
+    /// Takes the oldest message, and the others into the empty private half; for the owner of the run right.
     ///
-    /// Where the oldest may have to make room, messages are taken one by one, so that the oldest is
-    /// still here.
+    /// Where the oldest may have to make room, the others stay, so that the oldest is still here.
     #[inline]
-    pub(crate) fn take(&self, private: &mut VecDeque<M>, state: &CellState) {
+    pub(crate) fn take(&self, private: &mut VecDeque<M>, state: &CellState) -> Option<M> {
         self.shared.with(|shared| {
-            if shared.overflow == OverflowStrategy::DropOldest {
-                private.extend(shared.queue.pop_front());
-            } else {
+            let oldest = shared.queue.pop_front();
+            if !shared.queue.is_empty() && shared.overflow != OverflowStrategy::DropOldest {
                 mem::swap(&mut shared.queue, private);
             }
             let taken = count(private.len());
@@ -174,7 +172,8 @@ impl<M, S> Lanes<M, S> {
             if shared.queue.is_empty() {
                 state.lower(USER);
             }
-        });
+            oldest
+        })
     }
 
     /// Tells senders how many messages the private half still holds; for the owner.

@@ -181,15 +181,14 @@ impl Miniature {
     }
 
     fn next(&self, owner: &mut Owner) -> Option<u32> {
-        if owner.private.is_empty() {
-            if self.state.glance() & USER == 0 {
-                return None;
-            }
-            self.lanes.take(&mut owner.private, &self.state);
+        if let Some(message) = owner.private.pop_front() {
+            self.lanes.tell_left(owner.private.len());
+            return Some(message);
         }
-        let message = owner.private.pop_front();
-        self.lanes.tell_left(owner.private.len());
-        message
+        if self.state.glance() & USER == 0 {
+            return None;
+        }
+        self.lanes.take(&mut owner.private, &self.state)
     }
 
     fn obey(&self, order: Order, owner: &mut Owner) -> Option<Step> {

@@ -1,15 +1,17 @@
 //! One answer to one question, with a third party that may end the wait.
 //!
 //! Three may end the wait — an answer, a sender that gives up, a deadline — and exactly the first of
-//! them wakes the receiver. Bound: one block of memory per question.
+//! them wakes the receiver. Bound: one block of memory per question, and one read-modify-write for an
+//! answer: it is published, the waker claimed and the block let go of in the same step.
 
 use alloc::boxed::Box;
-use core::ptr::NonNull;
-use core::task::{Context, Poll, Waker};
+use core::mem::ManuallyDrop;
+use core::ptr::{self, NonNull};
+use core::task::{Poll, RawWakerVTable, Waker};
 
 #[cfg(all(feature = "std", not(loom)))]
 use super::blocks;
-use crate::sync::{AtomicU32, Ordering, UnsafeCell};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
 const WAKER: u32 = 1 << 0;
@@ -18,6 +20,8 @@ const UNANSWERED: u32 = 1 << 2;
 const EXPIRED: u32 = 1 << 3;
 const RECEIVER_GONE: u32 = 1 << 4;
 const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE;
+/// The waker is not the first: that the word is what it was does not say the same of the waker.
+const REPLACED: u32 = 1 << 5;
 /// References are counted in the rest of the word.
 const REFERENCE: u32 = 1 << 8;
 
@@ -29,8 +33,39 @@ struct Shared<T> {
 
 struct Head {
     word: AtomicU32,
-    waker: UnsafeCell<Option<Waker>>,
+    waker: Parts,
     free: unsafe fn(NonNull<Head>),
+}
+
+/// The parts of a waker that is stored; only the receiver writes them.
+///
+/// Atomic, for a sender may read them while they are replaced; what it read is then thrown away.
+struct Parts {
+    data: AtomicPtr<()>,
+    vtable: AtomicPtr<RawWakerVTable>,
+}
+
+impl Parts {
+    fn new() -> Self {
+        Self { data: AtomicPtr::new(ptr::null_mut()), vtable: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    fn store(&self, waker: Waker) {
+        let waker = ManuallyDrop::new(waker);
+        self.data.store(waker.data().cast_mut(), Ordering::Relaxed);
+        self.vtable.store(ptr::from_ref(waker.vtable()).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Puts the parts together.
+    ///
+    /// # Safety
+    /// The word was seen with `WAKER`, by acquire; and the waker is used or dropped only by whoever it
+    /// belongs to.
+    unsafe fn load(&self) -> ManuallyDrop<Waker> {
+        let (data, vtable) = (self.data.load(Ordering::Relaxed), self.vtable.load(Ordering::Relaxed));
+        // SAFETY: both were stored before the flag was set, so the table is a waker's.
+        ManuallyDrop::new(unsafe { Waker::new(data, &*vtable) })
+    }
 }
 
 /// Why no answer came.
@@ -62,9 +97,7 @@ impl HeadRef {
         if before & (OVER | WAKER) == WAKER {
             // SAFETY: we are the first to end the wait, so the stored waker is ours: the receiver
             // replaces it only while the wait is not over, and later enders see that it is.
-            if let Some(waker) = self.head().waker.with_mut(|waker| unsafe { (*waker).take() }) {
-                waker.wake();
-            }
+            ManuallyDrop::into_inner(unsafe { self.head().waker.load() }).wake();
         }
         before
     }
@@ -78,13 +111,24 @@ impl HeadRef {
 }
 
 impl HeadRef {
-    /// Gives the reference up, and sets `flags`, none of which is set, in the same step.
-    fn leave(&self, flags: u32) {
+    /// Gives the reference up, and sets `flags`, none of which is set, in the same step; returns the word
+    /// before.
+    fn leave(&self, flags: u32) -> u32 {
         let before = self.head().word.fetch_sub(REFERENCE - flags, Ordering::AcqRel);
         if before / REFERENCE == 1 {
-            // SAFETY: the last reference; `free` was made for the type behind the head.
-            unsafe { (self.head().free)(self.0) };
+            // SAFETY: the last reference.
+            unsafe { self.free() };
         }
+        before
+    }
+
+    /// Gives the block back.
+    ///
+    /// # Safety
+    /// This is the only reference.
+    unsafe fn free(&self) {
+        // SAFETY: promised by the caller; `free` was made for the type behind the head.
+        unsafe { (self.head().free)(self.0) };
     }
 }
 
@@ -109,7 +153,7 @@ unsafe impl<T: Send> Sync for Receiver<T> {}
 /// Makes the two halves.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let head = place(Shared::<T> {
-        head: Head { word: AtomicU32::new(2 * REFERENCE), waker: UnsafeCell::new(None), free: free::<T> },
+        head: Head { word: AtomicU32::new(2 * REFERENCE), waker: Parts::new(), free: free::<T> },
         value: UnsafeCell::new(None),
     });
     (Sender(HeadRef(head), core::marker::PhantomData), Receiver(HeadRef(head), core::marker::PhantomData))
@@ -163,9 +207,36 @@ unsafe fn value<T>(head: &HeadRef) -> &UnsafeCell<Option<T>> {
 
 impl<T> Sender<T> {
     /// Answers; the value comes back when nobody waits any more.
+    #[inline]
     pub(crate) fn send(self, answer: T) -> Result<(), T> {
         // SAFETY: the only sender, and `VALUE` is not set: the receiver does not look yet.
         unsafe { value::<T>(&self.0).with_mut(|value| *value = Some(answer)) };
+        let head = self.0.head();
+        let mut word = head.word.load(Ordering::Acquire);
+        while word & (REPLACED | RECEIVER_GONE) == 0 {
+            let waits = word & (OVER | WAKER) == WAKER;
+            // SAFETY: the flag was seen by acquire, and the waker is used only if the word is still the same
+            // below: then it was not replaced, and belongs to us, who end the wait.
+            let waker = waits.then(|| unsafe { head.waker.load() });
+            // The receiver is still there, so this reference is not the last.
+            let answered = (word | VALUE) - REFERENCE;
+            match head.word.compare_exchange_weak(word, answered, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    core::mem::forget(self);
+                    if let Some(waker) = waker {
+                        ManuallyDrop::into_inner(waker).wake();
+                    }
+                    return Ok(());
+                }
+                Err(seen) => word = seen,
+            }
+        }
+        self.send_step_by_step()
+    }
+
+    /// Publishes what was written, and gives the reference up afterwards.
+    #[cold]
+    fn send_step_by_step(self) -> Result<(), T> {
         let before = self.0.end(VALUE);
         if before & RECEIVER_GONE == 0 {
             return Ok(());
@@ -198,20 +269,30 @@ impl<T> Receiver<T> {
         Expiry(self.0.another())
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
+    /// Looks for the answer; `owned`, which wakes whom `waker` does, is woken when the wait is over.
+    #[inline]
+    pub(crate) fn poll_with(
+        &mut self,
+        waker: &Waker,
+        owned: impl FnOnce() -> Waker,
+    ) -> Poll<Result<T, NoAnswer>> {
         let head = self.0.head();
         let mut word = head.word.load(Ordering::Acquire);
-        if word & OVER == 0 && word & WAKER != 0 {
-            // Take the stored waker back before it is replaced.
-            word = take_back(&head.word, word);
+        if word & (OVER | WAKER) == WAKER {
+            // SAFETY: we stored it, and only look at it.
+            if unsafe { head.waker.load() }.will_wake(waker) {
+                return Poll::Pending;
+            }
+            word = take_back(head, word);
         }
         if word & OVER == 0 {
-            // SAFETY: `WAKER` is clear and the wait is not over, so nobody else touches the waker.
-            head.waker.with_mut(|waker| unsafe { *waker = Some(cx.waker().clone()) });
+            head.waker.store(owned());
             word = head.word.fetch_or(WAKER, Ordering::AcqRel);
             if word & OVER == 0 {
                 return Poll::Pending;
             }
+            // SAFETY: stored above, and whoever ended the wait before saw none.
+            drop(ManuallyDrop::into_inner(unsafe { head.waker.load() }));
         }
         if word & VALUE != 0 {
             // SAFETY: `VALUE` was set after the value was written, and only one receiver exists.
@@ -223,11 +304,17 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Clears `WAKER` unless the wait is over; returns the word as it is then.
-fn take_back(word: &AtomicU32, mut seen: u32) -> u32 {
+/// Takes the stored waker away unless the wait is over; returns the word as it is then.
+#[cold]
+fn take_back(head: &Head, mut seen: u32) -> u32 {
     while seen & OVER == 0 {
-        match word.compare_exchange_weak(seen, seen & !WAKER, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return seen & !WAKER,
+        let without = seen & !WAKER | REPLACED;
+        match head.word.compare_exchange_weak(seen, without, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                // SAFETY: the flag was set, and nobody can claim the waker any more.
+                drop(ManuallyDrop::into_inner(unsafe { head.waker.load() }));
+                return without;
+            }
             Err(changed) => seen = changed,
         }
     }
@@ -235,8 +322,20 @@ fn take_back(word: &AtomicU32, mut seen: u32) -> u32 {
 }
 
 impl<T> Drop for Receiver<T> {
+    #[inline]
     fn drop(&mut self) {
-        self.0.leave(RECEIVER_GONE);
+        let head = self.0.head();
+        let word = head.word.load(Ordering::Acquire);
+        if word / REFERENCE == 1 {
+            // SAFETY: nobody else has a reference, or could get one; who ended the wait has the waker.
+            unsafe { self.0.free() };
+            return;
+        }
+        // SAFETY: we stored it; it is used only if it is still ours below.
+        let waker = (word & (OVER | WAKER) == WAKER).then(|| unsafe { head.waker.load() });
+        if self.0.leave(RECEIVER_GONE) & OVER == 0 {
+            drop(waker.map(ManuallyDrop::into_inner));
+        }
     }
 }
 
@@ -349,17 +448,17 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_nobody_woke_is_dropped_with_the_question() {
+    fn a_waker_nobody_woke_is_dropped_with_the_receiver() {
         let (sender, mut receiver) = channel::<u32>();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         drop((receiver, waker));
-        assert_eq!(Arc::strong_count(&wakes), 2);
+        assert_eq!((Arc::strong_count(&wakes), wakes.count()), (1, 0));
         drop(sender);
         assert_eq!((Arc::strong_count(&wakes), wakes.count()), (1, 0));
     }
 
     fn poll<T>(receiver: &mut Receiver<T>, waker: &Waker) -> Poll<Result<T, NoAnswer>> {
-        receiver.poll(&mut Context::from_waker(waker))
+        receiver.poll_with(waker, || waker.clone())
     }
 }

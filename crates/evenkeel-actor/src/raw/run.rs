@@ -5,15 +5,17 @@ use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 #[cfg(feature = "std")]
 use core::ptr;
+use core::task::Waker;
 
 use super::lane::LaneRef;
 use super::slab::SlabFull;
 #[cfg(feature = "std")]
 use super::slab::SlotRef;
-use super::state::{Notify, Release};
+use super::state::{Notify, RETURNED, Release, SIGNAL};
+use super::waker;
 use crate::actor::Actor;
 use crate::cell::{Body, CellRef, Resident};
-use crate::invoke::InvokeResult;
+use crate::invoke::InvokeKind;
 use crate::invoker::ActorCellInvoker;
 use crate::sync::Arc;
 #[cfg(feature = "std")]
@@ -50,22 +52,27 @@ pub(crate) trait Run: Send + Sync {
     ///
     /// # Safety
     /// The caller holds the run right of `cell`, of which `self` is the body, and after
-    /// [`Right::Ended`] touches neither.
-    unsafe fn run(&self, cell: &CellRef, local: &Local) -> (InvokeResult, Right);
+    /// [`Right::ENDED`] touches neither.
+    unsafe fn run(&self, cell: &CellRef, local: &Local) -> (InvokeKind, Right);
 }
 
-/// Where the run right is after a run.
+/// Where the run right is after a run; one word, which every run returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Right {
+pub(crate) struct Right(u32);
+
+impl Right {
     /// Still with the caller: back into the queue.
-    Kept,
-    /// To be given back with these flags set, unless something came up.
+    pub(crate) const KEPT: Self = Self(1 << 31);
+    /// The cell is dead; its own reference is to be dropped.
+    pub(crate) const ENDED: Self = Self(1 << 30);
+
+    /// To be given back with these flags of the state set, unless something came up.
     ///
     /// The invoker cannot do it: the next worker may run the cell, or free it, before this one has
     /// returned from the invoker's borrows.
-    Spent { hold: u32 },
-    /// The cell is dead; its own reference is to be dropped.
-    Ended,
+    pub(crate) fn spent(hold: u32) -> Self {
+        Self(hold)
+    }
 }
 
 /// The right to run one cell: an entry of a ready queue.
@@ -91,6 +98,45 @@ impl CellRef {
         }
     }
 
+    /// Raises `SIGNAL` and gives this reference up: to the cell, if that has use for it.
+    ///
+    /// On one of the cell's own workers only: what is scheduled may end at once, and nothing but the worker
+    /// keeps the system then.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(super) fn signal(self) {
+        if !super::current::with(self.core(), |local| local.is_some()) {
+            return self.announce(SIGNAL);
+        }
+        let (notify, taken) = self.slot().state.hand_back();
+        if notify == Notify::Schedule {
+            self.schedule();
+        }
+        if taken {
+            core::mem::forget(self);
+        }
+    }
+
+    /// Raises `SIGNAL` and gives this reference up.
+    #[cfg(not(feature = "std"))]
+    pub(super) fn signal(self) {
+        self.announce(SIGNAL);
+    }
+
+    /// Takes flags down, and the reference that came with a signal over.
+    pub(crate) fn hear_signal(&self) -> Option<Waker> {
+        let before = self.slot().state.lower(SIGNAL | RETURNED);
+        // SAFETY: just cleared.
+        (before & RETURNED != 0).then(|| unsafe { waker::left_with(self) })
+    }
+
+    /// Ends the cell, and gives up the reference that came with a signal nobody heard.
+    pub(crate) fn bury(&self) {
+        let before = self.slot().state.bury();
+        // SAFETY: dead from here on, and the flag was set.
+        drop((before & RETURNED != 0).then(|| unsafe { waker::left_with(self) }));
+    }
+
     fn schedule(&self) {
         // SAFETY: the state word has just given us the run right, and the right is used only while it
         // is held; see `Ready`.
@@ -111,28 +157,28 @@ pub(crate) fn house<A: Actor>(core: &Arc<Core>, body: Body<A>) -> Result<(LaneRe
 
 impl Ready {
     /// Runs the cell; returns the right if it was kept.
-    pub(crate) fn run(self, local: &Local) -> (InvokeResult, Option<Self>) {
+    pub(crate) fn run(self, local: &Local) -> (InvokeKind, Option<Self>) {
         // SAFETY: `self` is the run right, and the body is not touched below.
         let (result, right) = unsafe { self.0.occupant().body.run(&self.0, local) };
         match right {
-            Right::Kept => (result, Some(self)),
-            Right::Spent { hold } => self.release(result, hold),
-            Right::Ended => {
+            Right::KEPT => (result, Some(self)),
+            Right::ENDED => {
                 // The cell's own reference, leaked when it was made, is taken back.
                 drop(ManuallyDrop::into_inner(self.0));
                 (result, None)
             }
+            Right(hold) => self.release(result, hold),
         }
     }
 
     /// Gives the right back, unless something came up; the slot outlives it, for the worker keeps the
     /// slab alive.
     #[inline]
-    fn release(self, result: InvokeResult, hold: u32) -> (InvokeResult, Option<Self>) {
+    fn release(self, result: InvokeKind, hold: u32) -> (InvokeKind, Option<Self>) {
         match (self.0.slot().state.release(hold), result) {
             (Release::Gone, result) => (result, None),
-            (Release::Kept, InvokeResult::Completed { .. }) => {
-                (InvokeResult::Completed { ready_hint: true }, Some(self))
+            (Release::Kept, InvokeKind::Completed { .. }) => {
+                (InvokeKind::Completed { ready_hint: true }, Some(self))
             }
             (Release::Kept, result) => (result, Some(self)),
         }
@@ -188,7 +234,7 @@ impl Newest {
 }
 
 impl<A: Actor> Run for Body<A> {
-    unsafe fn run(&self, cell: &CellRef, local: &Local) -> (InvokeResult, Right) {
+    unsafe fn run(&self, cell: &CellRef, local: &Local) -> (InvokeKind, Right) {
         // SAFETY: the caller holds the run right, and only this borrow of the owner's part is made
         // under it.
         let owner = unsafe { self.owner.get() };

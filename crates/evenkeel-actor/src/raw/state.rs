@@ -22,6 +22,8 @@ pub(crate) const DEAD: u32 = 1 << 5;
 pub(crate) const SIGNAL: u32 = 1 << 6;
 /// Somebody waits for room in the user lane.
 pub(crate) const WAITERS: u32 = 1 << 7;
+/// A counted reference to the cell was left with it, by the waker that fired.
+pub(crate) const RETURNED: u32 = 1 << 8;
 
 const URGENT: u32 = SYSTEM | SIGNAL;
 
@@ -108,12 +110,37 @@ impl CellState {
         }
     }
 
-    /// Clears flags; for the owner of the run right, *before* it looks at what they announce.
+    /// Announces `SIGNAL` and leaves the caller's counted reference with the cell; tells whether it was taken.
+    ///
+    /// One at a time: a cell that has one, or is dead, takes none.
+    #[inline]
+    pub(crate) fn hand_back(&self) -> (Notify, bool) {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            if word & DEAD != 0 {
+                return (Notify::Dead, false);
+            }
+            let signalled = word | SIGNAL | RETURNED;
+            let notify = if word & SCHEDULED == 0 { Notify::Schedule } else { Notify::Already };
+            match self.0.compare_exchange_weak(
+                word,
+                signalled | SCHEDULED,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return (notify, word & RETURNED == 0),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Clears flags, and returns those that were set before; for the owner of the run right, *before* it looks
+    /// at what they announce.
     ///
     /// Looking first and clearing afterwards strands what arrives in between.
     #[inline]
-    pub(crate) fn lower(&self, flags: u32) {
-        self.0.fetch_and(!flags, Ordering::AcqRel);
+    pub(crate) fn lower(&self, flags: u32) -> u32 {
+        self.0.fetch_and(!flags, Ordering::AcqRel)
     }
 
     /// Sets flags without scheduling; for the owner of the run right.
@@ -153,9 +180,9 @@ impl CellState {
         self.0.fetch_or(WAITERS, Ordering::AcqRel) & SCHEDULED != 0
     }
 
-    /// Ends the cell; the run right is never given back.
-    pub(crate) fn bury(&self) {
-        self.0.fetch_or(DEAD | CLOSED, Ordering::AcqRel);
+    /// Ends the cell, and returns the flags before; the run right is never given back.
+    pub(crate) fn bury(&self) -> u32 {
+        self.0.fetch_or(DEAD | CLOSED, Ordering::AcqRel)
     }
 
     /// Makes the word of an unoccupied slot new; nobody else may hold a reference.

@@ -4,6 +4,8 @@ use core::mem::ManuallyDrop;
 use core::task::{RawWaker, RawWakerVTable, Waker};
 
 use super::slab::SlotRef;
+#[cfg(doc)]
+use super::state::RETURNED;
 use super::state::SIGNAL;
 use crate::cell::{CellRef, Resident};
 
@@ -23,6 +25,15 @@ pub(crate) fn of(cell: &CellRef) -> Waker {
     Waker::clone(&lend(cell))
 }
 
+/// Takes over the reference that a waker left with the cell; see [`RETURNED`].
+///
+/// # Safety
+/// The caller has just cleared the flag, or buried the cell and found it set.
+pub(crate) unsafe fn left_with(cell: &CellRef) -> Waker {
+    // SAFETY: the reference was counted by the waker that fired, and nobody else takes it over.
+    ManuallyDrop::into_inner(lend(cell))
+}
+
 /// Looks at the reference behind a waker without giving it up.
 ///
 /// # Safety
@@ -40,7 +51,7 @@ unsafe fn clone(place: *const ()) -> RawWaker {
 
 unsafe fn wake(place: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    unsafe { SlotRef::<Resident>::from_raw(place) }.announce(SIGNAL);
+    unsafe { SlotRef::<Resident>::from_raw(place) }.signal();
 }
 
 unsafe fn wake_by_ref(place: *const ()) {

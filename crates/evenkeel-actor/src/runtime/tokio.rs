@@ -1,6 +1,7 @@
 //! Workers as tokio tasks, guests among others.
 
 use alloc::boxed::Box;
+use core::num::NonZeroU32;
 
 use evenkeel_policy::time::Instant;
 use tokio::runtime::Handle;
@@ -47,6 +48,12 @@ impl RuntimeHandle for TokioRuntime {
 
     fn yield_now(&self) -> Task {
         Box::pin(tokio::task::yield_now())
+    }
+
+    /// None but the slice's own end: with every pause tokio wakes a thread that finds nothing, which costs more
+    /// than the runs in between, and a slice is short enough for whoever waits.
+    fn runs_per_slice(&self) -> NonZeroU32 {
+        NonZeroU32::MAX
     }
 
     /// What a tokio thread wakes last it keeps to itself, and no other thread can take it; something

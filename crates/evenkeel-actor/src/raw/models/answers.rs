@@ -1,6 +1,6 @@
 //! One answer to one question: it arrives or is dropped once, and the wait ends once.
 
-use core::task::{Context, Poll, Waker};
+use core::task::{Poll, Waker};
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -45,7 +45,7 @@ fn answer(sender: Sender<Answer>, answer: Answer) -> Result<(), Answer> {
 fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, NoAnswer> {
     let waker = Waker::from(bell.clone());
     loop {
-        match receiver.poll(&mut Context::from_waker(&waker)) {
+        match receiver.poll_with(&waker, || waker.clone()) {
             Poll::Ready(end) => return end,
             Poll::Pending => bell.wait(),
         }
@@ -70,7 +70,7 @@ fn an_answer_and_a_deadline_wake_once_between_them() {
         let expiry = receiver.expiry();
         let bell = Bell::new();
         let waker = Waker::from(bell.clone());
-        assert!(receiver.poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(receiver.poll_with(&waker, || waker.clone()).is_pending());
         let made = Answer::new(&dropped);
         let answerer = thread::spawn(move || answer(sender, made).is_ok());
         let clock = thread::spawn(move || expiry.expire());
@@ -125,7 +125,7 @@ fn an_answer_nobody_waits_for_comes_back_or_is_dropped_once() {
         let made = Answer::new(&dropped);
         let answerer = thread::spawn(move || drop(answer(sender, made)));
         let waker = Waker::from(bell.clone());
-        drop(receiver.poll(&mut Context::from_waker(&waker)));
+        drop(receiver.poll_with(&waker, || waker.clone()));
         drop(receiver);
         answerer.join().unwrap();
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
@@ -139,7 +139,7 @@ fn the_last_waker_is_the_one_that_is_woken() {
         let answerer = thread::spawn(move || sender.send(7));
         let (first, second) = (Bell::new(), Bell::new());
         let waker = Waker::from(first.clone());
-        let ended = match receiver.poll(&mut Context::from_waker(&waker)) {
+        let ended = match receiver.poll_with(&waker, || waker.clone()) {
             Poll::Ready(end) => end,
             Poll::Pending => wait(&mut receiver, &second),
         };
