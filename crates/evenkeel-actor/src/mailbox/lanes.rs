@@ -16,7 +16,7 @@ use core::task::Waker;
 
 use super::{LaneStats, MailboxOptions, OverflowStrategy};
 use crate::raw::state::{CellState, USER};
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::sync::{AtomicU32, BriefLock, Ordering};
 
 /// An idle lane keeps room for this many messages and gives the rest back.
 const KEPT_CAPACITY_MAX: usize = 1024;
@@ -39,7 +39,7 @@ pub(crate) enum Pushed<M> {
 /// The lanes of one mailbox: user messages `M`, system messages `S`.
 #[derive(Debug)]
 pub(crate) struct Lanes<M, S> {
-    shared: Lock<Shared<M, S>>,
+    shared: BriefLock<Shared<M, S>>,
     /// Messages in the private half, as the owner last told.
     left: AtomicU32,
 }
@@ -88,7 +88,7 @@ impl<M, S> Lanes<M, S> {
     pub(crate) fn new(options: &MailboxOptions) -> Self {
         let capacity = count(options.user_capacity());
         Self {
-            shared: Lock::new(Shared {
+            shared: BriefLock::new(Shared {
                 queue: VecDeque::new(),
                 room: capacity,
                 capacity,

@@ -4,27 +4,56 @@
 //! what it costs. Bound: a thread keeps at most [`KEPT_MAX`] blocks of [`BLOCK`] bytes.
 
 use alloc::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::Cell;
 use core::ptr::NonNull;
 
 const BLOCK: usize = 64;
-const KEPT_MAX: usize = 64;
+const KEPT_MAX: u32 = 64;
 const LAYOUT: Layout = match Layout::from_size_align(BLOCK, 16) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),
 };
 
 std::thread_local! {
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept(Vec::new())) };
+    static KEPT: Kept = const { Kept { first: Cell::new(None), count: Cell::new(0) } };
 }
 
-/// Blocks nobody uses.
-struct Kept(Vec<NonNull<u8>>);
+/// Blocks nobody uses; each begins with where the next one is.
+struct Kept {
+    first: Cell<Option<NonNull<u8>>>,
+    count: Cell<u32>,
+}
+
+impl Kept {
+    #[inline]
+    fn pop(&self) -> Option<NonNull<u8>> {
+        let block = self.first.get()?;
+        // SAFETY: a block in the list is in nobody's hands, and begins with the next one.
+        self.first.set(unsafe { block.cast::<Option<NonNull<u8>>>().read() });
+        self.count.set(self.count.get() - 1);
+        Some(block)
+    }
+
+    /// Puts a block in; `false` when there are enough.
+    ///
+    /// # Safety
+    /// `block` has the layout of one, and nothing in it is used any more.
+    #[inline]
+    unsafe fn push(&self, block: NonNull<u8>) -> bool {
+        if self.count.get() == KEPT_MAX {
+            return false;
+        }
+        // SAFETY: promised by the caller; a block has room for a pointer, and is aligned for one.
+        unsafe { block.cast::<Option<NonNull<u8>>>().write(self.first.get()) };
+        self.first.set(Some(block));
+        self.count.set(self.count.get() + 1);
+        true
+    }
+}
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        for block in self.0.drain(..) {
+        while let Some(block) = self.pop() {
             // SAFETY: allocated in `take` with this layout, and in nobody's hands.
             unsafe { dealloc(block.as_ptr(), LAYOUT) };
         }
@@ -40,7 +69,7 @@ pub(super) const fn fits<T>() -> bool {
 #[inline]
 pub(super) fn take() -> NonNull<u8> {
     // A thread that is ending has no blocks of its own any more.
-    let kept = KEPT.try_with(|kept| kept.borrow_mut().0.pop()).ok().flatten();
+    let kept = KEPT.try_with(Kept::pop).ok().flatten();
     kept.unwrap_or_else(|| {
         // SAFETY: the layout is not empty.
         NonNull::new(unsafe { alloc(LAYOUT) }).unwrap_or_else(|| handle_alloc_error(LAYOUT))
@@ -53,14 +82,8 @@ pub(super) fn take() -> NonNull<u8> {
 /// `block` came from [`take`], and nothing in it is used any more.
 #[inline]
 pub(super) unsafe fn give_back(block: NonNull<u8>) {
-    let kept = KEPT.try_with(|kept| {
-        let blocks = &mut kept.borrow_mut().0;
-        if blocks.len() < KEPT_MAX {
-            blocks.push(block);
-            return true;
-        }
-        false
-    });
+    // SAFETY: promised by the caller.
+    let kept = KEPT.try_with(|kept| unsafe { kept.push(block) });
     if kept != Ok(true) {
         // SAFETY: promised by the caller; the layout is the one it was allocated with.
         unsafe { dealloc(block.as_ptr(), LAYOUT) };
@@ -70,17 +93,18 @@ pub(super) unsafe fn give_back(block: NonNull<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn a_block_is_used_again_and_no_more_are_kept_than_the_limit() {
-        let blocks: Vec<_> = (0..KEPT_MAX + 3).map(|_| take()).collect();
+        let blocks: Vec<_> = (0..KEPT_MAX as usize + 3).map(|_| take()).collect();
         for block in &blocks {
             // SAFETY: taken above, used by nobody.
             unsafe { give_back(*block) };
         }
-        assert_eq!(KEPT.with(|kept| kept.borrow().0.len()), KEPT_MAX);
+        assert_eq!(KEPT.with(|kept| kept.count.get()), KEPT_MAX);
         let again = take();
-        assert_eq!(again, blocks[KEPT_MAX - 1]);
+        assert_eq!(again, blocks[KEPT_MAX as usize - 1]);
         // SAFETY: taken above, used by nobody.
         unsafe { give_back(again) };
     }

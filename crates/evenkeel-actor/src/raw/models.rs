@@ -6,10 +6,12 @@
 //! Bound: preemptions per execution, given by each model and overruled by `LOOM_MAX_PREEMPTIONS`.
 
 mod answers;
+mod brief;
 mod closing;
 mod defects;
 mod lanes;
 mod parking;
+mod returned;
 mod reuse;
 mod room;
 

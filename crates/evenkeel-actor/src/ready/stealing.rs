@@ -95,8 +95,8 @@ impl ReadyQueues {
             return Some(ready);
         }
         if let Some(ready) = seat.newest.take() {
-            if local.in_a_row.get() < NEWEST_IN_A_ROW_MAX {
-                local.in_a_row.set(local.in_a_row.get() + 1);
+            if local.in_a_row.get() < NEWEST_IN_A_ROW_MAX || local.deque.is_empty() {
+                local.in_a_row.set(local.in_a_row.get().saturating_add(1));
                 return Some(ready);
             }
             local.deque.push(ready);

@@ -1,0 +1,75 @@
+//! A reference that a waker leaves with a cell is taken over once, however the cell goes on.
+
+use std::sync::Arc as StdArc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use loom::thread;
+
+use super::super::state::{CellState, Notify, RETURNED, Release, SIGNAL};
+use super::check;
+use crate::sync::Arc;
+
+/// A cell nobody runs, and how many references were given up or taken over.
+#[derive(Clone)]
+struct Books {
+    state: Arc<CellState>,
+    settled: StdArc<AtomicUsize>,
+}
+
+impl Books {
+    fn new() -> Self {
+        let state = Arc::new(CellState::new());
+        state.renew();
+        assert_eq!(state.release(0), Release::Gone);
+        Self { state, settled: StdArc::default() }
+    }
+
+    /// Does what a waker does that is used up on a worker.
+    fn wake(&self, run: impl FnOnce(&Self)) {
+        let (notify, taken) = self.state.hand_back();
+        if !taken {
+            self.settled.fetch_add(1, Ordering::Relaxed);
+        }
+        if notify == Notify::Schedule {
+            run(self);
+        }
+    }
+
+    fn take_over(&self, flags: u32) {
+        self.settled.fetch_add(usize::from(flags & RETURNED != 0), Ordering::Relaxed);
+    }
+
+    fn hear(&self) {
+        loop {
+            self.take_over(self.state.lower(SIGNAL | RETURNED));
+            if self.state.release(0) == Release::Gone {
+                return;
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.take_over(self.state.bury());
+    }
+}
+
+fn two_wakers(run: fn(&Books)) {
+    check(3, move || {
+        let books = Books::new();
+        let other = books.clone();
+        let waker = thread::spawn(move || other.wake(run));
+        books.wake(run);
+        waker.join().unwrap();
+        assert_eq!(books.settled.load(Ordering::Relaxed), 2, "a reference was lost, or taken over twice");
+    });
+}
+
+#[test]
+fn two_wakers_leave_two_references_to_a_cell_that_goes_on() {
+    two_wakers(Books::hear);
+}
+
+#[test]
+fn two_wakers_leave_two_references_to_a_cell_that_ends() {
+    two_wakers(Books::end);
+}
