@@ -14,6 +14,7 @@ extern crate alloc;
 
 mod sync;
 
+mod crew;
 mod idle;
 mod mailbox;
 mod raw;
@@ -80,7 +81,7 @@ pub use {
     actor::{Actor, Awaiting, Flow, Handled, Signal},
     actor_ref::{ASK_WITHIN, ActorRef, SendError, Sent},
     context::Context,
-    executor::{Lifecycle, Shutdown},
+    executor::{Lifecycle, SetWorkersError, Shutdown},
     guardian::ActorError,
     index::MailboxIndex,
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},

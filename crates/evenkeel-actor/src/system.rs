@@ -48,10 +48,6 @@ impl Core {
         self.runtime.now()
     }
 
-    pub(crate) fn workers(&self) -> usize {
-        self.config.workers.get()
-    }
-
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         Lifecycle::from_word(self.lifecycle.load(Ordering::SeqCst))
     }
@@ -79,7 +75,10 @@ impl Core {
 
     /// Whether somebody must look after cells that wait behind a handler that takes long.
     pub(crate) fn is_watched(&self) -> bool {
-        1 < self.workers() && self.coordinator.idle.sleeping() < self.workers()
+        // Those who are to come, and those who have yet to leave.
+        let crew = &self.coordinator.queues.crew;
+        let workers = crew.wanted().max(crew.reach());
+        1 < workers && self.coordinator.idle.sleeping() < workers
     }
 
     /// Frees what waits behind stuck workers; see [`crate::clock`].

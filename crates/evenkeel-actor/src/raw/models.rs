@@ -9,6 +9,7 @@ mod answers;
 mod closing;
 mod defects;
 mod lanes;
+mod leaving;
 mod parking;
 mod reuse;
 mod room;

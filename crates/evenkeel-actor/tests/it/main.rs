@@ -26,3 +26,4 @@ mod suspend;
 mod timers;
 mod watch;
 mod wheel;
+mod workers;
