@@ -6,6 +6,8 @@ mod workers;
 
 pub use shutdown::{Lifecycle, Shutdown};
 pub use workers::SetWorkersError;
+#[cfg(feature = "std")]
+pub(crate) use workers::set_workers;
 
 use alloc::boxed::Box;
 

@@ -24,6 +24,8 @@ mod actor;
 #[cfg(not(loom))]
 mod actor_ref;
 #[cfg(not(loom))]
+pub mod adaptive;
+#[cfg(not(loom))]
 mod cell;
 #[cfg(not(loom))]
 mod clock;
@@ -80,6 +82,7 @@ mod worker;
 pub use {
     actor::{Actor, Awaiting, Flow, Handled, Signal},
     actor_ref::{ASK_WITHIN, ActorRef, SendError, Sent},
+    adaptive::AdaptiveDispatcher,
     context::Context,
     executor::{Lifecycle, SetWorkersError, Shutdown},
     guardian::ActorError,

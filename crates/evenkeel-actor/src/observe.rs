@@ -84,6 +84,22 @@ impl Hub {
         self.metrics == Metrics::On && self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 
+    /// Adds up the waits from ready to run that were measured, of all workers and kinds.
+    #[cfg(feature = "std")]
+    pub(crate) fn waits(&self) -> Waits {
+        let kinds: Vec<_> = self.labels.with(|labels| labels.iter().map(|(kind, _)| kind).collect());
+        let workers = self.workers.with(|workers| workers.clone());
+        let mut waits = Waits::default();
+        for worker in &workers {
+            for kind in &kinds {
+                let measured = worker.latency(*kind).snapshot();
+                waits.count += measured.count();
+                waits.sum += measured.sum();
+            }
+        }
+        waits
+    }
+
     /// Reads everything.
     pub(crate) fn snapshot(&self, core: &Core, letters: &Lock<DeadLetters>) -> Snapshot {
         let mut live = PerKind::<LiveMailboxes>::new(self.labels_max);
@@ -112,6 +128,14 @@ impl Hub {
             self.collector.with(|collector| collector.collect(&sources))
         })
     }
+}
+
+/// How many waits were measured, and how long they were together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg(feature = "std")]
+pub(crate) struct Waits {
+    pub(crate) count: u64,
+    pub(crate) sum: core::time::Duration,
 }
 
 fn totals(user: LaneStats, system: LaneStats) -> MailboxTotals {

@@ -9,6 +9,7 @@ pub use scheduler::{ActorSystemRunner, ReadyQueueScheduler, SpawnError, StartErr
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use core::any::Any;
+use core::num::NonZeroUsize;
 
 use evenkeel_policy::time::Instant;
 
@@ -46,6 +47,11 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn now(&self) -> Instant {
         self.runtime.now()
+    }
+
+    /// How many workers there should be.
+    pub(crate) fn workers(&self) -> NonZeroUsize {
+        NonZeroUsize::new(self.coordinator.queues.crew.wanted()).unwrap_or(NonZeroUsize::MIN)
     }
 
     pub(crate) fn lifecycle(&self) -> Lifecycle {

@@ -11,7 +11,6 @@ use crate::sync::Arc;
 use crate::system::Core;
 
 impl WorkerExecutor {
-    /// Has as many workers as there should be; see [`set_workers`].
     pub(crate) fn set_workers(&self, workers: NonZeroUsize) -> Result<(), SetWorkersError> {
         set_workers(self.core(), workers)
     }

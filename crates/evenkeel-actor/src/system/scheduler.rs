@@ -10,6 +10,8 @@ use core::time::Duration;
 use super::{ActorSystemConfig, Core, InvalidConfig};
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
+#[cfg(feature = "std")]
+use crate::adaptive::{Adapting, AdaptiveDispatcher, adapt};
 use crate::clock::Clock;
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetters};
@@ -121,7 +123,7 @@ impl ReadyQueueScheduler {
     /// Says how many workers there should be; fewer or more may work until those who leave have left
     /// and those who come have come.
     pub fn workers(&self) -> NonZeroUsize {
-        NonZeroUsize::new(self.core().coordinator.queues.crew.wanted()).unwrap_or(NonZeroUsize::MIN)
+        self.core().workers()
     }
 
     /// Changes how many workers there should be, from one to
@@ -131,6 +133,14 @@ impl ReadyQueueScheduler {
     /// nothing is lost or handled out of turn. Cheap enough to be called from a handler.
     pub fn set_workers(&self, workers: NonZeroUsize) -> Result<(), SetWorkersError> {
         self.executor.set_workers(workers)
+    }
+
+    /// Has the number of workers follow what they have to do, until the answer is dropped.
+    ///
+    /// One at a time: two would work against each other, and against [`Self::set_workers`].
+    #[cfg(feature = "std")]
+    pub fn adapt_workers(&self, dispatcher: AdaptiveDispatcher) -> Result<Adapting, SetWorkersError> {
+        adapt(self.core(), dispatcher)
     }
 
     /// Refuses what is new, has what was accepted handled, then ends every actor.

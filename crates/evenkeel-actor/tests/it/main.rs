@@ -5,6 +5,7 @@
 
 mod kit;
 
+mod adaptive;
 mod awaiting;
 mod backpressure;
 mod defects;
