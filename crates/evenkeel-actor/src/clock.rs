@@ -168,7 +168,7 @@ pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
     let turning = Turning(core);
     async move {
         let core = &*turning.0;
-        let mut turns = alloc::vec![0; core.workers()];
+        let mut turns = alloc::vec![0; core.config.workers_max.get()];
         while !core.is_over() {
             for (due, timed) in core.clock.due(core.now()) {
                 fire(due, timed);

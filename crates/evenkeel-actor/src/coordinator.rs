@@ -4,6 +4,7 @@
 //! forgotten: what arrives while it runs is seen in the transition that ends the run.
 
 use alloc::vec::Vec;
+use core::num::NonZeroUsize;
 use core::task::{Context, Poll};
 
 use crate::clock::coarse_us;
@@ -29,8 +30,8 @@ pub(crate) struct ReadyQueueCoordinator {
 }
 
 impl ReadyQueueCoordinator {
-    pub(crate) fn new(workers: usize) -> Self {
-        Self { queues: ReadyQueues::new(workers), idle: Idle::new() }
+    pub(crate) fn new(workers: NonZeroUsize, workers_max: NonZeroUsize) -> Self {
+        Self { queues: ReadyQueues::new(workers, workers_max), idle: Idle::new() }
     }
 
     /// Queues a cell, from anywhere.
@@ -85,9 +86,17 @@ impl ReadyQueueCoordinator {
         }
     }
 
-    /// Sleeps until there is something to run; ready at once when there is.
+    /// Sleeps until there is something to run, or nothing will be; ready at once when it is so.
     pub(crate) fn poll_wait_signal(&self, local: &Local, cx: &mut Context<'_>) -> Poll<()> {
-        self.idle.poll_sleep(local.id, cx.waker(), || self.queues.has_work() || local.core().is_over())
+        self.idle.poll_sleep(local.id, cx.waker(), || {
+            self.queues.has_work() || local.core().is_over() || !self.is_wanted(local)
+        })
+    }
+
+    /// Whether a worker should stay; one that should not hands its cells over and leaves.
+    #[inline]
+    pub(crate) fn is_wanted(&self, local: &Local) -> bool {
+        self.queues.crew.is_wanted(local.id)
     }
 
     /// Puts a cell back whose run right was kept.

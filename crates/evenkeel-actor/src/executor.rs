@@ -2,16 +2,18 @@
 
 mod shutdown;
 mod slice;
+mod workers;
 
 pub use shutdown::{Lifecycle, Shutdown};
+pub use workers::SetWorkersError;
+#[cfg(feature = "std")]
+pub(crate) use workers::set_workers;
 
 use alloc::boxed::Box;
 
-use slice::{SliceEnd, Worker};
-
 use crate::clock;
 use crate::props::Props;
-use crate::runtime::{SpawnRefused, wait_with};
+use crate::runtime::SpawnRefused;
 use crate::sync::Arc;
 use crate::system::Core;
 use crate::task::TaskActor;
@@ -33,26 +35,8 @@ impl WorkerExecutor {
 
     /// Starts every worker, and the task that turns the clock.
     pub(crate) fn start_workers(&self) -> Result<(), SpawnRefused> {
-        for id in 0..self.core.workers() {
-            let core = self.core.clone();
-            self.core.runtime.spawn(Box::pin(work(core, id)))?;
-        }
+        workers::fill_places(&self.core).map_err(|short| short.refused)?;
         self.core.runtime.spawn(Box::pin(clock::turn(self.core.clone())))
-    }
-}
-
-/// One worker's life.
-async fn work(core: Arc<Core>, id: usize) {
-    let Some(mut worker) = Worker::seat(&core, id) else { return };
-    loop {
-        match wait_with(|cx| worker.poll_slice(cx)).await {
-            SliceEnd::Over => core.runtime.yield_now().await,
-            SliceEnd::Leave => {
-                // The last actor may have ended while the others slept.
-                core.send_home();
-                return;
-            }
-        }
     }
 }
 

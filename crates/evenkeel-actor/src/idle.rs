@@ -46,11 +46,17 @@ impl Idle {
 
     /// Wakes everybody; for shutdown.
     pub(crate) fn notify_all(&self) {
+        self.notify_from(0);
+    }
+
+    /// Wakes the workers from the one of this number on; after they were told to leave.
+    pub(crate) fn notify_from(&self, first: usize) {
         fence(Ordering::SeqCst);
-        let woken = self.sleepers.with(|sleepers| {
-            self.sleeping.fetch_sub(sleepers.len(), Ordering::Relaxed);
-            self.searching.fetch_add(sleepers.len(), Ordering::SeqCst);
-            core::mem::take(sleepers)
+        let woken: Vec<_> = self.sleepers.with(|sleepers| {
+            let woken = sleepers.extract_if(.., |(worker, _)| first <= *worker).collect::<Vec<_>>();
+            self.sleeping.fetch_sub(woken.len(), Ordering::Relaxed);
+            self.searching.fetch_add(woken.len(), Ordering::SeqCst);
+            woken
         });
         woken.into_iter().for_each(|(_, waker)| waker.wake());
     }

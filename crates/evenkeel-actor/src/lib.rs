@@ -14,6 +14,7 @@ extern crate alloc;
 
 mod sync;
 
+mod crew;
 mod idle;
 mod mailbox;
 mod raw;
@@ -22,6 +23,8 @@ mod raw;
 mod actor;
 #[cfg(not(loom))]
 mod actor_ref;
+#[cfg(not(loom))]
+pub mod adaptive;
 #[cfg(not(loom))]
 mod cell;
 #[cfg(not(loom))]
@@ -79,8 +82,9 @@ mod worker;
 pub use {
     actor::{Actor, Awaiting, Flow, Handled, Signal},
     actor_ref::{ASK_WITHIN, ActorRef, SendError, Sent},
+    adaptive::AdaptiveDispatcher,
     context::Context,
-    executor::{Lifecycle, Shutdown},
+    executor::{Lifecycle, SetWorkersError, Shutdown},
     guardian::ActorError,
     index::MailboxIndex,
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},

@@ -1,6 +1,5 @@
 //! What a system counts while it runs, and how a reading of it is taken.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::dead_letters::{DeadLetterReason, DeadLetters};
@@ -10,7 +9,7 @@ use crate::hub::{
 };
 use crate::invoke::ActorState;
 use crate::mailbox::LaneStats;
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::{Core, Metrics};
 
 /// One in this many runs is timed, and as many first messages.
@@ -21,9 +20,11 @@ pub(crate) const SAMPLED: u32 = 64;
 pub(crate) struct Hub {
     labels: Lock<Labels>,
     kinds: PerKind<KindCounters>,
-    pub(crate) workers: Box<[WorkerCounters]>,
+    /// Of all workers there ever were, each in its place.
+    workers: Lock<Vec<Arc<WorkerCounters>>>,
     collector: Lock<Collector>,
     metrics: Metrics,
+    labels_max: u16,
     /// Counts what is scheduled from outside of workers, to sample it.
     outside: AtomicU32,
 }
@@ -33,11 +34,22 @@ impl Hub {
         Self {
             labels: Lock::new(Labels::new(labels_max)),
             kinds: PerKind::new(labels_max),
-            workers: (0..workers).map(|_| WorkerCounters::new(labels_max)).collect(),
+            workers: Lock::new((0..workers).map(|_| Arc::new(WorkerCounters::new(labels_max))).collect()),
+            labels_max,
             collector: Lock::new(Collector::new()),
             metrics,
             outside: AtomicU32::new(0),
         }
+    }
+
+    /// Finds the counters of a worker, which go on where the one before in that place left off.
+    pub(crate) fn worker(&self, place: usize) -> Arc<WorkerCounters> {
+        self.workers.with(|workers| {
+            while workers.len() <= place {
+                workers.push(Arc::new(WorkerCounters::new(self.labels_max)));
+            }
+            workers[place].clone()
+        })
     }
 
     pub(crate) fn count_spawn(&self, label: &str) -> KindId {
@@ -72,9 +84,25 @@ impl Hub {
         self.metrics == Metrics::On && self.outside.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 
+    /// Adds up the waits from ready to run that were measured, of all workers and kinds.
+    #[cfg(feature = "std")]
+    pub(crate) fn waits(&self) -> Waits {
+        let kinds: Vec<_> = self.labels.with(|labels| labels.iter().map(|(kind, _)| kind).collect());
+        let workers = self.workers.with(|workers| workers.clone());
+        let mut waits = Waits::default();
+        for worker in &workers {
+            for kind in &kinds {
+                let measured = worker.latency(*kind).snapshot();
+                waits.count += measured.count();
+                waits.sum += measured.sum();
+            }
+        }
+        waits
+    }
+
     /// Reads everything.
-    pub(crate) fn snapshot(&self, core: &Core, letters: &Lock<DeadLetters>, labels_max: u16) -> Snapshot {
-        let mut live = PerKind::<LiveMailboxes>::new(labels_max);
+    pub(crate) fn snapshot(&self, core: &Core, letters: &Lock<DeadLetters>) -> Snapshot {
+        let mut live = PerKind::<LiveMailboxes>::new(self.labels_max);
         for cell in core.slab.iter() {
             if cell.state() == ActorState::Stopped {
                 continue;
@@ -83,7 +111,8 @@ impl Hub {
             let (user, system) = (body.stats(), body.system_stats());
             live.get_mut(body.head().kind).add(totals(user, system), user.depth as u64);
         }
-        let workers: Vec<&WorkerCounters> = self.workers.iter().collect();
+        let workers = self.workers.with(|workers| workers.clone());
+        let workers: Vec<&WorkerCounters> = workers.iter().map(|worker| &**worker).collect();
         let dead_letters = letters.with(|letters| letters.counts());
         self.labels.with(|labels| {
             let sources = Sources {
@@ -91,6 +120,7 @@ impl Hub {
                 kinds: &self.kinds,
                 live: &live,
                 workers: &workers,
+                workers_active: core.coordinator.queues.crew.active() as u64,
                 now: core.now(),
                 ready_queue_depth: core.coordinator.depth() as u64,
                 dead_letters,
@@ -98,6 +128,14 @@ impl Hub {
             self.collector.with(|collector| collector.collect(&sources))
         })
     }
+}
+
+/// How many waits were measured, and how long they were together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg(feature = "std")]
+pub(crate) struct Waits {
+    pub(crate) count: u64,
+    pub(crate) sum: core::time::Duration,
 }
 
 fn totals(user: LaneStats, system: LaneStats) -> MailboxTotals {

@@ -9,6 +9,7 @@ pub use scheduler::{ActorSystemRunner, ReadyQueueScheduler, SpawnError, StartErr
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use core::any::Any;
+use core::num::NonZeroUsize;
 
 use evenkeel_policy::time::Instant;
 
@@ -48,8 +49,9 @@ impl Core {
         self.runtime.now()
     }
 
-    pub(crate) fn workers(&self) -> usize {
-        self.config.workers.get()
+    /// How many workers there should be.
+    pub(crate) fn workers(&self) -> NonZeroUsize {
+        NonZeroUsize::new(self.coordinator.queues.crew.wanted()).unwrap_or(NonZeroUsize::MIN)
     }
 
     pub(crate) fn lifecycle(&self) -> Lifecycle {
@@ -79,7 +81,10 @@ impl Core {
 
     /// Whether somebody must look after cells that wait behind a handler that takes long.
     pub(crate) fn is_watched(&self) -> bool {
-        1 < self.workers() && self.coordinator.idle.sleeping() < self.workers()
+        // Those who are to come, and those who have yet to leave.
+        let crew = &self.coordinator.queues.crew;
+        let workers = crew.wanted().max(crew.reach());
+        1 < workers && self.coordinator.idle.sleeping() < workers
     }
 
     /// Frees what waits behind stuck workers; see [`crate::clock`].

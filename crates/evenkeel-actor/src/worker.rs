@@ -28,6 +28,7 @@ const YOUNG_MAX: usize = 64;
 pub(crate) struct Local {
     core: Arc<Core>,
     pub(crate) id: usize,
+    counters: Arc<WorkerCounters>,
     pub(crate) queue: LocalQueue,
     now: Cell<Instant>,
     slice_end: Cell<Instant>,
@@ -64,6 +65,7 @@ impl Local {
         Self {
             runs_per_slice: core.runtime.runs_per_slice().get(),
             messages_per_run: core.runtime.messages_per_run().get() as usize,
+            counters: core.hub.worker(id),
             core,
             id,
             queue,
@@ -95,7 +97,7 @@ impl Local {
     }
 
     pub(crate) fn counters(&self) -> &WorkerCounters {
-        &self.core.hub.workers[self.id]
+        &self.counters
     }
 
     /// Counts one message or run; tells whether the slice is over.
@@ -284,7 +286,7 @@ pub(crate) enum SliceLeft {
 impl Drop for Local {
     fn drop(&mut self) {
         self.end_slice();
-        self.core.coordinator.queues.leave(&self.queue);
+        self.core.coordinator.queues.leave(&mut self.queue);
         self.core.coordinator.idle.notify();
     }
 }

@@ -32,7 +32,7 @@ enum State {
 pub(super) enum SliceEnd {
     /// Others should have a turn, input and output included.
     Over,
-    /// The system is over.
+    /// The system is over, or the worker is not wanted any more.
     Leave,
 }
 
@@ -60,12 +60,17 @@ impl Worker {
         if self.local.counters().phase() == WorkerPhase::Parked {
             self.local.counters().enter(WorkerPhase::Running, self.local.core().now());
         }
-        let polled = self.enter(cx);
+        let wanted = self.local.core().coordinator.is_wanted(&self.local);
+        let polled = if wanted { self.enter(cx) } else { Poll::Ready(SliceEnd::Leave) };
         if polled.is_pending() && self.state == State::Asleep {
             self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
         }
-        if polled == Poll::Ready(SliceEnd::Over) {
-            self.local.begin_slice();
+        match polled {
+            Poll::Ready(SliceEnd::Over) => self.local.begin_slice(),
+            Poll::Ready(SliceEnd::Leave) => {
+                self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
+            }
+            Poll::Pending => {}
         }
         self.local.end_slice();
         polled
@@ -133,6 +138,9 @@ fn run(
             *state = State::Working;
             // It may sleep until something is due, and the last actor may have ended here.
             core.clock.wake();
+            return Poll::Ready(SliceEnd::Leave);
+        }
+        if !core.coordinator.is_wanted(local) {
             return Poll::Ready(SliceEnd::Leave);
         }
         *state = State::Asleep;

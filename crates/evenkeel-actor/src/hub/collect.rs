@@ -45,6 +45,8 @@ pub struct Sources<'a> {
     pub live: &'a PerKind<LiveMailboxes>,
     /// The workers, each in its place.
     pub workers: &'a [&'a WorkerCounters],
+    /// How many of them work, those that sleep included.
+    pub workers_active: u64,
     /// When this is read.
     pub now: Instant,
     /// How many actors wait for a worker.
@@ -76,6 +78,7 @@ impl Collector {
         for (place, (worker, before)) in sources.workers.iter().zip(&mut self.before).enumerate() {
             readings.read_worker(worker, sources.now, before, &place.to_string());
         }
+        readings.gauge(names::WORKERS_ACTIVE, Vec::new(), sources.workers_active as f64);
         readings.gauge(names::READY_QUEUE_DEPTH, Vec::new(), sources.ready_queue_depth as f64);
         for reason in DeadLetterReason::ALL {
             let labels = vec![("reason", reason.as_label().to_string())];

@@ -37,6 +37,7 @@ metrics! {
     RESTARTS_TOTAL = "actor.restarts_total": "restarts, by actor";
     FAILURES_TOTAL = "actor.failures_total": "failures, by actor";
     ALIVE = "actor.alive": "actors that are not stopped, by actor";
+    WORKERS_ACTIVE = "scheduler.workers_active": "workers that there are, asleep or not";
     RUNS_TOTAL = "scheduler.runs_total": "times a worker ran an actor";
     MESSAGES_TOTAL = "scheduler.messages_total": "messages a worker handed to actors";
     YIELDS_TOTAL = "scheduler.yields_total": "runs that used up their budget";

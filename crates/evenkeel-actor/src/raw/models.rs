@@ -10,6 +10,7 @@ mod brief;
 mod closing;
 mod defects;
 mod lanes;
+mod leaving;
 mod parking;
 mod returned;
 mod reuse;

@@ -1,29 +1,34 @@
 //! One worker, one queue: for machines with one core.
 
 use alloc::collections::VecDeque;
+use core::num::NonZeroUsize;
 
+use crate::crew::Crew;
 use crate::raw::run::Ready;
 use crate::sync::Lock;
 
 /// The queue of the only worker.
 #[derive(Debug)]
-pub(crate) struct ReadyQueues(Lock<VecDeque<Ready>>);
+pub(crate) struct ReadyQueues {
+    queue: Lock<VecDeque<Ready>>,
+    pub(crate) crew: Crew<LocalQueue>,
+}
 
 /// The only worker's right to take from the queue.
 #[derive(Debug)]
 pub(crate) struct LocalQueue;
 
 impl ReadyQueues {
-    pub(crate) fn new(_workers: usize) -> Self {
-        Self(Lock::new(VecDeque::new()))
+    pub(crate) fn new(workers: NonZeroUsize, _workers_max: NonZeroUsize) -> Self {
+        Self { queue: Lock::new(VecDeque::new()), crew: Crew::new([LocalQueue], workers) }
     }
 
-    pub(crate) fn seat(&self, _worker: usize) -> Option<LocalQueue> {
-        Some(LocalQueue)
+    pub(crate) fn seat(&self, worker: usize) -> Option<LocalQueue> {
+        self.crew.take(worker)
     }
 
     pub(crate) fn inject(&self, ready: Ready) {
-        self.0.with(|queue| queue.push_back(ready));
+        self.queue.with(|queue| queue.push_back(ready));
     }
 
     pub(crate) fn requeue(&self, _local: &LocalQueue, ready: Ready) -> usize {
@@ -32,7 +37,7 @@ impl ReadyQueues {
     }
 
     pub(crate) fn next(&self, _local: &LocalQueue) -> Option<Ready> {
-        self.0.with(VecDeque::pop_front)
+        self.queue.with(VecDeque::pop_front)
     }
 
     pub(crate) fn steal(&self, _local: &LocalQueue) -> Option<Ready> {
@@ -44,8 +49,10 @@ impl ReadyQueues {
     }
 
     pub(crate) fn depth(&self) -> usize {
-        self.0.with(|queue| queue.len())
+        self.queue.with(|queue| queue.len())
     }
 
-    pub(crate) fn leave(&self, _local: &LocalQueue) {}
+    pub(crate) fn leave(&self, _local: &mut LocalQueue) {
+        self.crew.give_back(0, LocalQueue);
+    }
 }

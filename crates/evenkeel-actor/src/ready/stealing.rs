@@ -8,11 +8,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
+use core::num::NonZeroUsize;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
+use crate::crew::Crew;
 use crate::raw::run::{Newest, Ready};
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 /// A cell that was just told something is likely in the cache, and its sender likely waits for it.
 const NEWEST_IN_A_ROW_MAX: u32 = 3;
@@ -21,8 +23,9 @@ const INJECTED_EVERY: u32 = 61;
 /// The queues of all workers.
 pub(crate) struct ReadyQueues {
     injector: Injector<Ready>,
+    /// One for each worker there may ever be.
     seats: Box<[Seat]>,
-    unclaimed: Lock<Vec<Option<Worker<Ready>>>>,
+    pub(crate) crew: Crew<Worker<Ready>>,
 }
 
 /// What others see of a worker.
@@ -43,23 +46,20 @@ pub(crate) struct LocalQueue {
 }
 
 impl ReadyQueues {
-    pub(crate) fn new(workers: usize) -> Self {
-        let deques: Vec<_> = (0..workers).map(|_| Worker::new_fifo()).collect();
+    pub(crate) fn new(workers: NonZeroUsize, workers_max: NonZeroUsize) -> Self {
+        let deques: Vec<_> = (0..workers_max.get()).map(|_| Worker::new_fifo()).collect();
         let seats = deques.iter().map(|deque| Seat {
             stealer: deque.stealer(),
             newest: Newest::default(),
             turns: AtomicU32::new(0),
         });
-        Self {
-            injector: Injector::new(),
-            seats: seats.collect(),
-            unclaimed: Lock::new(deques.into_iter().map(Some).collect()),
-        }
+        let seats = seats.collect();
+        Self { injector: Injector::new(), seats, crew: Crew::new(deques, workers) }
     }
 
     /// Hands a worker its queue; `None` when there is none or another has it.
     pub(crate) fn seat(&self, worker: usize) -> Option<LocalQueue> {
-        let deque = self.unclaimed.with(|unclaimed| unclaimed.get_mut(worker)?.take())?;
+        let deque = self.crew.take(worker)?;
         Some(LocalQueue { worker, deque, in_a_row: Cell::new(0), turn: Cell::new(0) })
     }
 
@@ -107,8 +107,8 @@ impl ReadyQueues {
 
     /// Takes half of what another worker has.
     pub(crate) fn steal(&self, local: &LocalQueue) -> Option<Ready> {
-        let mut others =
-            (1..self.seats.len()).map(|step| &self.seats[(local.worker + step) % self.seats.len()]);
+        let seats = self.taken();
+        let mut others = (1..seats.len()).map(|step| &seats[(local.worker + step) % seats.len()]);
         others
             .find_map(|seat| insist(|| seat.stealer.steal_batch_and_pop(&local.deque)))
             .or_else(|| insist(|| self.injector.steal_batch_and_pop(&local.deque)))
@@ -119,7 +119,7 @@ impl ReadyQueues {
     /// Returns whether somebody should come for it.
     pub(crate) fn rescue(&self, before: &mut [u32]) -> bool {
         let mut waiting = false;
-        for (seat, before) in self.seats.iter().zip(before) {
+        for (seat, before) in self.taken().iter().zip(before) {
             let turns = seat.turns.load(Ordering::Relaxed);
             if core::mem::replace(before, turns) != turns {
                 continue;
@@ -135,22 +135,28 @@ impl ReadyQueues {
 
     /// Whether a worker that is about to sleep would find something.
     pub(crate) fn has_work(&self) -> bool {
-        !self.injector.is_empty() || self.seats.iter().any(|seat| !seat.stealer.is_empty())
+        !self.injector.is_empty() || self.taken().iter().any(|seat| !seat.stealer.is_empty())
     }
 
     /// Counts what waits.
     pub(crate) fn depth(&self) -> usize {
-        let local = self.seats.iter().map(|seat| seat.stealer.len() + usize::from(!seat.newest.is_empty()));
+        let local = self.taken().iter().map(|seat| seat.stealer.len() + usize::from(!seat.newest.is_empty()));
         self.injector.len() + local.sum::<usize>()
     }
 
-    /// Leaves a worker's cells to the others.
-    pub(crate) fn leave(&self, local: &LocalQueue) {
+    /// The seats that something may wait in, and a few empty ones between them.
+    fn taken(&self) -> &[Seat] {
+        &self.seats[..self.crew.reach()]
+    }
+
+    /// Leaves a worker's cells to the others, and its seat to the next.
+    pub(crate) fn leave(&self, local: &mut LocalQueue) {
         let newest = self.seats[local.worker].newest.take();
         newest
             .into_iter()
             .chain(core::iter::from_fn(|| local.deque.pop()))
             .for_each(|ready| self.inject(ready));
+        self.crew.give_back(local.worker, core::mem::replace(&mut local.deque, Worker::new_fifo()));
     }
 }
 

@@ -12,6 +12,9 @@ use crate::raw::slab::SLOTS_MAX;
 pub struct ActorSystemConfig {
     /// Tasks that run actors; on a runtime with threads, as many as it has.
     pub workers: NonZeroUsize,
+    /// How many there may be when their number is changed; each takes a kilobyte also while there are
+    /// fewer, and more when it first works.
+    pub workers_max: NonZeroUsize,
     /// Cells a worker takes at a time; more than one only for short handlers, because what is taken
     /// cannot be stolen.
     pub worker_batch: NonZeroUsize,
@@ -43,9 +46,16 @@ impl ActorSystemConfig {
     /// The most workers a system has.
     pub const WORKERS_MAX: usize = 1024;
 
-    /// A system with `workers` workers and everything else as by default.
+    /// How many workers there may be unless the settings say otherwise; one without std.
+    pub const WORKERS_MAX_DEFAULT: NonZeroUsize = if cfg!(feature = "std") {
+        NonZeroUsize::new(64).expect("64 is not zero")
+    } else {
+        NonZeroUsize::MIN
+    };
+
+    /// A system with `workers` workers and everything else as by default, room for them included.
     pub fn with_workers(workers: NonZeroUsize) -> Self {
-        Self { workers, ..Self::default() }
+        Self { workers, workers_max: workers.max(Self::WORKERS_MAX_DEFAULT), ..Self::default() }
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidConfig> {
@@ -54,6 +64,11 @@ impl ActorSystemConfig {
         }
         if cfg!(not(feature = "std")) && self.workers.get() != 1 {
             return Err(InvalidConfig::Workers { workers: self.workers.get() });
+        }
+        let places_max = if cfg!(feature = "std") { Self::WORKERS_MAX } else { 1 };
+        if self.workers_max < self.workers || places_max < self.workers_max.get() {
+            let (workers, workers_max) = (self.workers.get(), self.workers_max.get());
+            return Err(InvalidConfig::WorkersMax { workers, workers_max, places_max });
         }
         if self.actors_max == 0 || SLOTS_MAX < self.actors_max {
             return Err(InvalidConfig::ActorsMax { actors_max: self.actors_max });
@@ -66,6 +81,7 @@ impl Default for ActorSystemConfig {
     fn default() -> Self {
         Self {
             workers: NonZeroUsize::MIN,
+            workers_max: Self::WORKERS_MAX_DEFAULT,
             worker_batch: NonZeroUsize::MIN,
             actors_max: 10_000_000,
             timers_max: 1_000_000,
@@ -85,6 +101,15 @@ pub enum InvalidConfig {
         /// What was asked for.
         workers: usize,
     },
+    /// Fewer places for workers than there are workers, or more than there can be.
+    WorkersMax {
+        /// How many workers are asked for.
+        workers: usize,
+        /// How many there may be.
+        workers_max: usize,
+        /// How many there can be.
+        places_max: usize,
+    },
     /// No actors, or more than can be counted.
     ActorsMax {
         /// What was asked for.
@@ -99,6 +124,9 @@ impl fmt::Display for InvalidConfig {
                 write!(f, "workers is {workers}, above {}", ActorSystemConfig::WORKERS_MAX)
             }
             Self::Workers { workers } => write!(f, "workers is {workers}; without std there is one"),
+            Self::WorkersMax { workers, workers_max, places_max } => {
+                write!(f, "workers_max is {workers_max}, not from {workers} to {places_max}")
+            }
             Self::ActorsMax { actors_max } => {
                 write!(f, "actors_max is {actors_max}, not from 1 to {SLOTS_MAX}")
             }

@@ -4,15 +4,18 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::fmt;
 use core::future::Future;
+use core::num::NonZeroUsize;
 use core::time::Duration;
 
 use super::{ActorSystemConfig, Core, InvalidConfig};
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
+#[cfg(feature = "std")]
+use crate::adaptive::{Adapting, AdaptiveDispatcher, adapt};
 use crate::clock::Clock;
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetters};
-use crate::executor::{Lifecycle, Shutdown, WorkerExecutor};
+use crate::executor::{Lifecycle, SetWorkersError, Shutdown, WorkerExecutor};
 use crate::guardian::ActorError;
 use crate::hub::{MetricsSink, Snapshot};
 use crate::index::MailboxIndex;
@@ -47,7 +50,7 @@ impl ActorSystemRunner {
         let wheel = Wheel::new(options).expect("the default tick and buckets are valid");
         let core = Arc::new(Core {
             slab: Slab::new(config.actors_max),
-            coordinator: ReadyQueueCoordinator::new(config.workers.get()),
+            coordinator: ReadyQueueCoordinator::new(config.workers, config.workers_max),
             clock: Clock::new(wheel),
             hub: Hub::new(config.workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
@@ -117,6 +120,29 @@ impl ReadyQueueScheduler {
         self.core().lifecycle()
     }
 
+    /// Says how many workers there should be; fewer or more may work until those who leave have left
+    /// and those who come have come.
+    pub fn workers(&self) -> NonZeroUsize {
+        self.core().workers()
+    }
+
+    /// Changes how many workers there should be, from one to
+    /// [`workers_max`](ActorSystemConfig::workers_max).
+    ///
+    /// A worker that is to leave does so after the run it is in, and leaves its actors to the others:
+    /// nothing is lost or handled out of turn. Cheap enough to be called from a handler.
+    pub fn set_workers(&self, workers: NonZeroUsize) -> Result<(), SetWorkersError> {
+        self.executor.set_workers(workers)
+    }
+
+    /// Has the number of workers follow what they have to do, until the answer is dropped.
+    ///
+    /// One at a time: two would work against each other, and against [`Self::set_workers`].
+    #[cfg(feature = "std")]
+    pub fn adapt_workers(&self, dispatcher: AdaptiveDispatcher) -> Result<Adapting, SetWorkersError> {
+        adapt(self.core(), dispatcher)
+    }
+
     /// Refuses what is new, has what was accepted handled, then ends every actor.
     ///
     /// After `within`, what is not handled becomes dead letters.
@@ -132,7 +158,7 @@ impl ReadyQueueScheduler {
     /// Reads every metric.
     pub fn metrics(&self) -> Snapshot {
         let core = self.core();
-        core.hub.snapshot(core, &core.letters, core.config.labels_max)
+        core.hub.snapshot(core, &core.letters)
     }
 
     /// Hands every metric to a sink.

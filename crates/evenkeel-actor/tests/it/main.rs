@@ -5,6 +5,7 @@
 
 mod kit;
 
+mod adaptive;
 mod awaiting;
 mod backpressure;
 mod defects;
@@ -26,3 +27,4 @@ mod suspend;
 mod timers;
 mod watch;
 mod wheel;
+mod workers;

@@ -133,6 +133,7 @@ impl Round {
                 tokio::spawn(work)
             })
             .collect();
+        let foreman = tokio::spawn(producer::change_workers(system.clone(), over.clone(), random.split()));
         let stopper = tokio::spawn(producer::stop_some(clerks.clone(), ledger.clone(), random.split()));
         if self.finale == Finale::Abrupt {
             (0..self.actors).for_each(|actor| ledger.told_to_stop(actor));
@@ -153,6 +154,7 @@ impl Round {
             tokio::task::yield_now().await;
         }
         over.store(true, Ordering::Release);
+        foreman.await.expect("the foreman does not panic");
         undertaker.await.expect("the undertaker does not panic");
         drop(clerks);
         signaller.abort();

@@ -167,3 +167,49 @@ fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
         assert_eq!(idle.sleeping(), 2 - woken as usize);
     });
 }
+
+/// When a searcher that found something looks for more.
+#[derive(Clone, Copy)]
+enum Look {
+    /// As [`Idle::end_search_if`] does.
+    AfterSearch,
+    BeforeItEnds,
+}
+
+/// One sleeps; one has found something and is about to be busy for long; a third makes more work.
+fn finder_and_maker(look: Look) {
+    let (idle, queue) = (Arc::new(Idle::new()), Arc::new(AtomicU32::new(0)));
+    let bell = Bell::new();
+    idle.begin_search();
+    let waker = Waker::from(StdArc::clone(&bell));
+    assert_eq!(idle.poll_sleep(0, &waker, || false), Poll::Pending);
+    idle.begin_search();
+    let maker = {
+        let (idle, queue) = (idle.clone(), queue.clone());
+        thread::spawn(move || {
+            queue.store(1, Ordering::Relaxed);
+            idle.notify();
+        })
+    };
+    let more = || queue.load(Ordering::Relaxed) != 0;
+    match look {
+        Look::AfterSearch => drop(idle.end_search_if(more)),
+        Look::BeforeItEnds => {
+            let more = more();
+            idle.end_search_if(|| more);
+        }
+    }
+    maker.join().unwrap();
+    assert_eq!(bell.rings(), 1, "the sleeper is needed, and woken once");
+}
+
+#[test]
+fn who_ends_a_search_and_who_makes_work_wake_the_sleeper_once_between_them() {
+    check(3, || finder_and_maker(Look::AfterSearch));
+}
+
+#[test]
+#[should_panic(expected = "the sleeper is needed")]
+fn a_look_before_the_search_ends_leaves_work_beside_a_sleeper() {
+    check(3, || finder_and_maker(Look::BeforeItEnds));
+}

@@ -1,6 +1,9 @@
-//! Those who send, from outside of all actors, and those who stop some of them meanwhile.
+//! Those who send, from outside of all actors, and those who stop some of them or change the number of
+//! workers meanwhile.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_actor::*;
 
@@ -71,6 +74,21 @@ pub(crate) async fn stop_some(clerks: Vec<ActorRef<Note>>, ledger: Arc<Ledger>, 
                 tokio::task::yield_now().await;
             }
             clerk.stop(random.pick(&[StopMode::Now, StopMode::Drained]));
+        }
+    }
+}
+
+/// Has now more workers and now fewer, until the system stops.
+pub(crate) async fn change_workers(system: ReadyQueueScheduler, over: Arc<AtomicBool>, mut random: Random) {
+    while !over.load(Ordering::Acquire) {
+        let workers = NonZeroUsize::new(1 + random.below(6)).expect("at least one");
+        match system.set_workers(workers) {
+            Ok(()) => {}
+            Err(SetWorkersError::Stopping) => return,
+            Err(error) => panic!("{error}"),
+        }
+        for _ in 0..random.below(40) {
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -1,0 +1,207 @@
+//! The number of workers is changed while they work: nothing is lost, and nobody is missing.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use evenkeel_actor::hub::names;
+use evenkeel_actor::runtime::test::{TestHandle, TestRuntime};
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::runtime::{RuntimeHandle, SpawnRefused, Task};
+use evenkeel_actor::*;
+
+use crate::kit::*;
+
+#[test]
+fn there_are_as_many_workers_as_were_asked_for_last() {
+    explore(|world| {
+        for number in [5, 1, 64, 2, 2, 3] {
+            set(world, number);
+            world.run();
+            assert_eq!((active(world), world.system.workers()), (number, workers(number)));
+            assert_eq!(world.runtime.tasks(), number + 1, "each is a task, and the clock is one");
+        }
+    });
+}
+
+#[test]
+fn who_is_asked_back_while_leaving_stays_or_is_replaced() {
+    explore(|world| {
+        for round in 0..20 {
+            [1, 4, 2, 4].into_iter().for_each(|number| set(world, number));
+            let busy = world.spawn(world.puppet("busy"));
+            (0..round).for_each(|number| busy.tell(note(number)));
+            world.run();
+            assert_eq!(active(world), 4);
+        }
+    });
+}
+
+#[test]
+fn a_handler_changes_the_number_of_its_own_workers() {
+    explore(|world| {
+        let actors = ["a", "b", "c"].map(|name| world.noter(name));
+        for number in 0..30_u32 {
+            for (nth, actor) in actors.iter().enumerate() {
+                let (system, wanted) = (world.system.clone(), 1 + (number as usize * 7 + nth) % 5);
+                actor.tell(go(move |_, _| system.set_workers(workers(wanted)).unwrap()));
+                actor.tell(note(number));
+            }
+        }
+        let lines = world.lines();
+        for name in ["a", "b", "c"] {
+            let of_one: Vec<_> = lines.iter().filter(|line| line.starts_with(name)).collect();
+            let expected: Vec<_> = (0..30).map(|number| format!("{name} {number}")).collect();
+            assert_eq!(of_one, expected.iter().collect::<Vec<_>>());
+        }
+        assert_eq!(active(world), world.system.workers().get());
+    });
+}
+
+/// The work of those who leave is left to one who sleeps.
+#[test]
+fn what_a_worker_leaves_behind_is_done_by_those_who_stay() {
+    explore_with(ActorSystemConfig::with_workers(workers(8)), |world| {
+        let crowd: Vec<_> = (0..40).map(|_| world.noter("crowd")).collect();
+        let told = crowd.clone();
+        let system = world.system.clone();
+        crowd[0].tell(go(move |_, _| {
+            told.iter().for_each(|actor| actor.tell(note(1)));
+            system.set_workers(workers(1)).unwrap();
+        }));
+        assert_eq!(world.lines().len(), 40);
+        assert_eq!(active(world), 1);
+    });
+}
+
+#[test]
+fn more_than_there_may_be_are_refused_in_words() {
+    explore_with(ActorSystemConfig { workers_max: workers(3), ..config() }, |world| {
+        set(world, 3);
+        let refused = world.system.set_workers(workers(4)).unwrap_err();
+        assert_eq!(refused.to_string(), "workers is 4, above workers_max 3");
+        world.run();
+        assert_eq!((active(world), world.system.workers()), (3, workers(3)));
+    });
+}
+
+#[test]
+fn room_for_fewer_workers_than_there_are_is_refused() {
+    let start = |workers_max| {
+        let runtime = TestRuntime::new(0);
+        let config = ActorSystemConfig { workers_max: workers(workers_max), ..config() };
+        ActorSystemRunner::new(config).start(runtime.handle()).unwrap_err().to_string()
+    };
+    assert_eq!(start(1), "workers_max is 1, not from 2 to 1024");
+    assert_eq!(start(1025), "workers_max is 1025, not from 2 to 1024");
+}
+
+#[test]
+fn a_system_that_stops_changes_no_more() {
+    explore(|world| {
+        set(world, 4);
+        world.system.force_stop();
+        assert_eq!(world.system.set_workers(workers(2)), Err(SetWorkersError::Stopping));
+        world.run();
+        assert_eq!(world.runtime.tasks(), 0, "all have left");
+    });
+}
+
+/// Whoever runs the last actor to its end may be one that is to leave; the others must hear of it.
+#[test]
+fn a_shutdown_ends_workers_that_come_and_go() {
+    explore(|world| {
+        let actors: Vec<_> = (0..10).map(|_| world.noter("a")).collect();
+        for (nth, actor) in actors.iter().enumerate() {
+            actor.tell(note(0));
+            let _stopping = world.system.set_workers(workers(1 + nth % 4));
+        }
+        let end = world.runtime.block_on(world.system.graceful_shutdown(Duration::from_secs(1)));
+        assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(world.lines().len(), 10);
+        assert_eq!(world.runtime.tasks(), 0);
+    });
+}
+
+#[test]
+fn a_runtime_that_takes_fewer_leaves_as_many_as_it_took() {
+    for seed in 0..12 {
+        let runtime = TestRuntime::new(seed);
+        // Two workers and the clock, and two more.
+        let narrow = Narrow { inner: runtime.handle(), left: Arc::new(AtomicUsize::new(5)) };
+        let system = ActorSystemRunner::new(config()).start(narrow).unwrap();
+        let error = system.set_workers(workers(7)).unwrap_err();
+        assert_eq!(error, SetWorkersError::Refused { reached: workers(4), refused: SpawnRefused });
+        assert_eq!(error.to_string(), "the runtime takes no more tasks, after 4 workers");
+        runtime.run_until_idle();
+        assert_eq!((system.workers(), runtime.tasks()), (workers(4), 5));
+        system.force_stop();
+    }
+}
+
+/// A worker in a long handler cannot leave; what waits behind it does not wait for that.
+#[test]
+fn what_waits_behind_a_leaver_in_a_long_handler_is_found_by_others() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let config = ActorSystemConfig::with_workers(workers(4));
+        let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
+        let log = Log::default();
+        let [long, short] = ["long", "short"].map(|name| system.spawn(&puppet(name, &log).props()).unwrap());
+        for _ in 0..10 {
+            system.set_workers(workers(4)).unwrap();
+            let (handled, wait) = std::sync::mpsc::channel();
+            let (short, system) = (short.clone(), system.clone());
+            let done = long.ask(|reply| {
+                go(move |_, _| {
+                    short.tell(go(move |_, _| handled.send(()).unwrap()));
+                    system.set_workers(workers(2)).unwrap();
+                    reply.send(u32::from(wait.recv_timeout(Duration::from_secs(20)).is_ok())).is_ok()
+                })
+            });
+            assert_eq!(done.await.unwrap(), 1, "it waited as long as the handler ran");
+        }
+    });
+}
+
+/// A runtime that takes so many tasks.
+#[derive(Clone)]
+struct Narrow {
+    inner: TestHandle,
+    left: Arc<AtomicUsize>,
+}
+
+impl RuntimeHandle for Narrow {
+    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+        let one_less = |left: usize| left.checked_sub(1);
+        let room = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        room.map_err(|_| SpawnRefused)?;
+        self.inner.spawn(task)
+    }
+
+    fn now(&self) -> evenkeel_policy::time::Instant {
+        self.inner.now()
+    }
+
+    fn sleep_until(&self, at: evenkeel_policy::time::Instant) -> Task {
+        self.inner.sleep_until(at)
+    }
+
+    fn yield_now(&self) -> Task {
+        self.inner.yield_now()
+    }
+}
+
+fn workers(number: usize) -> NonZeroUsize {
+    NonZeroUsize::new(number).unwrap()
+}
+
+fn set(world: &World, number: usize) {
+    world.system.set_workers(workers(number)).unwrap();
+}
+
+fn active(world: &World) -> usize {
+    world.metric(names::WORKERS_ACTIVE, &[]) as usize
+}
