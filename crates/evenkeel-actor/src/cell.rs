@@ -24,6 +24,7 @@ use crate::stop::{Ending, StopMode};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::system::Core;
 use crate::timer::{Alarm, Repeat, TimerId};
+use crate::trace::{Envelope, Trace};
 
 /// A reference to a cell of any type.
 pub(crate) type CellRef = SlotRef<Resident>;
@@ -74,7 +75,7 @@ pub(crate) struct Body<A: Actor> {
 /// What belongs to whoever runs the cell.
 pub(crate) struct Owner<A: Actor> {
     /// The private half of the user lane.
-    pub(crate) private: VecDeque<A::Msg>,
+    pub(crate) private: VecDeque<Envelope<A::Msg>>,
     pub(crate) actor: Option<A>,
     /// What few actors need.
     pub(crate) extra: Option<Box<Extra<A>>>,
@@ -102,6 +103,10 @@ pub(crate) enum Phase {
 /// What few actors need, made when first needed.
 pub(crate) struct Extra<A: Actor> {
     pub(crate) future: Option<Awaiting<A::Msg>>,
+    /// The span of the message whose handler returned the future.
+    pub(crate) trace: Trace,
+    /// The span of the wait under way.
+    pub(crate) wait: Trace,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
     /// Signals that came before the wait they end.
     pub(crate) early: VecDeque<SignalKey>,
@@ -152,6 +157,8 @@ impl<A: Actor> Default for Extra<A> {
     fn default() -> Self {
         Self {
             future: None,
+            trace: Trace::NONE,
+            wait: Trace::NONE,
             waiting: None,
             early: VecDeque::new(),
             waits: 0,

@@ -30,6 +30,7 @@ use crate::raw::waker;
 use crate::stop::Ending;
 use crate::sync::Ordering;
 use crate::timer::Timed;
+use crate::trace::{Envelope, Trace};
 use crate::worker::{Local, SliceLeft};
 
 /// How long a run that middleware held back waits to be tried again.
@@ -42,6 +43,8 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     owner: &'a mut Owner<A>,
     local: &'a Local,
     full: Option<Full>,
+    /// The span of the message at hand.
+    trace: Trace,
     handled: usize,
     /// Whether the middleware is to be told how the run ends.
     surrounded: bool,
@@ -94,7 +97,17 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         owner: &'a mut Owner<A>,
         local: &'a Local,
     ) -> Self {
-        Self { cell, body, owner, local, full: None, handled: 0, surrounded: false, right: Right::Kept }
+        Self {
+            cell,
+            body,
+            owner,
+            local,
+            full: None,
+            trace: Trace::NONE,
+            handled: 0,
+            surrounded: false,
+            right: Right::Kept,
+        }
     }
 
     /// Runs the cell; tells how that ended and where the run right is.
@@ -152,7 +165,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 self.put_back(message);
                 return step;
             }
-            match self.receive(message) {
+            self.trace = message.trace;
+            match self.receive(message.message) {
                 Ok(Flow::Continue) => {}
                 handled => {
                     if let Some(step) = self.follow(handled) {
@@ -171,7 +185,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Takes the next user message out of the private half, and fills that when it is empty.
     #[inline]
-    fn next(&mut self) -> Option<A::Msg> {
+    fn next(&mut self) -> Option<Envelope<A::Msg>> {
         if self.owner.private.is_empty() {
             // Once the lane is closed, nobody may be waited for who has put a message in and has yet
             // to raise the flag.
@@ -182,6 +196,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         let message = self.owner.private.pop_front();
         self.body.lane.tell_left(self.owner.private.len());
+        if let Some(message) = &message {
+            message.trace.note_dequeued();
+        }
         message
     }
 
@@ -210,7 +227,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Makes a message the next one again.
-    fn put_back(&mut self, message: A::Msg) {
+    fn put_back(&mut self, message: Envelope<A::Msg>) {
         self.owner.private.push_front(message);
         self.body.lane.tell_left(self.owner.private.len());
     }
@@ -226,7 +243,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             local: self.local,
             full: &mut self.full,
         };
-        actor.receive(message, &mut ctx)
+        self.trace.within(|| actor.receive(message, &mut ctx))
     }
 
     /// Calls one of the actor's other methods.
@@ -259,7 +276,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         loop {
             let waker = waker::lend(self.cell);
             self.local.begin_poll(&waker);
-            let polled = future.as_mut().poll(&mut core::task::Context::from_waker(&waker));
+            let mut cx = core::task::Context::from_waker(&waker);
+            let polled = self.trace.within(|| future.as_mut().poll(&mut cx));
             let expires = self.local.end_poll();
             let Poll::Ready(message) = polled else {
                 self.extra().future = Some(future);
@@ -272,7 +290,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             if self.handled == 0
                 && let Some(step) = self.open_run()
             {
-                self.put_back(message);
+                let trace = core::mem::take(&mut self.trace);
+                self.put_back(Envelope { message, trace });
                 return Some(step);
             }
             match self.receive(message) {
@@ -313,6 +332,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let slot = self.cell.number();
         let key = self.extra().next_key(slot);
         let (reason, resume_on) = (SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key));
+        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let trace = core::mem::take(&mut self.trace);
+        let extra = self.extra();
+        (extra.wait, extra.trace) = (wait, trace);
         if self.owner.phase == Phase::Running {
             self.owner.phase = Phase::Waiting;
             self.body.head.awaits.store(1, Ordering::Relaxed);
@@ -328,6 +351,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.owner.phase = Phase::Running;
         let extra = self.extra();
         extra.waiting = None;
+        extra.wait = Trace::NONE;
         if let Some(alarm) = extra.resume.take() {
             self.local.core().clock.cancel(alarm);
         }
@@ -403,7 +427,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             return Settled::Break(self.keep(InvokeResult::Yielded));
         }
         self.owner.phase = Phase::Waiting;
-        self.extra().waiting = Some((reason, resume_on));
+        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let extra = self.extra();
+        (extra.waiting, extra.wait) = (Some((reason, resume_on)), wait);
         if reason == SuspendReason::AwaitExternal {
             self.body.head.awaits.store(1, Ordering::Relaxed);
         }

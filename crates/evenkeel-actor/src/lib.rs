@@ -71,6 +71,8 @@ mod task;
 #[cfg(not(loom))]
 mod timer;
 #[cfg(not(loom))]
+mod trace;
+#[cfg(not(loom))]
 pub mod wheel;
 #[cfg(not(loom))]
 mod worker;

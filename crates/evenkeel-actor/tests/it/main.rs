@@ -24,5 +24,7 @@ mod shutdown;
 mod stress;
 mod suspend;
 mod timers;
+#[cfg(feature = "tracing")]
+mod traces;
 mod watch;
 mod wheel;
