@@ -1,7 +1,5 @@
 //! The address of an actor, by the type of its messages.
 
-use alloc::boxed::Box;
-use core::any::type_name;
 use core::fmt;
 use core::future::poll_fn;
 use core::marker::PhantomData;
@@ -140,7 +138,7 @@ impl<M: Send + 'static> ActorRef<M> {
     #[cold]
     fn bury(&self, Envelope { message, trace }: Envelope<M>, reason: DeadLetterReason) {
         trace.note_buried(reason);
-        self.cell().core().bury(self.cell(), Box::new(message), type_name::<M>(), reason);
+        self.cell().core().bury(self.cell(), message, reason);
     }
 
     /// Sends, waiting for a place; for producers outside of actors.

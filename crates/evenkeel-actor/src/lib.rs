@@ -14,6 +14,7 @@ extern crate alloc;
 
 mod sync;
 
+mod burial;
 mod idle;
 mod mailbox;
 mod raw;

@@ -127,6 +127,7 @@ impl<T> Future for Ask<'_, T> {
             (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
             (Poll::Ready(Err(NoAnswer::Expired)), _) => Poll::Ready(Err(AskError::TimedOut)),
             (Poll::Ready(Err(NoAnswer::Unanswered)), _) => Poll::Ready(Err(AskError::NoReply)),
+            (Poll::Ready(Err(NoAnswer::Buried)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
                 let now = self.whom.core().now();
                 if due <= now {
@@ -153,7 +154,8 @@ impl<T> Future for Ask<'_, T> {
 pub enum AskError {
     /// The mailbox was full.
     Full,
-    /// The mailbox was full, and the question became a dead letter, as its overflow strategy says.
+    /// The question became a dead letter: the mailbox's overflow strategy says so, or it waited when its
+    /// actor stopped, or restarted with a mailbox cleared.
     Discarded,
     /// The actor had ended, or takes nothing more.
     Closed,
@@ -167,7 +169,7 @@ impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "mailbox is full",
-            Self::Discarded => "mailbox is full, and the question became a dead letter",
+            Self::Discarded => "question became a dead letter",
             Self::Closed => "actor takes no messages any more",
             Self::TimedOut => "no answer within the deadline",
             Self::NoReply => "actor dropped the question",

@@ -1,8 +1,5 @@
 //! How a cell ends: its children, its actor, its mailbox, its place; in this order.
 
-use alloc::boxed::Box;
-use core::any::type_name;
-
 use super::ActorCellInvoker;
 use crate::actor::Actor;
 use crate::cell::{CellRef, Extra, Phase};
@@ -87,7 +84,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         for Envelope { message, trace } in private.into_iter().chain(self.body.lane.drain()) {
             let core = self.local.core();
             trace.note_buried(reason);
-            core.bury(self.cell, Box::new(message), type_name::<A::Msg>(), reason);
+            core.bury(self.cell, message, reason);
         }
     }
 

@@ -9,6 +9,7 @@ use core::task::{Context, Poll, Waker};
 
 #[cfg(all(feature = "std", not(loom)))]
 use super::blocks;
+use crate::burial;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
@@ -17,7 +18,8 @@ const VALUE: u32 = 1 << 1;
 const UNANSWERED: u32 = 1 << 2;
 const EXPIRED: u32 = 1 << 3;
 const RECEIVER_GONE: u32 = 1 << 4;
-const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE;
+const BURIED: u32 = 1 << 5;
+const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE | BURIED;
 /// References are counted in the rest of the word.
 const REFERENCE: u32 = 1 << 8;
 
@@ -38,6 +40,8 @@ struct Head {
 pub(crate) enum NoAnswer {
     /// The sender was dropped.
     Unanswered,
+    /// The sender was dropped with a message that became a dead letter.
+    Buried,
     /// The wait was ended from outside.
     Expired,
 }
@@ -186,7 +190,7 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
-            self.0.end(UNANSWERED);
+            self.0.end(if burial::is_under_way() { BURIED } else { UNANSWERED });
         }
         self.0.leave(0);
     }
@@ -219,7 +223,11 @@ impl<T> Receiver<T> {
                 return Poll::Ready(Ok(answer));
             }
         }
-        Poll::Ready(Err(if word & EXPIRED != 0 { NoAnswer::Expired } else { NoAnswer::Unanswered }))
+        Poll::Ready(Err(match word {
+            _ if word & EXPIRED != 0 => NoAnswer::Expired,
+            _ if word & BURIED != 0 => NoAnswer::Buried,
+            _ => NoAnswer::Unanswered,
+        }))
     }
 }
 
@@ -309,6 +317,16 @@ mod tests {
         drop(sender);
         assert_eq!(wakes.count(), 1);
         assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Unanswered)));
+    }
+
+    #[test]
+    fn a_sender_that_is_buried_says_so() {
+        let (sender, mut receiver) = channel::<u32>();
+        let (wakes, waker) = Wakes::new();
+        assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
+        burial::while_burying(|| drop(sender));
+        assert_eq!(wakes.count(), 1);
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Buried)));
     }
 
     #[test]
