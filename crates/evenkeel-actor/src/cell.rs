@@ -10,6 +10,7 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Awaiting};
+use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, RestartHistory};
 use crate::hub::KindId;
 use crate::index::MailboxIndex;
@@ -17,6 +18,7 @@ use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
 use crate::mailbox::{LaneStats, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
+use crate::quiet::wake_all;
 use crate::raw::run::{Owned, Run};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
@@ -40,6 +42,10 @@ impl Occupant for Resident {
     fn slab(&self) -> &Slab<Self> {
         &self.core.slab
     }
+
+    fn take_next(&mut self) -> Option<CellRef> {
+        self.body.take_parent()
+    }
 }
 
 /// What a cell of any type offers.
@@ -50,6 +56,8 @@ pub(crate) trait CellBody: Run {
     fn system_stats(&self) -> LaneStats;
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage>;
     fn close(&self);
+    /// Gives up the reference to the parent; for the end.
+    fn take_parent(&mut self) -> Option<CellRef>;
     /// Where the user lane lies, for references that know its type.
     fn lane(&self) -> NonNull<()>;
 }
@@ -221,7 +229,14 @@ impl<A: Actor> CellBody for Body<A> {
     }
 
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
-        self.lane.push_system(message)
+        let pointless = self.lane.push_system_by(message, SystemMessage::join)?;
+        // After the lock: it may be the last that refers to a cell.
+        drop(pointless);
+        Ok(())
+    }
+
+    fn take_parent(&mut self) -> Option<CellRef> {
+        self.head.parent.take()
     }
 
     fn lane(&self) -> NonNull<()> {
@@ -229,7 +244,7 @@ impl<A: Actor> CellBody for Body<A> {
     }
 
     fn close(&self) {
-        self.lane.close().into_iter().for_each(core::task::Waker::wake);
+        wake_all(self.lane.close());
     }
 }
 
@@ -269,7 +284,7 @@ impl CellRef {
         let flags = self.slot().state.flags();
         match flags {
             _ if flags & DEAD != 0 => ActorState::Stopped,
-            _ if flags & CLOSED != 0 => ActorState::Stopping,
+            _ if flags & CLOSED != 0 || self.core().lifecycle() != Lifecycle::Running => ActorState::Stopping,
             _ if flags & SUSPENDED != 0 => ActorState::Suspended,
             _ => ActorState::Running,
         }

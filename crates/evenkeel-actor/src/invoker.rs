@@ -411,7 +411,11 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 let early = &mut self.extra().early;
                 let before = early.len();
                 early.retain(|signalled| *signalled != key);
-                early.len() == before
+                let waits = early.len() == before;
+                if waits {
+                    self.body.lane.await_signal(key.0);
+                }
+                waits
             }
             ResumeCondition::WhenCapacityAvailable => match self.full.take() {
                 // Too many wait there already: come back by yourself.

@@ -17,6 +17,7 @@ mod sync;
 mod burial;
 mod idle;
 mod mailbox;
+mod quiet;
 mod raw;
 
 #[cfg(not(loom))]

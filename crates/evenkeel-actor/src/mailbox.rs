@@ -11,7 +11,7 @@ mod options;
 
 pub(crate) use lanes::{Lanes, Pushed};
 #[cfg(not(loom))]
-pub(crate) use message::SystemMessage;
+pub(crate) use message::{EARLY_MAX, SystemMessage};
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
 
 /// The two lanes of an actor's mailbox.

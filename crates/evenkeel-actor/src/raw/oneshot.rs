@@ -10,6 +10,7 @@ use core::task::{Context, Poll, Waker};
 #[cfg(all(feature = "std", not(loom)))]
 use super::blocks;
 use crate::burial;
+use crate::quiet::quietly;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
@@ -250,8 +251,12 @@ impl<T> Drop for Receiver<T> {
 
 impl Expiry {
     /// Ends the wait, unless it is over.
+    ///
+    /// Whoever waits may be anybody, and the clock is nobody's to stop.
     pub(crate) fn expire(&self) {
-        self.0.end(EXPIRED);
+        quietly(|| {
+            self.0.end(EXPIRED);
+        });
     }
 
     /// Whether anybody still waits for an answer that has not come.
@@ -261,8 +266,9 @@ impl Expiry {
 }
 
 impl Drop for Expiry {
+    /// It may be the last to hold an answer that nobody read.
     fn drop(&mut self) {
-        self.0.leave(0);
+        quietly(|| self.0.leave(0));
     }
 }
 

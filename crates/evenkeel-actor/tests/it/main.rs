@@ -14,6 +14,7 @@ mod guardian;
 mod hub;
 mod invoker;
 mod lifecycle;
+mod limits;
 mod middleware;
 mod on_tokio;
 mod restarts;
