@@ -1,7 +1,5 @@
 //! The address of an actor, by the type of its messages.
 
-use alloc::boxed::Box;
-use core::any::type_name;
 use core::fmt;
 use core::future::poll_fn;
 use core::marker::PhantomData;
@@ -20,6 +18,7 @@ use crate::raw::oneshot;
 use crate::raw::state::USER;
 use crate::reply::{Ask, AskError, Reply};
 use crate::stop::StopMode;
+use crate::trace::{Envelope, Trace, note_signal};
 
 /// How long a question waits unless it says otherwise.
 pub const ASK_WITHIN: Duration = Duration::from_secs(5);
@@ -70,15 +69,15 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends and forgets: what finds no place becomes a dead letter, with the reason.
     #[inline]
     pub fn tell(&self, message: M) {
-        match self.lane.lane().offer(message) {
+        match self.lane.lane().offer(Envelope::seal(message, self.cell())) {
             None => self.cell().raise(USER),
             Some(message) => self.tell_hard(message),
         }
     }
 
     #[cold]
-    fn tell_hard(&self, message: M) {
-        match self.try_tell_hard(message) {
+    fn tell_hard(&self, message: Envelope<M>) {
+        match self.push_hard(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.bury(message, DeadLetterReason::Full),
             Err(SendError::Closed(message)) => self.bury_refused(message),
@@ -86,7 +85,7 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     #[cold]
-    fn bury_refused(&self, message: M) {
+    fn bury_refused(&self, message: Envelope<M>) {
         let reason = match self.cell().core().lifecycle() {
             Lifecycle::Running => DeadLetterReason::Closed,
             Lifecycle::Stopping | Lifecycle::Draining | Lifecycle::Stopped => DeadLetterReason::Refused,
@@ -97,17 +96,17 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends, and hands back what finds no place.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<Sent, SendError<M>> {
-        match self.lane.lane().offer(message) {
+        match self.lane.lane().offer(Envelope::seal(message, self.cell())) {
             None => {
                 self.cell().raise(USER);
                 Ok(Sent::Queued)
             }
-            Some(message) => self.try_tell_hard(message),
+            Some(message) => self.push_hard(message).map_err(SendError::open),
         }
     }
 
     #[cold]
-    fn try_tell_hard(&self, message: M) -> Result<Sent, SendError<M>> {
+    fn push_hard(&self, message: Envelope<M>) -> Result<Sent, SendError<Envelope<M>>> {
         match self.lane.lane().overflow(message) {
             Pushed::Queued => {
                 self.cell().raise(USER);
@@ -123,7 +122,7 @@ impl<M: Send + 'static> ActorRef<M> {
         }
     }
 
-    fn overflow(&self, message: M) -> Result<Sent, SendError<M>> {
+    fn overflow(&self, message: Envelope<M>) -> Result<Sent, SendError<Envelope<M>>> {
         let reason = match self.cell().occupant().body.settings().mailbox.overflow {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
             OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
@@ -137,8 +136,9 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     #[cold]
-    fn bury(&self, message: M, reason: DeadLetterReason) {
-        self.cell().core().bury(self.cell(), Box::new(message), type_name::<M>(), reason);
+    fn bury(&self, Envelope { message, trace }: Envelope<M>, reason: DeadLetterReason) {
+        trace.note_buried(reason);
+        self.cell().core().bury(self.cell(), message, reason);
     }
 
     /// Sends, waiting for a place; for producers outside of actors.
@@ -147,7 +147,7 @@ impl<M: Send + 'static> ActorRef<M> {
     /// [`OverflowStrategy::BlockProducer`]. Ends early with [`SendError::Closed`] when the actor does,
     /// and with [`SendError::Full`] when too many wait already.
     pub async fn send(&self, message: M) -> Result<Sent, SendError<M>> {
-        let mut unsent = Some(message);
+        let mut unsent = Some(Envelope::seal(message, self.cell()));
         let mut blocked = false;
         poll_fn(|cx| {
             let Some(message) = unsent.take() else { return Poll::Pending };
@@ -170,8 +170,8 @@ impl<M: Send + 'static> ActorRef<M> {
                     self.bury(oldest, DeadLetterReason::DroppedOldest);
                     Poll::Ready(Ok(Sent::Displaced))
                 }
-                Ok(Pushed::Closed(message)) => Poll::Ready(Err(SendError::Closed(message))),
-                Err(message) => Poll::Ready(Err(SendError::Full(message))),
+                Ok(Pushed::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).open())),
+                Err(message) => Poll::Ready(Err(SendError::Full(message).open())),
             }
         })
         .await
@@ -182,9 +182,11 @@ impl<M: Send + 'static> ActorRef<M> {
     /// The question is sent at once; the wait ends after [`ASK_WITHIN`] unless [`Ask::within`] says
     /// otherwise.
     pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<'_, T> {
+        let trace = Trace::of_question(self.cell());
         let (sender, receiver) = oneshot::channel();
-        match self.try_tell(question(Reply(sender))) {
-            Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, self.cell(), ASK_WITHIN),
+        let reply = Reply::new(sender, trace.clone());
+        match trace.within(|| self.try_tell(question(reply))) {
+            Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, self.cell(), ASK_WITHIN, trace),
             // A question among the dead letters is answered by nobody.
             Ok(Sent::Discarded) => Ask::refused(receiver, self.cell(), AskError::Discarded),
             Err(SendError::Full(_)) => Ask::refused(receiver, self.cell(), AskError::Full),
@@ -219,6 +221,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Ends the actor's wait for this key.
     pub fn signal(&self, key: SignalKey) {
+        note_signal(self.cell(), key);
         drop(self.cell().tell_system(SystemMessage::Signal(key)));
     }
 
@@ -237,6 +240,22 @@ impl<M> Clone for ActorRef<M> {
 impl<M: Send + 'static> fmt::Debug for ActorRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ActorRef({})", self.index())
+    }
+}
+
+impl<M> SendError<Envelope<M>> {
+    /// Takes the message out of its envelope, for its sender.
+    fn open(self) -> SendError<M> {
+        match self {
+            Self::Full(Envelope { message, trace }) => {
+                trace.note_refused();
+                SendError::Full(message)
+            }
+            Self::Closed(Envelope { message, trace }) => {
+                trace.note_refused();
+                SendError::Closed(message)
+            }
+        }
     }
 }
 
@@ -282,7 +301,7 @@ mod tests {
     #[test]
     fn a_drained_actor_handles_what_its_sender_has_not_announced_yet() {
         let (runtime, _system, actor, handled) = counter();
-        assert_eq!(actor.lane.lane().push(()), Pushed::Queued);
+        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), Pushed::Queued));
         actor.stop(StopMode::Drained);
         runtime.run_until_idle();
         actor.cell().raise(USER);
@@ -292,7 +311,7 @@ mod tests {
     #[test]
     fn a_shutdown_waits_for_what_its_sender_has_not_announced_yet() {
         let (runtime, system, actor, handled) = counter();
-        assert_eq!(actor.lane.lane().push(()), Pushed::Queued);
+        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), Pushed::Queued));
         let sender = async {
             runtime.handle().sleep_until(runtime.now() + Duration::from_millis(5)).await;
             actor.cell().raise(USER);

@@ -11,6 +11,7 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Awaiting};
+use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, RestartHistory};
 use crate::hub::KindId;
 use crate::index::MailboxIndex;
@@ -18,6 +19,7 @@ use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
 use crate::mailbox::{LaneStats, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
+use crate::quiet::wake_all;
 use crate::raw::run::{Owned, Run};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
@@ -25,6 +27,7 @@ use crate::stop::{Ending, StopMode};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::system::Core;
 use crate::timer::{Alarm, Repeat, TimerId};
+use crate::trace::{Envelope, Trace};
 
 /// A reference to a cell of any type.
 pub(crate) type CellRef = SlotRef<Resident>;
@@ -40,6 +43,10 @@ impl Occupant for Resident {
     fn slab(&self) -> &Slab<Self> {
         &self.core.slab
     }
+
+    fn take_next(&mut self) -> Option<CellRef> {
+        self.body.take_parent()
+    }
 }
 
 /// What a cell of any type offers.
@@ -50,6 +57,8 @@ pub(crate) trait CellBody: Run {
     fn system_stats(&self) -> LaneStats;
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage>;
     fn close(&self);
+    /// Gives up the reference to the parent; for the end.
+    fn take_parent(&mut self) -> Option<CellRef>;
     /// Where the user lane lies, for references that know its type.
     fn lane(&self) -> NonNull<()>;
 }
@@ -75,7 +84,7 @@ pub(crate) struct Body<A: Actor> {
 /// What belongs to whoever runs the cell.
 pub(crate) struct Owner<A: Actor> {
     /// The private half of the user lane.
-    pub(crate) private: VecDeque<A::Msg>,
+    pub(crate) private: VecDeque<Envelope<A::Msg>>,
     pub(crate) actor: Option<A>,
     /// What few actors need.
     pub(crate) extra: Option<Box<Extra<A>>>,
@@ -105,6 +114,10 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) future: Option<Awaiting<A::Msg>>,
     /// A waker of this cell that came back, for the next wait.
     pub(crate) spare: Option<Waker>,
+    /// The span of the message whose handler returned the future.
+    pub(crate) trace: Trace,
+    /// The span of the wait under way.
+    pub(crate) wait: Trace,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
     /// Signals that came before the wait they end.
     pub(crate) early: VecDeque<SignalKey>,
@@ -156,6 +169,8 @@ impl<A: Actor> Default for Extra<A> {
         Self {
             future: None,
             spare: None,
+            trace: Trace::NONE,
+            wait: Trace::NONE,
             waiting: None,
             early: VecDeque::new(),
             waits: 0,
@@ -218,7 +233,14 @@ impl<A: Actor> CellBody for Body<A> {
     }
 
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
-        self.lane.push_system(message)
+        let pointless = self.lane.push_system_by(message, SystemMessage::join)?;
+        // After the lock: it may be the last that refers to a cell.
+        drop(pointless);
+        Ok(())
+    }
+
+    fn take_parent(&mut self) -> Option<CellRef> {
+        self.head.parent.take()
     }
 
     fn lane(&self) -> NonNull<()> {
@@ -226,7 +248,7 @@ impl<A: Actor> CellBody for Body<A> {
     }
 
     fn close(&self) {
-        self.lane.close().into_iter().for_each(Waker::wake);
+        wake_all(self.lane.close());
     }
 }
 
@@ -266,7 +288,7 @@ impl CellRef {
         let flags = self.slot().state.flags();
         match flags {
             _ if flags & DEAD != 0 => ActorState::Stopped,
-            _ if flags & CLOSED != 0 => ActorState::Stopping,
+            _ if flags & CLOSED != 0 || self.core().lifecycle() != Lifecycle::Running => ActorState::Stopping,
             _ if flags & SUSPENDED != 0 => ActorState::Suspended,
             _ => ActorState::Running,
         }

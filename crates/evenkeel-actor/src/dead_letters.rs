@@ -69,6 +69,26 @@ impl DeadLetterReason {
     }
 }
 
+/// What a dead letter keeps of its message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// The message, if nobody can notice that it was dropped; otherwise its type only.
+    ///
+    /// A question in a message is over when the message is dropped, and whoever asked learns of it at
+    /// once: [`AskError::Discarded`](crate::AskError::Discarded). Kept, it would stay open until its
+    /// deadline. That a message has nothing to drop is known by its type.
+    #[default]
+    Plain,
+    /// The message, whatever it holds, until the letter is taken or gives way to later ones.
+    Whole,
+}
+
+impl Keep {
+    pub(crate) fn keeps<M>(self) -> bool {
+        self == Self::Whole || !core::mem::needs_drop::<M>()
+    }
+}
+
 /// A message that reached no handler.
 #[derive(Debug)]
 pub struct DeadLetter {
@@ -80,14 +100,14 @@ pub struct DeadLetter {
     pub reason: DeadLetterReason,
     /// The type of the message.
     pub message_type: &'static str,
-    /// The message, for whoever knows its type.
-    pub message: Box<dyn Any + Send>,
+    /// The message, for whoever knows its type; `None` where it was not kept.
+    pub message: Option<Box<dyn Any + Send>>,
     /// When it became a dead letter.
     pub at: Instant,
 }
 
 impl DeadLetter {
-    /// Makes a dead letter of a message.
+    /// Makes a dead letter of a message, and keeps that.
     pub fn new<M: Any + Send>(
         to: MailboxIndex,
         actor: impl Into<Cow<'static, str>>,
@@ -96,7 +116,7 @@ impl DeadLetter {
         at: Instant,
     ) -> Self {
         let message_type = type_name::<M>();
-        Self { to, actor: actor.into(), reason, message_type, message: Box::new(message), at }
+        Self { to, actor: actor.into(), reason, message_type, message: Some(Box::new(message)), at }
     }
 }
 
@@ -219,8 +239,8 @@ mod tests {
         let letter = letters.iter().next().unwrap();
         assert_eq!((letter.to, letter.actor.as_ref(), letter.reason), (TO, "worker", Closed));
         assert_eq!((letter.message_type, letter.at), ("u32", Instant::from_secs(1)));
-        assert_eq!(letter.message.downcast_ref::<u32>(), Some(&42));
-        assert!(letter.message.downcast_ref::<String>().is_none());
+        assert_eq!(letter.message.as_ref().unwrap().downcast_ref::<u32>(), Some(&42));
+        assert!(letter.message.as_ref().unwrap().downcast_ref::<String>().is_none());
     }
 
     #[test]
@@ -266,6 +286,14 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_letter_keeps_what_can_be_dropped_unnoticed() {
+        assert!(Keep::Plain.keeps::<(u32, &str)>());
+        assert!(!Keep::Plain.keeps::<String>());
+        assert!(!Keep::Plain.keeps::<Option<crate::Reply<u32>>>());
+        assert!(Keep::Whole.keeps::<String>());
+    }
+
+    #[test]
     fn no_message_is_dropped_inside_the_box() {
         let alive = Arc::new(());
         let letter = || DeadLetter::new(TO, "worker", Closed, alive.clone(), Instant::ORIGIN);
@@ -298,6 +326,6 @@ mod tests {
     }
 
     fn numbers<'a>(letters: impl Iterator<Item = &'a DeadLetter>) -> Vec<u32> {
-        letters.filter_map(|letter| letter.message.downcast_ref().copied()).collect()
+        letters.filter_map(|letter| letter.message.as_ref()?.downcast_ref().copied()).collect()
     }
 }

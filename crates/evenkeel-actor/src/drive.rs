@@ -78,8 +78,6 @@ fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
     let config = ActorSystemConfig {
         workers: NonZeroUsize::new(workers).unwrap(),
         supervision: Supervision::default().with_backoff(Backoff::NONE),
-        // A question among the dead letters is one that may still be answered.
-        dead_letters_max: 0,
         ..ActorSystemConfig::default()
     };
     let system = ActorSystemRunner::new(config).start(threads.clone()).unwrap();
@@ -185,8 +183,8 @@ fn a_question_to_an_actor_that_ends_gets_no_answer() {
         let actor = sum(system);
         let question = actor.ask(Told::Read);
         actor.stop(StopMode::Now);
-        assert!(matches!(block_on(question), Ok(0) | Err(AskError::NoReply)));
-        assert!(matches!(block_on(actor.ask(Told::Read)), Err(AskError::Closed | AskError::NoReply)));
+        assert!(matches!(block_on(question), Ok(0) | Err(AskError::Discarded)));
+        assert!(matches!(block_on(actor.ask(Told::Read)), Err(AskError::Closed | AskError::Discarded)));
     });
 }
 

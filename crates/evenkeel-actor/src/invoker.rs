@@ -31,6 +31,7 @@ use crate::raw::waker;
 use crate::stop::Ending;
 use crate::sync::Ordering;
 use crate::timer::Timed;
+use crate::trace::{Envelope, Trace};
 use crate::worker::{Local, SliceLeft};
 
 /// How long a run that middleware held back waits to be tried again.
@@ -43,6 +44,8 @@ pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     owner: &'a mut Owner<A>,
     local: &'a Local,
     full: Option<Full>,
+    /// The span of the message at hand.
+    trace: Trace,
     handled: usize,
     /// Whether the middleware is to be told how the run ends.
     surrounded: bool,
@@ -113,7 +116,17 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         owner: &'a mut Owner<A>,
         local: &'a Local,
     ) -> Self {
-        Self { cell, body, owner, local, full: None, handled: 0, surrounded: false, right: Right::KEPT }
+        Self {
+            cell,
+            body,
+            owner,
+            local,
+            full: None,
+            trace: Trace::NONE,
+            handled: 0,
+            surrounded: false,
+            right: Right::KEPT,
+        }
     }
 
     /// Runs the cell; tells how that ended and where the run right is.
@@ -171,7 +184,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 self.put_back(message);
                 return step;
             }
-            match self.receive(message) {
+            self.trace = message.trace;
+            match self.receive(message.message) {
                 Ok(Flow::Continue) => {}
                 handled => {
                     if let Some(step) = self.follow(handled) {
@@ -190,7 +204,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Takes the next user message out of the private half, and fills that when it is empty.
     #[inline]
-    fn next(&mut self) -> Option<A::Msg> {
+    fn next(&mut self) -> Option<Envelope<A::Msg>> {
+        let message = self.next_waiting()?;
+        message.trace.note_dequeued();
+        Some(message)
+    }
+
+    #[inline]
+    fn next_waiting(&mut self) -> Option<Envelope<A::Msg>> {
         if let Some(message) = self.owner.private.pop_front() {
             self.body.lane.tell_left(self.owner.private.len());
             return Some(message);
@@ -228,7 +249,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Makes a message the next one again.
-    fn put_back(&mut self, message: A::Msg) {
+    fn put_back(&mut self, message: Envelope<A::Msg>) {
         self.owner.private.push_front(message);
         self.body.lane.tell_left(self.owner.private.len());
     }
@@ -244,7 +265,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             local: self.local,
             full: &mut self.full,
         };
-        actor.receive(message, &mut ctx)
+        self.trace.within(|| actor.receive(message, &mut ctx))
     }
 
     /// Calls one of the actor's other methods.
@@ -277,7 +298,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         loop {
             let waker = waker::lend(self.cell);
             self.local.begin_poll(&waker, self.extra().spare.take());
-            let polled = future.as_mut().poll(&mut core::task::Context::from_waker(&waker));
+            let mut cx = core::task::Context::from_waker(&waker);
+            let polled = self.trace.within(|| future.as_mut().poll(&mut cx));
             let (expires, spare) = self.local.end_poll();
             let extra = self.extra();
             extra.spare = spare;
@@ -292,7 +314,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             if self.handled == 0
                 && let Some(step) = self.open_run()
             {
-                self.put_back(message);
+                let trace = core::mem::take(&mut self.trace);
+                self.put_back(Envelope { message, trace });
                 return Some(step);
             }
             match self.receive(message) {
@@ -333,6 +356,10 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         let slot = self.cell.number();
         let key = self.extra().next_key(slot);
         let (reason, resume_on) = (SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key));
+        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let trace = core::mem::take(&mut self.trace);
+        let extra = self.extra();
+        (extra.wait, extra.trace) = (wait, trace);
         if self.owner.phase == Phase::Running {
             self.owner.phase = Phase::Waiting;
             self.body.head.awaits.store(1, Ordering::Relaxed);
@@ -348,6 +375,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.owner.phase = Phase::Running;
         let extra = self.extra();
         extra.waiting = None;
+        extra.wait = Trace::NONE;
         if let Some(alarm) = extra.resume.take() {
             self.local.core().clock.cancel(alarm);
         }
@@ -413,7 +441,11 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 let early = &mut self.extra().early;
                 let before = early.len();
                 early.retain(|signalled| *signalled != key);
-                early.len() == before
+                let waits = early.len() == before;
+                if waits {
+                    self.body.lane.await_signal(key.0);
+                }
+                waits
             }
             ResumeCondition::WhenCapacityAvailable => match self.full.take() {
                 // Too many wait there already: come back by yourself.
@@ -429,7 +461,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             return Settled::Break(self.keep(InvokeResult::Yielded));
         }
         self.owner.phase = Phase::Waiting;
-        self.extra().waiting = Some((reason, resume_on));
+        let wait = self.trace.of_wait(self.cell, reason, resume_on);
+        let extra = self.extra();
+        (extra.waiting, extra.wait) = (Some((reason, resume_on)), wait);
         if reason == SuspendReason::AwaitExternal {
             self.body.head.awaits.store(1, Ordering::Relaxed);
         }

@@ -14,9 +14,11 @@ extern crate alloc;
 
 mod sync;
 
+mod burial;
 mod crew;
 mod idle;
 mod mailbox;
+mod quiet;
 mod raw;
 
 #[cfg(not(loom))]
@@ -73,6 +75,8 @@ mod system;
 mod task;
 #[cfg(not(loom))]
 mod timer;
+#[cfg(not(loom))]
+mod trace;
 #[cfg(not(loom))]
 pub mod wheel;
 #[cfg(not(loom))]

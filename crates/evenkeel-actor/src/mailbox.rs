@@ -11,12 +11,12 @@ mod options;
 
 pub(crate) use lanes::{Lanes, Pushed};
 #[cfg(not(loom))]
-pub(crate) use message::SystemMessage;
+pub(crate) use message::{EARLY_MAX, SystemMessage};
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
 
 /// The two lanes of an actor's mailbox.
 #[cfg(not(loom))]
-pub(crate) type QueueMailbox<M> = Lanes<M, SystemMessage>;
+pub(crate) type QueueMailbox<M> = Lanes<crate::trace::Envelope<M>, SystemMessage>;
 
 /// What a lane has seen and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

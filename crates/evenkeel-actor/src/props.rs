@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::actor::Actor;
+use crate::dead_letters::Keep;
 use crate::guardian::Supervision;
 use crate::mailbox::MailboxOptions;
 use crate::middleware::MiddlewareChain;
@@ -33,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) children: Supervision,
     pub(crate) label: Label,
     pub(crate) middleware: Option<Middleware>,
+    pub(crate) letters: Keep,
 }
 
 /// What metrics call an actor.
@@ -72,6 +74,7 @@ impl Settings {
             children: Supervision::default(),
             label: Label::Type(short_type_name::<A>()),
             middleware: None,
+            letters: Keep::Plain,
         }
     }
 }
@@ -108,6 +111,13 @@ impl<A: Actor> PropsBuilder<A> {
         middleware: impl Fn() -> M + Send + Sync + 'static,
     ) -> Self {
         self.0.settings.middleware = Some(Box::new(move || Box::new(middleware())));
+        self
+    }
+
+    /// Chooses what dead letters keep of messages to the actors.
+    #[must_use]
+    pub fn dead_letters(mut self, keep: Keep) -> Self {
+        self.0.settings.letters = keep;
         self
     }
 

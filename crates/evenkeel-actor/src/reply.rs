@@ -10,6 +10,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::cell::CellRef;
 use crate::raw::oneshot::{NoAnswer, Receiver, Sender};
+use crate::trace::Trace;
 
 /// Deadlines from here on are counted from the worker's last look at the clock.
 ///
@@ -18,17 +19,25 @@ use crate::raw::oneshot::{NoAnswer, Receiver, Sender};
 const COARSE_FROM: Duration = Duration::from_secs(1);
 
 /// The way back to somebody who asked; goes into the message.
-pub struct Reply<T>(pub(crate) Sender<T>);
+pub struct Reply<T> {
+    sender: Sender<T>,
+    trace: Trace,
+}
 
 impl<T> Reply<T> {
+    pub(crate) fn new(sender: Sender<T>, trace: Trace) -> Self {
+        Self { sender, trace }
+    }
+
     /// Answers; the answer comes back when nobody waits for it any more.
     pub fn send(self, answer: T) -> Result<(), T> {
-        self.0.send(answer)
+        self.trace.note_answered();
+        self.sender.send(answer)
     }
 
     /// Whether somebody still waits; an answer that takes long to find may not be worth finding.
     pub fn is_awaited(&self) -> bool {
-        self.0.is_awaited()
+        self.sender.is_awaited()
     }
 }
 
@@ -44,6 +53,8 @@ pub struct Ask<'a, T> {
     receiver: Receiver<T>,
     whom: &'a CellRef,
     state: State,
+    /// Open until the answer is taken.
+    _trace: Trace,
 }
 
 #[derive(Clone, Copy)]
@@ -60,12 +71,12 @@ enum State {
 }
 
 impl<'a, T> Ask<'a, T> {
-    pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration) -> Self {
-        Self { receiver, whom, state: State::Asked { within } }
+    pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration, trace: Trace) -> Self {
+        Self { receiver, whom, state: State::Asked { within }, _trace: trace }
     }
 
     pub(crate) fn refused(receiver: Receiver<T>, whom: &'a CellRef, error: AskError) -> Self {
-        Self { receiver, whom, state: State::Refused(error) }
+        Self { receiver, whom, state: State::Refused(error), _trace: Trace::NONE }
     }
 
     /// Gives up on an answer that is not there after `within`, counted from the first poll.
@@ -133,6 +144,7 @@ impl<T> Future for Ask<'_, T> {
             (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
             (Poll::Ready(Err(NoAnswer::Expired)), _) => Poll::Ready(Err(AskError::TimedOut)),
             (Poll::Ready(Err(NoAnswer::Unanswered)), _) => Poll::Ready(Err(AskError::NoReply)),
+            (Poll::Ready(Err(NoAnswer::Buried)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
                 let now = self.whom.core().now();
                 if due <= now {
@@ -159,7 +171,8 @@ impl<T> Future for Ask<'_, T> {
 pub enum AskError {
     /// The mailbox was full.
     Full,
-    /// The mailbox was full, and the question became a dead letter, as its overflow strategy says.
+    /// The question became a dead letter: the mailbox's overflow strategy says so, or it waited when its
+    /// actor stopped, or restarted with a mailbox cleared.
     Discarded,
     /// The actor had ended, or takes nothing more.
     Closed,
@@ -173,7 +186,7 @@ impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "mailbox is full",
-            Self::Discarded => "mailbox is full, and the question became a dead letter",
+            Self::Discarded => "question became a dead letter",
             Self::Closed => "actor takes no messages any more",
             Self::TimedOut => "no answer within the deadline",
             Self::NoReply => "actor dropped the question",

@@ -8,13 +8,14 @@ pub use scheduler::{ActorSystemRunner, ReadyQueueScheduler, SpawnError, StartErr
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
-use core::any::Any;
+use core::any::{Any, type_name};
 use core::num::NonZeroUsize;
 
 use evenkeel_policy::time::Instant;
 
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
+use crate::burial::while_burying;
 use crate::cell::{Body, CellRef, Resident};
 use crate::clock::Clock;
 use crate::coordinator::ReadyQueueCoordinator;
@@ -155,21 +156,23 @@ impl Core {
     }
 
     /// Makes a dead letter of a message.
-    pub(crate) fn bury(
-        &self,
-        cell: &CellRef,
-        message: Box<dyn Any + Send>,
-        message_type: &'static str,
-        reason: DeadLetterReason,
-    ) {
+    pub(crate) fn bury<M: Send + 'static>(&self, cell: &CellRef, message: M, reason: DeadLetterReason) {
         let body = &cell.occupant().body;
         if let Some(overflow) = overflow_of(reason) {
             self.hub.count_overflow(body.head().kind, overflow);
         }
         let actor = Cow::Owned(body.settings().label.as_str().into());
-        let letter = DeadLetter { to: cell.index(), actor, reason, message_type, message, at: self.now() };
+        let (kept, dropped) = if body.settings().letters.keeps::<M>() {
+            (Some(Box::new(message) as Box<dyn Any + Send>), None)
+        } else {
+            (None, Some(message))
+        };
+        let message_type = type_name::<M>();
+        let letter =
+            DeadLetter { to: cell.index(), actor, reason, message_type, message: kept, at: self.now() };
         let evicted = self.letters.with(|letters| letters.push(letter));
         // Dropped here, after the lock: a message's owner may send when it is dropped, or panic.
+        drop(catch(|| while_burying(|| drop(dropped))));
         drop(catch(|| drop(evicted)));
     }
 }

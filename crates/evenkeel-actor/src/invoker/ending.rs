@@ -1,8 +1,5 @@
 //! How a cell ends: its children, its actor, its mailbox, its place; in this order.
 
-use alloc::boxed::Box;
-use core::any::type_name;
-
 use super::ActorCellInvoker;
 use crate::actor::Actor;
 use crate::cell::{CellRef, Extra, Phase};
@@ -12,6 +9,7 @@ use crate::mailbox::SystemMessage;
 use crate::panic::catch;
 use crate::raw::run::Right;
 use crate::stop::{Ending, StopMode};
+use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Takes nothing new, has the children end, and ends when they have.
@@ -74,17 +72,19 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
 
     /// Gives up what the actor waits for; its way out is its author's code too.
     pub(super) fn drop_future(&mut self) {
-        let future = self.extra().future.take();
-        drop(catch(|| drop(future)));
+        let extra = self.extra();
+        let (future, trace) = (extra.future.take(), core::mem::take(&mut extra.trace));
+        drop(catch(|| trace.within(|| drop(future))));
     }
 
     /// Makes dead letters of everything that waits.
     pub(super) fn bury_waiting(&mut self, reason: DeadLetterReason) {
         let private = core::mem::take(&mut self.owner.private);
         self.body.lane.tell_left(0);
-        for message in private.into_iter().chain(self.body.lane.drain()) {
+        for Envelope { message, trace } in private.into_iter().chain(self.body.lane.drain()) {
             let core = self.local.core();
-            core.bury(self.cell, Box::new(message), type_name::<A::Msg>(), reason);
+            trace.note_buried(reason);
+            core.bury(self.cell, message, reason);
         }
     }
 

@@ -26,6 +26,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             // Whoever ends cannot fail any further.
             return Settled::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
+        self.trace.note_failed(&error);
         let verdict = self.judge(&error);
         if verdict != Verdict::Resume {
             self.resume();

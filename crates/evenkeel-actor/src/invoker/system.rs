@@ -6,19 +6,20 @@ use crate::cell::{CellRef, Phase};
 use crate::guardian::ActorError;
 use crate::guardian::{FailureNotification, Strategy, SupervisionCommand, SupervisionDirective, Verdict};
 use crate::invoke::{ResumeCondition, SignalKey};
-use crate::mailbox::SystemMessage;
+use crate::mailbox::{EARLY_MAX, SystemMessage};
+use crate::quiet::wake_all;
 use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
 use crate::stop::{Ending, StopMode};
 use crate::timer::{Repeat, Timed, TimerId, next_due};
+use crate::trace::Trace;
 use evenkeel_policy::time::Instant;
-
-/// Signals remembered that came before the wait they end; the oldest is forgotten first.
-const EARLY_MAX: usize = 16;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Looks after everything but user messages; `None` to serve them.
     #[cold]
     pub(super) fn attend(&mut self, flags: u32) -> Option<Step> {
+        // What follows has nothing to do with the message before.
+        self.trace = Trace::NONE;
         if flags & WAITERS != 0 {
             self.wake_waiters();
         }
@@ -60,6 +61,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return None;
         }
         if let Some(future) = self.extra().future.take() {
+            self.trace = core::mem::take(&mut self.extra().trace);
             // Before it is polled: if it panics, no wait is left that nothing would end.
             self.resume();
             return self.wait_for(future);
@@ -137,7 +139,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     pub(super) fn close_lane(&mut self) {
-        self.body.lane.close().into_iter().for_each(core::task::Waker::wake);
+        wake_all(self.body.lane.close());
         self.state().set(CLOSED);
     }
 

@@ -5,8 +5,9 @@
 //! which is what makes a sender's look without a write ([`CellState::raise`]) safe.
 //!
 //! The system lane is never refused and yet bounded: a child has at most a failure and an end under way,
-//! a watch an end, a timer one firing, and what is left (stop, resume, restart, a signal per suspension)
-//! is asked for once at a time. Whoever gains a child, a watch or a timer reserves its places then.
+//! a watch an end, a timer one firing, and of what anybody may say at any time (stop, signal, watch, a
+//! command) what is pointless is thrown out as it comes ([`Lanes::push_system_by`]). Whoever gains a
+//! child, a watch or a timer reserves its places then.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -15,6 +16,7 @@ use core::mem;
 use core::task::Waker;
 
 use super::{LaneStats, MailboxOptions, OverflowStrategy};
+use crate::quiet::wake_all;
 use crate::raw::state::{CellState, USER};
 use crate::sync::{AtomicU32, BriefLock, Ordering};
 
@@ -63,6 +65,8 @@ struct Cold<S> {
     waiters: Vec<Waker>,
     system: VecDeque<S>,
     system_enqueued: u64,
+    /// The key of the signal that the owner waits for, or waited for last.
+    awaited: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +241,7 @@ impl<M, S> Lanes<M, S> {
                 Some(cold) => (mem::take(&mut cold.waiters), false),
             }
         });
-        woken.into_iter().for_each(Waker::wake);
+        wake_all(woken);
         waiting
     }
 
@@ -254,16 +258,33 @@ impl<M, S> Lanes<M, S> {
     }
 
     /// Puts a system message at the end; `Err` once the cell has ended.
+    #[cfg(loom)]
     pub(crate) fn push_system(&self, message: S) -> Result<(), S> {
+        self.push_system_by(message, |message, lane, _| lane.push_back(message))
+    }
+
+    /// Has a system message join the others, who knows which of them make which pointless; `Err` once
+    /// the cell has ended.
+    ///
+    /// It is told which signal the owner waits for. What it returns is handed on.
+    pub(crate) fn push_system_by<R>(
+        &self,
+        message: S,
+        join: impl FnOnce(S, &mut VecDeque<S>, Option<u64>) -> R,
+    ) -> Result<R, S> {
         self.shared.with(|shared| {
             if shared.open == Intake::Ended {
                 return Err(message);
             }
             let cold = shared.cold();
-            cold.system.push_back(message);
             cold.system_enqueued += 1;
-            Ok(())
+            Ok(join(message, &mut cold.system, cold.awaited))
         })
+    }
+
+    /// Notes which signal the owner waits for; no number of others pushes it out of the lane.
+    pub(crate) fn await_signal(&self, key: u64) {
+        self.shared.with(|shared| shared.cold().awaited = Some(key));
     }
 
     pub(crate) fn pop_system(&self) -> Option<S> {
@@ -319,7 +340,7 @@ impl<M, S> Shared<M, S> {
 
     fn cold(&mut self) -> &mut Cold<S> {
         self.cold.get_or_insert_with(|| {
-            Box::new(Cold { waiters: Vec::new(), system: VecDeque::new(), system_enqueued: 0 })
+            Box::new(Cold { waiters: Vec::new(), system: VecDeque::new(), system_enqueued: 0, awaited: None })
         })
     }
 }

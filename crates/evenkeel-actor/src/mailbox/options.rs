@@ -18,7 +18,8 @@ pub enum OverflowStrategy {
     /// The sender gets the message back.
     #[default]
     Reject,
-    /// The new message is kept among the dead letters, as one that nobody had room for.
+    /// The new message becomes a dead letter, as one that nobody had room for; see
+    /// [`PropsBuilder::dead_letters`](crate::PropsBuilder::dead_letters) for what is kept of it.
     DeadLetter,
 }
 

@@ -57,6 +57,7 @@ mod tests {
     use super::*;
     use crate::mailbox::{LaneStats, Pushed};
     use crate::rig::{Rig, Told};
+    use crate::trace::Envelope;
 
     #[test]
     fn every_copy_of_an_address_leads_to_the_same_lane() {
@@ -67,10 +68,12 @@ mod tests {
         // SAFETY: the body is in its slot, and a `Body<Sum>`, whose lane takes `Told`.
         let lane = unsafe { LaneRef::<Told>::new(cell, lane) }.clone();
         let stats = |depth| LaneStats { enqueued: depth as u64, depth };
-        assert!(matches!(lane.lane().push(Told::Add(1)), Pushed::Queued));
+        let told = Envelope::seal(Told::Add(1), lane.cell());
+        assert!(matches!(lane.lane().push(told), Pushed::Queued));
         assert_eq!((actor.depth(), lane.cell().occupant().body.stats()), (1, stats(1)));
         drop(actor);
-        assert!(matches!(lane.lane().push(Told::Add(1)), Pushed::Queued));
+        let told = Envelope::seal(Told::Add(1), lane.cell());
+        assert!(matches!(lane.lane().push(told), Pushed::Queued));
         assert_eq!(lane.lane().stats(), stats(2));
     }
 }

@@ -11,6 +11,8 @@ use core::task::{Poll, RawWakerVTable, Waker};
 
 #[cfg(all(feature = "std", not(loom)))]
 use super::blocks;
+use crate::burial;
+use crate::quiet::quietly;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
@@ -19,9 +21,10 @@ const VALUE: u32 = 1 << 1;
 const UNANSWERED: u32 = 1 << 2;
 const EXPIRED: u32 = 1 << 3;
 const RECEIVER_GONE: u32 = 1 << 4;
-const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE;
+const OVER: u32 = VALUE | UNANSWERED | EXPIRED | RECEIVER_GONE | BURIED;
 /// The waker is not the first: that the word is what it was does not say the same of the waker.
 const REPLACED: u32 = 1 << 5;
+const BURIED: u32 = 1 << 6;
 /// References are counted in the rest of the word.
 const REFERENCE: u32 = 1 << 8;
 
@@ -73,6 +76,8 @@ impl Parts {
 pub(crate) enum NoAnswer {
     /// The sender was dropped.
     Unanswered,
+    /// The sender was dropped with a message that became a dead letter.
+    Buried,
     /// The wait was ended from outside.
     Expired,
 }
@@ -257,7 +262,7 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
-            self.0.end(UNANSWERED);
+            self.0.end(if burial::is_under_way() { BURIED } else { UNANSWERED });
         }
         self.0.leave(0);
     }
@@ -300,7 +305,11 @@ impl<T> Receiver<T> {
                 return Poll::Ready(Ok(answer));
             }
         }
-        Poll::Ready(Err(if word & EXPIRED != 0 { NoAnswer::Expired } else { NoAnswer::Unanswered }))
+        Poll::Ready(Err(match word {
+            _ if word & EXPIRED != 0 => NoAnswer::Expired,
+            _ if word & BURIED != 0 => NoAnswer::Buried,
+            _ => NoAnswer::Unanswered,
+        }))
     }
 }
 
@@ -341,8 +350,12 @@ impl<T> Drop for Receiver<T> {
 
 impl Expiry {
     /// Ends the wait, unless it is over.
+    ///
+    /// Whoever waits may be anybody, and the clock is nobody's to stop.
     pub(crate) fn expire(&self) {
-        self.0.end(EXPIRED);
+        quietly(|| {
+            self.0.end(EXPIRED);
+        });
     }
 
     /// Whether anybody still waits for an answer that has not come.
@@ -352,8 +365,11 @@ impl Expiry {
 }
 
 impl Drop for Expiry {
+    /// It may be the last to hold an answer that nobody read.
     fn drop(&mut self) {
-        self.0.leave(0);
+        quietly(|| {
+            self.0.leave(0);
+        });
     }
 }
 
@@ -408,6 +424,16 @@ mod tests {
         drop(sender);
         assert_eq!(wakes.count(), 1);
         assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Unanswered)));
+    }
+
+    #[test]
+    fn a_sender_that_is_buried_says_so() {
+        let (sender, mut receiver) = channel::<u32>();
+        let (wakes, waker) = Wakes::new();
+        assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
+        burial::while_burying(|| drop(sender));
+        assert_eq!(wakes.count(), 1);
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Buried)));
     }
 
     #[test]

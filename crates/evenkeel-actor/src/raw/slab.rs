@@ -11,6 +11,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use super::state::CellState;
+use crate::quiet::quietly;
 use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 
 /// The first chunk holds this many slots; each later one twice as many as the one before, up to the
@@ -28,6 +29,10 @@ pub(crate) const SLOTS_MAX: u32 = 1 << 30;
 /// It must keep the slab alive, so that a slot that is referred to stays where it is.
 pub(crate) trait Occupant: Sized {
     fn slab(&self) -> &Slab<Self>;
+
+    /// Gives up a reference that may lead on to others, so that it is not dropped inside of this one:
+    /// a line of any length is let go link by link.
+    fn take_next(&mut self) -> Option<SlotRef<Self>>;
 }
 
 /// One place of the slab.
@@ -260,16 +265,45 @@ impl<T: Occupant> Clone for SlotRef<T> {
 impl<T: Occupant> Drop for SlotRef<T> {
     #[inline]
     fn drop(&mut self) {
-        if self.slot().refs.fetch_sub(1, Ordering::Release) != 1 {
-            return;
+        if let Some(next) = self.leave() {
+            let_go(next);
         }
+    }
+}
+
+impl<T: Occupant> SlotRef<T> {
+    /// Counts the reference off, and drops the occupant if it was the last; returns where that led.
+    ///
+    /// The slot is not to be touched through `self` afterwards.
+    #[inline]
+    fn leave(&self) -> Option<Self> {
+        if self.slot().refs.fetch_sub(1, Ordering::Release) != 1 {
+            return None;
+        }
+        self.evict()
+    }
+
+    #[cold]
+    fn evict(&self) -> Option<Self> {
         // What other holders did with the occupant happened before it is taken out.
         self.slot().refs.load(Ordering::Acquire);
         // SAFETY: the count is zero, so no reference exists and `find` makes none: the occupant is
         // ours. It keeps the slab, and so the slot, alive until it is dropped at the end.
-        let occupant = self.slot().occupant.with_mut(|place| unsafe { (*place).assume_init_read() });
+        let mut occupant = self.slot().occupant.with_mut(|place| unsafe { (*place).assume_init_read() });
+        let next = occupant.take_next();
         occupant.slab().vacate(self.slot());
-        drop(occupant);
+        // Part of it is its author's, and it is dropped wherever the last reference was.
+        quietly(|| drop(occupant));
+        next
+    }
+}
+
+/// Drops a reference, and what it was the last to keep, and so on.
+#[cold]
+fn let_go<T: Occupant>(reference: SlotRef<T>) {
+    let mut next = Some(reference);
+    while let Some(reference) = next {
+        next = core::mem::ManuallyDrop::new(reference).leave();
     }
 }
 
@@ -397,21 +431,50 @@ mod tests {
         assert_eq!(house.left(), 1);
     }
 
+    #[test]
+    fn a_line_of_occupants_is_let_go_link_by_link() {
+        const LENGTH: usize = if cfg!(miri) { 100 } else { 100_000 };
+        let house = House::new(LENGTH as u32);
+        let mut last = None;
+        for _ in 0..LENGTH {
+            let mut guest = house.guest("guest");
+            guest.next = last.take();
+            last = house.slab.occupy(guest).ok().map(|(guest, _own)| guest);
+        }
+        assert_eq!(house.left(), 0);
+        drop(last);
+        assert_eq!(house.left(), LENGTH);
+    }
+
+    #[test]
+    fn an_occupant_that_panics_on_its_way_out_is_out() {
+        let house = House::new(1);
+        drop(house.move_in("panics"));
+        assert_eq!(house.left(), 1);
+        assert!(house.slab.occupy(house.guest("next")).is_ok());
+    }
+
     struct Guest {
         name: &'static str,
         slab: Arc<Slab<Self>>,
         left: Arc<AtomicUsize>,
+        next: Option<SlotRef<Self>>,
     }
 
     impl Occupant for Guest {
         fn slab(&self) -> &Slab<Self> {
             &self.slab
         }
+
+        fn take_next(&mut self) -> Option<SlotRef<Self>> {
+            self.next.take()
+        }
     }
 
     impl Drop for Guest {
         fn drop(&mut self) {
             self.left.fetch_add(1, Order::Relaxed);
+            assert_ne!(self.name, "panics");
         }
     }
 
@@ -426,7 +489,7 @@ mod tests {
         }
 
         fn guest(&self, name: &'static str) -> Guest {
-            Guest { name, slab: self.slab.clone(), left: self.left.clone() }
+            Guest { name, slab: self.slab.clone(), left: self.left.clone(), next: None }
         }
 
         fn move_in(&self, name: &'static str) -> (SlotRef<Guest>, SlotRef<Guest>) {

@@ -28,6 +28,7 @@ use crate::runtime::{RuntimeHandle, SpawnRefused};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock};
 use crate::task::TaskActor;
+use crate::trace::note_signal;
 use crate::wheel::{Wheel, WheelOptions};
 
 /// Builds a system and starts its workers on a runtime.
@@ -100,8 +101,9 @@ impl ReadyQueueScheduler {
 
     /// Ends an actor's wait; `false` when nobody has that place any more.
     pub fn signal(&self, index: MailboxIndex, key: SignalKey) -> bool {
-        let cell = self.core().slab.find(index.slot, index.generation);
-        cell.is_some_and(|cell| cell.tell_system(SystemMessage::Signal(key)).is_ok())
+        let Some(cell) = self.core().slab.find(index.slot, index.generation) else { return false };
+        note_signal(&cell, key);
+        cell.tell_system(SystemMessage::Signal(key)).is_ok()
     }
 
     /// Asks an actor to end; `false` when nobody has that place any more.

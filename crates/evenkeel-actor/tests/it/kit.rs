@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_actor::dead_letters::DeadLetterReason;
+use evenkeel_actor::dead_letters::{DeadLetter, DeadLetterReason, Keep};
 use evenkeel_actor::guardian::{Backoff, FailureNotification, Supervision, SupervisionDirective, Verdict};
 use evenkeel_actor::hub::{Snapshot, Value};
 use evenkeel_actor::runtime::RuntimeHandle;
@@ -103,7 +103,9 @@ impl World {
     pub(crate) fn letters(&self) -> Vec<(DeadLetterReason, u32)> {
         self.run();
         let letters = self.system.take_dead_letters();
-        letters.iter().map(|letter| (letter.reason, number(letter.message.downcast_ref()))).collect()
+        let message =
+            |letter: &DeadLetter| number(letter.message.as_ref().and_then(|kept| kept.downcast_ref()));
+        letters.iter().map(|letter| (letter.reason, message(letter))).collect()
     }
 
     /// The reading of a counter or gauge.
@@ -181,6 +183,7 @@ pub(crate) struct PuppetBuilder {
     plan: Plan,
     mailbox: MailboxOptions,
     children: Supervision,
+    letters: Keep,
     chain: Option<Box<dyn Fn() -> CompositeMiddleware + Send + Sync>>,
 }
 
@@ -191,6 +194,7 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
         plan: Plan::default(),
         mailbox: MailboxOptions::default(),
         children: at_once(),
+        letters: Keep::Whole,
         chain: None,
     }
 }
@@ -269,6 +273,12 @@ impl PuppetBuilder {
         self
     }
 
+    /// Its dead letters keep only messages that can be dropped unnoticed; all of them otherwise.
+    pub(crate) fn plain_letters(mut self) -> Self {
+        self.letters = Keep::Plain;
+        self
+    }
+
     pub(crate) fn middleware(
         mut self,
         chain: impl Fn() -> CompositeMiddleware + Send + Sync + 'static,
@@ -278,7 +288,7 @@ impl PuppetBuilder {
     }
 
     pub(crate) fn props(self) -> Props<Puppet> {
-        let Self { name, log, plan, mailbox, children, chain } = self;
+        let Self { name, log, plan, mailbox, children, letters, chain } = self;
         let plan = Arc::new(plan);
         let factory = move || {
             let life = plan.lives.fetch_add(1, Ordering::Relaxed) + 1;
@@ -287,7 +297,8 @@ impl PuppetBuilder {
             }
             Puppet { name, life, log: log.clone(), plan: plan.clone() }
         };
-        let builder = Props::new(factory).label(name).mailbox(mailbox).supervise(children);
+        let builder =
+            Props::new(factory).label(name).mailbox(mailbox).supervise(children).dead_letters(letters);
         match chain {
             Some(chain) => builder.middleware(chain).build(),
             None => builder.build(),

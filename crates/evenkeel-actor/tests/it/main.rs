@@ -15,6 +15,7 @@ mod guardian;
 mod hub;
 mod invoker;
 mod lifecycle;
+mod limits;
 mod middleware;
 mod on_tokio;
 mod restarts;
@@ -25,6 +26,8 @@ mod shutdown;
 mod stress;
 mod suspend;
 mod timers;
+#[cfg(feature = "tracing")]
+mod traces;
 mod watch;
 mod wheel;
 mod workers;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use evenkeel_actor::dead_letters::Keep;
 use evenkeel_actor::guardian::{Backoff, MailboxOnRestart, Supervision};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
@@ -191,7 +192,7 @@ impl Round {
         for id in 0..self.actors {
             let (ledger, keys, next) = (ledger.clone(), keys.clone(), clerks.last().cloned());
             let make = move || Clerk::new(id, ledger.clone(), keys.clone(), next.clone());
-            let props = Props::new(make).mailbox(clerk::mailbox(random)).build();
+            let props = Props::new(make).mailbox(clerk::mailbox(random)).dead_letters(Keep::Whole).build();
             clerks.push(system.spawn(&props).expect("room for a few"));
         }
         clerks

@@ -17,6 +17,10 @@ struct Tenant {
 }
 
 impl Occupant for Tenant {
+    fn take_next(&mut self) -> Option<SlotRef<Self>> {
+        None
+    }
+
     fn slab(&self) -> &Slab<Self> {
         &self.slab
     }

@@ -115,7 +115,8 @@ pub(crate) async fn collect_letters(system: ReadyQueueScheduler, ledger: Arc<Led
         let last = over.load(Ordering::Acquire);
         for letter in system.take_dead_letters() {
             ledger.letters.fetch_add(1, Ordering::Relaxed);
-            let note = letter.message.downcast::<Note>().expect("nothing but notes is sent");
+            let note = letter.message.expect("clerks have their letters kept");
+            let note = note.downcast::<Note>().expect("nothing but notes is sent");
             ledger.page(note.to, note.from, |page| page.dead.push(note.number));
             let left_behind = usize::from(letter.reason == DeadLetterReason::Stopped);
             ledger.books[note.to].lock().unwrap().left_behind += left_behind;

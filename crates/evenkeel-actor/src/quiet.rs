@@ -1,0 +1,56 @@
+//! Code of others that runs where nobody can fail for it: its panic ends there.
+//!
+//! A handler's panic is its actor's failure. That of a waker, or of a value that is dropped by whoever
+//! held it last, has nothing to do with the worker or the clock it happens on.
+
+use core::task::Waker;
+
+/// Runs somebody's code; a panic of it is dropped.
+#[cfg(all(feature = "std", not(loom)))]
+#[inline]
+pub(crate) fn quietly(work: impl FnOnce()) {
+    use core::panic::AssertUnwindSafe;
+    use std::panic::catch_unwind;
+
+    let Err(panic) = catch_unwind(AssertUnwindSafe(work)) else { return };
+    // What was thrown is somebody's value too.
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        core::mem::forget(another);
+    }
+}
+
+/// Runs somebody's code; without std a panic ends the program.
+#[cfg(not(all(feature = "std", not(loom))))]
+pub(crate) fn quietly(work: impl FnOnce()) {
+    work();
+}
+
+/// Wakes everybody, also after one whose waker panics.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
+}
+
+#[cfg(all(test, feature = "std", not(loom)))]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn a_panic_that_panics_when_it_is_dropped_is_dropped_too() {
+        let reached = Cell::new(false);
+        quietly(|| {
+            reached.set(true);
+            std::panic::panic_any(Burning);
+        });
+        assert!(reached.get());
+    }
+
+    struct Burning;
+
+    impl Drop for Burning {
+        #[allow(clippy::panic, reason = "that is what is tested")]
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+}
