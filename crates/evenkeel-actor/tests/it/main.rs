@@ -17,6 +17,7 @@ mod invoker;
 mod lifecycle;
 mod middleware;
 mod on_tokio;
+mod producer;
 mod restarts;
 mod review;
 mod runtime_cases;
