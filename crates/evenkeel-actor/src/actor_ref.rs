@@ -12,7 +12,7 @@ use crate::executor::Lifecycle;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
-use crate::mailbox::{OverflowStrategy, Pushed, SystemMessage};
+use crate::mailbox::{OverflowStrategy, Pushed, QueueMailbox, SystemMessage};
 use crate::raw::lane::LaneRef;
 use crate::raw::oneshot;
 use crate::raw::state::USER;
@@ -59,6 +59,10 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Has `waker` woken when the mailbox is down to its low mark; `false` when too many wait.
     pub(crate) fn wait_for_room(&self, waker: &Waker) -> bool {
         self.lane.lane().wait_for_room(waker, &self.cell().slot().state)
+    }
+
+    pub(crate) fn lane(&self) -> &QueueMailbox<M> {
+        self.lane.lane()
     }
 
     #[inline]

@@ -3,21 +3,17 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::task::Wake;
 use alloc::vec::Vec;
-use core::future::Future;
 use core::num::NonZeroUsize;
-use core::pin::pin;
-use core::task::{Context as TaskContext, Poll, Waker};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
 use crate::rig::{Sum, Told};
-use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
+use crate::runtime::{RuntimeHandle, SpawnRefused, Task, block_on};
 use crate::*;
 
 /// A thread for each task, and a clock that moves when it is looked at.
@@ -47,25 +43,6 @@ impl RuntimeHandle for Threads {
 
     fn yield_now(&self) -> Task {
         Box::pin(async { thread::yield_now() })
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut TaskContext::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

@@ -58,6 +58,8 @@ mod observe;
 #[cfg(not(loom))]
 mod panic;
 #[cfg(not(loom))]
+mod producer;
+#[cfg(not(loom))]
 mod props;
 #[cfg(not(loom))]
 mod ready;
@@ -94,6 +96,7 @@ pub use {
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},
     mailbox::{InvalidMailbox, MailboxOptions, OverflowStrategy},
     middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain},
+    producer::{OUTBOX_MAX, QueueMailboxProducer},
     props::{Props, PropsBuilder},
     reply::{Ask, AskError, Reply},
     stop::{Ending, StopMode},

@@ -1,11 +1,16 @@
 //! Where workers run: the one seam between actors and the world.
 
+#[cfg(feature = "std")]
+mod block;
 #[cfg(feature = "embassy")]
 pub mod embassy;
 #[cfg(feature = "test")]
 pub mod test;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+
+#[cfg(feature = "std")]
+pub use block::block_on;
 
 use alloc::boxed::Box;
 use core::fmt;

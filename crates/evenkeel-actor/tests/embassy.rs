@@ -7,6 +7,7 @@ mod runtime_cases;
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
@@ -44,6 +45,20 @@ fn a_task_too_many_is_refused_until_another_has_ended() {
         while runtime.spawn(Box::pin(async {})).is_err() {
             runtime.yield_now().await;
         }
+    });
+}
+
+/// With threads there may be more; without std a system has one worker, and says so.
+#[test]
+fn a_second_worker_needs_std() {
+    on_embassy(|system| async move {
+        let set = |workers| system.set_workers(NonZeroUsize::new(workers).unwrap());
+        assert_eq!(set(1), Ok(()));
+        let second = set(2).map_err(|error| error.to_string());
+        let expected = Err("workers is 2; without std there is one".to_owned());
+        assert_eq!(second, if cfg!(feature = "std") { Ok(()) } else { expected });
+        let workers = if cfg!(feature = "std") { 2 } else { 1 };
+        assert_eq!(system.workers().get(), workers);
     });
 }
 

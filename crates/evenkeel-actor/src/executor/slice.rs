@@ -1,10 +1,12 @@
 //! One worker between two looks of its host at others.
 
 use alloc::vec::Vec;
+use core::future::Future;
 use core::task::{Context, Poll};
 
 use crate::hub::WorkerPhase;
 use crate::raw::run::Ready;
+use crate::runtime::wait_with;
 use crate::sync::Arc;
 use crate::system::Core;
 use crate::worker::{Local, SliceLeft};
@@ -32,6 +34,8 @@ enum State {
 pub(super) enum SliceEnd {
     /// Others should have a turn, input and output included.
     Over,
+    /// There is nothing to run.
+    Idle,
     /// The system is over, or the worker is not wanted any more.
     Leave,
 }
@@ -50,30 +54,49 @@ impl Worker {
 
     /// Runs cells until there are none, or others should have a turn.
     pub(super) fn poll_slice(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
-        if self.state == State::Asleep {
-            let core = self.local.core();
-            core.coordinator.idle.rise(self.local.id);
-            self.local.wake_up();
-            self.state = State::Searching;
-            self.local.begin_slice();
-        }
         if self.local.counters().phase() == WorkerPhase::Parked {
             self.local.counters().enter(WorkerPhase::Running, self.local.core().now());
         }
         let wanted = self.local.core().coordinator.is_wanted(&self.local);
         let polled = if wanted { self.enter(cx) } else { Poll::Ready(SliceEnd::Leave) };
-        if polled.is_pending() && self.state == State::Asleep {
-            self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
-        }
         match polled {
             Poll::Ready(SliceEnd::Over) => self.local.begin_slice(),
-            Poll::Ready(SliceEnd::Leave) => {
-                self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
-            }
-            Poll::Pending => {}
+            Poll::Ready(SliceEnd::Leave) => self.park(),
+            Poll::Ready(SliceEnd::Idle) | Poll::Pending => {}
         }
         self.local.end_slice();
         polled
+    }
+
+    /// Sleeps until there is something to run: the coordinator's `poll_wait_signal` as a future.
+    pub(super) fn wait_for_signal(&mut self) -> impl Future<Output = ()> {
+        wait_with(|cx| self.poll_wait_signal(cx))
+    }
+
+    fn poll_wait_signal(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let core = self.local.core();
+        if self.state == State::Asleep {
+            core.coordinator.idle.rise(self.local.id);
+            self.local.wake_up();
+            self.state = State::Searching;
+            self.local.begin_slice();
+            return Poll::Ready(());
+        }
+        self.state = State::Asleep;
+        let polled = core.coordinator.poll_wait_signal(&self.local, cx);
+        match polled {
+            Poll::Pending => self.park(),
+            Poll::Ready(()) => {
+                // The clock may have found everybody asleep in between.
+                core.clock.poke();
+                self.state = State::Searching;
+            }
+        }
+        polled
+    }
+
+    fn park(&self) {
+        self.local.counters().enter(WorkerPhase::Parked, self.local.core().now());
     }
 
     #[cfg(feature = "std")]
@@ -143,15 +166,7 @@ fn run(
         if !core.coordinator.is_wanted(local) {
             return Poll::Ready(SliceEnd::Leave);
         }
-        *state = State::Asleep;
-        match core.coordinator.poll_wait_signal(local, cx) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(()) => {
-                // The clock may have found everybody asleep in between.
-                core.clock.poke();
-                *state = State::Searching;
-            }
-        }
+        return Poll::Ready(SliceEnd::Idle);
     }
 }
 

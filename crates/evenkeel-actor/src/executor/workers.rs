@@ -81,8 +81,12 @@ async fn work(core: Arc<Core>, place: usize) {
 
 /// One worker's life.
 async fn serve(core: &Core, mut worker: Worker) {
-    while wait_with(|cx| worker.poll_slice(cx)).await == SliceEnd::Over {
-        core.runtime.yield_now().await;
+    loop {
+        match wait_with(|cx| worker.poll_slice(cx)).await {
+            SliceEnd::Over => core.runtime.yield_now().await,
+            SliceEnd::Idle => worker.wait_for_signal().await,
+            SliceEnd::Leave => return,
+        }
     }
 }
 

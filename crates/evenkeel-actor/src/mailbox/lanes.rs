@@ -127,6 +127,17 @@ impl<M, S> Lanes<M, S> {
         })
     }
 
+    /// Puts as many user messages at the end as it is plain that there is room for; returns how many.
+    pub(crate) fn offer_all(&self, messages: &mut Vec<M>) -> usize {
+        self.shared.with(|shared| {
+            let room = (shared.room as usize).saturating_sub(shared.queue.len());
+            let taken = room.min(messages.len());
+            shared.queue.extend(messages.drain(..taken));
+            shared.enqueued += taken as u64;
+            taken
+        })
+    }
+
     /// Puts a user message at the end although it was not plain that there is room.
     #[cold]
     pub(crate) fn overflow(&self, message: M) -> Pushed<M> {

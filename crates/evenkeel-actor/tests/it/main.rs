@@ -18,6 +18,7 @@ mod lifecycle;
 mod limits;
 mod middleware;
 mod on_tokio;
+mod producer;
 mod restarts;
 mod review;
 mod runtime_cases;
