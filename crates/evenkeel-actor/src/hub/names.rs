@@ -28,7 +28,7 @@ metrics! {
     READY_QUEUE_DEPTH = "scheduler.ready_queue.depth": "actors that wait for a worker";
     WORKER_BUSY_RATIO = "scheduler.worker.busy_ratio":
         "the part of its time a worker ran actors since the last reading";
-    INVOKE_DURATION_MS = "scheduler.invoke.duration_ms": "how long handlers ran, a sample, by actor";
+    INVOKE_DURATION_MS = "scheduler.invoke.duration_ms": "how long a run of an actor took, one message or several; a sample, by actor";
     LATENCY_MS = "scheduler.latency_ms": "how long ready actors waited for a worker, a sample, by actor";
     DEAD_LETTERS_TOTAL = "dead_letters_total": "messages that reached no handler, by reason";
     MAILBOX_DEQUEUED_TOTAL = "actor.mailbox.dequeued_total": "messages taken out to be handled or buried, by actor and lane";

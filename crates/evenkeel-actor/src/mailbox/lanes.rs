@@ -361,3 +361,7 @@ impl<M, S> Shared<M, S> {
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
+
+#[cfg(all(test, feature = "std", not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+mod tests;

@@ -190,3 +190,6 @@ impl CellState {
         self.0.store(SCHEDULED, Ordering::Release);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
