@@ -20,6 +20,7 @@ use crate::props::{Settings, Spec};
 use crate::raw::run::{Owned, Run};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
+use crate::stash::Stash;
 use crate::stop::{Ending, StopMode};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::system::Core;
@@ -61,6 +62,8 @@ pub(crate) struct Head {
     pub(crate) awaits: AtomicU32,
     /// When the cell was scheduled, in coarse microseconds; zero unless that is timed.
     pub(crate) ready_us: AtomicU32,
+    /// Messages the actor has put aside; until they are taken back, it is not done.
+    pub(crate) stashed: AtomicU32,
 }
 
 /// What a cell consists of.
@@ -121,6 +124,7 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) deferred: VecDeque<SystemMessage>,
     pub(crate) ending: Option<Ending>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
+    pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
 
 /// A timer an actor has set.
@@ -167,6 +171,7 @@ impl<A: Actor> Default for Extra<A> {
             deferred: VecDeque::new(),
             ending: None,
             middleware: None,
+            stash: None,
         }
     }
 }
@@ -190,7 +195,13 @@ impl<A: Actor> Body<A> {
                 phase: Phase::New,
                 awaited: false,
             }),
-            head: Head { parent, kind, awaits: AtomicU32::new(0), ready_us: AtomicU32::new(0) },
+            head: Head {
+                parent,
+                kind,
+                awaits: AtomicU32::new(0),
+                ready_us: AtomicU32::new(0),
+                stashed: AtomicU32::new(0),
+            },
             spec,
         }
     }
@@ -255,6 +266,11 @@ impl CellRef {
     /// Whether the actor waits for a future, or for a signal from outside.
     pub(crate) fn is_awaiting(&self) -> bool {
         self.head().awaits.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the actor has put messages aside.
+    pub(crate) fn has_stashed(&self) -> bool {
+        self.head().stashed.load(Ordering::Relaxed) != 0
     }
 
     /// Tells what the actor is doing.

@@ -23,6 +23,8 @@ mod actor;
 #[cfg(not(loom))]
 mod actor_ref;
 #[cfg(not(loom))]
+mod behaviour;
+#[cfg(not(loom))]
 mod cell;
 #[cfg(not(loom))]
 mod clock;
@@ -63,6 +65,8 @@ mod rig;
 #[cfg(not(loom))]
 pub mod runtime;
 #[cfg(not(loom))]
+mod stash;
+#[cfg(not(loom))]
 mod stop;
 #[cfg(not(loom))]
 mod system;
@@ -79,6 +83,7 @@ mod worker;
 pub use {
     actor::{Actor, Awaiting, Flow, Handled, Signal},
     actor_ref::{ASK_WITHIN, ActorRef, SendError, Sent},
+    behaviour::{BEHAVIOURS_MAX, Behaviour, BehavioursFull, Receive},
     context::Context,
     executor::{Lifecycle, Shutdown},
     guardian::ActorError,
@@ -88,6 +93,7 @@ pub use {
     middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain},
     props::{Props, PropsBuilder},
     reply::{Ask, AskError, Reply},
+    stash::{STASH_MAX, StashFull},
     stop::{Ending, StopMode},
     sync::ArcShared,
     system::{

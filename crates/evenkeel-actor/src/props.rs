@@ -7,6 +7,7 @@ use crate::actor::Actor;
 use crate::guardian::Supervision;
 use crate::mailbox::MailboxOptions;
 use crate::middleware::MiddlewareChain;
+use crate::stash::STASH_MAX;
 use crate::sync::Arc;
 
 type Factory<A> = Box<dyn Fn() -> A + Send + Sync>;
@@ -33,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) children: Supervision,
     pub(crate) label: Label,
     pub(crate) middleware: Option<Middleware>,
+    pub(crate) stash_max: usize,
 }
 
 /// What metrics call an actor.
@@ -72,6 +74,7 @@ impl Settings {
             children: Supervision::default(),
             label: Label::Type(short_type_name::<A>()),
             middleware: None,
+            stash_max: STASH_MAX,
         }
     }
 }
@@ -108,6 +111,13 @@ impl<A: Actor> PropsBuilder<A> {
         middleware: impl Fn() -> M + Send + Sync + 'static,
     ) -> Self {
         self.0.settings.middleware = Some(Box::new(move || Box::new(middleware())));
+        self
+    }
+
+    /// Chooses how many messages each actor may put aside, [`STASH_MAX`] unless said; 0 forbids it.
+    #[must_use]
+    pub fn stash_max(mut self, stash_max: usize) -> Self {
+        self.0.settings.stash_max = stash_max;
         self
     }
 

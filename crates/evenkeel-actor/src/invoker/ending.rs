@@ -12,6 +12,7 @@ use crate::mailbox::SystemMessage;
 use crate::panic::catch;
 use crate::raw::run::Right;
 use crate::stop::{Ending, StopMode};
+use crate::sync::Ordering;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Takes nothing new, has the children end, and ends when they have.
@@ -36,6 +37,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         // Whatever goes wrong on the way out, the end is told.
         drop(catch(|| self.hook(A::stopped)));
         drop(catch(|| self.owner.actor = None));
+        self.bury_stash(DeadLetterReason::Stashed);
         self.bury_waiting(DeadLetterReason::Stopped);
         self.unregister_mailbox();
         self.right = Right::Ended;
@@ -76,6 +78,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     pub(super) fn drop_future(&mut self) {
         let future = self.extra().future.take();
         drop(catch(|| drop(future)));
+    }
+
+    /// Makes dead letters of everything that was put aside.
+    pub(super) fn bury_stash(&mut self, reason: DeadLetterReason) {
+        let Some(mut stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.take()) else {
+            return;
+        };
+        for message in stash.take_all() {
+            let core = self.local.core();
+            core.bury(self.cell, Box::new(message), type_name::<A::Msg>(), reason);
+        }
+        self.body.head.stashed.store(0, Ordering::Relaxed);
     }
 
     /// Makes dead letters of everything that waits.

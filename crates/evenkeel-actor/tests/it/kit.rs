@@ -182,6 +182,7 @@ pub(crate) struct PuppetBuilder {
     mailbox: MailboxOptions,
     children: Supervision,
     chain: Option<Box<dyn Fn() -> CompositeMiddleware + Send + Sync>>,
+    stash_max: usize,
 }
 
 pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
@@ -192,6 +193,7 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
         mailbox: MailboxOptions::default(),
         children: at_once(),
         chain: None,
+        stash_max: STASH_MAX,
     }
 }
 
@@ -277,8 +279,13 @@ impl PuppetBuilder {
         self
     }
 
+    pub(crate) fn stash_max(mut self, stash_max: usize) -> Self {
+        self.stash_max = stash_max;
+        self
+    }
+
     pub(crate) fn props(self) -> Props<Puppet> {
-        let Self { name, log, plan, mailbox, children, chain } = self;
+        let Self { name, log, plan, mailbox, children, chain, stash_max } = self;
         let plan = Arc::new(plan);
         let factory = move || {
             let life = plan.lives.fetch_add(1, Ordering::Relaxed) + 1;
@@ -287,7 +294,8 @@ impl PuppetBuilder {
             }
             Puppet { name, life, log: log.clone(), plan: plan.clone() }
         };
-        let builder = Props::new(factory).label(name).mailbox(mailbox).supervise(children);
+        let builder =
+            Props::new(factory).label(name).mailbox(mailbox).supervise(children).stash_max(stash_max);
         match chain {
             Some(chain) => builder.middleware(chain).build(),
             None => builder.build(),

@@ -7,6 +7,7 @@ mod kit;
 
 mod awaiting;
 mod backpressure;
+mod r#become;
 mod defects;
 mod examples;
 mod failure;
@@ -21,6 +22,7 @@ mod review;
 mod runtime_cases;
 mod scenarios;
 mod shutdown;
+mod stash;
 mod stress;
 mod suspend;
 mod timers;
