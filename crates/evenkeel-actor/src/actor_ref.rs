@@ -10,13 +10,12 @@ use core::time::Duration;
 
 use crate::cell::CellRef;
 use crate::dead_letters::DeadLetterReason;
-use crate::executor::Lifecycle;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{OverflowStrategy, Pushed, SystemMessage};
 use crate::raw::lane::LaneRef;
-use crate::raw::oneshot;
+use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
 use crate::reply::{Ask, AskError, Reply};
 use crate::stop::StopMode;
@@ -87,11 +86,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     fn bury_refused(&self, message: M) {
-        let reason = match self.cell().core().lifecycle() {
-            Lifecycle::Running => DeadLetterReason::Closed,
-            Lifecycle::Stopping | Lifecycle::Draining | Lifecycle::Stopped => DeadLetterReason::Refused,
-        };
-        self.bury(message, reason);
+        self.bury(message, self.cell().core().why_closed());
     }
 
     /// Sends, and hands back what finds no place.
@@ -124,7 +119,7 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     fn overflow(&self, message: M) -> Result<Sent, SendError<M>> {
-        let reason = match self.cell().occupant().body.settings().mailbox.overflow {
+        let reason = match self.cell().mailbox().overflow {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
             OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
             OverflowStrategy::DropOldest | OverflowStrategy::BlockProducer | OverflowStrategy::Reject => {
@@ -183,13 +178,8 @@ impl<M: Send + 'static> ActorRef<M> {
     /// otherwise.
     pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<'_, T> {
         let (sender, receiver) = oneshot::channel();
-        match self.try_tell(question(Reply(sender))) {
-            Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, self.cell(), ASK_WITHIN),
-            // A question among the dead letters is answered by nobody.
-            Ok(Sent::Discarded) => Ask::refused(receiver, self.cell(), AskError::Discarded),
-            Err(SendError::Full(_)) => Ask::refused(receiver, self.cell(), AskError::Full),
-            Err(SendError::Closed(_)) => Ask::refused(receiver, self.cell(), AskError::Closed),
-        }
+        let sent = self.try_tell(question(Reply(sender)));
+        asked(sent, receiver, self.cell())
     }
 
     /// Names the actor's place in the registry.
@@ -209,7 +199,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Whether the mailbox is filled to its high mark; a sender that can slow down should.
     pub fn is_pressed(&self) -> bool {
-        self.cell().occupant().body.settings().mailbox.high_mark <= self.depth()
+        self.cell().mailbox().high_mark <= self.depth()
     }
 
     /// Asks the actor to end; its children end first.
@@ -225,6 +215,21 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Whether both are addresses of the same actor.
     pub fn is(&self, other: &Self) -> bool {
         self.cell().is(other.cell())
+    }
+}
+
+/// The wait for an answer to a question that was sent, or not; `whom` is of the same system.
+pub(crate) fn asked<M, T>(
+    sent: Result<Sent, SendError<M>>,
+    receiver: Receiver<T>,
+    whom: &CellRef,
+) -> Ask<'_, T> {
+    match sent {
+        Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, whom, ASK_WITHIN),
+        // A question among the dead letters is answered by nobody.
+        Ok(Sent::Discarded) => Ask::refused(receiver, whom, AskError::Discarded),
+        Err(SendError::Full(_)) => Ask::refused(receiver, whom, AskError::Full),
+        Err(SendError::Closed(_)) => Ask::refused(receiver, whom, AskError::Closed),
     }
 }
 

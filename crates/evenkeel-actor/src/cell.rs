@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::any::{TypeId, type_name};
 use core::fmt;
 use core::ptr::NonNull;
 use core::time::Duration;
@@ -14,7 +15,7 @@ use crate::guardian::{ActorError, RestartHistory};
 use crate::hub::KindId;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
-use crate::mailbox::{LaneStats, QueueMailbox, SystemMessage};
+use crate::mailbox::{LaneStats, MailboxOptions, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
 use crate::raw::run::{Owned, Run};
@@ -50,6 +51,8 @@ pub(crate) trait CellBody: Run {
     fn system_stats(&self) -> LaneStats;
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage>;
     fn close(&self);
+    /// The type of the messages, and its name.
+    fn takes(&self) -> (TypeId, &'static str);
     /// Where the user lane lies, for references that know its type.
     fn lane(&self) -> NonNull<()>;
 }
@@ -179,6 +182,7 @@ impl<A: Actor> Default for Extra<A> {
 impl<A: Actor> Body<A> {
     pub(crate) fn new(
         spec: Arc<Spec<A>>,
+        mailbox: &MailboxOptions,
         actor: A,
         middleware: Option<Box<dyn MiddlewareChain>>,
         kind: KindId,
@@ -187,7 +191,7 @@ impl<A: Actor> Body<A> {
         let extra =
             middleware.map(|middleware| Box::new(Extra { middleware: Some(middleware), ..Extra::default() }));
         Self {
-            lane: QueueMailbox::new(&spec.settings.mailbox),
+            lane: QueueMailbox::new(mailbox),
             owner: Owned::new(Owner {
                 private: VecDeque::new(),
                 actor: Some(actor),
@@ -228,6 +232,10 @@ impl<A: Actor> CellBody for Body<A> {
         self.lane.push_system(message)
     }
 
+    fn takes(&self) -> (TypeId, &'static str) {
+        (TypeId::of::<A::Msg>(), type_name::<A::Msg>())
+    }
+
     fn lane(&self) -> NonNull<()> {
         NonNull::from(&self.lane).cast()
     }
@@ -261,6 +269,11 @@ impl CellRef {
     pub(crate) fn stop(&self, mode: StopMode) {
         // An actor that has ended needs no telling.
         drop(self.tell_system(SystemMessage::Stop(mode)));
+    }
+
+    /// What the mailbox holds, and what happens beyond.
+    pub(crate) fn mailbox(&self) -> &MailboxOptions {
+        self.core().mailbox_of(self.occupant().body.settings())
     }
 
     /// Whether the actor waits for a future, or for a signal from outside.

@@ -51,6 +51,8 @@ mod invoker;
 #[cfg(not(loom))]
 mod middleware;
 #[cfg(not(loom))]
+mod names;
+#[cfg(not(loom))]
 mod observe;
 #[cfg(not(loom))]
 mod panic;
@@ -64,6 +66,8 @@ mod reply;
 mod rig;
 #[cfg(not(loom))]
 pub mod runtime;
+#[cfg(not(loom))]
+mod spawning;
 #[cfg(not(loom))]
 mod stash;
 #[cfg(not(loom))]
@@ -89,10 +93,12 @@ pub use {
     guardian::ActorError,
     index::MailboxIndex,
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},
-    mailbox::{InvalidMailbox, MailboxOptions, OverflowStrategy},
-    middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain},
+    mailbox::{InvalidMailbox, MailboxOptions, MailboxPreset, OverflowStrategy, UnknownPreset},
+    middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain, MiddlewareHook},
+    names::{FindError, NAME_LEN_MAX, Names, RegisterError},
     props::{Props, PropsBuilder},
     reply::{Ask, AskError, Reply},
+    spawning::{SpawnContext, SpawnMiddleware},
     stash::{STASH_MAX, StashFull},
     stop::{Ending, StopMode},
     sync::ArcShared,

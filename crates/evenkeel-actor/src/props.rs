@@ -6,7 +6,7 @@ use alloc::string::String;
 use crate::actor::Actor;
 use crate::guardian::Supervision;
 use crate::mailbox::MailboxOptions;
-use crate::middleware::MiddlewareChain;
+use crate::middleware::{CompositeMiddleware, MiddlewareChain, MiddlewareHook};
 use crate::stash::STASH_MAX;
 use crate::sync::Arc;
 
@@ -30,7 +30,8 @@ pub(crate) struct Spec<A: Actor> {
 
 /// The part of a [`Spec`] that does not depend on the type of the actor.
 pub(crate) struct Settings {
-    pub(crate) mailbox: MailboxOptions,
+    /// The system's unless said.
+    pub(crate) mailbox: Option<MailboxOptions>,
     pub(crate) children: Supervision,
     pub(crate) label: Label,
     pub(crate) middleware: Option<Middleware>,
@@ -68,9 +69,19 @@ impl<A: Actor> Props<A> {
 }
 
 impl Settings {
+    /// Makes the middleware of one actor: the mailbox's around its own.
+    pub(crate) fn make_middleware(&self, hook: Option<MiddlewareHook>) -> Option<Box<dyn MiddlewareChain>> {
+        match (hook, &self.middleware) {
+            (None, None) => None,
+            (Some(hook), None) => Some(hook.make()),
+            (None, Some(own)) => Some(own()),
+            (Some(hook), Some(own)) => Some(Box::new(CompositeMiddleware::nested(hook.make(), own()))),
+        }
+    }
+
     fn of<A>() -> Self {
         Self {
-            mailbox: MailboxOptions::default(),
+            mailbox: None,
             children: Supervision::default(),
             label: Label::Type(short_type_name::<A>()),
             middleware: None,
@@ -83,10 +94,10 @@ impl Settings {
 pub struct PropsBuilder<A: Actor>(Spec<A>);
 
 impl<A: Actor> PropsBuilder<A> {
-    /// Chooses the mailbox.
+    /// Chooses the mailbox, by a preset or in full; the one of the system's settings unless said.
     #[must_use]
-    pub fn mailbox(mut self, options: MailboxOptions) -> Self {
-        self.0.settings.mailbox = options;
+    pub fn mailbox(mut self, options: impl Into<MailboxOptions>) -> Self {
+        self.0.settings.mailbox = Some(options.into());
         self
     }
 

@@ -310,6 +310,7 @@ pub(crate) fn places_for(places: usize, overflow: OverflowStrategy) -> MailboxOp
         reserve_for_system: 0,
         high_mark: places,
         low_mark: places / 2,
+        middleware: None,
     }
 }
 
