@@ -65,6 +65,8 @@ mod reply;
 #[cfg(all(test, feature = "std", not(loom)))]
 mod rig;
 #[cfg(not(loom))]
+mod router;
+#[cfg(not(loom))]
 pub mod runtime;
 #[cfg(not(loom))]
 mod spawning;
@@ -98,6 +100,7 @@ pub use {
     names::{FindError, NAME_LEN_MAX, Names, RegisterError},
     props::{Props, PropsBuilder},
     reply::{Ask, AskError, Reply},
+    router::{Router, RouterError, RouterOptions, Routing},
     spawning::{SpawnContext, SpawnMiddleware},
     stash::{STASH_MAX, StashFull},
     stop::{Ending, StopMode},

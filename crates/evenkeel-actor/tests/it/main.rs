@@ -20,6 +20,7 @@ mod on_tokio;
 mod registry;
 mod restarts;
 mod review;
+mod router;
 mod runtime_cases;
 mod scenarios;
 mod shutdown;

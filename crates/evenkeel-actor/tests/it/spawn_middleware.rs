@@ -49,7 +49,7 @@ fn a_spawn_that_goes_wrong_is_told_to_those_who_let_it_through() {
 }
 
 #[test]
-fn children_and_tasks_are_surrounded_and_restarts_are_not() {
+fn children_tasks_and_routees_are_surrounded_and_restarts_are_not() {
     let (world, log) = watched(&["m"], &[]);
     let parent = world.spawn(world.puppet("parent").supervise(at_once()));
     let child = child_of(&world, &parent, world.puppet("child"));
@@ -62,6 +62,11 @@ fn children_and_tasks_are_surrounded_and_restarts_are_not() {
     assert_eq!(log.take(), [""; 0]);
     world.system.spawn_task(async {}).unwrap();
     assert_eq!(log.take()[0], "m sees task");
+    let two = RouterOptions::round_robin(NonZeroUsize::new(2).unwrap());
+    let router = world.system.spawn_router(&world.puppet("r").props(), two).unwrap();
+    let seen: Vec<_> = log.take().into_iter().filter(|line| line.starts_with("m sees")).collect();
+    let routee = format!("m sees r of {}", router.index());
+    assert_eq!(seen, ["m sees router", &routee, &routee]);
 }
 
 #[test]
