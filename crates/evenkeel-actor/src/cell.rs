@@ -303,3 +303,13 @@ impl fmt::Debug for Head {
         f.debug_struct("Head").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_cell_says_of_itself_takes_24_bytes() {
+        assert_eq!(size_of::<Head>(), 24);
+    }
+}

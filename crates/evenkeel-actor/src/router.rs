@@ -42,7 +42,7 @@ pub enum Routing {
     LeastMailbox,
 }
 
-/// How many routees, whom they are handed messages by, and what becomes of those that fail or end.
+/// How many routees a router has, whom it picks, and what becomes of those that fail or end.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
     /// How many routees.

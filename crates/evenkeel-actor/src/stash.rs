@@ -66,7 +66,8 @@ impl<A: Actor> Context<'_, A> {
 
     /// Takes every message back: they are handled next, oldest first, before what waits in the mailbox.
     ///
-    /// Tells how many. Those put aside from here on stay aside, also within this handler.
+    /// Tells how many. Those put aside from here on stay aside, also within this handler. The output of a
+    /// future that this handler goes on to await still comes first.
     pub fn unstash_all(&mut self) -> usize {
         self.recall(usize::MAX)
     }

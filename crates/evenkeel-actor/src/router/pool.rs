@@ -128,8 +128,7 @@ impl<A: Actor> Pool<A> {
 
     fn hear_of_end(&mut self, who: MailboxIndex, ctx: &mut Context<'_, Self>) -> Handled<PoolTold> {
         if self.stage == Stage::Draining {
-            let is_last = ctx.children().is_empty();
-            return Ok(if is_last { Flow::Stop } else { Flow::Continue });
+            return Ok(end_with_the_last(ctx));
         }
         let Some(at) = self.seats.iter().position(|seat| seat.state == SeatState::Taken(who)) else {
             return Ok(Flow::Continue);
@@ -164,8 +163,7 @@ impl<A: Actor> Actor for Pool<A> {
             PoolTold::Drain => {
                 self.stage = Stage::Draining;
                 self.places.from(0).for_each(|routee| routee.stop(StopMode::Drained));
-                let is_last = ctx.children().is_empty();
-                Ok(if is_last { Flow::Stop } else { Flow::Continue })
+                Ok(end_with_the_last(ctx))
             }
         }
     }
@@ -182,4 +180,8 @@ impl<A: Actor> Actor for Pool<A> {
     fn stopped(&mut self, _ctx: &mut Context<'_, Self>) {
         (0..self.places.len()).for_each(|at| drop(self.places.put(at, None)));
     }
+}
+
+fn end_with_the_last<A: Actor>(ctx: &Context<'_, Pool<A>>) -> Flow<PoolTold> {
+    if ctx.children().is_empty() { Flow::Stop } else { Flow::Continue }
 }
