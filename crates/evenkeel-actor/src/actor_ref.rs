@@ -8,13 +8,12 @@ use core::time::Duration;
 
 use crate::cell::CellRef;
 use crate::dead_letters::DeadLetterReason;
-use crate::executor::Lifecycle;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{OverflowStrategy, Pushed, QueueMailbox, SystemMessage};
 use crate::raw::lane::LaneRef;
-use crate::raw::oneshot;
+use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
 use crate::reply::{Ask, AskError, Reply};
 use crate::stop::StopMode;
@@ -80,7 +79,7 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     #[cold]
-    fn tell_hard(&self, message: Envelope<M>) {
+    pub(crate) fn tell_hard(&self, message: Envelope<M>) {
         match self.push_hard(message) {
             Ok(_) => {}
             Err(SendError::Full(message)) => self.bury(message, DeadLetterReason::Full),
@@ -90,11 +89,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     fn bury_refused(&self, message: Envelope<M>) {
-        let reason = match self.cell().core().lifecycle() {
-            Lifecycle::Running => DeadLetterReason::Closed,
-            Lifecycle::Stopping | Lifecycle::Draining | Lifecycle::Stopped => DeadLetterReason::Refused,
-        };
-        self.bury(message, reason);
+        self.bury(message, self.cell().core().why_closed());
     }
 
     /// Sends, and hands back what finds no place.
@@ -127,7 +122,7 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     fn overflow(&self, message: Envelope<M>) -> Result<Sent, SendError<Envelope<M>>> {
-        let reason = match self.cell().occupant().body.settings().mailbox.overflow {
+        let reason = match self.cell().mailbox().overflow {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
             OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
             OverflowStrategy::DropOldest | OverflowStrategy::BlockProducer | OverflowStrategy::Reject => {
@@ -189,13 +184,8 @@ impl<M: Send + 'static> ActorRef<M> {
         let trace = Trace::of_question(self.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
-        match trace.within(|| self.try_tell(question(reply))) {
-            Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, self.cell(), ASK_WITHIN, trace),
-            // A question among the dead letters is answered by nobody.
-            Ok(Sent::Discarded) => Ask::refused(receiver, self.cell(), AskError::Discarded),
-            Err(SendError::Full(_)) => Ask::refused(receiver, self.cell(), AskError::Full),
-            Err(SendError::Closed(_)) => Ask::refused(receiver, self.cell(), AskError::Closed),
-        }
+        let sent = trace.within(|| self.try_tell(question(reply)));
+        asked(sent, receiver, self.cell(), trace)
     }
 
     /// Names the actor's place in the registry.
@@ -215,7 +205,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Whether the mailbox is filled to its high mark; a sender that can slow down should.
     pub fn is_pressed(&self) -> bool {
-        self.cell().occupant().body.settings().mailbox.high_mark <= self.depth()
+        self.cell().mailbox().high_mark <= self.depth()
     }
 
     /// Asks the actor to end; its children end first.
@@ -232,6 +222,22 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Whether both are addresses of the same actor.
     pub fn is(&self, other: &Self) -> bool {
         self.cell().is(other.cell())
+    }
+}
+
+/// The wait for an answer to a question that was sent, or not; `whom` is of the same system.
+pub(crate) fn asked<M, T>(
+    sent: Result<Sent, SendError<M>>,
+    receiver: Receiver<T>,
+    whom: &CellRef,
+    trace: Trace,
+) -> Ask<'_, T> {
+    match sent {
+        Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, whom, ASK_WITHIN, trace),
+        // A question among the dead letters is answered by nobody.
+        Ok(Sent::Discarded) => Ask::refused(receiver, whom, AskError::Discarded),
+        Err(SendError::Full(_)) => Ask::refused(receiver, whom, AskError::Full),
+        Err(SendError::Closed(_)) => Ask::refused(receiver, whom, AskError::Closed),
     }
 }
 

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::any::{TypeId, type_name};
 use core::fmt;
 use core::ptr::NonNull;
 use core::task::Waker;
@@ -16,13 +17,14 @@ use crate::guardian::{ActorError, RestartHistory};
 use crate::hub::KindId;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
-use crate::mailbox::{LaneStats, QueueMailbox, SystemMessage};
+use crate::mailbox::{LaneStats, MailboxOptions, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
 use crate::quiet::wake_all;
 use crate::raw::run::{Owned, Run};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
+use crate::stash::Stash;
 use crate::stop::{Ending, StopMode};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::system::Core;
@@ -59,6 +61,8 @@ pub(crate) trait CellBody: Run {
     fn close(&self);
     /// Gives up the reference to the parent; for the end.
     fn take_parent(&mut self) -> Option<CellRef>;
+    /// The type of the messages, and its name.
+    fn takes(&self) -> (TypeId, &'static str);
     /// Where the user lane lies, for references that know its type.
     fn lane(&self) -> NonNull<()>;
 }
@@ -71,6 +75,8 @@ pub(crate) struct Head {
     pub(crate) awaits: AtomicU32,
     /// When the cell was scheduled, in coarse microseconds; zero unless that is timed.
     pub(crate) ready_us: AtomicU32,
+    /// Messages the actor has put aside; until they are taken back, it is not done.
+    pub(crate) stashed: AtomicU32,
 }
 
 /// What a cell consists of.
@@ -137,6 +143,7 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) deferred: VecDeque<SystemMessage>,
     pub(crate) ending: Option<Ending>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
+    pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
 
 /// A timer an actor has set.
@@ -186,6 +193,7 @@ impl<A: Actor> Default for Extra<A> {
             deferred: VecDeque::new(),
             ending: None,
             middleware: None,
+            stash: None,
         }
     }
 }
@@ -193,6 +201,7 @@ impl<A: Actor> Default for Extra<A> {
 impl<A: Actor> Body<A> {
     pub(crate) fn new(
         spec: Arc<Spec<A>>,
+        mailbox: &MailboxOptions,
         actor: A,
         middleware: Option<Box<dyn MiddlewareChain>>,
         kind: KindId,
@@ -201,7 +210,7 @@ impl<A: Actor> Body<A> {
         let extra =
             middleware.map(|middleware| Box::new(Extra { middleware: Some(middleware), ..Extra::default() }));
         Self {
-            lane: QueueMailbox::new(&spec.settings.mailbox),
+            lane: QueueMailbox::new(mailbox),
             owner: Owned::new(Owner {
                 private: VecDeque::new(),
                 actor: Some(actor),
@@ -209,7 +218,13 @@ impl<A: Actor> Body<A> {
                 phase: Phase::New,
                 awaited: false,
             }),
-            head: Head { parent, kind, awaits: AtomicU32::new(0), ready_us: AtomicU32::new(0) },
+            head: Head {
+                parent,
+                kind,
+                awaits: AtomicU32::new(0),
+                ready_us: AtomicU32::new(0),
+                stashed: AtomicU32::new(0),
+            },
             spec,
         }
     }
@@ -241,6 +256,10 @@ impl<A: Actor> CellBody for Body<A> {
 
     fn take_parent(&mut self) -> Option<CellRef> {
         self.head.parent.take()
+    }
+
+    fn takes(&self) -> (TypeId, &'static str) {
+        (TypeId::of::<A::Msg>(), type_name::<A::Msg>())
     }
 
     fn lane(&self) -> NonNull<()> {
@@ -278,9 +297,19 @@ impl CellRef {
         drop(self.tell_system(SystemMessage::Stop(mode)));
     }
 
+    /// What the mailbox holds, and what happens beyond.
+    pub(crate) fn mailbox(&self) -> &MailboxOptions {
+        self.core().mailbox_of(self.occupant().body.settings())
+    }
+
     /// Whether the actor waits for a future, or for a signal from outside.
     pub(crate) fn is_awaiting(&self) -> bool {
         self.head().awaits.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the actor has put messages aside.
+    pub(crate) fn has_stashed(&self) -> bool {
+        self.head().stashed.load(Ordering::Relaxed) != 0
     }
 
     /// Tells what the actor is doing.
@@ -298,5 +327,15 @@ impl CellRef {
 impl fmt::Debug for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Head").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_cell_says_of_itself_takes_24_bytes() {
+        assert_eq!(size_of::<Head>(), 24);
     }
 }

@@ -74,7 +74,7 @@ impl<A: Actor> Context<'_, A> {
     }
 
     /// A failure and an end may come from a child.
-    fn adopt(&mut self, child: &CellRef) {
+    pub(crate) fn adopt(&mut self, child: &CellRef) {
         self.body.lane.reserve_system(2);
         self.extra().children.push(child.clone());
     }

@@ -35,11 +35,15 @@ pub enum DeadLetterReason {
     NoSuchActor,
     /// The system was stopping when it was sent.
     Refused,
+    /// The actor wanted to put it aside, and had put aside as many as it may.
+    StashFull,
+    /// The actor had put it aside, and stopped before it took it back.
+    Stashed,
 }
 
 impl DeadLetterReason {
     /// Every reason, in the order in which they are reported.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Full,
         Self::DroppedOldest,
         Self::DroppedNewest,
@@ -50,6 +54,8 @@ impl DeadLetterReason {
         Self::MailboxFailed,
         Self::NoSuchActor,
         Self::Refused,
+        Self::StashFull,
+        Self::Stashed,
     ];
 
     /// The reason as a metric's label.
@@ -65,6 +71,8 @@ impl DeadLetterReason {
             Self::MailboxFailed => "mailbox_failed",
             Self::NoSuchActor => "no_such_actor",
             Self::Refused => "refused",
+            Self::StashFull => "stash_full",
+            Self::Stashed => "stashed",
         }
     }
 }

@@ -520,7 +520,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             self.state().lower(WAITERS);
             self.owner.awaited = true;
         }
-        self.owner.awaited = self.body.lane.wake_waiters(self.body.spec.settings.mailbox.low_mark);
+        self.owner.awaited = self.body.lane.wake_waiters(self.cell.mailbox().low_mark);
     }
 
     /// Tells the middleware that let the run's messages through how it ended.

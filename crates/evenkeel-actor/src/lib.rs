@@ -28,6 +28,8 @@ mod actor_ref;
 #[cfg(not(loom))]
 pub mod adaptive;
 #[cfg(not(loom))]
+mod behaviour;
+#[cfg(not(loom))]
 mod cell;
 #[cfg(not(loom))]
 mod clock;
@@ -54,6 +56,8 @@ mod invoker;
 #[cfg(not(loom))]
 mod middleware;
 #[cfg(not(loom))]
+mod names;
+#[cfg(not(loom))]
 mod observe;
 #[cfg(not(loom))]
 mod panic;
@@ -68,7 +72,13 @@ mod reply;
 #[cfg(all(test, feature = "std", not(loom)))]
 mod rig;
 #[cfg(not(loom))]
+mod router;
+#[cfg(not(loom))]
 pub mod runtime;
+#[cfg(not(loom))]
+mod spawning;
+#[cfg(not(loom))]
+mod stash;
 #[cfg(not(loom))]
 mod stop;
 #[cfg(not(loom))]
@@ -89,16 +99,21 @@ pub use {
     actor::{Actor, Awaiting, Flow, Handled, Signal},
     actor_ref::{ASK_WITHIN, ActorRef, SendError, Sent},
     adaptive::AdaptiveDispatcher,
+    behaviour::{BEHAVIOURS_MAX, Behaviour, BehavioursFull, Receive},
     context::Context,
     executor::{Lifecycle, SetWorkersError, Shutdown},
     guardian::ActorError,
     index::MailboxIndex,
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},
-    mailbox::{InvalidMailbox, MailboxOptions, OverflowStrategy},
-    middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain},
+    mailbox::{InvalidMailbox, MailboxOptions, MailboxPreset, OverflowStrategy, UnknownPreset},
+    middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain, MiddlewareHook},
+    names::{FindError, NAME_LEN_MAX, Names, RegisterError},
     producer::{OUTBOX_MAX, QueueMailboxProducer},
     props::{Props, PropsBuilder},
     reply::{Ask, AskError, Reply},
+    router::{Router, RouterError, RouterOptions, Routing},
+    spawning::{SpawnContext, SpawnMiddleware},
+    stash::{STASH_MAX, StashFull},
     stop::{Ending, StopMode},
     sync::ArcShared,
     system::{

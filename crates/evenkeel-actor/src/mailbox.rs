@@ -8,11 +8,13 @@ mod lanes;
 #[cfg(not(loom))]
 mod message;
 mod options;
+mod preset;
 
 pub(crate) use lanes::{Lanes, Pushed};
 #[cfg(not(loom))]
 pub(crate) use message::{EARLY_MAX, SystemMessage};
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
+pub use preset::{MailboxPreset, UnknownPreset};
 
 /// The two lanes of an actor's mailbox.
 #[cfg(not(loom))]

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 use core::ops::ControlFlow;
 
 use evenkeel_policy::time::Instant;
@@ -36,6 +37,36 @@ pub trait MiddlewareChain: Send {
     fn after_invoke(&mut self, ctx: &InvokeContext<'_>, result: &InvokeResult);
 }
 
+/// Makes the middleware of one actor; a plain function, so that settings with one can be copied.
+#[derive(Clone, Copy)]
+pub struct MiddlewareHook(fn() -> Box<dyn MiddlewareChain>);
+
+impl MiddlewareHook {
+    /// Calls `make` once for each actor.
+    pub const fn new(make: fn() -> Box<dyn MiddlewareChain>) -> Self {
+        Self(make)
+    }
+
+    pub(crate) fn make(self) -> Box<dyn MiddlewareChain> {
+        (self.0)()
+    }
+}
+
+impl PartialEq for MiddlewareHook {
+    /// Whether both call the same function; one that was compiled twice may count as two.
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl Eq for MiddlewareHook {}
+
+impl fmt::Debug for MiddlewareHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MiddlewareHook")
+    }
+}
+
 /// Several middlewares as one: before in order, after in reverse.
 ///
 /// When one holds a run back, those before it get their `after_invoke`, so that what they opened is
@@ -56,6 +87,10 @@ impl CompositeMiddleware {
     pub fn with(mut self, inner: impl MiddlewareChain + 'static) -> Self {
         self.chain.push(Box::new(inner));
         self
+    }
+
+    pub(crate) fn nested(outer: Box<dyn MiddlewareChain>, inner: Box<dyn MiddlewareChain>) -> Self {
+        Self { chain: alloc::vec![outer, inner] }
     }
 }
 

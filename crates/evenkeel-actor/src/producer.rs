@@ -7,6 +7,7 @@ use core::fmt;
 
 use crate::actor_ref::ActorRef;
 use crate::raw::state::USER;
+use crate::trace::Envelope;
 
 /// How many messages a producer collects.
 pub const OUTBOX_MAX: usize = 32;
@@ -18,7 +19,7 @@ pub const OUTBOX_MAX: usize = 32;
 /// is sent by [`flush`](Self::flush) or when it is dropped.
 pub struct QueueMailboxProducer<M: Send + 'static> {
     to: ActorRef<M>,
-    outbox: Vec<M>,
+    outbox: Vec<Envelope<M>>,
 }
 
 impl<M: Send + 'static> ActorRef<M> {
@@ -35,7 +36,7 @@ impl<M: Send + 'static> QueueMailboxProducer<M> {
         if self.outbox.len() == OUTBOX_MAX {
             self.flush();
         }
-        self.outbox.push(message);
+        self.outbox.push(Envelope::seal(message, self.to.cell()));
     }
 
     /// Sends everything that was collected; what finds no place becomes a dead letter, with the reason.
@@ -47,7 +48,7 @@ impl<M: Send + 'static> QueueMailboxProducer<M> {
             self.to.cell().raise(USER);
         }
         // What is left has found the mailbox full or closed, and is dealt with one by one.
-        self.outbox.drain(..).for_each(|message| self.to.tell(message));
+        self.outbox.drain(..).for_each(|message| self.to.tell_hard(message));
     }
 
     /// Counts what waits for the next flush.

@@ -7,7 +7,8 @@ use crate::actor::Actor;
 use crate::dead_letters::Keep;
 use crate::guardian::Supervision;
 use crate::mailbox::MailboxOptions;
-use crate::middleware::MiddlewareChain;
+use crate::middleware::{CompositeMiddleware, MiddlewareChain, MiddlewareHook};
+use crate::stash::STASH_MAX;
 use crate::sync::Arc;
 
 type Factory<A> = Box<dyn Fn() -> A + Send + Sync>;
@@ -30,11 +31,13 @@ pub(crate) struct Spec<A: Actor> {
 
 /// The part of a [`Spec`] that does not depend on the type of the actor.
 pub(crate) struct Settings {
-    pub(crate) mailbox: MailboxOptions,
+    /// The system's unless said.
+    pub(crate) mailbox: Option<MailboxOptions>,
     pub(crate) children: Supervision,
     pub(crate) label: Label,
     pub(crate) middleware: Option<Middleware>,
     pub(crate) letters: Keep,
+    pub(crate) stash_max: usize,
 }
 
 /// What metrics call an actor.
@@ -68,13 +71,24 @@ impl<A: Actor> Props<A> {
 }
 
 impl Settings {
+    /// Makes the middleware of one actor: the mailbox's around its own.
+    pub(crate) fn make_middleware(&self, hook: Option<MiddlewareHook>) -> Option<Box<dyn MiddlewareChain>> {
+        match (hook, &self.middleware) {
+            (None, None) => None,
+            (Some(hook), None) => Some(hook.make()),
+            (None, Some(own)) => Some(own()),
+            (Some(hook), Some(own)) => Some(Box::new(CompositeMiddleware::nested(hook.make(), own()))),
+        }
+    }
+
     fn of<A>() -> Self {
         Self {
-            mailbox: MailboxOptions::default(),
+            mailbox: None,
             children: Supervision::default(),
             label: Label::Type(short_type_name::<A>()),
             middleware: None,
             letters: Keep::Plain,
+            stash_max: STASH_MAX,
         }
     }
 }
@@ -83,10 +97,10 @@ impl Settings {
 pub struct PropsBuilder<A: Actor>(Spec<A>);
 
 impl<A: Actor> PropsBuilder<A> {
-    /// Chooses the mailbox.
+    /// Chooses the mailbox, by a preset or in full; the one of the system's settings unless said.
     #[must_use]
-    pub fn mailbox(mut self, options: MailboxOptions) -> Self {
-        self.0.settings.mailbox = options;
+    pub fn mailbox(mut self, options: impl Into<MailboxOptions>) -> Self {
+        self.0.settings.mailbox = Some(options.into());
         self
     }
 
@@ -118,6 +132,13 @@ impl<A: Actor> PropsBuilder<A> {
     #[must_use]
     pub fn dead_letters(mut self, keep: Keep) -> Self {
         self.0.settings.letters = keep;
+        self
+    }
+
+    /// Chooses how many messages each actor may put aside, [`STASH_MAX`] unless said; 0 forbids it.
+    #[must_use]
+    pub fn stash_max(mut self, stash_max: usize) -> Self {
+        self.0.settings.stash_max = stash_max;
         self
     }
 

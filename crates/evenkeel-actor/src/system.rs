@@ -22,12 +22,15 @@ use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
 use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, Supervision};
+use crate::mailbox::MailboxOptions;
+use crate::names::NameTable;
 use crate::observe::{Hub, overflow_of};
 use crate::panic::catch;
-use crate::props::Props;
+use crate::props::{Props, Settings};
 use crate::raw::run::house;
 use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
+use crate::spawning::{SpawnChain, SpawnContext};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, fence};
 
@@ -41,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) root: Supervision,
     pub(crate) runtime: Box<dyn RuntimeHandle>,
     pub(crate) config: ActorSystemConfig,
+    pub(crate) names: Lock<NameTable>,
+    spawning: SpawnChain,
     letters: Lock<DeadLetters>,
     lifecycle: AtomicU32,
 }
@@ -107,11 +112,43 @@ impl Core {
         actor: Option<A>,
         parent: Option<CellRef>,
     ) -> Result<ActorRef<A::Msg>, SpawnError> {
+        Self::spawn_after(this, props, actor, parent, |_| {})
+    }
+
+    /// The same, with something to be done before the actor runs for the first time.
+    pub(crate) fn spawn_after<A: Actor>(
+        this: &Arc<Self>,
+        props: &Props<A>,
+        actor: Option<A>,
+        parent: Option<CellRef>,
+        prepare: impl FnOnce(&ActorRef<A::Msg>),
+    ) -> Result<ActorRef<A::Msg>, SpawnError> {
+        if this.spawning.is_empty() {
+            return Self::make(this, props, actor, parent, prepare);
+        }
+        let settings = &props.0.settings;
+        let ctx = SpawnContext {
+            label: settings.label.as_str(),
+            parent: parent.as_ref().map(CellRef::index),
+            mailbox: this.mailbox_of(settings),
+            now: this.now(),
+        };
+        this.spawning.surround(&ctx, || Self::make(this, props, actor, parent, prepare), ActorRef::index)
+    }
+
+    fn make<A: Actor>(
+        this: &Arc<Self>,
+        props: &Props<A>,
+        actor: Option<A>,
+        parent: Option<CellRef>,
+        prepare: impl FnOnce(&ActorRef<A::Msg>),
+    ) -> Result<ActorRef<A::Msg>, SpawnError> {
         if this.lifecycle() != Lifecycle::Running {
             return Err(SpawnError::Stopping);
         }
         let spec = &props.0;
-        spec.settings.mailbox.validate().map_err(SpawnError::Mailbox)?;
+        let mailbox = this.mailbox_of(&spec.settings);
+        mailbox.validate().map_err(SpawnError::Mailbox)?;
         let actor = match (actor, &spec.factory) {
             (Some(actor), _) => actor,
             (None, Some(factory)) => catch(factory).map_err(SpawnError::Factory)?,
@@ -119,8 +156,8 @@ impl Core {
                 return Err(SpawnError::Factory(ActorError::new("props of values have no factory")));
             }
         };
-        let middleware =
-            spec.settings.middleware.as_ref().map(catch).transpose().map_err(SpawnError::Factory)?;
+        let middleware = catch(|| spec.settings.make_middleware(mailbox.middleware));
+        let middleware = middleware.map_err(SpawnError::Factory)?;
         let kind = this.hub.count_spawn(spec.settings.label.as_str());
         fence(Ordering::SeqCst);
         if this.lifecycle() != Lifecycle::Running {
@@ -129,13 +166,14 @@ impl Core {
             this.send_home();
             return Err(SpawnError::Stopping);
         }
-        let body = Body::new(spec.clone(), actor, middleware, kind, parent);
+        let body = Body::new(spec.clone(), mailbox, actor, middleware, kind, parent);
         let Ok((lane, ready)) = house(this, body) else {
             this.hub.count_end(kind, Default::default(), Default::default());
             return Err(SpawnError::TooMany { actors_max: this.config.actors_max });
         };
-        this.coordinator.register_ready(this, ready);
         let made = ActorRef::new(lane);
+        prepare(&made);
+        this.coordinator.register_ready(this, ready);
         let mode = match this.lifecycle() {
             Lifecycle::Running => return Ok(made),
             Lifecycle::Stopping => StopMode::Drained,
@@ -145,6 +183,19 @@ impl Core {
         made.cell().occupant().body.close();
         made.stop(mode);
         Ok(made)
+    }
+
+    /// What an actor's mailbox holds, and what happens beyond.
+    pub(crate) fn mailbox_of<'a>(&'a self, settings: &'a Settings) -> &'a MailboxOptions {
+        settings.mailbox.as_ref().unwrap_or(&self.config.mailbox)
+    }
+
+    /// Why a message is refused by an actor that takes nothing any more.
+    pub(crate) fn why_closed(&self) -> DeadLetterReason {
+        match self.lifecycle() {
+            Lifecycle::Running => DeadLetterReason::Closed,
+            Lifecycle::Stopping | Lifecycle::Draining | Lifecycle::Stopped => DeadLetterReason::Refused,
+        }
     }
 
     /// Drops the dead letters that are kept, and keeps none from here on: nobody can take them.

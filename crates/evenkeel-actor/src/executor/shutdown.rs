@@ -82,12 +82,13 @@ impl WorkerExecutor {
         }
     }
 
-    /// Whether nobody runs and nothing waits, in a mailbox or for a future.
+    /// Whether nobody runs and nothing waits, in a mailbox, in a stash or for a future.
     fn is_quiet(&self) -> bool {
         self.core().slab.iter().all(|cell| {
             let flags = cell.slot().state.flags();
             // A message may be in its lane whose sender has yet to raise the flag.
-            let waits = || cell.is_awaiting() || cell.occupant().body.stats().depth != 0;
+            let waits =
+                || cell.is_awaiting() || cell.has_stashed() || cell.occupant().body.stats().depth != 0;
             flags & DEAD != 0 || (flags & (SCHEDULED | USER) == 0 && !waits())
         })
     }

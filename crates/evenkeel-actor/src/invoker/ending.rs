@@ -9,6 +9,7 @@ use crate::mailbox::SystemMessage;
 use crate::panic::catch;
 use crate::raw::run::Right;
 use crate::stop::{Ending, StopMode};
+use crate::sync::Ordering;
 use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
@@ -34,6 +35,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         // Whatever goes wrong on the way out, the end is told.
         drop(catch(|| self.hook(A::stopped)));
         drop(catch(|| self.owner.actor = None));
+        self.bury_stash(DeadLetterReason::Stashed);
         self.bury_waiting(DeadLetterReason::Stopped);
         self.unregister_mailbox();
         self.right = Right::ENDED;
@@ -75,6 +77,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let extra = self.extra();
         let (future, trace) = (extra.future.take(), core::mem::take(&mut extra.trace));
         drop(catch(|| trace.within(|| drop(future))));
+    }
+
+    /// Makes dead letters of everything that was put aside.
+    pub(super) fn bury_stash(&mut self, reason: DeadLetterReason) {
+        let Some(mut stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.take()) else {
+            return;
+        };
+        for message in stash.take_all() {
+            let core = self.local.core();
+            core.bury(self.cell, message, reason);
+        }
+        self.body.head.stashed.store(0, Ordering::Relaxed);
     }
 
     /// Makes dead letters of everything that waits.

@@ -171,8 +171,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let parent = self.body.head.parent.as_ref();
         let policy =
             parent.map_or(&self.local.core().root, |parent| &parent.occupant().body.settings().children);
-        if policy.on_restart() == MailboxOnRestart::Clear {
-            self.bury_waiting(DeadLetterReason::Cleared);
+        match policy.on_restart() {
+            MailboxOnRestart::Keep => self.take_all_back(),
+            MailboxOnRestart::Clear => {
+                self.bury_stash(DeadLetterReason::Cleared);
+                self.bury_waiting(DeadLetterReason::Cleared);
+            }
         }
         let made = self.body.spec.factory.as_ref().map(|factory| catch(factory));
         match made {

@@ -191,6 +191,29 @@ impl<M, S> Lanes<M, S> {
         })
     }
 
+    /// Puts messages before all that wait, and counts them as taken in again; for the owner.
+    ///
+    /// Where the oldest may have to make room, they go where senders find them.
+    pub(crate) fn put_first(
+        &self,
+        messages: impl DoubleEndedIterator<Item = M>,
+        private: &mut VecDeque<M>,
+        state: &CellState,
+    ) {
+        let before = private.len();
+        messages.rev().for_each(|message| private.push_front(message));
+        let count_more = (private.len() - before) as u64;
+        self.shared.with(|shared| {
+            shared.enqueued += count_more;
+            if shared.overflow == OverflowStrategy::DropOldest {
+                private.append(&mut shared.queue);
+                mem::swap(private, &mut shared.queue);
+                state.set(USER);
+            }
+            self.tell_left(private.len());
+        });
+    }
+
     /// Tells senders how many messages the private half still holds; for the owner.
     #[inline]
     pub(crate) fn tell_left(&self, left: usize) {

@@ -1,7 +1,12 @@
 //! What a mailbox holds and what happens when it is full.
 
+#[cfg(not(loom))]
+use alloc::boxed::Box;
 use core::fmt;
 use core::num::NonZeroUsize;
+
+#[cfg(not(loom))]
+use crate::middleware::{MiddlewareChain, MiddlewareHook};
 
 /// What happens to a message that finds the user lane full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,6 +41,9 @@ pub struct MailboxOptions {
     pub high_mark: usize,
     /// Depth at which those who wait for room are let go on.
     pub low_mark: usize,
+    /// What surrounds every run of an actor with this mailbox, outside of what its props put there.
+    #[cfg(not(loom))]
+    pub middleware: Option<MiddlewareHook>,
 }
 
 impl MailboxOptions {
@@ -53,6 +61,8 @@ impl MailboxOptions {
             reserve_for_system: reserve,
             high_mark: places - places / 8,
             low_mark: places / 2,
+            #[cfg(not(loom))]
+            middleware: None,
         }
     }
 
@@ -60,6 +70,13 @@ impl MailboxOptions {
     #[must_use]
     pub const fn overflow(self, overflow: OverflowStrategy) -> Self {
         Self { overflow, ..self }
+    }
+
+    /// Puts a middleware around every run of every actor with this mailbox; each actor gets its own.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn middleware(self, make: fn() -> Box<dyn MiddlewareChain>) -> Self {
+        Self { middleware: Some(MiddlewareHook::new(make)), ..self }
     }
 
     /// Counts the places for user messages.

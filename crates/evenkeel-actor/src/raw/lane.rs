@@ -1,5 +1,6 @@
 //! The user lane of a cell, reached in one step.
 
+use core::any::TypeId;
 use core::ptr::NonNull;
 
 use crate::actor::Actor;
@@ -32,6 +33,21 @@ impl<M> LaneRef<M> {
         let lane = NonNull::from(&body.lane);
         assert_eq!(cell.occupant().body.lane(), lane.cast(), "the body is the cell's");
         Self { cell: cell.clone(), lane }
+    }
+
+    /// Refers to a cell whose actor takes `M`; `Err` says what else it takes.
+    pub(crate) fn typed(cell: CellRef) -> Result<Self, &'static str>
+    where
+        M: 'static,
+    {
+        let body = &cell.occupant().body;
+        let (takes, name) = body.takes();
+        if takes != TypeId::of::<M>() {
+            return Err(name);
+        }
+        let lane = body.lane().cast();
+        // SAFETY: the body is a `Body<A>` in its slot, and its `A::Msg` has the id of `M`: it is `M`.
+        Ok(unsafe { Self::new(cell, lane) })
     }
 
     #[inline]
@@ -75,5 +91,17 @@ mod tests {
         let told = Envelope::seal(Told::Add(1), lane.cell());
         assert!(matches!(lane.lane().push(told), Pushed::Queued));
         assert_eq!(lane.lane().stats(), stats(2));
+    }
+
+    #[test]
+    fn only_the_type_of_its_messages_leads_to_a_lane() {
+        let rig = Rig::new(1);
+        let actor = rig.spawn();
+        let lane = LaneRef::<Told>::typed(actor.cell().clone()).ok().unwrap();
+        let told = Envelope::seal(Told::Add(1), lane.cell());
+        assert!(matches!(lane.lane().push(told), Pushed::Queued));
+        assert_eq!(actor.depth(), 1);
+        let takes = LaneRef::<u64>::typed(actor.cell().clone()).err().unwrap();
+        assert!(takes.ends_with("Told"), "{takes}");
     }
 }

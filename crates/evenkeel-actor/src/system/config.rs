@@ -5,6 +5,7 @@ use core::num::NonZeroUsize;
 
 use crate::guardian::Supervision;
 use crate::hub::Labels;
+use crate::mailbox::{InvalidMailbox, MailboxOptions};
 use crate::raw::slab::SLOTS_MAX;
 
 /// The settings of a system.
@@ -22,6 +23,10 @@ pub struct ActorSystemConfig {
     pub actors_max: u32,
     /// Timers and deadlines at a time.
     pub timers_max: u32,
+    /// Names of actors at a time.
+    pub names_max: usize,
+    /// The mailboxes of actors whose props choose none; its middleware surrounds their runs.
+    pub mailbox: MailboxOptions,
     /// Dead letters kept for looking at; all are counted.
     pub dead_letters_max: usize,
     /// Actors told apart in metrics.
@@ -73,7 +78,7 @@ impl ActorSystemConfig {
         if self.actors_max == 0 || SLOTS_MAX < self.actors_max {
             return Err(InvalidConfig::ActorsMax { actors_max: self.actors_max });
         }
-        Ok(())
+        self.mailbox.validate().map_err(InvalidConfig::Mailbox)
     }
 }
 
@@ -85,6 +90,8 @@ impl Default for ActorSystemConfig {
             worker_batch: NonZeroUsize::MIN,
             actors_max: 10_000_000,
             timers_max: 1_000_000,
+            names_max: 65_536,
+            mailbox: MailboxOptions::default(),
             dead_letters_max: 256,
             labels_max: Labels::MAX_DEFAULT,
             metrics: Metrics::On,
@@ -115,6 +122,8 @@ pub enum InvalidConfig {
         /// What was asked for.
         actors_max: u32,
     },
+    /// The mailboxes of actors whose props choose none make no sense.
+    Mailbox(InvalidMailbox),
 }
 
 impl fmt::Display for InvalidConfig {
@@ -130,6 +139,7 @@ impl fmt::Display for InvalidConfig {
             Self::ActorsMax { actors_max } => {
                 write!(f, "actors_max is {actors_max}, not from 1 to {SLOTS_MAX}")
             }
+            Self::Mailbox(error) => write!(f, "invalid mailbox: {error}"),
         }
     }
 }

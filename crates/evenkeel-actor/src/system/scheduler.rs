@@ -21,10 +21,12 @@ use crate::hub::{MetricsSink, Snapshot};
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{InvalidMailbox, SystemMessage};
+use crate::names::NameTable;
 use crate::observe::Hub;
 use crate::props::Props;
 use crate::raw::slab::Slab;
 use crate::runtime::{RuntimeHandle, SpawnRefused};
+use crate::spawning::{SpawnChain, SpawnMiddleware};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock};
 use crate::task::TaskActor;
@@ -32,15 +34,23 @@ use crate::trace::note_signal;
 use crate::wheel::{Wheel, WheelOptions};
 
 /// Builds a system and starts its workers on a runtime.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Default)]
 pub struct ActorSystemRunner {
     config: ActorSystemConfig,
+    spawning: SpawnChain,
 }
 
 impl ActorSystemRunner {
     /// Prepares a system with these settings.
-    pub const fn new(config: ActorSystemConfig) -> Self {
-        Self { config }
+    pub fn new(config: ActorSystemConfig) -> Self {
+        Self { config, spawning: SpawnChain::default() }
+    }
+
+    /// Puts a middleware around every spawn, inside those before.
+    #[must_use]
+    pub fn spawn_middleware(mut self, inner: impl SpawnMiddleware + 'static) -> Self {
+        self.spawning.push(Box::new(inner));
+        self
     }
 
     /// Starts it; it runs until it is shut down or the last handle to it is dropped.
@@ -56,6 +66,8 @@ impl ActorSystemRunner {
             hub: Hub::new(config.workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
             runtime: Box::new(runtime),
+            names: Lock::new(NameTable::new(config.names_max)),
+            spawning: self.spawning,
             letters: Lock::new(DeadLetters::new(config.dead_letters_max)),
             lifecycle: AtomicU32::new(Lifecycle::Running as u32),
             config,
@@ -183,6 +195,12 @@ impl ReadyQueueScheduler {
     }
 }
 
+impl fmt::Debug for ActorSystemRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActorSystemRunner").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for ReadyQueueScheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let core = self.core();
@@ -208,6 +226,8 @@ pub enum SpawnError {
     Mailbox(InvalidMailbox),
     /// The factory of the actor or of its middleware panicked, or there is none.
     Factory(ActorError),
+    /// A spawn middleware refused it.
+    Refused(ActorError),
 }
 
 impl fmt::Display for SpawnError {
@@ -217,6 +237,7 @@ impl fmt::Display for SpawnError {
             Self::TooMany { actors_max } => write!(f, "there are {actors_max} actors already"),
             Self::Mailbox(error) => write!(f, "invalid mailbox: {error}"),
             Self::Factory(error) => write!(f, "the factory made no actor: {error}"),
+            Self::Refused(why) => write!(f, "refused: {why}"),
         }
     }
 }

@@ -168,6 +168,7 @@ fn user_messages_never_take_the_places_kept_for_the_system() {
             reserve_for_system: 7,
             high_mark: 3,
             low_mark: 1,
+            middleware: None,
             overflow: OverflowStrategy::Reject,
         };
         let actor = world.spawn(world.puppet("a").mailbox(options));

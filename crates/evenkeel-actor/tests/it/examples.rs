@@ -4,6 +4,8 @@
 mod await_tcp;
 #[path = "../../examples/ping_pong.rs"]
 mod ping_pong;
+#[path = "../../examples/reconnect.rs"]
+mod reconnect;
 #[path = "../../examples/virtual_time.rs"]
 mod virtual_time;
 #[path = "../../examples/worker_pool.rs"]
@@ -17,6 +19,11 @@ fn ping_pong_runs_to_its_end() {
 #[test]
 fn the_worker_pool_survives_its_failures() {
     worker_pool::main().unwrap();
+}
+
+#[test]
+fn requests_wait_for_the_connection() {
+    reconnect::main().unwrap();
 }
 
 #[test]

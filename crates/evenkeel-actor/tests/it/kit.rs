@@ -185,6 +185,7 @@ pub(crate) struct PuppetBuilder {
     children: Supervision,
     letters: Keep,
     chain: Option<Box<dyn Fn() -> CompositeMiddleware + Send + Sync>>,
+    stash_max: usize,
 }
 
 pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
@@ -196,6 +197,7 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
         children: at_once(),
         letters: Keep::Whole,
         chain: None,
+        stash_max: STASH_MAX,
     }
 }
 
@@ -287,8 +289,13 @@ impl PuppetBuilder {
         self
     }
 
+    pub(crate) fn stash_max(mut self, stash_max: usize) -> Self {
+        self.stash_max = stash_max;
+        self
+    }
+
     pub(crate) fn props(self) -> Props<Puppet> {
-        let Self { name, log, plan, mailbox, children, letters, chain } = self;
+        let Self { name, log, plan, mailbox, children, letters, chain, stash_max } = self;
         let plan = Arc::new(plan);
         let factory = move || {
             let life = plan.lives.fetch_add(1, Ordering::Relaxed) + 1;
@@ -297,8 +304,12 @@ impl PuppetBuilder {
             }
             Puppet { name, life, log: log.clone(), plan: plan.clone() }
         };
-        let builder =
-            Props::new(factory).label(name).mailbox(mailbox).supervise(children).dead_letters(letters);
+        let builder = Props::new(factory)
+            .label(name)
+            .mailbox(mailbox)
+            .supervise(children)
+            .dead_letters(letters)
+            .stash_max(stash_max);
         match chain {
             Some(chain) => builder.middleware(chain).build(),
             None => builder.build(),
@@ -313,6 +324,7 @@ pub(crate) fn places_for(places: usize, overflow: OverflowStrategy) -> MailboxOp
         reserve_for_system: 0,
         high_mark: places,
         low_mark: places / 2,
+        middleware: None,
     }
 }
 

@@ -144,6 +144,7 @@ pub(crate) fn mailbox(random: &mut Random) -> MailboxOptions {
         reserve_for_system: 0,
         high_mark: places,
         low_mark: random.below(places),
+        middleware: None,
     }
 }
 

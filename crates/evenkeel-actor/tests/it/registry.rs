@@ -1,0 +1,191 @@
+//! Names: given once, found by the type of the messages, free when their actor ends.
+
+use std::num::NonZeroUsize;
+
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::*;
+
+use crate::kit::*;
+
+#[test]
+fn an_actor_is_found_by_its_name() {
+    explore(|world| {
+        let names = world.system.names();
+        let actor = world.noter("a");
+        assert_eq!(names.register("printer", &actor), Ok(()));
+        assert_eq!(names.register("plotter", &actor), Ok(()), "it may have several");
+        let found = names.find::<Msg>("printer").unwrap();
+        assert!(found.is(&actor));
+        found.tell(note(1));
+        names.find("plotter").unwrap().tell(note(2));
+        assert_eq!(world.lines(), ["a 1", "a 2"]);
+    });
+}
+
+#[test]
+fn a_name_that_is_taken_is_refused_until_it_is_taken_back() {
+    explore(|world| {
+        let names = world.system.names();
+        let (first, second) = (world.noter("a"), world.noter("b"));
+        names.register("printer", &first).unwrap();
+        let refused = names.register("printer", &second).unwrap_err();
+        assert_eq!(refused, RegisterError::Taken { by: first.index() });
+        assert_eq!(refused.to_string(), format!("actor {} has that name", first.index()));
+        assert_eq!(names.register("printer", &first), Err(refused), "nor twice to the same");
+        assert_eq!(names.unregister("printer"), Some(first.index()));
+        assert_eq!(names.unregister("printer"), None);
+        assert_eq!(names.register("printer", &second), Ok(()));
+        assert!(names.find::<Msg>("printer").unwrap().is(&second));
+    });
+}
+
+#[test]
+fn another_type_of_message_is_an_error_that_says_which() {
+    explore(|world| {
+        let names = world.system.names();
+        names.register("printer", &world.noter("a")).unwrap();
+        let refused = names.find::<u32>("printer").unwrap_err();
+        let takes = std::any::type_name::<Msg>();
+        assert_eq!(refused, FindError::OtherMessages { takes });
+        assert_eq!(refused.to_string(), format!("the actor of that name takes {takes}"));
+        assert_eq!(names.find::<Msg>("nobody").unwrap_err(), FindError::NoSuchName);
+    });
+}
+
+#[test]
+fn a_name_is_free_when_its_actor_has_ended_though_somebody_holds_its_address() {
+    explore(|world| {
+        let names = world.system.names();
+        let (old, new) = (world.noter("a"), world.noter("b"));
+        names.register("printer", &old).unwrap();
+        old.stop(StopMode::Now);
+        world.run();
+        assert_eq!(names.register("plotter", &old), Err(RegisterError::Ended));
+        assert_eq!(names.register("printer", &new), Ok(()));
+        assert!(names.find::<Msg>("printer").unwrap().is(&new));
+    });
+}
+
+#[test]
+fn a_name_never_leads_to_whoever_has_the_slot_by_then() {
+    explore(|world| {
+        let names = world.system.names();
+        let old = world.noter("a");
+        let slot = old.index().slot;
+        names.register("printer", &old).unwrap();
+        old.stop(StopMode::Now);
+        drop(old);
+        world.run();
+        let new = world.noter("b");
+        assert_eq!((new.index().slot, new.index().generation), (slot, 1), "the slot is reused");
+        assert_eq!(names.find::<Msg>("printer").unwrap_err(), FindError::NoSuchName);
+        assert_eq!(names.unregister("printer"), None);
+    });
+}
+
+#[test]
+fn whoever_hears_of_an_end_finds_the_name_free() {
+    explore(|world| {
+        let heir = world.puppet("heir").signal(|signal, ctx| {
+            assert!(matches!(signal, Signal::Terminated { .. }));
+            ctx.names().register("printer", &ctx.me()).unwrap();
+            Ok(Flow::Continue)
+        });
+        let (actor, heir) = (world.noter("a"), world.spawn(heir));
+        world.system.names().register("printer", &actor).unwrap();
+        let watched = actor.clone();
+        heir.tell(go(move |_, ctx| ctx.watch(&watched)));
+        world.run();
+        actor.stop(StopMode::Now);
+        world.run();
+        assert!(world.system.names().find::<Msg>("printer").unwrap().is(&heir));
+    });
+}
+
+#[test]
+fn a_restart_keeps_the_name() {
+    explore_with(supervised(at_once()), |world| {
+        let actor = world.noter("a");
+        world.system.names().register("printer", &actor).unwrap();
+        actor.tell(fail("broken"));
+        world.run();
+        assert!(world.system.names().find::<Msg>("printer").unwrap().is(&actor));
+    });
+}
+
+#[test]
+fn an_actor_names_itself_before_its_first_message_or_fails() {
+    explore_with(supervised(directing(|_| guardian::SupervisionDirective::Stop)), |world| {
+        let named = || {
+            world.puppet("a").started(|_, ctx| match ctx.names().register("printer", &ctx.me()) {
+                Ok(()) => Ok(Flow::Continue),
+                Err(refused) => Err(ActorError::new(refused.to_string())),
+            })
+        };
+        let (first, second) = (world.spawn(named()), world.spawn(named()));
+        assert_eq!((first.state(), second.state()), (ActorState::Running, ActorState::Stopped));
+        assert!(world.system.names().find::<Msg>("printer").unwrap().is(&first));
+    });
+}
+
+#[test]
+fn there_are_at_most_so_many_names_and_the_ended_do_not_count() {
+    let config = ActorSystemConfig { names_max: 100, ..config() };
+    explore_with(config, |world| {
+        let names = world.system.names();
+        let (lasting, passing) = (world.noter("a"), world.noter("b"));
+        (0..60).for_each(|number| names.register(&format!("lasting {number}"), &lasting).unwrap());
+        (0..40).for_each(|number| names.register(&format!("passing {number}"), &passing).unwrap());
+        assert_eq!(names.register("one more", &lasting), Err(RegisterError::Full { names_max: 100 }));
+        passing.stop(StopMode::Now);
+        world.run();
+        (0..40).for_each(|number| names.register(&format!("new {number}"), &lasting).unwrap());
+        let refused = names.register("one more", &lasting).unwrap_err();
+        assert_eq!(refused.to_string(), "there are 100 names already");
+        assert!((0..60).all(|number| names.find::<Msg>(&format!("lasting {number}")).is_ok()));
+    });
+}
+
+#[test]
+fn a_name_has_a_length() {
+    let world = World::new(runtime::test::TestOptions::new(0), config());
+    let (names, actor) = (world.system.names(), world.noter("a"));
+    let longest = "n".repeat(NAME_LEN_MAX);
+    assert_eq!(names.register(&longest, &actor), Ok(()));
+    assert_eq!(names.register(&(longest + "n"), &actor), Err(RegisterError::Length { len: 257 }));
+    let refused = names.register("", &actor).unwrap_err();
+    assert_eq!(refused.to_string(), "a name has 1 to 256 bytes, not 0");
+}
+
+#[test]
+fn an_actor_of_another_system_gets_no_name_here() {
+    let [here, there] = [0, 1].map(|seed| World::new(runtime::test::TestOptions::new(seed), config()));
+    let stranger = there.noter("a");
+    assert_eq!(here.system.names().register("a", &stranger), Err(RegisterError::OtherSystem));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_threads_that_want_a_name_one_gets_it_each_time() {
+    let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
+    let system = ActorSystemRunner::new(config).start(TokioRuntime::current().unwrap()).unwrap();
+    for _ in 0..50 {
+        let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(rival(system.clone()))).collect();
+        let mut winners = Vec::new();
+        for task in tasks {
+            winners.extend(task.await.unwrap());
+        }
+        assert_eq!(winners.len(), 1);
+        let found = system.names().find::<Msg>("throne").unwrap();
+        assert!(found.is(&winners[0]));
+        found.stop(StopMode::Now);
+        while system.names().find::<Msg>("throne").is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Makes an actor that wants the name; gives it back if it got it.
+async fn rival(system: ReadyQueueScheduler) -> Option<ActorRef<Msg>> {
+    let actor = system.spawn(&puppet("rival", &Log::default()).props()).unwrap();
+    system.names().register("throne", &actor).ok().map(|()| actor)
+}

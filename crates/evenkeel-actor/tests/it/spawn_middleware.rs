@@ -1,0 +1,261 @@
+//! Spawn middleware, mailbox presets, and the middleware a mailbox brings along.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use evenkeel_actor::runtime::test::{TestOptions, TestRuntime};
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::*;
+
+use crate::kit::*;
+
+#[test]
+fn before_goes_in_order_and_after_in_reverse() {
+    let (world, log) = watched(&["outer", "inner"], &[]);
+    let actor = world.noter("a");
+    let made = format!("made {}", actor.index());
+    assert_eq!(
+        log.take(),
+        ["outer sees a", "inner sees a", &format!("inner: {made}"), &format!("outer: {made}")]
+    );
+}
+
+#[test]
+fn a_refusal_is_the_spawners_error_and_the_factory_is_not_called() {
+    let (world, log) = watched(&["outer", "guard", "inner"], &["b"]);
+    let called = Arc::new(AtomicU32::new(0));
+    let counter = called.clone();
+    let puppet = world.puppet("b").factory(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let props = puppet.props();
+    let refused = world.system.spawn(&props).unwrap_err();
+    assert_eq!(refused, SpawnError::Refused(ActorError::new("guard wants no b")));
+    assert_eq!(refused.to_string(), "refused: guard wants no b");
+    let heard = ["outer sees b", "guard sees b", "outer: refused: guard wants no b"];
+    assert_eq!(log.take(), heard, "those inside hear nothing");
+    assert_eq!((called.load(Ordering::Relaxed), world.system.alive()), (0, 0));
+}
+
+#[test]
+fn a_spawn_that_goes_wrong_is_told_to_those_who_let_it_through() {
+    let (world, log) = watched(&["outer"], &[]);
+    let props = world.puppet("a").factory(|_| panic!("no parts")).props();
+    assert!(world.system.spawn(&props).is_err());
+    let told = "outer: the factory made no actor: the handler panicked: no parts";
+    assert_eq!(log.take(), ["outer sees a", told]);
+}
+
+#[test]
+fn children_tasks_and_routees_are_surrounded_and_restarts_are_not() {
+    let (world, log) = watched(&["m"], &[]);
+    let parent = world.spawn(world.puppet("parent").supervise(at_once()));
+    let child = child_of(&world, &parent, world.puppet("child"));
+    let made = |name: &str, index: MailboxIndex| [format!("m sees {name}"), format!("m: made {index}")];
+    let parents = format!("m sees child of {}", parent.index());
+    let [sees, made_parent] = made("parent", parent.index());
+    assert_eq!(log.take(), [sees, made_parent, parents, format!("m: made {}", child.index())]);
+    child.tell(fail("broken"));
+    world.run();
+    assert_eq!(log.take(), [""; 0]);
+    world.system.spawn_task(async {}).unwrap();
+    assert_eq!(log.take()[0], "m sees task");
+    let two = RouterOptions::round_robin(NonZeroUsize::new(2).unwrap());
+    let router = world.system.spawn_router(&world.puppet("r").props(), two).unwrap();
+    let seen: Vec<_> = log.take().into_iter().filter(|line| line.starts_with("m sees")).collect();
+    let routee = format!("m sees r of {}", router.index());
+    assert_eq!(seen, ["m sees router", &routee, &routee]);
+}
+
+#[test]
+fn a_middleware_that_panics_refuses_before_and_changes_nothing_after() {
+    let runtime = TestRuntime::with(TestOptions::new(0));
+    let runner = ActorSystemRunner::new(config()).spawn_middleware(Bomb);
+    let world = World { system: runner.start(runtime.handle()).unwrap(), log: Log::default(), runtime };
+    let refused = world.system.spawn(&world.puppet("early").props()).unwrap_err();
+    assert_eq!(refused, SpawnError::Refused(ActorError::panicked("too early")));
+    world.noter("late").tell(note(1));
+    assert_eq!(world.lines(), ["late 1"]);
+}
+
+#[test]
+fn a_preset_chooses_the_mailbox() {
+    explore(|world| {
+        let latest = world.spawn(world.puppet("a").mailbox(MailboxPreset::Latest.options()));
+        (1..=3).for_each(|number| latest.tell(note(number)));
+        assert_eq!(world.lines(), ["a 3"], "the older are worth nothing");
+        let shedding = Props::new(|| Deaf).mailbox(MailboxPreset::Shedding).build();
+        let shedding = world.system.spawn(&shedding).unwrap();
+        let sent: Vec<_> = (0..1010).map(|_| shedding.try_tell(()).unwrap()).collect();
+        assert_eq!(sent.iter().filter(|sent| **sent == Sent::Discarded).count(), 2, "16 are the system's");
+    });
+}
+
+#[test]
+fn the_systems_settings_choose_the_mailbox_of_those_who_choose_none() {
+    let small = ActorSystemConfig { mailbox: MailboxPreset::Small.options(), ..config() };
+    explore_with(small, |world| {
+        let told = |props: PropsBuilder<Deaf>| {
+            let actor = world.system.spawn(&props.build()).unwrap();
+            (0..100).filter(|_| actor.try_tell(()).is_ok()).count()
+        };
+        assert_eq!(told(Props::new(|| Deaf)), 48, "of 64, 16 are the system's");
+        assert_eq!(told(Props::new(|| Deaf).mailbox(MailboxPreset::Default)), 100);
+    });
+    let senseless = MailboxOptions { reserve_for_system: 64, ..MailboxPreset::Small.options() };
+    let senseless = ActorSystemConfig { mailbox: senseless, ..config() };
+    let refused = ActorSystemRunner::new(senseless).start(TestRuntime::with(TestOptions::new(0)).handle());
+    let expected = StartError::Config(InvalidConfig::Mailbox(InvalidMailbox::NoUserPlaces));
+    assert_eq!(refused.err(), Some(expected));
+}
+
+#[test]
+fn a_mailbox_brings_its_middleware_and_each_actor_gets_its_own() {
+    fn make() -> Box<dyn MiddlewareChain> {
+        Box::new(Once(0))
+    }
+    let hooked = ActorSystemConfig { mailbox: MailboxOptions::default().middleware(make), ..config() };
+    assert_eq!(hooked.mailbox.middleware, Some(MiddlewareHook::new(make)));
+    explore_with(hooked, |world| {
+        let [left, right] = [(); 2].map(|()| world.system.spawn(&Props::new(|| Deaf).build()).unwrap());
+        [&left, &left, &right].into_iter().for_each(|actor| {
+            actor.tell(());
+            world.run();
+        });
+        let held = |actor: &ActorRef<()>| (actor.state(), actor.depth());
+        assert_eq!(held(&left), (ActorState::Suspended, 1), "its second run is held back");
+        assert_eq!(held(&right), (ActorState::Running, 0));
+    });
+}
+
+#[test]
+fn the_mailboxs_middleware_is_around_the_actors_own() {
+    fn make() -> Box<dyn MiddlewareChain> {
+        Box::new(Once(0))
+    }
+    explore(|world| {
+        let log = world.log.clone();
+        let own = move || CompositeMiddleware::new().with(Seen(log.clone()));
+        let mailbox = MailboxOptions::default().middleware(make);
+        let actor = world.spawn(world.puppet("a").mailbox(mailbox).middleware(own));
+        actor.tell(note(1));
+        assert_eq!(world.lines(), ["own", "a 1"]);
+        actor.tell(note(2));
+        assert_eq!(world.lines(), [""; 0], "held back before the actor's own is asked");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_threads_every_spawn_is_seen_and_quotas_hold() {
+    let quota = Arc::new(AtomicU32::new(100));
+    let config = ActorSystemConfig::with_workers(NonZeroUsize::new(2).unwrap());
+    let runner = ActorSystemRunner::new(config).spawn_middleware(Quota(quota.clone()));
+    let system = runner.start(TokioRuntime::current().unwrap()).unwrap();
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let system = system.clone();
+            tokio::spawn(async move {
+                (0..50).filter(|_| system.spawn(&Props::new(|| Deaf).build()).is_ok()).count()
+            })
+        })
+        .collect();
+    let mut made = 0;
+    for task in tasks {
+        made += task.await.unwrap();
+    }
+    assert_eq!((made, system.alive(), quota.load(Ordering::Relaxed)), (100, 100, 0));
+}
+
+/// A world whose spawns are noted by each of these; `guard` refuses the actors named.
+fn watched(names: &[&'static str], refused: &'static [&'static str]) -> (World, Log) {
+    let (runtime, log) = (TestRuntime::with(TestOptions::new(0)), Log::default());
+    let runner = names.iter().fold(ActorSystemRunner::new(config()), |runner, name| {
+        runner.spawn_middleware(Note { name, log: log.clone(), refused })
+    });
+    let system = runner.start(runtime.handle()).unwrap();
+    (World { system, log: Log::default(), runtime }, log)
+}
+
+struct Note {
+    name: &'static str,
+    log: Log,
+    refused: &'static [&'static str],
+}
+
+impl SpawnMiddleware for Note {
+    fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
+        let Self { name, log, refused } = self;
+        let of = ctx.parent.map(|parent| format!(" of {parent}")).unwrap_or_default();
+        log.note(format!("{name} sees {}{of}", ctx.label));
+        if *name == "guard" && refused.contains(&ctx.label) {
+            return Err(ActorError::new(format!("{name} wants no {}", ctx.label)));
+        }
+        Ok(())
+    }
+
+    fn after_spawn(&self, _ctx: &SpawnContext<'_>, spawned: Result<MailboxIndex, &SpawnError>) {
+        self.log.note(match spawned {
+            Ok(index) => format!("{}: made {index}", self.name),
+            Err(error) => format!("{}: {error}", self.name),
+        });
+    }
+}
+
+struct Bomb;
+
+impl SpawnMiddleware for Bomb {
+    fn before_spawn(&self, ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
+        assert!(ctx.label != "early", "too early");
+        Ok(())
+    }
+
+    fn after_spawn(&self, _ctx: &SpawnContext<'_>, _spawned: Result<MailboxIndex, &SpawnError>) {
+        panic!("too late");
+    }
+}
+
+/// Lets so many actors be made.
+struct Quota(Arc<AtomicU32>);
+
+impl SpawnMiddleware for Quota {
+    fn before_spawn(&self, _ctx: &SpawnContext<'_>) -> Result<(), ActorError> {
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.map(drop).map_err(|_| ActorError::new("the quota is used up"))
+    }
+}
+
+/// Lets one run through.
+struct Once(u32);
+
+impl MiddlewareChain for Once {
+    fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
+        self.0 += 1;
+        if self.0 == 1 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {}
+}
+
+/// Notes that it was asked.
+struct Seen(Log);
+
+impl MiddlewareChain for Seen {
+    fn before_invoke(&mut self, _ctx: &InvokeContext<'_>) -> ControlFlow<(), ()> {
+        self.0.note("own");
+        ControlFlow::Continue(())
+    }
+
+    fn after_invoke(&mut self, _ctx: &InvokeContext<'_>, _result: &InvokeResult) {}
+}
+
+struct Deaf;
+
+impl Actor for Deaf {
+    type Msg = ();
+
+    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+        Ok(Flow::Continue)
+    }
+}
