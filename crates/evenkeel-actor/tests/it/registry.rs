@@ -1,6 +1,7 @@
 //! Names: given once, found by the type of the messages, free when their actor ends.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
@@ -178,9 +179,12 @@ async fn of_many_threads_that_want_a_name_one_gets_it_each_time() {
         let found = system.names().find::<Msg>("throne").unwrap();
         assert!(found.is(&winners[0]));
         found.stop(StopMode::Now);
-        while system.names().find::<Msg>("throne").is_ok() {
-            tokio::task::yield_now().await;
-        }
+        let freed = async {
+            while system.names().find::<Msg>("throne").is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(30), freed).await.is_ok(), "the name is not free");
     }
 }
 

@@ -117,17 +117,18 @@ fn what_is_taken_back_before_a_wait_comes_after_it() {
 
 #[test]
 fn a_signal_can_take_back_too_before_the_next_message() {
-    explore(|world| {
+    explore_batches(|world| {
         let hears = world.puppet("a").signal(|_, ctx| {
             ctx.unstash_all();
             Ok(Flow::Continue)
         });
-        let actor = world.spawn(hears);
-        actor.tell(aside(1..=2));
-        actor.tell(go(|_, ctx| ctx.set_timer(TimerId(1), MS, Repeat::Once)));
+        let (actor, ended) = (world.spawn(hears), world.noter("ended"));
+        ended.stop(StopMode::Now);
         world.run();
-        world.pass(2);
-        assert_eq!(world.lines(), ["a 1", "a 2"]);
+        actor.tell(aside(1..=2));
+        actor.tell(go(move |_, ctx| ctx.watch(&ended)));
+        actor.tell(note(3));
+        assert_eq!(world.lines(), ["a 1", "a 2", "a 3"], "3 waited when the end was told");
     });
 }
 
