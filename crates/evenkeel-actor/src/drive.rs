@@ -97,6 +97,22 @@ fn an_actor_goes_from_worker_to_worker_between_questions() {
 }
 
 #[test]
+fn workers_come_and_go_while_two_threads_tell() {
+    play(WORKERS, |system| {
+        let actor = sum(system);
+        let other = actor.clone();
+        let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(Told::Add(1))));
+        for workers in [3, 1, 2, 1, 3] {
+            system.set_workers(NonZeroUsize::new(workers).unwrap()).unwrap();
+            (0..4).for_each(|_| actor.tell(Told::Add(1)));
+            thread::yield_now();
+        }
+        sender.join().unwrap();
+        assert_eq!(block_on(actor.ask(Told::Read)), Ok(40));
+    });
+}
+
+#[test]
 fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
     play(WORKERS, |system| {
         for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {

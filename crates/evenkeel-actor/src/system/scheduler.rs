@@ -143,8 +143,8 @@ impl ReadyQueueScheduler {
     /// Changes how many workers there should be, from one to
     /// [`workers_max`](ActorSystemConfig::workers_max).
     ///
-    /// A worker that is to leave does so after the run it is in, and leaves its actors to the others:
-    /// nothing is lost or handled out of turn. Cheap enough to be called from a handler.
+    /// Returns at once. A worker that is to leave does so at the end of its slice, and leaves its ready
+    /// actors to the others: nothing is lost or handled out of turn. May be called from a handler.
     pub fn set_workers(&self, workers: NonZeroUsize) -> Result<(), SetWorkersError> {
         self.executor.set_workers(workers)
     }

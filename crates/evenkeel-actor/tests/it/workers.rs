@@ -59,13 +59,30 @@ fn a_handler_changes_the_number_of_its_own_workers() {
     });
 }
 
-/// The work of those who leave is left to one who sleeps.
+/// Too few for a busy worker to wake another: with it gone, somebody must be woken for them.
 #[test]
-fn what_a_worker_leaves_behind_is_done_by_those_who_stay() {
+fn what_a_leaver_had_is_done_by_one_who_slept() {
+    explore(|world| {
+        let crowd = [world.noter("a"), world.noter("b"), world.noter("c")];
+        for round in 0..10 {
+            set(world, 2);
+            world.run();
+            let (told, system) = (crowd.clone(), world.system.clone());
+            crowd[0].tell(go(move |_, _| {
+                told[1..].iter().for_each(|actor| actor.tell(note(round)));
+                system.set_workers(workers(1)).unwrap();
+            }));
+            assert_eq!(world.lines().len(), 2, "round {round}");
+            assert_eq!(active(world), 1);
+        }
+    });
+}
+
+#[test]
+fn what_many_leave_behind_is_done_by_the_one_who_stays() {
     explore_with(ActorSystemConfig::with_workers(workers(8)), |world| {
         let crowd: Vec<_> = (0..40).map(|_| world.noter("crowd")).collect();
-        let told = crowd.clone();
-        let system = world.system.clone();
+        let (told, system) = (crowd.clone(), world.system.clone());
         crowd[0].tell(go(move |_, _| {
             told.iter().for_each(|actor| actor.tell(note(1)));
             system.set_workers(workers(1)).unwrap();
