@@ -62,6 +62,8 @@ impl<A: Actor> Pool<A> {
         places: &Arc<Places<A::Msg>>,
         supervision: Supervision,
     ) -> Props<Self> {
+        // What no routee takes is buried here, as theirs is.
+        let letters = routee.0.settings.letters;
         let (routee, places) = (routee.clone(), places.clone());
         let factory = move || Self {
             props: routee.clone(),
@@ -70,7 +72,8 @@ impl<A: Actor> Pool<A> {
             seats: alloc::vec![Seat::default(); places.len()],
             stage: Stage::Serving,
         };
-        Props::new(factory).label("router").mailbox(MailboxPreset::Small).supervise(supervision).build()
+        let props = Props::new(factory).label("router").mailbox(MailboxPreset::Small);
+        props.supervise(supervision).dead_letters(letters).build()
     }
 
     fn seat(&mut self, at: usize, routee: &ActorRef<A::Msg>) {

@@ -13,11 +13,11 @@ fn what_is_taken_takes_places_until_it_is_handled() {
         (lanes.push(1), lanes.push(2), lanes.push(3)),
         (Pushed::Queued, Pushed::Queued, Pushed::Full(3))
     );
-    lanes.take(&mut private, &state);
-    assert_eq!((private.len(), lanes.push(3)), (2, Pushed::Full(3)));
-    lanes.tell_left(1);
+    assert_eq!((lanes.take(&mut private, &state), private), (Some(1), VecDeque::from([2])));
     assert_eq!((lanes.push(3), lanes.push(4)), (Pushed::Queued, Pushed::Full(4)));
     assert_eq!(lanes.stats(), LaneStats { enqueued: 3, depth: 2 });
+    lanes.tell_left(0);
+    assert_eq!((lanes.push(4), lanes.push(5)), (Pushed::Queued, Pushed::Full(5)));
 }
 
 #[test]
@@ -27,18 +27,17 @@ fn taking_everything_lowers_the_flag_and_taking_one_of_two_does_not() {
         let (state, mut private) = (CellState::new(), VecDeque::new());
         (1..=2).for_each(|message| assert_eq!(lanes.push(message), Pushed::Queued));
         state.set(USER);
-        lanes.take(&mut private, &state);
-        assert_eq!(state.flags(), left);
+        assert_eq!((lanes.take(&mut private, &state), state.flags()), (Some(1), left));
     }
 }
 
 #[test]
-fn the_oldest_makes_room_unless_the_owner_has_it() {
+fn the_oldest_makes_room_and_what_the_owner_has_in_hand_takes_none() {
     let (lanes, state) = (lanes(1, OverflowStrategy::DropOldest), CellState::new());
     let mut private = VecDeque::new();
     assert_eq!((lanes.push(1), lanes.push(2)), (Pushed::Queued, Pushed::Displaced(1)));
-    lanes.take(&mut private, &state);
-    assert_eq!((private, lanes.push(3)), (VecDeque::from([2]), Pushed::Full(3)));
+    assert_eq!((lanes.take(&mut private, &state), private), (Some(2), VecDeque::new()));
+    assert_eq!((lanes.push(3), lanes.push(4)), (Pushed::Queued, Pushed::Displaced(3)));
 }
 
 #[test]
