@@ -1,6 +1,7 @@
 //! Every runtime there is, one file each.
 
 mod actix;
+mod beam;
 mod crossbeam_threads;
 mod evenkeel;
 mod kameo;
@@ -45,6 +46,7 @@ pub const ALL: &[Contender] = &[
         about: "the seed's scheduler sketch, taken literally",
         run: run::<seed_sketch::SeedSketch>,
     },
+    Contender { name: "beam", about: "Erlang/OTP as installed, a process per actor", run: beam::run },
 ];
 
 /// Builds the tokio runtime that most of them run on.

@@ -194,11 +194,11 @@ pub fn run_flat<R: Runtime>(
     heap: Option<HeapGauge>,
 ) -> Result<Sample, NoSample> {
     match workload {
-        Workload::Tell1 => fan::run::<R>(settings, fan::Shape { actors: 1, each: 1_000_000, producers: 1 }),
-        Workload::Mpsc4 => fan::run::<R>(settings, fan::Shape { actors: 1, each: 1_000_000, producers: 4 }),
-        Workload::Fan10 => fan::run::<R>(settings, fan::Shape { actors: 10, each: 100_000, producers: 4 }),
-        Workload::Fan100 => fan::run::<R>(settings, fan::Shape { actors: 100, each: 10_000, producers: 4 }),
-        Workload::Fan1000 => fan::run::<R>(settings, fan::Shape { actors: 1000, each: 1000, producers: 4 }),
+        Workload::Tell1 => fan::run::<R>(settings, fan::Shape::TELL1),
+        Workload::Mpsc4 => fan::run::<R>(settings, fan::Shape::MPSC4),
+        Workload::Fan10 => fan::run::<R>(settings, fan::Shape::FAN10),
+        Workload::Fan100 => fan::run::<R>(settings, fan::Shape::FAN100),
+        Workload::Fan1000 => fan::run::<R>(settings, fan::Shape::FAN1000),
         Workload::Ask => ask::run::<R>(settings),
         Workload::Skynet => Err(NoSample::Unsupported("its actors spawn no actors")),
         Workload::Spawn => spawn::run::<R>(settings),

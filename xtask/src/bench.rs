@@ -6,6 +6,7 @@ mod figures;
 use crate::args::{Command, Rest, Wanted, Word, Words};
 use crate::failure::Failure;
 use crate::process::Call;
+use crate::tools::{self, Tool};
 
 pub(crate) const COMMAND: Command = Command {
     name: "bench",
@@ -47,11 +48,50 @@ pub(crate) fn run_micro(args: &[String]) -> Result<(), Failure> {
     Call::cargo("run --release --locked --package evenkeel-bench --bin micro --").args(args).run()
 }
 
+const ERLANG: Tool = Tool::Debian { program: "erl", package: "erlang-base" };
+
 /// Builds what compares the runtimes in a target folder of its own, then runs it.
+///
+/// Without Erlang the others still run.
 fn run_actor(args: &[String]) -> Result<(), Failure> {
+    if measures_beam(args)
+        && let Err(failure) = tools::ensure(&[ERLANG])
+    {
+        println!("{failure}; the rows of `beam` will be empty");
+    }
     let of =
         |command| Call::cargo(command).args(["--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
     // The rounds start the other two, which `run` alone would not build.
     of("build").args(["--bins"]).run()?;
     of("run").args(["--bin", "actor-rounds", "--"]).args(args).run()
+}
+
+/// Whether the suite's own arguments ask for Erlang's VM, which runs unless others are named.
+fn measures_beam(args: &[String]) -> bool {
+    if args.iter().any(|arg| matches!(arg.as_str(), "--help" | "-h")) {
+        return false;
+    }
+    let named = args.iter().skip_while(|arg| *arg != "--runtimes").nth(1);
+    named.is_none_or(|list| list.split(',').any(|label| label.split('@').next() == Some("beam")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn erlang_is_wanted_unless_only_others_are_named() {
+        for (line, wanted) in [
+            ("", true),
+            ("--rounds 3 workers=1", true),
+            ("--runtimes kameo,beam", true),
+            ("--runtimes beam@workers=1 --scale 0.1", true),
+            ("--runtimes kameo --workloads ask", false),
+            ("--runtimes beamer", false),
+            ("--help", false),
+        ] {
+            let args: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(measures_beam(&args), wanted, "{line}");
+        }
+    }
 }

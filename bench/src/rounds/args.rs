@@ -229,7 +229,7 @@ pub(super) mod tests {
         assert_eq!(options.rounds, 7);
         assert_eq!(options.workloads, Workload::ALL);
         let labels = labels(&options, Workload::Tell1);
-        assert_eq!(labels[..3], ["tokio-mpsc", "tokio-mpsc (again)", "crossbeam-threads"]);
+        assert_eq!(labels[..3], ["tokio-mpsc", "tokio-mpsc (again)", "evenkeel"]);
         assert_eq!(labels.len(), runtimes::ALL.len() + 1);
     }
 

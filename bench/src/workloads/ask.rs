@@ -8,7 +8,7 @@ use crate::sample::{NoSample, Sample};
 use crate::settings::{Settings, Switch};
 use crate::stage::Stage;
 
-const QUESTIONS: u64 = 200_000;
+pub(crate) const QUESTIONS: u64 = 200_000;
 
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
     let mut stage = Stage::<R>::set(settings)?;

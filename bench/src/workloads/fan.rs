@@ -16,9 +16,22 @@ pub(crate) struct Shape {
     pub(crate) producers: usize,
 }
 
+impl Shape {
+    pub(crate) const TELL1: Self = Self { actors: 1, each: 1_000_000, producers: 1 };
+    pub(crate) const MPSC4: Self = Self { actors: 1, each: 1_000_000, producers: 4 };
+    pub(crate) const FAN10: Self = Self { actors: 10, each: 100_000, producers: 4 };
+    pub(crate) const FAN100: Self = Self { actors: 100, each: 10_000, producers: 4 };
+    pub(crate) const FAN1000: Self = Self { actors: 1000, each: 1000, producers: 4 };
+
+    /// How often each producer tells each actor.
+    pub(crate) fn turns(self, settings: &Settings) -> u64 {
+        (settings.scaled(self.each) / self.producers as u64).max(1)
+    }
+}
+
 pub(crate) fn run<R: Runtime>(settings: &Settings, shape: Shape) -> Result<Sample, NoSample> {
     let mut stage = Stage::<R>::set(settings)?;
-    let turns = (settings.scaled(shape.each) / shape.producers as u64).max(1);
+    let turns = shape.turns(settings);
     let each = turns * shape.producers as u64;
     let (started, done) = (Latch::new(shape.actors as u64), Latch::new(shape.actors as u64));
     // A single producer, on lane 0, and its actor are on different lanes.

@@ -11,8 +11,7 @@ const LEAVES: u64 = 1_000_000;
 
 pub(crate) fn run<R: Skynet>(settings: &Settings) -> Result<Sample, NoSample> {
     let mut stage = Stage::<R>::set(settings)?;
-    // A whole number of levels, at least one below the root.
-    let level = settings.scaled(LEAVES).max(CHILDREN).ilog(CHILDREN);
+    let level = level(settings);
     let leaves = CHILDREN.pow(level);
     let (answered, answer) = mpsc::channel();
     let take = stage.start()?;
@@ -25,4 +24,9 @@ pub(crate) fn run<R: Skynet>(settings: &Settings) -> Result<Sample, NoSample> {
         return Err(NoSample::Failed(format!("the sum of the leaves was {sum:?}, not {expected}")));
     }
     Ok(sample)
+}
+
+/// How many levels are below the root: a whole number, at least one.
+pub(crate) fn level(settings: &Settings) -> u32 {
+    settings.scaled(LEAVES).max(CHILDREN).ilog(CHILDREN)
 }

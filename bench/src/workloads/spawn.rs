@@ -7,7 +7,7 @@ use crate::settings::Settings;
 use crate::stage::Stage;
 use crate::workload::HeapGauge;
 
-const ACTORS: u64 = 100_000;
+pub(crate) const ACTORS: u64 = 100_000;
 
 /// Takes the time until the last actor's start hook has run.
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {

@@ -7,7 +7,7 @@ const BENCH: &str = env!("CARGO_BIN_EXE_actor-bench");
 const MEM: &str = env!("CARGO_BIN_EXE_actor-mem");
 const ROUNDS: &str = env!("CARGO_BIN_EXE_actor-rounds");
 
-const RUNTIMES: [&str; 9] = [
+const RUNTIMES: [&str; 10] = [
     "tokio-mpsc",
     "evenkeel",
     "evenkeel-tokio",
@@ -17,6 +17,7 @@ const RUNTIMES: [&str; 9] = [
     "kameo",
     "xtra",
     "seed-sketch",
+    "beam",
 ];
 const ON_TOKIO: [&str; 7] =
     ["tokio-mpsc", "evenkeel", "evenkeel-tokio", "ractor", "kameo", "xtra", "seed-sketch"];
@@ -28,11 +29,8 @@ fn every_runtime_runs_every_workload_or_says_why_not() {
     for runtime in RUNTIMES {
         for workload in workloads.into_iter().chain(delays) {
             let output = call(BENCH, &[runtime, workload, "scale=0.001"]);
-            if (runtime, workload) == ("crossbeam-threads", "skynet") {
-                assert_eq!(
-                    said(&output),
-                    (3, "actor-bench: unsupported: its actors spawn no actors\n".to_owned())
-                );
+            if let Some(why) = refusal(runtime, workload) {
+                assert_eq!(said(&output), (3, format!("actor-bench: unsupported: {why}\n")));
                 continue;
             }
             assert_eq!(said(&output), (0, String::new()), "{runtime} {workload}");
@@ -48,7 +46,7 @@ fn bounded_mailboxes_and_one_worker_are_taken_or_refused_by_name() {
     for runtime in RUNTIMES {
         let output = call(BENCH, &[runtime, "mpsc4", "scale=0.001", "mailbox=4", "workers=1", "metrics=off"]);
         let (code, error) = said(&output);
-        let refuses = ["actix", "ractor", "seed-sketch"].contains(&runtime);
+        let refuses = ["actix", "ractor", "seed-sketch", "beam"].contains(&runtime);
         assert_eq!(code, if refuses { 3 } else { 0 }, "{runtime}: {error}");
     }
 }
@@ -68,10 +66,27 @@ fn an_echo_runs_beside_whoever_runs_on_tokio() {
 fn only_the_counting_allocator_weighs_actors() {
     let weighed = call(MEM, &["tokio-mpsc", "heap", "scale=0.01"]);
     let line = printed(&weighed);
-    let bytes = line.split(" heap_bytes=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    assert!(bytes.parse::<f64>().unwrap() > 100.0, "{line}");
+    assert!(figure(&line, "heap_bytes").unwrap() > 100.0, "{line}");
     let refused = call(BENCH, &["tokio-mpsc", "heap"]);
     assert_eq!(said(&refused), (3, "actor-bench: unsupported: only actor-mem counts bytes\n".to_owned()));
+}
+
+#[test]
+fn the_vm_weighs_its_own_processes() {
+    let line = printed(&call(MEM, &["beam", "heap", "scale=0.01"]));
+    for name in ["heap_bytes", "touched_bytes"] {
+        let bytes = figure(&line, name).unwrap();
+        assert!(1000.0 < bytes && bytes < 10_000.0, "{line}");
+    }
+}
+
+#[test]
+fn without_erlang_its_row_says_how_to_get_it() {
+    let mut command = Command::new(BENCH);
+    let output = command.args(["beam", "ask"]).env("PATH", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
+    let (code, error) = said(&output);
+    assert_eq!(code, 1);
+    assert!(error.ends_with(" is missing; `apt-get install erlang-base` brings it\n"), "{error}");
 }
 
 #[test]
@@ -115,6 +130,21 @@ fn help_measures_nothing() {
         assert_eq!(said(&output), (0, String::new()));
         assert!(printed(&output).contains("\nworkloads:\n"));
     }
+}
+
+/// Why a runtime refuses a workload, if it does.
+fn refusal(runtime: &str, workload: &str) -> Option<&'static str> {
+    match (runtime, workload) {
+        ("crossbeam-threads", "skynet") => Some("its actors spawn no actors"),
+        ("beam", "wake") => Some("no foreign thread can tell a process"),
+        ("beam", "lat1" | "lat10" | "lat100" | "lat1000") => Some("bench.erl takes no delays"),
+        _ => None,
+    }
+}
+
+fn figure(line: &str, name: &str) -> Option<f64> {
+    let mut words = line.split_whitespace().filter_map(|word| word.split_once('='));
+    words.find(|(key, _)| *key == name).and_then(|(_, figure)| figure.parse().ok())
 }
 
 fn call(program: &str, args: &[&str]) -> Output {
