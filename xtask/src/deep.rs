@@ -24,6 +24,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "loom", about: "the models hold with one preemption more", run: loom },
     Stage { name: "properties", about: "bounds hold for 20 000 random inputs each", run: properties },
     Stage { name: "soak", about: "the simulator's claims hold for 200 seeds each", run: soak },
+    Stage { name: "coverage", about: "how much of the actor runtime its tests run", run: coverage },
     Stage { name: "mutants", about: "a test notices every change of the code", run: mutants },
     Stage { name: "bench", about: "how fast the decisions are", run: || bench::run_micro(&[]) },
 ];
@@ -57,6 +58,19 @@ fn properties() -> Result<(), Failure> {
 
 fn soak() -> Result<(), Failure> {
     Call::cargo("test --locked --package evenkeel-sim --test it").env("EVENKEEL_SIM_SEEDS", "200").run()
+}
+
+/// Prints regions, functions, lines and branches by file.
+fn coverage() -> Result<(), Failure> {
+    let llvm_cov = Tool::Subcommand { name: "llvm-cov", package: "cargo-llvm-cov" };
+    // Branches are counted by nightly only.
+    tools::ensure(&[Tool::Nightly, Tool::LlvmTools, llvm_cov])?;
+    Call::new(
+        "rustup",
+        "run nightly cargo llvm-cov --locked --branch --package evenkeel-actor --all-features",
+    )
+    .args(["--lib", "--tests", "--summary-only"])
+    .run()
 }
 
 fn mutants() -> Result<(), Failure> {

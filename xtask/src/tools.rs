@@ -18,6 +18,8 @@ pub(crate) enum Tool {
     Nightly,
     /// Miri, which exists for nightly only.
     Miri,
+    /// What reads the counts of nightly's instrumented programs.
+    LlvmTools,
     /// A cargo subcommand that is a crate of its own.
     Subcommand { name: &'static str, package: &'static str },
     /// A program that Debian and its kin have as a package.
@@ -81,6 +83,10 @@ fn is_present(tool: Tool) -> bool {
         }
         Tool::Nightly => Call::new("rustup", "run nightly rustc --version").succeeds(),
         Tool::Miri => Call::new("rustup", "run nightly cargo miri --version").succeeds(),
+        Tool::LlvmTools => {
+            let installed = Call::new("rustup", "component list --toolchain nightly --installed").output();
+            installed.is_ok_and(|names| names.lines().any(|name| name.starts_with("llvm-tools")))
+        }
         Tool::Subcommand { name, .. } => has_subcommand(name),
         Tool::Debian { program, .. } => Call::new(program, "--version").succeeds(),
     }
@@ -93,6 +99,7 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
         Tool::Target(target) => Call::new("rustup", "target add").args([target]),
         Tool::Nightly => Call::new("rustup", "toolchain install nightly --profile minimal"),
         Tool::Miri => Call::new("rustup", "component add --toolchain nightly miri rust-src"),
+        Tool::LlvmTools => Call::new("rustup", "component add --toolchain nightly llvm-tools"),
         Tool::Subcommand { package, .. } => {
             return Ok(vec![Call::cargo("install --locked").args([package])]);
         }
@@ -126,6 +133,7 @@ fn described(tool: Tool) -> String {
         Tool::Target(target) => format!("the Rust target {target}"),
         Tool::Nightly => "the nightly Rust toolchain".to_owned(),
         Tool::Miri => "Miri (a component of nightly Rust)".to_owned(),
+        Tool::LlvmTools => "llvm-tools (a component of nightly Rust)".to_owned(),
         Tool::Subcommand { name, .. } => format!("cargo {name}"),
         Tool::Debian { program, package } => format!("{program} (Debian package {package})"),
     }
@@ -146,6 +154,7 @@ mod tests {
         let rustfmt = Tool::Component { name: "rustfmt", subcommand: "fmt" };
         assert_eq!(line(rustfmt), "rustup component add rustfmt");
         assert_eq!(line(Tool::Miri), "rustup component add --toolchain nightly miri rust-src");
+        assert_eq!(line(Tool::LlvmTools), "rustup component add --toolchain nightly llvm-tools");
     }
 
     #[test]

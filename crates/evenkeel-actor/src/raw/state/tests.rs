@@ -35,6 +35,11 @@ fn a_dead_cell_is_never_scheduled_and_never_changes() {
 }
 
 #[test]
+fn nothing_is_left_to_do_in_a_dead_cell() {
+    assert_eq!(word(SCHEDULED | DEAD | USER | SYSTEM).release(0), Release::Gone);
+}
+
+#[test]
 fn an_announcement_writes_even_what_is_set() {
     let state = word(SCHEDULED | SIGNAL);
     assert_eq!((state.announce(SIGNAL), state.flags()), (Notify::Already, SCHEDULED | SIGNAL));
