@@ -113,6 +113,7 @@ impl CellState {
     /// Announces `SIGNAL` and leaves the caller's counted reference with the cell; tells whether it was taken.
     ///
     /// One at a time: a cell that has one, or is dead, takes none.
+    #[cfg(any(feature = "std", loom))]
     #[inline]
     pub(crate) fn hand_back(&self) -> (Notify, bool) {
         let mut word = self.0.load(Ordering::Relaxed);
