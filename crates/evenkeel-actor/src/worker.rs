@@ -158,7 +158,6 @@ impl Local {
     }
 
     /// A time no later than the present, and a fraction of a millisecond before it.
-    #[cfg(feature = "std")]
     pub(crate) fn coarse_now(&self) -> Instant {
         self.now.get()
     }

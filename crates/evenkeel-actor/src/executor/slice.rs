@@ -55,7 +55,7 @@ impl Worker {
     /// Runs cells until there are none, or others should have a turn.
     pub(super) fn poll_slice(&mut self, cx: &mut Context<'_>) -> Poll<SliceEnd> {
         if self.local.counters().phase() == WorkerPhase::Parked {
-            self.local.counters().enter(WorkerPhase::Running, self.local.core().now());
+            self.local.counters().enter(WorkerPhase::Running, self.local.coarse_now());
         }
         let wanted = self.local.core().coordinator.is_wanted(&self.local);
         let polled = if wanted { self.enter(cx) } else { Poll::Ready(SliceEnd::Leave) };
