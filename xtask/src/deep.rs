@@ -37,8 +37,14 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 fn miri() -> Result<(), Failure> {
     tools::ensure(&[Tool::Nightly, Tool::Miri])?;
     Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()?;
-    // Queues of crossbeam leave their last blocks to the end of the program.
-    Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-actor --all-features --lib")
+    // Queues of crossbeam leave their last blocks to the end of the program, and keep to Tree Borrows
+    // only (crossbeam issue 545); what is unsafe here keeps to both.
+    let actor = "run nightly cargo miri test --locked --package evenkeel-actor --all-features --lib";
+    Call::new("rustup", actor)
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-tree-borrows")
+        .run()?;
+    Call::new("rustup", actor)
+        .args(["--", "raw::", "mailbox::"])
         .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks")
         .run()
 }

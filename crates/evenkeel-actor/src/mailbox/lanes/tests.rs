@@ -52,6 +52,10 @@ fn a_closed_lane_refuses_users_and_wakes_who_waits_for_room() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "Miri gives one waker's table several addresses, so it is taken for several wakers"
+)]
 fn one_waker_waits_once_and_is_woken_at_the_low_mark() {
     let (lanes, state) = (lanes(2, OverflowStrategy::BlockProducer), CellState::new());
     let (wakes, waker) = Wakes::new();
@@ -73,6 +77,7 @@ fn who_waits_for_room_that_an_idle_cell_has_is_woken_at_once() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "65 536 wakers take Miri minutes")]
 fn past_the_limit_nobody_else_may_wait() {
     let (lanes, state) = (lanes(1, OverflowStrategy::BlockProducer), CellState::new());
     let (_, last) = Wakes::new();
