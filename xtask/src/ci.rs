@@ -48,6 +48,9 @@ const NO_STD_TARGETS: &[(&str, &str)] = &[
     ("thumbv8m.main-none-eabi", ""),
 ];
 
+/// Workspaces of their own; what they need is too much for everybody, or nothing for this machine.
+const OTHER_WORKSPACES: &[&str] = &["bench", "firmware"];
+
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
 const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };
 
@@ -59,7 +62,11 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 
 fn fmt() -> Result<(), Failure> {
     tools::ensure(&[RUSTFMT])?;
-    Call::cargo("fmt --all --check").run()
+    Call::cargo("fmt --all --check").run()?;
+    for workspace in OTHER_WORKSPACES {
+        Call::cargo("fmt --all --check --manifest-path").args([format!("{workspace}/Cargo.toml")]).run()?;
+    }
+    Ok(())
 }
 
 fn demo() -> Result<(), Failure> {
@@ -111,6 +118,9 @@ fn no_std() -> Result<(), Failure> {
             of("check").run()?;
             of("clippy").args(["--", "-D", "warnings"]).run()?;
         }
+        Call::cargo("clippy --release --locked --manifest-path firmware/Cargo.toml")
+            .args(["--target-dir", "target/firmware", "--target", target, "--", "-D", "warnings"])
+            .run()?;
     }
     Call::cargo(
         "test --locked --package evenkeel-actor --no-default-features --features embassy --test embassy",
