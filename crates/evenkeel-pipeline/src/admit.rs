@@ -75,7 +75,6 @@ impl OptimizedLoadManager {
     fn push_out(&mut self, model: ModelId, victim: TenantId) {
         let Some(request) = self.wait_queue.newest(model, victim) else { return };
         self.leave_queue(request);
-        self.counts.pushed_out += 1;
         let (current_size, max_size) = self.places(model);
         let retry_after = retry_after(self.wait_queue.expected_wait(model, victim));
         self.reject(request, Rejection::PushedOut { current_size, max_size, retry_after });

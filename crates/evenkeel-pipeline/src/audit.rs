@@ -10,7 +10,7 @@ use evenkeel_policy::score::Request;
 use crate::OptimizedLoadManager;
 use crate::accept::{ModelId, Stage, Ticket};
 use crate::pick_node::{BreakerState, Duty};
-use crate::queue::key;
+use crate::queue::{Tenant, key};
 use crate::walk::Due;
 
 /// What the tickets alone say.
@@ -124,7 +124,8 @@ impl OptimizedLoadManager {
             return Ok(());
         }
         for (request, ticket) in self.requests.iter() {
-            if ticket.stage != Stage::Queued || self.is_capped(ticket.arrival.tenant) {
+            let tenant = self.wait_queue.tenants().get(ticket.arrival.tenant);
+            if ticket.stage != Stage::Queued || tenant.is_some_and(Tenant::is_capped) {
                 continue;
             }
             let lost = |node: NodeId| format!("{request:?} waits beside a slot of {node:?}");

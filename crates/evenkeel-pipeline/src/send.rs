@@ -223,8 +223,4 @@ impl OptimizedLoadManager {
         let at = blocked.then(|| self.now + FIGURES_AGE_MAX);
         self.timers.set_recheck(at);
     }
-
-    pub(crate) fn is_capped(&self, tenant: TenantId) -> bool {
-        self.wait_queue.tenants().get(tenant).is_some_and(|tenant| tenant.is_capped())
-    }
 }
