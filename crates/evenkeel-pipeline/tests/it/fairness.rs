@@ -197,7 +197,7 @@ fn after_a_storm_of_cancels_nothing_is_left() {
     });
     let mut here = vec![];
     for client in 0..10_000_u64 {
-        let model = if mix(client) % 3 == 0 { OTHER } else { MODEL };
+        let model = if mix(client).is_multiple_of(3) { OTHER } else { MODEL };
         let affinity = Some(mix(client) % 50);
         here.push(door.arrive(Arrival { model, affinity, ..asks((client % 7) as u32) }));
         if client % 2 == 0 {
@@ -205,7 +205,7 @@ fn after_a_storm_of_cancels_nothing_is_left() {
         }
         if here.len() > 500 {
             let leaver = here.swap_remove(mix(client ^ 7) as usize % here.len());
-            if mix(client ^ 9) % 2 == 0 && door.is_flying(leaver) {
+            if mix(client ^ 9).is_multiple_of(2) && door.is_flying(leaver) {
                 door.first_byte(leaver);
                 door.progress(leaver, mix(client) % 2_000);
             }

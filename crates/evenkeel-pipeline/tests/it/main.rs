@@ -1,5 +1,5 @@
 //! The walk's bounds, held against random histories and against the situations it is made for.
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod admission;
 mod affinity;
