@@ -104,7 +104,7 @@ fn a_new_weight_counts_on_the_backlog_from_the_next_round() {
         let change = done.events.iter().position(|stamped| matches!(stamped.event, Event::Reweighed { .. }));
         let (before, after) = done.events.split_at(change.unwrap());
         for (events, expected) in [(before, 0.5), (after, 0.8)] {
-            let part = Run { events: events.to_vec(), left_waiting: 0, idle_while_waiting: 0 };
+            let part = Run { events: events.to_vec(), left_waiting: 0, idle_while_waiting: 0, cache_hits: 0 };
             let windows = part.window_shares(2, 100);
             assert!(windows.len() > 10, "seed {seed}");
             for shares in windows {
