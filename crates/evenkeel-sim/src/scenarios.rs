@@ -79,20 +79,21 @@ pub fn park_wake_storm(seed: u64) -> Scenario {
 
 /// An inference pool charged in tokens: four engines of 16 sequences that take 8 s for 1000 tokens of one of them.
 ///
-/// Two tenants want everything, one of twice the other's weight and with requests four times as long; a third talks,
-/// in twenty conversations.
+/// Two tenants want everything, one of twice the other's weight and with requests four times as long; a third talks.
+/// Each has eight conversations.
 pub fn inference(seed: u64) -> Scenario {
     let engine = NodePlan { first_byte: Duration::from_millis(80), ..node(16, Duration::from_secs(8)) };
     let batch = |name, weight, least, most, estimate| TenantPlan {
+        keys: 8,
         actual: (Cost(least), Cost(most)),
         estimate: Cost(estimate),
         ..weighted(name, weight)
     };
     let talk = TenantPlan {
-        keys: 20,
+        keys: 8,
         actual: (Cost(50), Cost(300)),
         estimate: Cost(200),
-        ..TenantPlan::new("talk", Demand::Every(Duration::from_millis(150)))
+        ..TenantPlan::new("talk", Demand::Every(Duration::from_millis(250)))
     };
     Scenario {
         duration: Duration::from_secs(300),
@@ -105,10 +106,9 @@ pub fn inference(seed: u64) -> Scenario {
 
 /// A database pool charged in milliseconds: two servers of 20 connections, chosen by score.
 ///
-/// Reports want everything, in statements of half a second; an application asks for a few milliseconds at a time.
+/// Reports want everything, in statements of a tenth of a second; an application asks for a few milliseconds at a time.
 pub fn database(seed: u64) -> Scenario {
-    let reports =
-        TenantPlan { actual: (Cost(100), Cost(900)), estimate: Cost(300), ..weighted("reports", 1) };
+    let reports = TenantPlan { actual: (Cost(20), Cost(180)), estimate: Cost(60), ..weighted("reports", 1) };
     let app = TenantPlan {
         actual: (Cost(2), Cost(20)),
         estimate: Cost(10),
