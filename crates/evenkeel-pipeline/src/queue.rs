@@ -126,7 +126,9 @@ impl WaitQueue {
         let entry = self.tenants.entry(tenant);
         entry.in_flight += 1;
         entry.in_flight_cost += cost;
-        self.apply_cap(tenant);
+        if entry.is_capped() {
+            self.apply_cap(tenant);
+        }
     }
 
     /// Raises the charge of a request that goes on, and returns it.
@@ -141,10 +143,13 @@ impl WaitQueue {
     pub(crate) fn settle(&mut self, model: ModelId, tenant: TenantId, charged: Cost, actual: Cost) {
         self.correct(model, tenant, (charged, actual), Settlement::Final);
         let entry = self.tenants.entry(tenant);
+        let was_capped = entry.is_capped();
         entry.in_flight -= 1;
         entry.in_flight_cost = entry.in_flight_cost - charged;
         entry.served += actual;
-        self.apply_cap(tenant);
+        if was_capped {
+            self.apply_cap(tenant);
+        }
         if let Some(ring) = self.rings.get_mut(&model) {
             ring.complete(actual);
         }

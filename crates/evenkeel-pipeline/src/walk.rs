@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use evenkeel_policy::backpressure::BackpressureController;
 use evenkeel_policy::cost::Cost;
+use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::{Duration, Instant};
@@ -131,7 +132,7 @@ impl OptimizedLoadManager {
     pub fn handle_end(&mut self, now: Instant, request: RequestId, end: End) {
         self.advance(now);
         let Some(flight) = self.known_flight(request) else { return };
-        if flight.answer == Answer::Awaited {
+        if flight.answer == Answer::Awaited && end.outcome == Outcome::Good {
             self.observe_answer(request, &flight);
         }
         self.observe_outcome(request, &flight, end.outcome);
@@ -164,7 +165,6 @@ impl OptimizedLoadManager {
     /// Lets time pass: delays and backoffs end, waits time out.
     pub fn handle_time(&mut self, now: Instant) {
         self.advance(now);
-        self.dispatch();
     }
 
     /// When [`handle_time`](Self::handle_time) is to be called; `None` while nothing is due.
@@ -194,6 +194,9 @@ impl OptimizedLoadManager {
         self.now = self.now.max(now);
         self.wait_queue.pass(self.now);
         self.node_cache.on_time(self.now);
+        if self.timers.next().is_none_or(|due| self.now < due) {
+            return;
+        }
         while let Some(due) = self.timers.pop(self.now) {
             match due {
                 Due::Request(request) => self.request_due(request),
@@ -201,6 +204,8 @@ impl OptimizedLoadManager {
                 Due::Recheck => {}
             }
         }
+        // Slots may have come free for those who wait, before anybody else is decided on.
+        self.dispatch();
     }
 
     fn request_due(&mut self, request: RequestId) {
@@ -275,8 +280,6 @@ impl OptimizedLoadManager {
         let flight = self.requests.get(request).and_then(Ticket::flight);
         if flight.is_none() {
             self.counts.unknown += 1;
-            // Time has passed all the same.
-            self.dispatch();
         }
         flight
     }

@@ -24,6 +24,15 @@ pub enum BreakerState {
     HalfOpen,
 }
 
+/// Who says how a node does.
+///
+/// They are told apart because a node may answer every check and fail every request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Witness {
+    Request,
+    Check,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Breaker {
     options: BreakerOptions,
@@ -31,8 +40,12 @@ pub(crate) struct Breaker {
     state: BreakerState,
     /// The request that tries a half-open node out.
     probe: Option<RequestId>,
-    /// Failures since the last success.
+    /// Failed requests since the last that succeeded.
     failures: u32,
+    /// Failed checks since the last that succeeded.
+    misses: u32,
+    /// By what it opened last.
+    opened_by: Witness,
     /// Times it opened since it was last closed.
     outages: u32,
     errors: RatioWindow,
@@ -47,6 +60,8 @@ impl Breaker {
             state: BreakerState::Closed,
             probe: None,
             failures: 0,
+            misses: 0,
+            opened_by: Witness::Request,
             outages: 0,
             errors: RatioWindow::default(),
         }
@@ -84,8 +99,10 @@ impl Breaker {
     ) -> Option<BreakerState> {
         self.errors.record(now, outcome);
         match self.state {
-            BreakerState::Closed => self.judge(now, outcome),
-            BreakerState::HalfOpen if self.probe == Some(request) => self.conclude(now, outcome),
+            BreakerState::Closed => self.judge(now, Witness::Request, outcome),
+            BreakerState::HalfOpen if self.probe == Some(request) => {
+                Some(self.conclude(now, Witness::Request, outcome))
+            }
             BreakerState::Open { .. } | BreakerState::HalfOpen => None,
         }
     }
@@ -93,15 +110,18 @@ impl Breaker {
     /// Takes in that a request is being answered, which is all a trial needs; the new state, if that changed it.
     pub(crate) fn on_answer(&mut self, now: Instant, request: RequestId) -> Option<BreakerState> {
         let tried = self.state == BreakerState::HalfOpen && self.probe == Some(request);
-        tried.then(|| self.conclude(now, Outcome::Good)).flatten()
+        tried.then(|| self.conclude(now, Witness::Request, Outcome::Good))
     }
 
     /// Takes in how an active check went; the new state, if that changed it.
+    ///
+    /// A node that failed its requests is mended by a request only.
     pub(crate) fn on_check(&mut self, now: Instant, outcome: Outcome) -> Option<BreakerState> {
-        match self.state {
-            BreakerState::Closed => self.judge(now, outcome),
-            BreakerState::HalfOpen => self.conclude(now, outcome),
-            BreakerState::Open { .. } => None,
+        match (self.state, outcome) {
+            (BreakerState::Closed, _) => self.judge(now, Witness::Check, outcome),
+            (BreakerState::HalfOpen, Outcome::Good) if self.opened_by == Witness::Request => None,
+            (BreakerState::HalfOpen, _) => Some(self.conclude(now, Witness::Check, outcome)),
+            (BreakerState::Open { .. }, _) => None,
         }
     }
 
@@ -133,30 +153,32 @@ impl Breaker {
         self.errors.ratio(now).unwrap_or(0.0)
     }
 
-    fn judge(&mut self, now: Instant, outcome: Outcome) -> Option<BreakerState> {
+    fn judge(&mut self, now: Instant, witness: Witness, outcome: Outcome) -> Option<BreakerState> {
+        let running = match witness {
+            Witness::Request => &mut self.failures,
+            Witness::Check => &mut self.misses,
+        };
         if outcome == Outcome::Good {
-            self.failures = 0;
+            *running = 0;
             return None;
         }
-        self.failures += 1;
-        let broken = self.options.failures_max <= self.failures
-            || self.options.error_ratio_max <= self.error_rate(now);
-        broken.then(|| self.open(now))
+        *running += 1;
+        let broken = self.options.failures_max <= *running
+            || (witness == Witness::Request && self.options.error_ratio_max <= self.error_rate(now));
+        broken.then(|| self.open(now, witness))
     }
 
-    fn conclude(&mut self, now: Instant, outcome: Outcome) -> Option<BreakerState> {
-        self.probe = None;
-        Some(match outcome {
-            Outcome::Bad => self.open(now),
-            Outcome::Good => {
-                // What went wrong before it broke would break it again at the first mishap.
-                (self.failures, self.outages, self.errors) = (0, 0, RatioWindow::default());
-                self.enter(BreakerState::Closed)
-            }
-        })
+    fn conclude(&mut self, now: Instant, witness: Witness, outcome: Outcome) -> BreakerState {
+        if outcome == Outcome::Bad {
+            return self.open(now, witness);
+        }
+        // What went wrong before it broke would break it again at the first mishap.
+        (self.failures, self.misses, self.outages, self.errors) = (0, 0, 0, RatioWindow::default());
+        self.enter(BreakerState::Closed)
     }
 
-    fn open(&mut self, now: Instant) -> BreakerState {
+    fn open(&mut self, now: Instant, witness: Witness) -> BreakerState {
+        self.opened_by = witness;
         self.outages = self.outages.saturating_add(1);
         self.enter(BreakerState::Open { until: now + self.backoff.backoff(self.outages) })
     }
@@ -223,6 +245,20 @@ mod tests {
             assert_eq!(breaker.state(), BreakerState::Open { until: at(now + backoff) });
             now += backoff;
         }
+    }
+
+    /// Its health page is fine, its answers are not.
+    #[test]
+    fn a_node_that_answers_checks_and_fails_requests_is_broken_and_stays_so() {
+        let mut breaker = breaker();
+        for _ in 0..5 {
+            breaker.on_check(at(0), Outcome::Good);
+            fail(&mut breaker, 0, 1);
+        }
+        assert!(!breaker.admits());
+        breaker.on_time(at(1));
+        assert_eq!(breaker.on_check(at(1), Outcome::Good), None);
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
     }
 
     fn breaker() -> Breaker {

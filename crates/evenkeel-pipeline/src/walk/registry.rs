@@ -51,6 +51,7 @@ impl OptimizedLoadManager {
     /// Changes how many requests a node works on at once; those it has are left to it.
     pub fn set_slots(&mut self, now: Instant, node: NodeId, slots: u32) -> Result<(), RegistryError> {
         self.advance(now);
+        self.check_node(node)?;
         let known = self.nodes.get_mut(node).ok_or(RegistryError::UnknownNode { node })?;
         let more = known.slots < slots;
         known.slots = slots;

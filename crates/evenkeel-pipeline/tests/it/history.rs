@@ -30,6 +30,8 @@ enum Step {
     Fail(usize, Failure),
     Probe(u32, Option<u32>, Probe),
     Pass(u64),
+    /// The clock goes on and nobody says so: whatever comes next is late.
+    Late(u64),
     AddNode(u32, Vec<u32>),
     AddPaths(u32),
     SetModels(u32, Vec<u32>),
@@ -89,6 +91,10 @@ fn take(door: &mut Door, requests: &mut Vec<RequestId>, step: Step) {
     match step {
         Step::Arrive(arrival) => requests.push(door.arrive(arrival)),
         Step::Pass(millis) => door.pass(Duration::from_millis(millis)),
+        Step::Late(millis) => {
+            door.now += Duration::from_millis(millis);
+            return;
+        }
         Step::AddNode(slots, models) => {
             let full = door.walk.status().nodes.len() == NODES_MAX;
             assert_eq!(door.walk.add_node(now, &spec(slots, &ids(models))).is_err(), full);
@@ -170,6 +176,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (at(), failure()).prop_map(|(at, failure)| Step::Fail(at, failure)),
         2 => (node(), option::of(0..3_u32), probe()).prop_map(|(node, path, it)| Step::Probe(node, path, it)),
         4 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Pass),
+        3 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Late),
         2 => (0..4_u32, vec(0..3_u32, 0..3)).prop_map(|(slots, models)| Step::AddNode(slots, models)),
         1 => (1..4_u32).prop_map(Step::AddPaths),
         1 => (node(), vec(0..3_u32, 0..3)).prop_map(|(node, models)| Step::SetModels(node, models)),
