@@ -161,22 +161,17 @@ impl Node {
         self.latency.record(now, latency);
         self.latency_mean.record_millis(latency);
         self.timeouts.record(now, Outcome::Good);
-        self.refresh(now);
     }
 
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.timeouts.record(now, Outcome::Bad);
-        self.refresh(now);
     }
 
     /// Brings the slow figures up to date if they are too old to choose by.
     pub(crate) fn refresh_if_old(&mut self, now: Instant) {
-        if FIGURES_AGE_MAX <= now.since(self.figures.at) {
-            self.refresh(now);
+        if now.since(self.figures.at) < FIGURES_AGE_MAX {
+            return;
         }
-    }
-
-    fn refresh(&mut self, now: Instant) {
         self.figures = Figures {
             at: now,
             p95_latency_ms: self.latency.p95(now).unwrap_or_default().as_secs_f64() * 1_000.0,
