@@ -39,14 +39,15 @@ impl OptimizedLoadManager {
         if !self.nodes.serves(model) {
             return Err(Rejection::NoNode { model });
         }
-        self.wait_queue.open_ring(model, self.now);
         let expected = self.wait_queue.expected_wait(model, tenant);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
         if let Err(late) = admit_by_deadline(expected, timeout) {
             return Err(Rejection::TooLate { retry_after: late.retry_after });
         }
-        let admission =
-            self.wait_queue.admit(model, tenant).map_err(|_| Rejection::UnknownTenant { tenant })?;
+        let admission = self
+            .wait_queue
+            .admit(self.now, model, tenant)
+            .map_err(|_| Rejection::UnknownTenant { tenant })?;
         if let Some(victim) = admission.push_out {
             self.push_out(model, victim);
         }

@@ -256,6 +256,7 @@ impl OptimizedLoadManager {
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.spared_until = node.spared_until.filter(|until| now < *until);
         let breaker = node.breaker.on_time(now);
+        node.refresh(now);
         for (path, transition) in node.paths.on_time(now) {
             self.events.push_back(Event::Path { node: id, path, transition });
         }

@@ -55,13 +55,6 @@ impl WaitQueue {
         Ok(Self { rings: BTreeMap::new(), tenants: Tenants::default(), fresh })
     }
 
-    /// Makes a model's ring, unless it has one.
-    pub(crate) fn open_ring(&mut self, model: ModelId, now: Instant) {
-        let (drr, places) = &self.fresh;
-        let fresh = || Ring::new(drr.clone(), places.clone(), LoadedRate::new(now));
-        self.rings.entry(model).or_insert_with(fresh);
-    }
-
     /// Lets time pass for every ring's rate.
     pub(crate) fn pass(&mut self, now: Instant) {
         self.rings.values_mut().for_each(|ring| ring.pass(now));
@@ -72,13 +65,17 @@ impl WaitQueue {
         self.rings.get(&model)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
     }
 
-    /// Decides on an arrival by the places of its model.
-    pub(crate) fn admit(&mut self, model: ModelId, tenant: TenantId) -> Result<Admission, TooManyTenants> {
-        let weight = self.tenants.rule(tenant).weight;
-        match self.rings.get_mut(&model) {
-            Some(ring) => ring.places.admit(tenant, weight),
-            None => Err(TooManyTenants { tenants_max: 0 }),
-        }
+    /// Decides on an arrival by the places of its model, which has a ring from then on.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        model: ModelId,
+        tenant: TenantId,
+    ) -> Result<Admission, TooManyTenants> {
+        let (drr, places) = &self.fresh;
+        let fresh = || Ring::new(drr.clone(), places.clone(), LoadedRate::new(now));
+        let ring = self.rings.entry(model).or_insert_with(fresh);
+        ring.places.admit(tenant, self.tenants.rule(tenant).weight)
     }
 
     /// Takes a place for a request that comes back from a node; `false` when there is none.

@@ -71,3 +71,56 @@ fn index(request: RequestId) -> u32 {
 fn generation(request: RequestId) -> u32 {
     (request.0 >> 32) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accept::{Arrival, ModelId, Stage};
+    use evenkeel_policy::cost::Cost;
+    use evenkeel_policy::id::TenantId;
+    use evenkeel_policy::score::Request;
+    use evenkeel_policy::time::{Duration, Instant};
+
+    #[test]
+    fn a_place_is_used_again_under_another_id() {
+        let mut requests = Requests::default();
+        let first = requests.insert(ticket(1));
+        assert!(requests.remove(first).is_some() && requests.remove(first).is_none());
+        let second = requests.insert(ticket(2));
+        assert!(first != second && requests.places.len() == 1);
+        assert!(requests.get(first).is_none() && requests.get_mut(first).is_none());
+        assert_eq!(requests.iter().map(|(id, it)| (id, it.order)).collect::<Vec<_>>(), [(second, 2)]);
+    }
+
+    #[test]
+    fn a_place_whose_ids_are_used_up_is_left_alone() {
+        let mut requests = Requests::default();
+        requests.insert(ticket(1));
+        requests.places[0].generation = u32::MAX;
+        assert!(requests.remove(id(0, u32::MAX)).is_some());
+        assert_eq!(requests.insert(ticket(2)), id(1, 0));
+    }
+
+    fn ticket(order: u64) -> Ticket {
+        let arrival = Arrival {
+            tenant: TenantId(0),
+            model: ModelId(0),
+            cost: Cost(1),
+            affinity: None,
+            deadline: None,
+            request: Request::Infer,
+        };
+        Ticket {
+            arrival,
+            order,
+            deadline_at: None,
+            waiting_since: Instant::ORIGIN,
+            waited_before: Duration::ZERO,
+            timeout_at: Instant::ORIGIN,
+            attempts: 0,
+            tried: vec![],
+            skipped: 0,
+            stage: Stage::Queued,
+        }
+    }
+}

@@ -135,7 +135,11 @@ impl Breaker {
     /// Starts trying a node whose backoff is over; the new state, if it was.
     pub(crate) fn on_time(&mut self, now: Instant) -> Option<BreakerState> {
         let over = matches!(self.state, BreakerState::Open { until } if until <= now);
-        over.then(|| self.enter(BreakerState::HalfOpen))
+        // What went wrong before would keep a gate closed on the trial, or break the node again at the first mishap.
+        over.then(|| {
+            self.errors = RatioWindow::default();
+            self.enter(BreakerState::HalfOpen)
+        })
     }
 
     pub(crate) fn timeout(&self) -> Option<Instant> {
@@ -172,8 +176,7 @@ impl Breaker {
         if outcome == Outcome::Bad {
             return self.open(now, witness);
         }
-        // What went wrong before it broke would break it again at the first mishap.
-        (self.failures, self.misses, self.outages, self.errors) = (0, 0, 0, RatioWindow::default());
+        (self.failures, self.misses, self.outages) = (0, 0, 0);
         self.enter(BreakerState::Closed)
     }
 

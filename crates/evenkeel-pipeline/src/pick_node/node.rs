@@ -169,9 +169,12 @@ impl Node {
 
     /// Brings the slow figures up to date if they are too old to choose by.
     pub(crate) fn refresh_if_old(&mut self, now: Instant) {
-        if now.since(self.figures.at) < FIGURES_AGE_MAX {
-            return;
+        if FIGURES_AGE_MAX <= now.since(self.figures.at) {
+            self.refresh(now);
         }
+    }
+
+    pub(crate) fn refresh(&mut self, now: Instant) {
         self.figures = Figures {
             at: now,
             p95_latency_ms: self.latency.p95(now).unwrap_or_default().as_secs_f64() * 1_000.0,

@@ -1,6 +1,8 @@
 //! No tenant starves another: turns by cost, whatever tenants, models and estimates do.
 
-use evenkeel_pipeline::{Arrival, BreakerState, Failure, ModelId, PipelineOptions, Rejection, RequestId};
+use evenkeel_pipeline::{
+    Arrival, BreakerState, Failure, ModelId, ModelStatus, PipelineOptions, Rejection, RequestId,
+};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
@@ -123,6 +125,37 @@ fn debt_follows_a_tenant_from_one_model_to_another() {
     }
     let first = order.iter().position(|tenant| *tenant == 0).unwrap_or(25);
     assert!(first >= 19, "10 000 tokens are 20 requests of the other's, not {first}: {order:?}");
+}
+
+/// One request at a time, said to cost 1 and costing 3000, beside a tenant that has both models backlogged. Debt that
+/// stayed in the ring it was made in would double what it gets.
+#[test]
+fn a_tenant_that_changes_models_to_leave_its_debt_behind_gains_nothing() {
+    let served_by = |models: [ModelId; 2]| {
+        let mut door = Door::new(PipelineOptions::default());
+        door.add(1, &[MODEL, OTHER]);
+        let mut asked = 0;
+        for _ in 0..2_000 {
+            for model in [MODEL, OTHER] {
+                let waits = |it: &ModelStatus| it.model == model && it.waiting >= 5;
+                while !door.walk.status().models.iter().any(waits) {
+                    door.arrive(Arrival { model, ..asks(1) });
+                }
+            }
+            let gamer = door.walk.status().tenants[0];
+            if gamer.waiting == 0 && gamer.in_flight == 0 {
+                door.arrive(Arrival { model: models[asked % 2], cost: Cost(1), ..asks(0) });
+                asked += 1;
+            }
+            let (request, tenant, _) = *door.dispatches.last().unwrap();
+            door.end(request, if tenant == TenantId(0) { 3_000 } else { 500 });
+        }
+        served(&door)
+    };
+    let (staying, changing) = (served_by([MODEL, MODEL]), served_by([MODEL, OTHER]));
+    println!("staying {staying:?}, changing {changing:?}");
+    assert!(changing[0] <= 1.05 * staying[0], "{} by changing, {} by staying", changing[0], staying[0]);
+    assert!(changing[0] < changing[1]);
 }
 
 #[test]

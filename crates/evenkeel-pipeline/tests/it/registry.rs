@@ -1,13 +1,15 @@
 //! Nodes, tenants and limits, as they change under way.
 
 use evenkeel_pipeline::{
-    Arrival, Duty, Event, InvalidOptions, ModelId, OptimizedLoadManager, PipelineLimits, PipelineOptions,
-    RegistryError, RetryOptions, TenantRule,
+    Arrival, Duty, End, Event, InvalidOptions, ModelId, OptimizedLoadManager, PipelineLimits,
+    PipelineOptions, RegistryError, RetryOptions, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, InvalidConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
+use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::score::{Chooser, Request, ScoreConfig};
+use evenkeel_policy::time::Duration;
 
 use crate::door::{Door, MODEL, OTHER, asks, spec};
 
@@ -125,6 +127,28 @@ fn transactions_leave_the_last_slots_to_queries() {
     door.end(query, 5);
     door.end(begun[0], 5);
     assert!(door.is_flying(begun[39]));
+}
+
+/// Errors close a database's gate as well as its breaker: the trial must get past both.
+#[test]
+fn a_database_that_broke_is_tried_again_after_its_backoff() {
+    let mut door = Door::new(PipelineOptions {
+        chooser: Chooser::Score(ScoreConfig::default()),
+        ..PipelineOptions::default()
+    });
+    door.add(40, &[MODEL]);
+    let query = Arrival { request: Request::Query, ..asks(0) };
+    let queries: Vec<_> = (0..40).map(|_| door.arrive(query)).collect();
+    for request in queries {
+        let end = End { actual: Cost(1), outcome: Outcome::Bad };
+        door.walk.handle_end(door.now, request, end);
+        door.settle();
+    }
+    let waiting = door.arrive(query);
+    door.pass(Duration::from_millis(999));
+    assert!(!door.is_flying(waiting));
+    door.pass(Duration::from_millis(1));
+    assert!(door.is_flying(waiting));
 }
 
 #[test]
