@@ -6,7 +6,7 @@
 mod budget;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::id::{Key, NodeId, TenantId};
 
 pub(crate) use budget::RetryBudget;
 
@@ -23,6 +23,8 @@ struct Placed {
     tenant: TenantId,
     model: ModelId,
     pick: Pick,
+    /// Who was in turn before and could not be placed.
+    passed_over: Vec<Key>,
 }
 
 impl OptimizedLoadManager {
@@ -64,22 +66,24 @@ impl OptimizedLoadManager {
     /// Finds the first in turn for a model who can be placed.
     ///
     /// Somebody may be in turn whose every request has failed on the nodes with room, or is closed out of them by a
-    /// gate: it is set aside while others are looked at, and keeps its turn.
+    /// gate: it is set aside until another has been served, and keeps its turn.
     fn place_one_of(&mut self, model: ModelId) -> Option<Placed> {
         let mut passed_over = Vec::new();
-        let mut placed = None;
         while let Some(key) = self.wait_queue.ring(model).and_then(|ring| ring.drr.next_key()) {
-            let tenant = TenantId(key.0);
-            placed = self.place_one_of_lane(model, tenant);
-            if placed.is_some() {
-                break;
+            if let Some(placed) = self.place_one_of_lane(model, TenantId(key.0)) {
+                return Some(Placed { passed_over, ..placed });
             }
             passed_over.push(key);
             self.wait_queue.ring_mut(model)?.drr.park(key);
         }
-        let ring = self.wait_queue.ring_mut(model)?;
-        passed_over.into_iter().for_each(|key| ring.drr.wake(key));
-        placed
+        self.wake(model, passed_over);
+        None
+    }
+
+    fn wake(&mut self, model: ModelId, passed_over: Vec<Key>) {
+        if let Some(ring) = self.wait_queue.ring_mut(model) {
+            passed_over.into_iter().for_each(|key| ring.drr.wake(key));
+        }
     }
 
     /// Finds the first of a lane that can be placed, or one soon after it whose node is warm.
@@ -94,7 +98,7 @@ impl OptimizedLoadManager {
             }
         }
         let (at, request, pick) = picked?;
-        let head = Placed { request, tenant, model, pick };
+        let head = Placed { request, tenant, model, pick, passed_over: Vec::new() };
         if at > 0 || pick.because == Because::Cached {
             return Some(head);
         }
@@ -114,18 +118,19 @@ impl OptimizedLoadManager {
         };
         let (request, pick) = lane.queue().iter().take(affinity.look_max).skip(1).find_map(warm)?;
         self.requests.get_mut(head.request)?.skipped += 1;
-        Some(Placed { request, tenant: head.tenant, model: head.model, pick })
+        Some(Placed { request, tenant: head.tenant, model: head.model, pick, passed_over: Vec::new() })
     }
 
     /// Binds a request to its slot.
     fn send(&mut self, placed: Placed) {
-        let Placed { request, tenant, model, pick } = placed;
+        let Placed { request, tenant, model, pick, passed_over } = placed;
         let now = self.now;
         let Some(ticket) = self.requests.get(request) else { return };
         let (arrival, waited) = (ticket.arrival, ticket.waited(now));
         self.wait_queue.charge(model, tenant, arrival.cost);
         self.leave_queue(request);
         self.wait_queue.give_place_back(model, tenant);
+        self.wake(model, passed_over);
         let work = Work { model, request: arrival.request, cost: arrival.cost };
         let path = self.nodes.get_mut(pick.node).and_then(|node| node.take(now, request, &work));
         if let Some(affinity) = arrival.affinity {
