@@ -226,6 +226,22 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_is_well_again_starts_small() {
+        let mut paths = paths(&[10, 10]);
+        (0..2).for_each(|_| {
+            paths.on_probe(Instant::ORIGIN, FAR, Probe::Failed);
+        });
+        let back = Instant::from_secs(2);
+        paths.on_time(back);
+        (0..3).for_each(|_| {
+            paths.on_probe(back, FAR, Probe::Answered { rtt: Duration::from_millis(10) });
+        });
+        assert_eq!(paths.statuses()[1].state, PathState::Active);
+        let far = (0..100).filter(|_| use_once(&mut paths, 2_000) == FAR).count();
+        assert!((1..=15).contains(&far), "a tenth of its weight is a tenth of the picks, not {far} of 100");
+    }
+
+    #[test]
     fn the_last_path_is_used_however_it_fails() {
         let mut paths = paths(&[10]);
         for _ in 0..10 {

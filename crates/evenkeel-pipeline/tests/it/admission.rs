@@ -111,6 +111,24 @@ fn whoever_would_wait_past_its_deadline_is_turned_away_at_once() {
     assert!(!door.rejected.contains_key(&quiet), "a tenant with nothing queued is never too late");
 }
 
+#[test]
+fn what_a_pool_can_do_is_unknown_again_when_it_grows() {
+    let mut door = Door::to(&[1]);
+    let mut running = door.ask(0);
+    (0..20).for_each(|_| {
+        door.ask(0);
+    });
+    for _ in 0..5 {
+        door.pass(SECOND);
+        door.end(running, 500);
+        running = door.dispatches.last().unwrap().0;
+    }
+    let rate = |door: &Door| door.walk.status().models[0].rate;
+    assert!(rate(&door).is_some());
+    door.add(1, &[MODEL]);
+    assert_eq!(rate(&door), None);
+}
+
 /// The pool's throughput over an idle minute is next to nothing, and says nothing about what it can do.
 #[test]
 fn a_pool_that_was_idle_is_not_taken_for_a_slow_one() {

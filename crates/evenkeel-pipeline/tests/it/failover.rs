@@ -70,6 +70,20 @@ fn a_request_whose_deadline_has_passed_is_not_tried_again() {
     assert!(door.is_flying(patient), "without a deadline only waiting is limited");
 }
 
+#[test]
+fn a_request_that_is_tried_again_goes_before_those_that_wait_and_keeps_its_deadline() {
+    let mut door = Door::to(&[1, 1]);
+    let failing = door.arrive(Arrival { deadline: Some(3 * SECOND), ..asks(0) });
+    let other = door.ask(0);
+    let (takes_its_slot, waiting) = (door.ask(0), door.ask(0));
+    door.pass(SECOND);
+    door.fail(failing, Failure::Broken);
+    let entry = door.walk.wait_entry(failing).unwrap();
+    assert_eq!(entry.timeout_at, door.now + 2 * SECOND);
+    door.end(other, 500);
+    assert!(door.is_flying(takes_its_slot) && door.is_flying(failing) && !door.is_flying(waiting));
+}
+
 /// A hundred requests in flight, of which every one fails at once.
 #[test]
 fn no_more_than_a_tenth_are_tried_again() {
@@ -114,6 +128,15 @@ fn a_busy_node_rests_as_long_as_it_asks_for_and_is_not_broken() {
     }
     let node = &door.walk.status().nodes[0];
     assert_eq!((node.breaker, node.spared_until), (BreakerState::Closed, None));
+}
+
+#[test]
+fn a_busy_node_is_spared_for_the_longest_it_asked_for() {
+    let mut door = Door::to(&[2]);
+    let (first, second) = (door.ask(0), door.ask(0));
+    door.fail(first, Failure::Busy { retry_after: Some(9 * SECOND) });
+    door.fail(second, Failure::Busy { retry_after: None });
+    assert_eq!(door.walk.status().nodes[0].spared_until, Some(door.now + 9 * SECOND));
 }
 
 #[test]

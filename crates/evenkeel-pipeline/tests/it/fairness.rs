@@ -127,6 +127,30 @@ fn debt_follows_a_tenant_from_one_model_to_another() {
     assert!(first >= 19, "10 000 tokens are 20 requests of the other's, not {first}: {order:?}");
 }
 
+/// Tenant 0 has left a model's ring when the truth about its request there comes out.
+#[test]
+fn debt_that_comes_out_late_counts_where_the_tenant_is_by_then() {
+    let mut door = Door::new(PipelineOptions::default());
+    door.add(1, &[MODEL]);
+    door.add(1, &[OTHER]);
+    let owing = door.arrive(Arrival { cost: Cost(1), ..asks(0) });
+    let mut next = door.arrive(Arrival { model: OTHER, ..asks(1) });
+    for tenant in [1, 0] {
+        (0..25).for_each(|_| {
+            door.arrive(Arrival { model: OTHER, ..asks(tenant) });
+        });
+    }
+    door.end(owing, 10_000);
+    let mut order = vec![];
+    for _ in 0..19 {
+        door.end(next, 500);
+        let (request, tenant, _) = *door.dispatches.last().unwrap();
+        next = request;
+        order.push(tenant.0);
+    }
+    assert!(order.iter().filter(|tenant| **tenant == 0).count() <= 1, "{order:?}");
+}
+
 /// One request at a time, said to cost 1 and costing 3000, beside a tenant that has both models backlogged. Debt that
 /// stayed in the ring it was made in would double what it gets.
 #[test]

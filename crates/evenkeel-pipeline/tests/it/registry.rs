@@ -151,6 +151,28 @@ fn a_database_that_broke_is_tried_again_after_its_backoff() {
     assert!(door.is_flying(waiting));
 }
 
+/// Twenty statements of three seconds close the gate for a minute, and nobody says when the minute is over.
+#[test]
+fn a_gate_that_opens_with_time_alone_is_noticed() {
+    let mut door = Door::new(PipelineOptions {
+        chooser: Chooser::Score(ScoreConfig::default()),
+        ..PipelineOptions::default()
+    });
+    door.add(20, &[MODEL]);
+    let query = Arrival { request: Request::Query, deadline: Some(Duration::from_secs(200)), ..asks(0) };
+    let queries: Vec<_> = (0..20).map(|_| door.arrive(query)).collect();
+    door.pass(Duration::from_secs(3));
+    queries.into_iter().for_each(|request| door.end(request, 3_000));
+    door.pass(Duration::from_secs(1));
+    let waiting = door.arrive(query);
+    assert!(!door.is_flying(waiting));
+    while !door.is_flying(waiting) {
+        let due = door.walk.poll_timeout().unwrap();
+        door.pass(due.since(door.now));
+    }
+    assert!(door.now.as_nanos() < 70_000_000_000, "{:?}", door.now);
+}
+
 #[test]
 fn the_same_seed_and_history_give_the_same_events() {
     let run = |seed| {
