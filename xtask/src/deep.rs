@@ -59,7 +59,9 @@ fn loom() -> Result<(), Failure> {
 
 fn properties() -> Result<(), Failure> {
     // Not in release: an overflow check is one more property.
-    Call::cargo("test --locked --package evenkeel-policy --test it").env("PROPTEST_CASES", "20000").run()
+    Call::cargo("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it")
+        .env("PROPTEST_CASES", "20000")
+        .run()
 }
 
 fn soak() -> Result<(), Failure> {

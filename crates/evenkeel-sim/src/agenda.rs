@@ -30,6 +30,16 @@ impl<T> Agenda<T> {
         self.noted += 1;
     }
 
+    /// When the next thing is due.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Moves the clock on to a time at which nothing noted here is due yet.
+    pub fn wait_until(&mut self, at: Instant) {
+        self.now = self.now.max(at);
+    }
+
     /// Moves the clock to what is due next and hands it out, unless that lies past `end`.
     pub fn next_until(&mut self, end: Instant) -> Option<T> {
         if self.due.peek().is_none_or(|Reverse((at, ..))| end < *at) {

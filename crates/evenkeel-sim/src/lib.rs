@@ -1,16 +1,13 @@
 //! Evenkeel's decisions under traffic that never happened: a virtual clock, a seed, and every event written down.
 //!
-//! A [`Scenario`] says who asks for what, on which nodes; [`run`] walks every request through
-//! accept → admit → queue → pick node → pick path → send → observe with the real [`evenkeel_policy`], and returns
-//! the events and what they add up to. The same seed gives the same events; a test that fails prints its seed.
+//! A [`Scenario`] says who asks for what, on which nodes; [`run`] is a door to the real [`evenkeel_pipeline`]: it hands
+//! in every request and answers for the nodes, and returns the events and what they add up to. The same seed gives the same events; a test that fails prints its seed.
 
 mod agenda;
-mod nodes;
 mod record;
 mod rng;
 mod scenario;
 mod scenarios;
-mod waiting;
 mod world;
 
 pub use agenda::Agenda;
@@ -18,6 +15,7 @@ pub use record::{Event, Run, Share, Stamped, TenantSummary};
 pub use rng::Rng;
 pub use scenario::{Admit, Change, Demand, NodePlan, Order, PathPlan, Scenario, TenantPlan};
 pub use scenarios::{
-    by_name, demo, flood_and_trickle, names, park_wake_storm, sybil, weight_change, weights,
+    by_name, database, demo, flood_and_trickle, inference, names, park_wake_storm, sybil, weight_change,
+    weights,
 };
 pub use world::{SimError, run};

@@ -30,10 +30,10 @@ pub enum Event {
     Finished { ticket: u32, tenant: TenantId, node: NodeId, actual: Cost },
     /// A tenant has another weight.
     Reweighed { tenant: TenantId, weight: Weight },
-    /// A key was set aside.
-    Parked { key: Key },
-    /// A key was woken.
-    Woken { key: Key },
+    /// A tenant was set aside.
+    Parked { tenant: TenantId },
+    /// A tenant was woken.
+    Woken { tenant: TenantId },
 }
 
 /// An event and when it happened.
@@ -52,8 +52,10 @@ pub struct Run {
     pub events: Vec<Stamped>,
     /// How many requests still waited at the end.
     pub left_waiting: usize,
-    /// How often a slot was free while somebody could have been served.
+    /// How often a slot was free while somebody could have been served; counted where nobody is slowed or turned away.
     pub idle_while_waiting: usize,
+    /// How often a request went to the node that its like had been served on.
+    pub cache_hits: u64,
 }
 
 /// What one tenant saw.

@@ -3,6 +3,7 @@
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
+use evenkeel_policy::score::{Chooser, Request};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
@@ -23,6 +24,10 @@ pub struct Scenario {
     pub order: Order,
     /// What a tenant of weight 1 may spend per round.
     pub quantum: Cost,
+    /// What is asked for.
+    pub request: Request,
+    /// How a node is chosen.
+    pub chooser: Chooser,
     /// What happens to tenants meanwhile.
     pub changes: Vec<(Duration, Change)>,
 }
@@ -34,7 +39,7 @@ pub struct TenantPlan {
     pub name: &'static str,
     /// Its weight.
     pub weight: Weight,
-    /// Over how many keys it spreads its requests.
+    /// Over how many keys it spreads its requests: each is a conversation that likes to stay on its node.
     pub keys: u32,
     /// How it asks.
     pub demand: Demand,
@@ -74,6 +79,8 @@ pub struct NodePlan {
     pub slots: u32,
     /// How long a plain message takes it.
     pub message_time: Duration,
+    /// How long it takes to begin an answer, which then comes bit by bit; nothing for an answer that comes at once.
+    pub first_byte: Duration,
     /// The ways to it; none means no time on the way.
     pub paths: Vec<PathPlan>,
 }
@@ -88,7 +95,7 @@ pub struct PathPlan {
 /// Who is turned away.
 #[derive(Clone, Copy, Debug)]
 pub enum Admit {
-    /// Nobody: what arrives is kept.
+    /// Nobody, as far as there is room: a thousand places.
     Everybody,
     /// Whoever arrives when the queue is loaded.
     ByLoad(BackpressureConfig),
@@ -99,9 +106,9 @@ pub enum Admit {
 /// Who is served next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Whoever came first.
+    /// Whoever came first: tenants are not told apart, neither by turns nor by places.
     Fifo,
-    /// Whoever's turn it is, by deficit round robin over tenants and their keys.
+    /// Whoever's turn it is, by deficit round robin over tenants.
     Drr,
 }
 
@@ -110,10 +117,10 @@ pub enum Order {
 pub enum Change {
     /// It has another weight from now on.
     Weight(TenantId, Weight),
-    /// A random one of its keys is set aside.
-    ParkSome(TenantId),
-    /// A random one of its keys is woken, if it was set aside.
-    WakeSome(TenantId),
-    /// All its keys are woken.
-    WakeAll(TenantId),
+    /// A random one is set aside.
+    ParkSome,
+    /// A random one is woken, if it was set aside.
+    WakeSome,
+    /// All are woken.
+    WakeAll,
 }

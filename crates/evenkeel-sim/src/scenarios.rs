@@ -3,6 +3,7 @@
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
+use evenkeel_policy::score::{Chooser, HotColdConfig, Request, ScoreConfig};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
@@ -11,12 +12,14 @@ use crate::scenario::{Admit, Change, Demand, NodePlan, Order, PathPlan, Scenario
 /// Sets up one of the situations from a seed.
 type Make = fn(u64) -> Scenario;
 
-const ALL: [(&str, Make); 6] = [
+const ALL: [(&str, Make); 8] = [
     ("flood", flood_and_trickle),
     ("weights", weights),
     ("weight-change", weight_change),
     ("sybil", sybil),
     ("park-wake", park_wake_storm),
+    ("inference", inference),
+    ("database", database),
     ("demo", demo),
 ];
 
@@ -60,24 +63,65 @@ pub fn sybil(seed: u64) -> Scenario {
     one_node(seed, vec![many, weighted("plain", 1), weighted("simple", 1)], 1)
 }
 
-/// Three tenants of ten keys each, one of which is parked or woken every 100 µs.
+/// Three tenants, one of which is parked or woken every 100 µs.
 pub fn park_wake_storm(seed: u64) -> Scenario {
     let tenants: Vec<_> = ["ant", "bee", "cat"]
-        .map(|name| TenantPlan {
-            keys: 10,
-            ..TenantPlan::new(name, Demand::Every(Duration::from_millis(10)))
-        })
+        .map(|name| TenantPlan::new(name, Demand::Every(Duration::from_millis(10))))
         .into();
     let mut changes = vec![];
     for step in 0..500_000_u32 {
-        let tenant = TenantId(step % 3);
-        let change = if step / 3 % 2 == 0 { Change::ParkSome(tenant) } else { Change::WakeSome(tenant) };
+        let change = if step % 2 == 0 { Change::ParkSome } else { Change::WakeSome };
         changes.push((Duration::from_micros(100) * step, change));
     }
-    for tenant in 0..3 {
-        changes.push((Duration::from_secs(50), Change::WakeAll(TenantId(tenant))));
-    }
+    changes.push((Duration::from_secs(50), Change::WakeAll));
     Scenario { changes, ..one_node(seed, tenants, 4) }
+}
+
+/// An inference pool charged in tokens: four engines of 16 sequences that take 8 s for 1000 tokens of one of them.
+///
+/// Two tenants want everything, one of twice the other's weight and with requests four times as long; a third talks.
+/// Each has eight conversations.
+pub fn inference(seed: u64) -> Scenario {
+    let engine = NodePlan { first_byte: Duration::from_millis(80), ..node(16, Duration::from_secs(8)) };
+    let batch = |name, weight, least, most, estimate| TenantPlan {
+        keys: 8,
+        actual: (Cost(least), Cost(most)),
+        estimate: Cost(estimate),
+        ..weighted(name, weight)
+    };
+    let talk = TenantPlan {
+        keys: 8,
+        actual: (Cost(50), Cost(300)),
+        estimate: Cost(200),
+        ..TenantPlan::new("talk", Demand::Every(Duration::from_millis(250)))
+    };
+    Scenario {
+        duration: Duration::from_secs(300),
+        nodes: vec![engine; 4],
+        quantum: Cost(500),
+        admit: Admit::ByShare(BackpressureConfig::default()),
+        ..one_node(seed, vec![batch("long", 2, 200, 1_200, 400), batch("short", 1, 50, 300, 400), talk], 0)
+    }
+}
+
+/// A database pool charged in milliseconds: two servers of 20 connections, chosen by score.
+///
+/// Reports want everything, in statements of a tenth of a second; an application asks for a few milliseconds at a time.
+pub fn database(seed: u64) -> Scenario {
+    let reports = TenantPlan { actual: (Cost(20), Cost(180)), estimate: Cost(60), ..weighted("reports", 1) };
+    let app = TenantPlan {
+        actual: (Cost(2), Cost(20)),
+        estimate: Cost(10),
+        ..TenantPlan::new("app", Demand::Every(Duration::from_millis(2)))
+    };
+    Scenario {
+        nodes: vec![node(20, Duration::from_secs(1)); 2],
+        quantum: Cost(50),
+        request: Request::Query,
+        chooser: Chooser::Score(ScoreConfig::default()),
+        admit: Admit::ByShare(BackpressureConfig::default()),
+        ..one_node(seed, vec![reports, app], 0)
+    }
 }
 
 /// A minute of three tenants of unequal appetite on three nodes with two paths each.
@@ -85,6 +129,7 @@ pub fn demo(seed: u64) -> Scenario {
     let node = |message_millis| NodePlan {
         slots: 4,
         message_time: Duration::from_millis(message_millis),
+        first_byte: Duration::ZERO,
         paths: [2, 8].map(|rtt| PathPlan { rtt: Duration::from_millis(rtt) }).into(),
     };
     let tenant = |name, weight, millis| TenantPlan {
@@ -107,12 +152,19 @@ fn one_node(seed: u64, tenants: Vec<TenantPlan>, slots: u32) -> Scenario {
         seed,
         duration: Duration::from_secs(60),
         tenants,
-        nodes: vec![NodePlan { slots, message_time: Duration::from_millis(10), paths: vec![] }],
+        nodes: vec![node(slots, Duration::from_millis(10))],
         admit: Admit::Everybody,
         order: Order::Drr,
         quantum: Cost::MESSAGE,
+        request: Request::Infer,
+        chooser: Chooser::HotCold(HotColdConfig::default()),
         changes: vec![],
     }
+}
+
+/// A node that answers at once when it is done, without a path to choose.
+fn node(slots: u32, message_time: Duration) -> NodePlan {
+    NodePlan { slots, message_time, first_byte: Duration::ZERO, paths: vec![] }
 }
 
 fn weighted(name: &'static str, weight: u32) -> TenantPlan {

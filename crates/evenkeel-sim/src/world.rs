@@ -1,110 +1,97 @@
-//! One request's walk, again and again, on a virtual clock.
+//! A door to the pipeline on a virtual clock: who asks, and nodes that answer when their time has come.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 
-use evenkeel_policy::backpressure::{
-    BackpressureController, FairAdmission, InvalidConfig, TooManyTenants, Waiter,
+use evenkeel_pipeline::{
+    AdmitRule, Arrival, End, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec,
+    PipelineOptions, RegistryError, Rejection, RequestId, TenantRule,
 };
+use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::AddKeyError;
-use evenkeel_policy::id::{Key, TenantId};
-use evenkeel_policy::setting::SettingOutOfRange;
-use evenkeel_policy::swrr::SwrrError;
+use evenkeel_policy::estimate::Outcome;
+use evenkeel_policy::id::{Key, NodeId, PathId, TenantId};
+use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use crate::agenda::Agenda;
-use crate::nodes::{Nodes, Sent};
 use crate::record::{Event, Run, Stamped};
 use crate::rng::Rng;
-use crate::scenario::{Admit, Change, Demand, Scenario};
-use crate::waiting::{Lanes, Waiting};
+use crate::scenario::{Admit, Change, Demand, NodePlan, Order, Scenario};
+
+const MODEL: ModelId = ModelId(0);
+
+/// Longer than anybody waits in a scenario.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs a scenario to its end.
 pub fn run(scenario: &Scenario) -> Result<Run, SimError> {
     let mut world = World::new(scenario)?;
     world.start()?;
     let end = Instant::ORIGIN + scenario.duration;
-    while let Some(due) = world.agenda.next_until(end) {
-        world.happen(due)?;
+    loop {
+        // What the pipeline has to do at a time comes before what happens to it then.
+        let due = world.walk.poll_timeout().filter(|due| *due <= end);
+        if let Some(due) = due.filter(|due| world.agenda.next_at().is_none_or(|next| *due <= next)) {
+            world.agenda.wait_until(due);
+            world.walk.handle_time(due);
+        } else if let Some(due) = world.agenda.next_until(end) {
+            world.happen(due)?;
+        } else {
+            break;
+        }
+        world.follow()?;
     }
+    let status = world.walk.status();
     Ok(Run {
         events: world.events,
-        left_waiting: world.lanes.len(),
+        left_waiting: status.waiting,
         idle_while_waiting: world.idle_while_waiting,
+        cache_hits: status.cache.hits,
     })
 }
 
 /// Something that is due.
 enum Due {
     Arrival(TenantId),
-    Enter(Waiting),
-    Done { ticket: u32, sent: Sent },
+    FirstByte(RequestId),
+    Half(RequestId),
+    Done(RequestId),
     Change(Change),
 }
 
 /// What is known of a request, whatever becomes of it.
 #[derive(Clone, Copy)]
 struct Ticket {
+    number: u32,
     tenant: TenantId,
     key: Key,
-    arrived: Instant,
     actual: Cost,
-}
-
-/// Who is turned away, and what that is decided by.
-enum Admission {
-    Everybody,
-    ByLoad { controller: BackpressureController, waiting: usize },
-    ByShare(FairAdmission),
-}
-
-impl Admission {
-    /// Notes that a request of `tenant` has a slot and waits no more.
-    fn leave(&mut self, tenant: TenantId) {
-        match self {
-            Self::Everybody => {}
-            Self::ByLoad { waiting, .. } => *waiting -= 1,
-            Self::ByShare(fair) => {
-                fair.reserve(tenant);
-                fair.leave(tenant, Waiter::Reserved);
-            }
-        }
-    }
+    sent: Option<(NodeId, Option<PathId>)>,
 }
 
 struct World<'a> {
     scenario: &'a Scenario,
     agenda: Agenda<Due>,
-    /// Draws for what is decided.
+    /// Draws for what is changed.
     rng: Rng,
     /// Draws for each tenant's requests, so that they do not depend on what is decided.
     tenant_rngs: Vec<Rng>,
-    weights: Vec<Weight>,
+    rules: Vec<TenantRule>,
     first_keys: Vec<u32>,
-    tickets: Vec<Ticket>,
-    admission: Admission,
-    /// Requests in their Warning delay.
-    entering: BTreeSet<Waiting>,
-    lanes: Lanes,
-    nodes: Nodes,
+    walk: OptimizedLoadManager,
+    tickets: BTreeMap<RequestId, Ticket>,
+    arrived: u32,
+    /// How many of each tenant wait, and how many of each node's slots are taken, counted from the events alone.
+    waiting: Vec<usize>,
+    busy: Vec<u32>,
     events: Vec<Stamped>,
     idle_while_waiting: usize,
 }
 
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario) -> Result<Self, SimError> {
-        let admission = match scenario.admit {
-            Admit::Everybody => Admission::Everybody,
-            Admit::ByLoad(config) => {
-                Admission::ByLoad { controller: BackpressureController::new(config)?, waiting: 0 }
-            }
-            Admit::ByShare(config) => {
-                let tenants = u32::try_from(scenario.tenants.len()).unwrap_or(u32::MAX);
-                Admission::ByShare(FairAdmission::new(BackpressureController::new(config)?, tenants))
-            }
-        };
         let mut rng = Rng::new(scenario.seed);
         let mut first_keys = vec![];
         let mut next = 0;
@@ -112,24 +99,34 @@ impl<'a> World<'a> {
             first_keys.push(next);
             next += tenant.keys;
         }
+        let tenant_rngs = scenario.tenants.iter().map(|_| Rng::new(rng.next_u64())).collect();
+        let rule = |weight| TenantRule { weight, ..TenantRule::default() };
         Ok(Self {
             scenario,
             agenda: Agenda::new(),
-            tenant_rngs: scenario.tenants.iter().map(|_| Rng::new(rng.next_u64())).collect(),
-            rng,
-            weights: scenario.tenants.iter().map(|tenant| tenant.weight).collect(),
+            tenant_rngs,
+            rules: scenario.tenants.iter().map(|tenant| rule(tenant.weight)).collect(),
             first_keys,
-            tickets: vec![],
-            admission,
-            entering: BTreeSet::new(),
-            lanes: Lanes::new(scenario.order, scenario.quantum)?,
-            nodes: Nodes::new(&scenario.nodes)?,
+            walk: OptimizedLoadManager::new(options(scenario, rng.next_u64()))?,
+            tickets: BTreeMap::new(),
+            arrived: 0,
+            waiting: vec![0; scenario.tenants.len()],
+            busy: vec![0; scenario.nodes.len()],
             events: vec![],
             idle_while_waiting: 0,
+            rng,
         })
     }
 
     fn start(&mut self) -> Result<(), SimError> {
+        for node in &self.scenario.nodes {
+            let paths = node.paths.iter().map(|path| PathSpec { rtt: Some(path.rtt) }).collect();
+            let spec = NodeSpec { slots: node.slots, weight: Weight::ONE, models: vec![MODEL], paths };
+            self.walk.add_node(Instant::ORIGIN, &spec)?;
+        }
+        for id in 0..self.rules.len() {
+            self.set_rule(TenantId(id as u32))?;
+        }
         for (id, tenant) in (0_u32..).zip(&self.scenario.tenants) {
             match tenant.demand {
                 Demand::Every(mean) => {
@@ -146,10 +143,11 @@ impl<'a> World<'a> {
         for &(at, change) in &self.scenario.changes {
             self.agenda.note(at, Due::Change(change));
         }
-        self.dispatch()
+        self.follow()
     }
 
     fn happen(&mut self, due: Due) -> Result<(), SimError> {
+        let now = self.agenda.now();
         match due {
             Due::Arrival(tenant) => {
                 if let Demand::Every(mean) = self.scenario.tenants[tenant.index()].demand {
@@ -158,153 +156,173 @@ impl<'a> World<'a> {
                 }
                 self.accept(tenant)?;
             }
-            Due::Enter(request) if self.entering.remove(&request) => self.enter(request)?,
-            // Pushed out meanwhile.
-            Due::Enter(_) => {}
-            Due::Done { ticket, sent } => self.observe(ticket, sent)?,
-            Due::Change(change) => self.change(change),
+            Due::FirstByte(request) => self.walk.handle_first_byte(now, request),
+            Due::Half(request) => {
+                let half = self.tickets.get(&request).map_or(Cost::ZERO, |ticket| Cost(ticket.actual.0 / 2));
+                self.walk.handle_progress(now, request, half);
+            }
+            Due::Done(request) => self.done(request),
+            Due::Change(change) => self.change(change)?,
         }
-        self.dispatch()
+        Ok(())
     }
 
-    /// Accept: a request of `tenant` arrives.
+    /// A request of `tenant` arrives.
     fn accept(&mut self, tenant: TenantId) -> Result<(), SimError> {
         let plan = &self.scenario.tenants[tenant.index()];
         let rng = &mut self.tenant_rngs[tenant.index()];
         let (least, most) = plan.actual;
         let actual = least + Cost(rng.below(most.0.saturating_sub(least.0) + 1));
         let key = Key(self.first_keys[tenant.index()] + rng.below(u64::from(plan.keys)) as u32);
-        let ticket = u32::try_from(self.tickets.len()).map_err(|_| SimError::TooManyRequests)?;
-        self.tickets.push(Ticket { tenant, key, arrived: self.agenda.now(), actual });
-        self.tell(Event::Arrived { ticket, tenant, key });
-        self.admit(Waiting { ticket, tenant, key })
-    }
-
-    /// Admit: take it, slow it, or turn it away.
-    fn admit(&mut self, request: Waiting) -> Result<(), SimError> {
-        let weight = self.weights[request.tenant.index()];
-        let (decision, push_out) = match &mut self.admission {
-            Admission::Everybody => return self.enter(request),
-            Admission::ByLoad { controller, waiting } => {
-                let decision = controller.decide(*waiting);
-                *waiting += usize::from(decision.accept);
-                (decision, None)
-            }
-            Admission::ByShare(fair) => {
-                let admission = fair.admit(request.tenant, weight)?;
-                (admission.decision, admission.push_out)
-            }
+        let number = self.arrived;
+        self.arrived = number.checked_add(1).ok_or(SimError::TooManyRequests)?;
+        self.tell(Event::Arrived { ticket: number, tenant, key });
+        let arrival = Arrival {
+            tenant: self.told_apart(tenant),
+            model: MODEL,
+            cost: plan.estimate,
+            affinity: (plan.keys > 1).then_some(u64::from(key.0)),
+            deadline: None,
+            request: self.scenario.request,
         };
-        if !decision.accept {
-            self.tell(Event::Rejected { ticket: request.ticket, tenant: request.tenant });
-            return Ok(());
-        }
-        if let Some(victim) = push_out {
-            self.push_out(victim);
-        }
-        if decision.delay > Duration::ZERO {
-            self.entering.insert(request);
-            self.agenda.note(decision.delay, Due::Enter(request));
-            return Ok(());
-        }
-        self.enter(request)
+        let request = self.walk.handle_arrival(self.agenda.now(), arrival);
+        self.tickets.insert(request, Ticket { number, tenant, key, actual, sent: None });
+        self.waiting[tenant.index()] += 1;
+        Ok(())
     }
 
-    /// Turns the victim's newest request away, wherever it waits.
-    fn push_out(&mut self, victim: TenantId) {
-        let entering = self.entering.iter().rev().find(|request| request.tenant == victim).copied();
-        let newest = entering.max(self.lanes.newest(victim));
-        let Some(pushed) = newest else { return };
-        if !self.entering.remove(&pushed) {
-            self.lanes.remove_newest(pushed);
+    /// Who the pipeline takes a tenant for.
+    fn told_apart(&self, tenant: TenantId) -> TenantId {
+        match self.scenario.order {
+            Order::Drr => tenant,
+            Order::Fifo => TenantId(0),
         }
-        self.tell(Event::PushedOut { ticket: pushed.ticket, tenant: victim });
     }
 
-    /// Queue: wait for a turn.
-    fn enter(&mut self, request: Waiting) -> Result<(), SimError> {
-        self.lanes.push(request, self.weights[request.tenant.index()])
-    }
-
-    /// Pick node, pick path, send: as long as there is a slot and somebody whose turn it is.
-    fn dispatch(&mut self) -> Result<(), SimError> {
-        while self.nodes.has_room() {
-            let plans = &self.scenario.tenants;
-            let Some(request) = self.lanes.pop(|tenant| plans[tenant.index()].estimate) else { break };
-            self.admission.leave(request.tenant);
-            let ticket = self.tickets[request.ticket as usize];
-            let now = self.agenda.now();
-            let estimate = plans[request.tenant.index()].estimate;
-            let Some(sent) = self.nodes.send(now, estimate, ticket.actual, self.rng.unit()) else {
-                return Err(SimError::NoNode);
-            };
-            self.agenda.note(sent.takes, Due::Done { ticket: request.ticket, sent });
-            self.tell(Event::Dispatched {
-                ticket: request.ticket,
-                tenant: request.tenant,
-                key: request.key,
-                node: sent.node,
-                path: sent.path,
-                waited: now.since(ticket.arrived),
-            });
-            if matches!(plans[request.tenant.index()].demand, Demand::Backlog(_)) {
-                self.accept(request.tenant)?;
+    /// Does what the pipeline says, and writes it down.
+    fn follow(&mut self) -> Result<(), SimError> {
+        while let Some(event) = self.walk.poll_event() {
+            match event {
+                evenkeel_pipeline::Event::Dispatch { request, node, path, waited, .. } => {
+                    self.send(request, node, path, waited)?;
+                }
+                evenkeel_pipeline::Event::Reject { request, rejection, .. } => {
+                    self.turned_away(request, &rejection);
+                }
+                // Nodes here neither fail nor leave; what is done was written down when it was.
+                _ => {}
             }
         }
-        if self.nodes.has_room() && self.lanes.somebody_could_be_served() {
+        let kept = matches!(self.scenario.admit, Admit::Everybody);
+        if kept && self.has_free_slot() && self.somebody_could_be_served() {
             self.idle_while_waiting += 1;
         }
         Ok(())
     }
 
-    /// Observe: what it cost, fed back to whoever decided.
-    fn observe(&mut self, number: u32, sent: Sent) -> Result<(), SimError> {
-        let ticket = self.tickets[number as usize];
-        let estimate = self.scenario.tenants[ticket.tenant.index()].estimate;
-        self.nodes.finish(self.agenda.now(), sent, estimate)?;
-        self.lanes.settle(ticket.key, estimate, ticket.actual);
-        let node = sent.node;
-        self.tell(Event::Finished { ticket: number, tenant: ticket.tenant, node, actual: ticket.actual });
+    fn send(
+        &mut self,
+        request: RequestId,
+        node: NodeId,
+        path: Option<PathId>,
+        waited: Duration,
+    ) -> Result<(), SimError> {
+        let Some(ticket) = self.tickets.get_mut(&request) else { return Ok(()) };
+        ticket.sent = Some((node, path));
+        let Ticket { number, tenant, key, actual, .. } = *ticket;
+        self.waiting[tenant.index()] -= 1;
+        self.busy[node.index()] += 1;
+        let plan = &self.scenario.nodes[node.index()];
+        let begun = rtt(plan, path) + plan.first_byte;
+        let takes = begun + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
+        if plan.first_byte > Duration::ZERO {
+            self.agenda.note(begun, Due::FirstByte(request));
+            self.agenda.note((begun + takes) / 2, Due::Half(request));
+        }
+        self.agenda.note(takes, Due::Done(request));
+        self.tell(Event::Dispatched { ticket: number, tenant, key, node, path, waited });
+        if matches!(self.scenario.tenants[tenant.index()].demand, Demand::Backlog(_)) {
+            self.accept(tenant)?;
+        }
         Ok(())
     }
 
-    fn change(&mut self, change: Change) {
+    fn turned_away(&mut self, request: RequestId, rejection: &Rejection) {
+        let Some(Ticket { number, tenant, .. }) = self.tickets.remove(&request) else { return };
+        self.waiting[tenant.index()] -= 1;
+        self.tell(match rejection {
+            Rejection::PushedOut { .. } => Event::PushedOut { ticket: number, tenant },
+            _ => Event::Rejected { ticket: number, tenant },
+        });
+    }
+
+    /// A node has answered.
+    fn done(&mut self, request: RequestId) {
+        let Some(ticket) = self.tickets.remove(&request) else { return };
+        let Some((node, path)) = ticket.sent else { return };
+        let now = self.agenda.now();
+        self.busy[node.index()] -= 1;
+        let Ticket { number, tenant, actual, .. } = ticket;
+        self.tell(Event::Finished { ticket: number, tenant, node, actual });
+        if path.is_some() {
+            let rtt = rtt(&self.scenario.nodes[node.index()], path);
+            self.walk.handle_probe(now, node, path, Probe::Answered { rtt });
+        }
+        self.walk.handle_end(now, request, End { actual, outcome: Outcome::Good });
+    }
+
+    fn change(&mut self, change: Change) -> Result<(), SimError> {
         match change {
             Change::Weight(tenant, weight) => {
-                self.weights[tenant.index()] = weight;
-                self.lanes.update_weight(tenant, weight);
-                if let Admission::ByShare(fair) = &mut self.admission {
-                    fair.update_weight(tenant, weight);
-                }
+                self.rules[tenant.index()].weight = weight;
+                self.set_rule(tenant)?;
                 self.tell(Event::Reweighed { tenant, weight });
             }
-            Change::ParkSome(tenant) => {
-                let key = self.some_key(tenant);
-                self.lanes.park(key);
-                self.tell(Event::Parked { key });
+            Change::ParkSome => {
+                let tenant = self.some_tenant();
+                self.rules[tenant.index()].concurrency_max = 0;
+                self.set_rule(tenant)?;
+                self.tell(Event::Parked { tenant });
             }
-            Change::WakeSome(tenant) => {
-                let key = self.some_key(tenant);
-                self.wake(key);
+            Change::WakeSome => {
+                let tenant = self.some_tenant();
+                self.wake(tenant)?;
             }
-            Change::WakeAll(tenant) => {
-                let first = self.first_keys[tenant.index()];
-                for key in first..first + self.scenario.tenants[tenant.index()].keys {
-                    self.wake(Key(key));
+            Change::WakeAll => {
+                for tenant in 0..self.rules.len() {
+                    self.wake(TenantId(tenant as u32))?;
                 }
             }
         }
+        Ok(())
     }
 
-    fn some_key(&mut self, tenant: TenantId) -> Key {
-        let keys = u64::from(self.scenario.tenants[tenant.index()].keys);
-        Key(self.first_keys[tenant.index()] + self.rng.below(keys) as u32)
+    fn some_tenant(&mut self) -> TenantId {
+        TenantId(self.rng.below(self.rules.len() as u64) as u32)
     }
 
-    fn wake(&mut self, key: Key) {
-        if self.lanes.wake(key) {
-            self.tell(Event::Woken { key });
+    fn wake(&mut self, tenant: TenantId) -> Result<(), SimError> {
+        if self.rules[tenant.index()].concurrency_max > 0 {
+            return Ok(());
         }
+        self.rules[tenant.index()].concurrency_max = u32::MAX;
+        self.set_rule(tenant)?;
+        self.tell(Event::Woken { tenant });
+        Ok(())
+    }
+
+    fn set_rule(&mut self, tenant: TenantId) -> Result<(), SimError> {
+        let rule = self.rules[tenant.index()];
+        Ok(self.walk.set_tenant(self.agenda.now(), self.told_apart(tenant), rule)?)
+    }
+
+    fn has_free_slot(&self) -> bool {
+        self.busy.iter().zip(&self.scenario.nodes).any(|(busy, node)| *busy < node.slots)
+    }
+
+    /// Tells whether anybody waits who is not set aside, by counting rather than by asking the pipeline.
+    fn somebody_could_be_served(&self) -> bool {
+        self.waiting.iter().zip(&self.rules).any(|(waiting, rule)| *waiting > 0 && rule.concurrency_max > 0)
     }
 
     fn tell(&mut self, event: Event) {
@@ -312,21 +330,47 @@ impl<'a> World<'a> {
     }
 }
 
+fn rtt(plan: &NodePlan, path: Option<PathId>) -> Duration {
+    path.map_or(Duration::ZERO, |path| plan.paths[path.index()].rtt)
+}
+
+fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
+    let (admit, backpressure) = match scenario.admit {
+        Admit::Everybody => {
+            let places = BackpressureConfig {
+                max_queue_size: 1_000,
+                warning_threshold: 0.99,
+                overload_threshold: 1.0,
+                ..BackpressureConfig::default()
+            };
+            (AdmitRule::ByLoad, places)
+        }
+        Admit::ByLoad(config) => (AdmitRule::ByLoad, config),
+        Admit::ByShare(config) => (AdmitRule::ByShare, config),
+    };
+    let wait_queue = WaitQueueConfig {
+        max_waiting: backpressure.max_queue_size,
+        default_timeout: PATIENCE,
+        warning_threshold: backpressure.warning_threshold,
+        overload_threshold: backpressure.overload_threshold,
+    };
+    PipelineOptions {
+        load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
+        admit,
+        quantum: scenario.quantum,
+        chooser: scenario.chooser,
+        seed,
+        ..PipelineOptions::default()
+    }
+}
+
 /// Why a scenario cannot be run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SimError {
-    /// The admission settings break a rule.
-    Admission(InvalidConfig),
-    /// More tenants than the admission takes.
-    Tenants(TooManyTenants),
-    /// A key cannot be added to the scheduler.
-    Key(AddKeyError),
-    /// A setting of the node chooser or of the paths is out of range.
-    Setting(SettingOutOfRange),
-    /// A path cannot be used as planned.
-    Path(SwrrError),
-    /// No node would take a request although one had room.
-    NoNode,
+    /// The pipeline cannot be set up so.
+    Options(InvalidOptions),
+    /// A node or a tenant cannot be had as planned.
+    Registry(RegistryError),
     /// More requests than tickets can number.
     TooManyRequests,
 }
@@ -334,12 +378,8 @@ pub enum SimError {
 impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Admission(error) => error.fmt(f),
-            Self::Tenants(error) => error.fmt(f),
-            Self::Key(error) => error.fmt(f),
-            Self::Setting(error) => error.fmt(f),
-            Self::Path(error) => error.fmt(f),
-            Self::NoNode => f.write_str("no node takes a request although one has room"),
+            Self::Options(error) => error.fmt(f),
+            Self::Registry(error) => error.fmt(f),
             Self::TooManyRequests => f.write_str("more requests than can be numbered"),
         }
     }
@@ -347,15 +387,14 @@ impl fmt::Display for SimError {
 
 impl std::error::Error for SimError {}
 
-macro_rules! from {
-    ($($error:ty => $variant:ident),*) => {
-        $(impl From<$error> for SimError {
-            fn from(error: $error) -> Self {
-                Self::$variant(error)
-            }
-        })*
-    };
+impl From<InvalidOptions> for SimError {
+    fn from(error: InvalidOptions) -> Self {
+        Self::Options(error)
+    }
 }
 
-from!(InvalidConfig => Admission, TooManyTenants => Tenants, AddKeyError => Key, SettingOutOfRange => Setting);
-from!(SwrrError => Path);
+impl From<RegistryError> for SimError {
+    fn from(error: RegistryError) -> Self {
+        Self::Registry(error)
+    }
+}

@@ -9,8 +9,8 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_sim::{
-    Admit, Event, Order, Run, Scenario, Share, TenantSummary, demo, flood_and_trickle, park_wake_storm, run,
-    sybil, weight_change, weights,
+    Admit, Event, Order, Run, Scenario, Share, TenantSummary, database, demo, flood_and_trickle, inference,
+    park_wake_storm, run, sybil, weight_change, weights,
 };
 
 const MESSAGE_TIME: Duration = Duration::from_millis(10);
@@ -104,7 +104,7 @@ fn a_new_weight_counts_on_the_backlog_from_the_next_round() {
         let change = done.events.iter().position(|stamped| matches!(stamped.event, Event::Reweighed { .. }));
         let (before, after) = done.events.split_at(change.unwrap());
         for (events, expected) in [(before, 0.5), (after, 0.8)] {
-            let part = Run { events: events.to_vec(), left_waiting: 0, idle_while_waiting: 0 };
+            let part = Run { events: events.to_vec(), left_waiting: 0, idle_while_waiting: 0, cache_hits: 0 };
             let windows = part.window_shares(2, 100);
             assert!(windows.len() > 10, "seed {seed}");
             for shares in windows {
@@ -173,6 +173,48 @@ fn in_the_demo_only_the_greedy_tenant_is_refused() {
         assert_eq!((steady.rejected, quiet.rejected), (0, 0), "seed {seed}");
         assert!(plain_quiet.rejected > 0, "seed {seed}");
         assert!(4 * quiet.wait_percentile(99) < plain_quiet.wait_percentile(50), "seed {seed}");
+    }
+}
+
+/// The same walk as an inference pool, charged in tokens of which estimates know little.
+#[test]
+fn in_an_inference_pool_tokens_are_shared_by_weight_and_conversations_stay_on_their_nodes() {
+    for seed in seeds() {
+        let done = simulate(&inference(seed));
+        let [long, short, talk] = tenants(&done);
+        let ratio = long.service.0 as f64 / (2.0 * short.service.0 as f64);
+        let (half, most) = (talk.wait_percentile(50), talk.wait_percentile(99));
+        let sent = long.dispatched + short.dispatched + talk.dispatched;
+        let at_home = done.cache_hits as f64 / sent as f64;
+        println!(
+            "inference, seed {seed}: {ratio:.3} by weight, waits {half:?} to {most:?}, {at_home:.2} at home"
+        );
+        assert!((0.98..1.02).contains(&ratio), "seed {seed}: {} beside {}", long.service, short.service);
+        assert_eq!((long.rejected, short.rejected, talk.rejected), (0, 0, 0), "seed {seed}");
+        assert!(
+            half < Duration::from_millis(250) && most < Duration::from_millis(2_800),
+            "seed {seed}: {most:?}"
+        );
+        assert!(at_home > 0.4, "seed {seed}: {at_home} where chance is a quarter");
+    }
+}
+
+/// The same walk as a database pool, charged in milliseconds and chosen by score.
+#[test]
+fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application() {
+    for seed in seeds() {
+        let scenario = database(seed);
+        let [reports, app] = tenants(&simulate(&scenario));
+        let (half, most) = (app.wait_percentile(50), app.wait_percentile(99));
+        assert_eq!(app.rejected, 0, "seed {seed}");
+        assert!(most < Duration::from_millis(50), "seed {seed}: {most:?}");
+        assert!(reports.service.0 > 5 * app.service.0, "seed {seed}: what the application leaves is used");
+        let [_, app] = tenants(&simulate(&Scenario { order: Order::Fifo, ..scenario }));
+        let plain = app.wait_percentile(50);
+        println!(
+            "database, seed {seed}: app waits {half:?}, p99 {most:?}; first come, first served {plain:?}"
+        );
+        assert!(plain > 4 * half, "seed {seed}: first come, first served waits {plain:?}, not {half:?}");
     }
 }
 

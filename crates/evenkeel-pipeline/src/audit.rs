@@ -1,0 +1,172 @@
+//! An audit for tests: everything that is counted along the way, counted again from scratch.
+
+use std::collections::BTreeMap;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::Standing;
+use evenkeel_policy::id::{NodeId, PathId, TenantId};
+use evenkeel_policy::score::Request;
+
+use crate::OptimizedLoadManager;
+use crate::accept::{ModelId, Stage, Ticket};
+use crate::pick_node::{BreakerState, Duty};
+use crate::queue::{Tenant, key};
+use crate::walk::Due;
+
+/// What the tickets alone say.
+#[derive(Default)]
+struct Tally {
+    in_flight: usize,
+    tenants: BTreeMap<TenantId, (u32, Cost)>,
+    nodes: BTreeMap<NodeId, (u32, u32, Cost)>,
+    paths: BTreeMap<(NodeId, PathId), u32>,
+    places: BTreeMap<(ModelId, TenantId), (usize, Cost)>,
+    queued: BTreeMap<(ModelId, TenantId), usize>,
+}
+
+impl OptimizedLoadManager {
+    /// Counts everything again and says what does not add up; for tests, as it looks at everything.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut tally = Tally::default();
+        for (_, ticket) in self.requests.iter() {
+            tally.add(ticket);
+        }
+        self.audit_slots(&tally)?;
+        self.audit_queue(&tally)?;
+        self.audit_timers()?;
+        self.audit_wake_ups()?;
+        check(self.node_cache.is_sound(), || "the cache's views differ".to_owned())
+    }
+
+    fn audit_slots(&self, tally: &Tally) -> Result<(), String> {
+        check(self.in_flight == tally.in_flight, || format!("{} in flight", self.in_flight))?;
+        for (id, tenant) in self.wait_queue.tenants().iter() {
+            let (count, cost) = tally.tenants.get(&id).copied().unwrap_or_default();
+            let same = (tenant.in_flight, tenant.in_flight_cost) == (count, cost);
+            check(same, || format!("{id:?}: {tenant:?} beside {count} for {cost}"))?;
+        }
+        for (id, node) in self.nodes.iter() {
+            let (busy, transactions, cost) = tally.nodes.get(&id).copied().unwrap_or_default();
+            let same = (node.busy, node.transactions(), node.in_flight) == (busy, transactions, cost);
+            check(same, || {
+                format!("{id:?} has {} for {} beside {busy} for {cost}", node.busy, node.in_flight)
+            })?;
+            check(node.duty != Duty::Leaving || busy > 0, || format!("{id:?} left and is still there"))?;
+            for path in node.paths.statuses() {
+                let carried = tally.paths.get(&(id, path.path)).copied().unwrap_or_default();
+                check(path.in_flight == carried, || format!("{id:?}: {path:?} beside {carried}"))?;
+            }
+            if let Some(probe) = node.breaker.probe() {
+                let flies = self.requests.get(probe).and_then(Ticket::flight).is_some_and(|it| it.node == id);
+                let tried = node.breaker.state() == BreakerState::HalfOpen;
+                check(flies && tried, || format!("{id:?} is tried by {probe:?}"))?;
+            }
+        }
+        let known = tally.nodes.keys().all(|node| self.nodes.get(*node).is_some());
+        check(known, || "a slot is taken on a node that is gone".to_owned())
+    }
+
+    fn audit_queue(&self, tally: &Tally) -> Result<(), String> {
+        let max_waiting = self.options.load.wait_queue.max_waiting;
+        let mut lanes = 0;
+        for (model, ring) in self.wait_queue.rings() {
+            check(ring.places.waiting() <= max_waiting, || format!("{model:?}: {}", ring.places.waiting()))?;
+            let mut waiting = 0;
+            for (tenant, lane) in ring.lanes() {
+                lanes += 1;
+                waiting += lane.waiting().len();
+                let expected = tally.places.get(&(model, tenant)).copied().unwrap_or_default();
+                let same = (lane.waiting().len(), lane.cost()) == expected;
+                check(same, || format!("{model:?} {tenant:?}: {lane:?} beside {expected:?}"))?;
+                let queued = tally.queued.get(&(model, tenant)).copied().unwrap_or_default();
+                check(lane.queue().len() == queued, || format!("{model:?} {tenant:?}: {queued} queued"))?;
+                check(ring.places.waiting_of(tenant) == lane.waiting().len(), || {
+                    format!("{tenant:?} places")
+                })?;
+            }
+            check(waiting == ring.places.waiting(), || format!("{model:?}: {waiting} wait"))?;
+            for (tenant, entry) in self.wait_queue.tenants().iter() {
+                let queued = tally.queued.contains_key(&(model, tenant));
+                let standing = ring.drr.standing(key(tenant));
+                let right = match (queued, entry.is_capped()) {
+                    (false, _) => standing == Standing::Idle,
+                    (true, true) => standing == Standing::Parked,
+                    (true, false) => !matches!(standing, Standing::Idle | Standing::Parked),
+                };
+                check(right, || format!("{model:?} {tenant:?} is {standing:?}, queued {queued}"))?;
+            }
+        }
+        check(lanes == tally.places.len(), || format!("{lanes} lanes beside {}", tally.places.len()))
+    }
+
+    fn audit_timers(&self) -> Result<(), String> {
+        let mut expected = usize::from(self.timers.of(Due::Recheck).is_some());
+        for (request, ticket) in self.requests.iter() {
+            let at = match ticket.stage {
+                Stage::Delayed { enters_at } => Some(enters_at.min(ticket.timeout_at)),
+                Stage::Queued => Some(ticket.timeout_at),
+                Stage::InFlight(_) => None,
+            };
+            expected += usize::from(at.is_some());
+            check(self.timers.of(Due::Request(request)) == at, || format!("{request:?} is due at {at:?}"))?;
+        }
+        for (id, node) in self.nodes.iter() {
+            expected += usize::from(node.timeout().is_some());
+            let same = self.timers.of(Due::Node(id)) == node.timeout();
+            check(same, || format!("{id:?} is due at {:?}", node.timeout()))?;
+        }
+        check(self.timers.len() == expected, || format!("{} timers beside {expected}", self.timers.len()))
+    }
+
+    /// Fails if anybody waits who could have a free slot.
+    fn audit_wake_ups(&self) -> Result<(), String> {
+        if self.options.limits.in_flight_max <= self.in_flight {
+            return Ok(());
+        }
+        for (request, ticket) in self.requests.iter() {
+            let tenant = self.wait_queue.tenants().get(ticket.arrival.tenant);
+            if ticket.stage != Stage::Queued || tenant.is_some_and(Tenant::is_capped) {
+                continue;
+            }
+            let lost = |node: NodeId| format!("{request:?} waits beside a slot of {node:?}");
+            for (node, _) in self.nodes.iter() {
+                check(!self.nodes.can_take(node, ticket), || lost(node))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    fn add(&mut self, ticket: &Ticket) {
+        let arrival = &ticket.arrival;
+        let lane = (arrival.model, arrival.tenant);
+        match ticket.stage {
+            Stage::Delayed { .. } | Stage::Queued => {
+                let (count, cost) = self.places.entry(lane).or_default();
+                *count += 1;
+                *cost += arrival.cost;
+                if ticket.stage == Stage::Queued {
+                    *self.queued.entry(lane).or_default() += 1;
+                }
+            }
+            Stage::InFlight(flight) => {
+                self.in_flight += 1;
+                let (count, cost) = self.tenants.entry(arrival.tenant).or_default();
+                *count += 1;
+                *cost += flight.charged;
+                let (busy, transactions, cost) = self.nodes.entry(flight.node).or_default();
+                *busy += 1;
+                *transactions += u32::from(arrival.request == Request::BeginTx);
+                *cost += flight.charged;
+                if let Some(path) = flight.path {
+                    *self.paths.entry((flight.node, path)).or_default() += 1;
+                }
+            }
+        }
+    }
+}
+
+fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}

@@ -1,0 +1,58 @@
+//! Evenkeel's walk: one request from its arrival to its end, as a machine that does no I/O.
+//!
+//! ```text
+//! accept → admit → queue → pick node → pick path → send → observe
+//! ```
+//!
+//! A door tells what happens (`handle_*`), and takes out what to do (`poll_*`); time is a value it hands in. Every
+//! decision is [`evenkeel_policy`]'s; this crate keeps the books between them: who waits, who has which slot, what is
+//! charged, when something is due. The steps are the files.
+//!
+//! ```
+//! use evenkeel_pipeline::{Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions};
+//! use evenkeel_policy::{cost::Cost, estimate::Outcome, id::TenantId, score::Request, time::Instant, weight::Weight};
+//!
+//! let mut walk = OptimizedLoadManager::new(PipelineOptions::default()).unwrap();
+//! let (now, model) = (Instant::ORIGIN, ModelId(0));
+//! let spec = NodeSpec { slots: 1, weight: Weight::ONE, models: vec![model], paths: vec![] };
+//! let node = walk.add_node(now, &spec).unwrap();
+//! let arrival = Arrival {
+//!     tenant: TenantId(0),
+//!     model,
+//!     cost: Cost(700),
+//!     affinity: None,
+//!     deadline: None,
+//!     request: Request::Infer,
+//! };
+//! let request = walk.handle_arrival(now, arrival);
+//! let sent = std::iter::from_fn(|| walk.poll_event()).find_map(|event| match event {
+//!     Event::Dispatch { request, node, .. } => Some((request, node)),
+//!     _ => None,
+//! });
+//! assert_eq!(sent, Some((request, node)));
+//! walk.handle_end(now, request, End { actual: Cost(650), outcome: Outcome::Good });
+//! assert_eq!(walk.status().in_flight, 0);
+//! ```
+
+mod accept;
+mod admit;
+mod audit;
+mod observe;
+mod options;
+mod pick_node;
+mod pick_path;
+mod queue;
+mod rejection;
+mod send;
+mod walk;
+
+pub use accept::{Arrival, End, Failure, ModelId, RequestId};
+pub use observe::{Counts, Ending, Event, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
+pub use options::{
+    AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,
+};
+pub use pick_node::{Because, BreakerState, CacheEntry, CacheStats, Duty, NodeSpec};
+pub use pick_path::{PathSpec, PathStatus};
+pub use queue::TenantRule;
+pub use rejection::{Rejection, Stopped, WaitEntry, WaitError, WaitResult};
+pub use walk::{OptimizedLoadManager, RegistryError};

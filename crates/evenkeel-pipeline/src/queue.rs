@@ -1,0 +1,293 @@
+//! Queue: whose turn it is, for each model by a ring of its own.
+//!
+//! Bounds: within a ring the bounds of [`drr`](evenkeel_policy::drr) hold between tenants; a ring is touched only for
+//! its own model's nodes, so one that nobody serves delays no other. A tenant's debt follows it: what it left in a ring
+//! where it has nothing waiting counts in the ring where it has.
+
+mod rate;
+mod ring;
+mod tenants;
+
+use std::collections::BTreeMap;
+
+use evenkeel_policy::backpressure::{Admission, BackpressureController, TooManyTenants};
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::{DrrConfig, DrrScheduler, NewKey, Settlement, Standing};
+use evenkeel_policy::id::{Key, TenantId};
+use evenkeel_policy::setting::SettingOutOfRange;
+use evenkeel_policy::time::{Duration, Instant};
+
+pub(crate) use ring::Ring;
+pub use tenants::TenantRule;
+pub(crate) use tenants::{Tenant, Tenants};
+
+use crate::accept::{ModelId, RequestId, Ticket};
+use crate::admit::Places;
+use crate::options::PipelineOptions;
+use rate::LoadedRate;
+
+/// Everything that waits, by model and tenant.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitQueue {
+    rings: BTreeMap<ModelId, Ring>,
+    tenants: Tenants,
+    /// What a new ring starts as.
+    fresh: (DrrScheduler, Places),
+}
+
+/// The end of a lane at which a request is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneEnd {
+    /// Before the others: it has been in turn once.
+    Front,
+    /// Behind the others.
+    Back,
+}
+
+impl WaitQueue {
+    pub(crate) fn new(
+        options: &PipelineOptions,
+        controller: BackpressureController,
+    ) -> Result<Self, SettingOutOfRange> {
+        let tenants_max = options.limits.tenants_max;
+        let config = DrrConfig { quantum: options.quantum, new_key: NewKey::First, keys_max: tenants_max };
+        let fresh = (DrrScheduler::new(config)?, Places::new(options.admit, controller, tenants_max));
+        Ok(Self { rings: BTreeMap::new(), tenants: Tenants::default(), fresh })
+    }
+
+    /// Lets time pass for every ring's rate.
+    pub(crate) fn pass(&mut self, now: Instant) {
+        self.rings.values_mut().for_each(|ring| ring.pass(now));
+    }
+
+    /// How long the tenant's next request waits behind what it has queued for the model.
+    pub(crate) fn expected_wait(&self, model: ModelId, tenant: TenantId) -> Option<Duration> {
+        self.rings.get(&model)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
+    }
+
+    /// Decides on an arrival by the places of its model, which has a ring from then on.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        model: ModelId,
+        tenant: TenantId,
+    ) -> Result<Admission, TooManyTenants> {
+        let (drr, places) = &self.fresh;
+        let fresh = || Ring::new(drr.clone(), places.clone(), LoadedRate::new(now));
+        let ring = self.rings.entry(model).or_insert_with(fresh);
+        ring.places.admit(tenant, self.tenants.rule(tenant).weight)
+    }
+
+    /// Takes a place for a request that comes back from a node; `false` when there is none.
+    pub(crate) fn rejoin(&mut self, model: ModelId, tenant: TenantId) -> bool {
+        let weight = self.tenants.rule(tenant).weight;
+        self.rings.get_mut(&model).is_some_and(|ring| ring.places.rejoin(tenant, weight))
+    }
+
+    /// Gives back the place of a request that waits no more.
+    pub(crate) fn give_place_back(&mut self, model: ModelId, tenant: TenantId) {
+        if let Some(ring) = self.rings.get_mut(&model) {
+            ring.places.leave(tenant);
+        }
+    }
+
+    /// Notes a request that has its place and does not take turns yet.
+    pub(crate) fn join(&mut self, request: RequestId, ticket: &Ticket) {
+        if let Some(ring) = self.rings.get_mut(&ticket.arrival.model) {
+            ring.join(request, ticket);
+        }
+    }
+
+    /// Puts a request that has joined into its lane; its tenant takes turns from then on.
+    pub(crate) fn enter(&mut self, request: RequestId, ticket: &Ticket, end: LaneEnd) {
+        let (model, tenant) = (ticket.arrival.model, ticket.arrival.tenant);
+        let Some(ring) = self.rings.get_mut(&model) else { return };
+        let begins = ring.enter(request, tenant, end);
+        if begins {
+            self.begin_turns(model, tenant);
+        }
+    }
+
+    /// Takes a request out of everything but its place.
+    pub(crate) fn leave(&mut self, request: RequestId, ticket: &Ticket) {
+        if let Some(ring) = self.rings.get_mut(&ticket.arrival.model) {
+            ring.leave(request, ticket);
+        }
+    }
+
+    /// Charges a tenant whose turn it is for a request that gets a slot.
+    pub(crate) fn charge(&mut self, model: ModelId, tenant: TenantId, cost: Cost) {
+        if let Some(ring) = self.rings.get_mut(&model) {
+            ring.drr.consume_deficit(key(tenant), cost);
+        }
+        let entry = self.tenants.entry(tenant);
+        entry.in_flight += 1;
+        entry.in_flight_cost += cost;
+        if entry.is_capped() {
+            self.apply_cap(tenant);
+        }
+    }
+
+    /// Raises the charge of a request that goes on, and returns it.
+    pub(crate) fn raise(&mut self, model: ModelId, tenant: TenantId, charged: Cost, actual: Cost) -> Cost {
+        let raised = self.correct(model, tenant, (charged, actual), Settlement::Running);
+        let entry = self.tenants.entry(tenant);
+        entry.in_flight_cost = entry.in_flight_cost - charged + raised;
+        raised
+    }
+
+    /// Settles a request that gives its slot back.
+    pub(crate) fn settle(&mut self, model: ModelId, tenant: TenantId, charged: Cost, actual: Cost) {
+        self.correct(model, tenant, (charged, actual), Settlement::Final);
+        let entry = self.tenants.entry(tenant);
+        let was_capped = entry.is_capped();
+        entry.in_flight -= 1;
+        entry.in_flight_cost = entry.in_flight_cost - charged;
+        entry.served += actual;
+        if was_capped {
+            self.apply_cap(tenant);
+        }
+        if let Some(ring) = self.rings.get_mut(&model) {
+            ring.complete(actual);
+        }
+    }
+
+    fn correct(
+        &mut self,
+        model: ModelId,
+        tenant: TenantId,
+        (charged, actual): (Cost, Cost),
+        how: Settlement,
+    ) -> Cost {
+        let Some(ring) = self.rings.get_mut(&model) else { return charged };
+        let settled = ring.drr.settle(key(tenant), charged, actual, how);
+        if ring.drr.standing(key(tenant)) == Standing::Idle {
+            self.send_debt_along(tenant);
+        }
+        settled
+    }
+
+    pub(crate) fn set_rule(&mut self, tenant: TenantId, rule: TenantRule) {
+        let entry = self.tenants.entry(tenant);
+        entry.rule = rule;
+        for model in &entry.rings {
+            if let Some(ring) = self.rings.get_mut(model) {
+                ring.drr.update_weight(key(tenant), rule.weight);
+            }
+        }
+        // A tenant whose every request is still delayed has places and no account.
+        self.rings.values_mut().for_each(|ring| ring.places.update_weight(tenant, rule.weight));
+        self.apply_cap(tenant);
+    }
+
+    /// Forgets the rate of models that have more capacity than they had.
+    pub(crate) fn forget_rates(&mut self, models: &[ModelId]) {
+        for model in models {
+            if let Some(ring) = self.rings.get_mut(model) {
+                ring.forget_rate();
+            }
+        }
+    }
+
+    /// Sets a tenant aside in every ring while it is at its cap, and wakes it in every ring once it is not.
+    fn apply_cap(&mut self, tenant: TenantId) {
+        let entry = self.tenants.entry(tenant);
+        for model in &entry.rings {
+            let Some(ring) = self.rings.get_mut(model) else { continue };
+            if entry.is_capped() {
+                ring.drr.park(key(tenant));
+            } else {
+                ring.drr.wake(key(tenant));
+            }
+        }
+    }
+
+    /// Makes a tenant take turns in a ring, with the debt it left in rings where it takes none.
+    fn begin_turns(&mut self, model: ModelId, tenant: TenantId) {
+        let debt = self.collect_debt(tenant);
+        let entry = self.tenants.entry(tenant);
+        entry.rings.insert(model);
+        let Some(ring) = self.rings.get_mut(&model) else { return };
+        // Its id is below the scheduler's limit, so that it is never refused.
+        if !entry.is_capped() && debt == Cost::ZERO {
+            let added = ring.drr.add_key(key(tenant), entry.rule.weight);
+            debug_assert!(added.is_ok());
+            return;
+        }
+        // It enters with its debt on it: charged once it takes turns, it might be in turn and end it.
+        let added = ring.drr.add_parked(key(tenant), entry.rule.weight);
+        debug_assert!(added.is_ok());
+        ring.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
+        if !entry.is_capped() {
+            ring.drr.wake(key(tenant));
+        }
+    }
+
+    /// Moves debt from rings where a tenant takes no turns to one where it does, if there is one.
+    fn send_debt_along(&mut self, tenant: TenantId) {
+        let takes_turns = |(model, ring): (&ModelId, &Ring)| {
+            (ring.drr.standing(key(tenant)) != Standing::Idle).then_some(*model)
+        };
+        let entry = self.tenants.entry(tenant);
+        let known = entry.rings.iter().filter_map(|model| self.rings.get_key_value(model));
+        let Some(model) = known.into_iter().find_map(takes_turns) else { return };
+        let debt = self.collect_debt(tenant);
+        if let Some(ring) = self.rings.get_mut(&model).filter(|_| Cost::ZERO < debt) {
+            ring.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
+        }
+    }
+
+    /// Takes a tenant's debt out of every ring where it takes no turns.
+    fn collect_debt(&mut self, tenant: TenantId) -> Cost {
+        let mut collected = Cost::ZERO;
+        for model in &self.tenants.entry(tenant).rings {
+            let Some(ring) = self.rings.get_mut(model) else { continue };
+            let debt = ring.drr.debt(key(tenant));
+            if debt == Cost::ZERO || ring.drr.standing(key(tenant)) != Standing::Idle {
+                continue;
+            }
+            ring.drr.settle(key(tenant), debt, Cost::ZERO, Settlement::Final);
+            collected += debt;
+        }
+        collected
+    }
+
+    pub(crate) fn ring(&self, model: ModelId) -> Option<&Ring> {
+        self.rings.get(&model)
+    }
+
+    pub(crate) fn ring_mut(&mut self, model: ModelId) -> Option<&mut Ring> {
+        self.rings.get_mut(&model)
+    }
+
+    pub(crate) fn rings(&self) -> impl Iterator<Item = (ModelId, &Ring)> {
+        self.rings.iter().map(|(model, ring)| (*model, ring))
+    }
+
+    pub(crate) fn tenants(&self) -> &Tenants {
+        &self.tenants
+    }
+
+    /// Tells whether anybody's turn could come for the model.
+    pub(crate) fn has_turn(&self, model: ModelId) -> bool {
+        self.rings.get(&model).is_some_and(|ring| ring.drr.has_active_keys())
+    }
+
+    /// Tells whether anybody's turn could come at all.
+    pub(crate) fn has_any_turn(&self) -> bool {
+        self.rings.values().any(|ring| ring.drr.has_active_keys())
+    }
+
+    pub(crate) fn newest(&self, model: ModelId, tenant: TenantId) -> Option<RequestId> {
+        self.rings.get(&model)?.newest(tenant)
+    }
+
+    pub(crate) fn waiting(&self, model: ModelId) -> usize {
+        self.rings.get(&model).map_or(0, |ring| ring.places.waiting())
+    }
+}
+
+/// The key of a tenant in every ring.
+pub(crate) fn key(tenant: TenantId) -> Key {
+    Key(tenant.0)
+}

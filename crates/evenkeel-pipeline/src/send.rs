@@ -1,0 +1,231 @@
+//! Send: bind requests to slots, and take the slots back exactly once.
+//!
+//! Bounds: a request is bound only when a node has a slot for it, and a freed slot goes to exactly one waiter in the
+//! same step; whenever a step ends, nobody waits who could have had a free slot.
+
+mod budget;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::id::{Key, NodeId, TenantId};
+
+pub(crate) use budget::RetryBudget;
+
+use crate::OptimizedLoadManager;
+use crate::accept::{Answer, Arrival, Failure, Flight, ModelId, RequestId, Stage};
+use crate::observe::Event;
+use crate::pick_node::{Because, Duty, FIGURES_AGE_MAX, Pick, Work};
+use crate::queue::LaneEnd;
+use crate::rejection::{Rejection, Stopped};
+
+/// A request, and the node that has a slot for it.
+struct Placed {
+    request: RequestId,
+    tenant: TenantId,
+    model: ModelId,
+    pick: Pick,
+    /// Who was in turn before and could not be placed.
+    passed_over: Vec<Key>,
+}
+
+impl OptimizedLoadManager {
+    /// Gives every free slot to whoever's turn it is.
+    pub(crate) fn dispatch(&mut self) {
+        if self.wait_queue.has_any_turn() {
+            self.nodes.refresh(self.now);
+        }
+        while let Some(placed) = self.place() {
+            self.send(placed);
+        }
+        self.recheck();
+    }
+
+    /// Finds somebody whose turn it is at a node with room, each node turning to another of its models in turn.
+    fn place(&mut self) -> Option<Placed> {
+        if !self.wait_queue.has_any_turn() || self.options.limits.in_flight_max <= self.in_flight {
+            return None;
+        }
+        let mut looked_at: Vec<ModelId> = Vec::new();
+        let with_room: Vec<NodeId> =
+            self.nodes.iter().filter(|(_, node)| node.has_room()).map(|(id, _)| id).collect();
+        for node in with_room {
+            let models: Vec<ModelId> =
+                self.nodes.get(node).map(|node| node.models_in_turn().collect()).unwrap_or_default();
+            for model in models {
+                if looked_at.contains(&model) || !self.wait_queue.has_turn(model) {
+                    continue;
+                }
+                if let Some(placed) = self.place_one_of(model) {
+                    return Some(placed);
+                }
+                looked_at.push(model);
+            }
+        }
+        None
+    }
+
+    /// Finds the first in turn for a model who can be placed.
+    ///
+    /// Somebody may be in turn whose every request has failed on the nodes with room, or is closed out of them by a
+    /// gate: it is set aside until another has been served, and keeps its turn.
+    fn place_one_of(&mut self, model: ModelId) -> Option<Placed> {
+        let mut passed_over = Vec::new();
+        while let Some(key) = self.wait_queue.ring(model).and_then(|ring| ring.drr.next_key()) {
+            if let Some(placed) = self.place_one_of_lane(model, TenantId(key.0)) {
+                return Some(Placed { passed_over, ..placed });
+            }
+            passed_over.push(key);
+            self.wait_queue.ring_mut(model)?.drr.park(key);
+        }
+        self.wake(model, passed_over);
+        None
+    }
+
+    fn wake(&mut self, model: ModelId, passed_over: Vec<Key>) {
+        if let Some(ring) = self.wait_queue.ring_mut(model) {
+            passed_over.into_iter().for_each(|key| ring.drr.wake(key));
+        }
+    }
+
+    /// Finds the first of a lane that can be placed, or one soon after it whose node is warm.
+    fn place_one_of_lane(&mut self, model: ModelId, tenant: TenantId) -> Option<Placed> {
+        let lane = self.wait_queue.ring(model)?.lane(tenant)?;
+        let mut picked = None;
+        for (at, request) in lane.queue().iter().enumerate() {
+            let Some(ticket) = self.requests.get(*request) else { continue };
+            if let Some(pick) = self.nodes.pick(&self.node_cache, ticket) {
+                picked = Some((at, *request, pick));
+                break;
+            }
+        }
+        let (at, request, pick) = picked?;
+        let head = Placed { request, tenant, model, pick, passed_over: Vec::new() };
+        if at > 0 || pick.because == Because::Cached {
+            return Some(head);
+        }
+        Some(self.warmer(&head).unwrap_or(head))
+    }
+
+    /// Finds one soon after the head of a lane whose node is warm, unless the head was passed over too often.
+    fn warmer(&mut self, head: &Placed) -> Option<Placed> {
+        let affinity = self.options.affinity;
+        if affinity.skips_max <= self.requests.get(head.request)?.skipped {
+            return None;
+        }
+        let lane = self.wait_queue.ring(head.model)?.lane(head.tenant)?;
+        let warm = |request: &RequestId| {
+            let node = self.nodes.warm(&self.node_cache, self.requests.get(*request)?)?;
+            Some((*request, Pick { node, because: Because::Cached }))
+        };
+        let (request, pick) = lane.queue().iter().take(affinity.look_max).skip(1).find_map(warm)?;
+        self.requests.get_mut(head.request)?.skipped += 1;
+        Some(Placed { request, tenant: head.tenant, model: head.model, pick, passed_over: Vec::new() })
+    }
+
+    /// Binds a request to its slot.
+    fn send(&mut self, placed: Placed) {
+        let Placed { request, tenant, model, pick, passed_over } = placed;
+        let now = self.now;
+        let Some(ticket) = self.requests.get(request) else { return };
+        let (arrival, waited) = (ticket.arrival, ticket.waited(now));
+        self.wait_queue.charge(model, tenant, arrival.cost);
+        self.leave_queue(request);
+        self.wait_queue.give_place_back(model, tenant);
+        self.wake(model, passed_over);
+        let work = Work { model, request: arrival.request, cost: arrival.cost };
+        let path = self.nodes.get_mut(pick.node).and_then(|node| node.take(now, request, &work));
+        if let Some(affinity) = arrival.affinity {
+            self.node_cache.note(now, (model, affinity), pick.node);
+        }
+        self.in_flight += 1;
+        self.counts.dispatched += 1;
+        let Some(ticket) = self.requests.get_mut(request) else { return };
+        ticket.attempts += 1;
+        ticket.waited_before = waited;
+        ticket.stage = Stage::InFlight(Flight {
+            node: pick.node,
+            path,
+            since: now,
+            answer: Answer::Awaited,
+            charged: arrival.cost,
+            actual: Cost::ZERO,
+        });
+        let attempt = ticket.attempts;
+        if attempt == 1 {
+            self.retries.on_first_attempt(now);
+        }
+        let because = pick.because;
+        self.tell(Event::Dispatch { request, tenant, node: pick.node, path, waited, because, attempt });
+    }
+
+    /// Takes a slot back, and charges what was used of it.
+    pub(crate) fn release(&mut self, request: RequestId, arrival: &Arrival, flight: &Flight, actual: Cost) {
+        self.in_flight -= 1;
+        self.wait_queue.settle(arrival.model, arrival.tenant, flight.charged, actual);
+        let Some(node) = self.nodes.get_mut(flight.node) else { return };
+        let work = Work { model: arrival.model, request: arrival.request, cost: flight.charged };
+        node.release(request, &work, flight.path);
+        if node.duty == Duty::Leaving && node.busy == 0 {
+            self.forget_node(flight.node);
+        }
+    }
+
+    /// Tries a failed request elsewhere, or says why not.
+    pub(crate) fn retry(&mut self, request: RequestId, failure: Failure) {
+        let Some(ticket) = self.requests.get(request) else { return };
+        let (arrival, attempts) = (ticket.arrival, ticket.attempts);
+        if let Err(stopped) = self.may_retry(request) {
+            self.reject(request, Rejection::Failed { attempts, failure, stopped });
+            return;
+        }
+        let (now, default_timeout) = (self.now, self.options.load.wait_queue.default_timeout);
+        let Some(ticket) = self.requests.get_mut(request) else { return };
+        ticket.waiting_since = now;
+        ticket.timeout_at =
+            ticket.deadline_at.unwrap_or(now + default_timeout.saturating_sub(ticket.waited_before));
+        ticket.stage = Stage::Queued;
+        self.wait_queue.join(request, ticket);
+        self.wait_queue.enter(request, ticket, LaneEnd::Front);
+        self.timers.set_request(request, ticket);
+        self.counts.retried += 1;
+        self.tell(Event::Retry { request, tenant: arrival.tenant, failure, attempt: attempts });
+    }
+
+    /// Takes a place and a retry for a request, or says why it gets neither.
+    fn may_retry(&mut self, request: RequestId) -> Result<(), Stopped> {
+        let ticket = self.requests.get(request).ok_or(Stopped::NoOtherNode)?;
+        let wait_max = self.options.load.wait_queue.default_timeout;
+        if self.options.retry.attempts_max <= ticket.attempts {
+            return Err(Stopped::AttemptsUsed);
+        }
+        let over = match ticket.deadline_at {
+            Some(deadline_at) => deadline_at <= self.now,
+            None => wait_max <= ticket.waited_before,
+        };
+        if over {
+            return Err(Stopped::DeadlinePassed);
+        }
+        if !self.nodes.has_untried(ticket) {
+            return Err(Stopped::NoOtherNode);
+        }
+        let (model, tenant) = (ticket.arrival.model, ticket.arrival.tenant);
+        if !self.wait_queue.rejoin(model, tenant) {
+            return Err(Stopped::QueueFull);
+        }
+        if !self.retries.spend(self.now) {
+            self.wait_queue.give_place_back(model, tenant);
+            return Err(Stopped::BudgetSpent);
+        }
+        Ok(())
+    }
+
+    /// Looks again later if somebody waits beside a free slot: gates open with time alone.
+    fn recheck(&mut self) {
+        let blocked = self.in_flight < self.options.limits.in_flight_max
+            && self.wait_queue.has_any_turn()
+            && self.nodes.iter().any(|(_, node)| {
+                node.has_room() && node.models().iter().any(|model| self.wait_queue.has_turn(*model))
+            });
+        let at = blocked.then(|| self.now + FIGURES_AGE_MAX);
+        self.timers.set_recheck(at);
+    }
+}

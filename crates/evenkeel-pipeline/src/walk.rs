@@ -1,0 +1,286 @@
+//! The walk that joins the steps: `handle_*` in, `poll_*` out, and nothing in between but decisions.
+//!
+//! Bounds: every request ends exactly once, as [`Event::Reject`] or [`Event::Done`]; after every call nobody waits who
+//! could have a free slot; words about requests that have ended change nothing and are counted.
+
+mod registry;
+mod timers;
+
+use std::collections::VecDeque;
+
+use evenkeel_policy::backpressure::BackpressureController;
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::estimate::Outcome;
+use evenkeel_policy::id::{NodeId, PathId};
+use evenkeel_policy::path::Probe;
+use evenkeel_policy::time::{Duration, Instant};
+
+pub use registry::RegistryError;
+pub(crate) use timers::{Due, Timers};
+
+use crate::accept::{Answer, Arrival, End, Failure, Flight, RequestId, Requests, Stage, Ticket};
+use crate::observe::{Counts, Ending, Event};
+use crate::options::{InvalidOptions, PipelineOptions};
+use crate::pick_node::{NodeSelectionCache, Nodes};
+use crate::queue::{LaneEnd, WaitQueue};
+use crate::rejection::{Rejection, WaitEntry};
+use crate::send::RetryBudget;
+
+/// One pool's walk: every request from its arrival to its end.
+///
+/// After each `handle_*` call and each change of the registry, take events with [`poll_event`](Self::poll_event) until
+/// there is none, and call [`handle_time`](Self::handle_time) when [`poll_timeout`](Self::poll_timeout) says.
+#[derive(Clone, Debug)]
+pub struct OptimizedLoadManager {
+    pub(crate) options: PipelineOptions,
+    pub(crate) now: Instant,
+    pub(crate) requests: Requests,
+    pub(crate) arrivals: u64,
+    pub(crate) wait_queue: WaitQueue,
+    pub(crate) nodes: Nodes,
+    pub(crate) node_cache: NodeSelectionCache,
+    pub(crate) retries: RetryBudget,
+    pub(crate) timers: Timers,
+    pub(crate) in_flight: usize,
+    pub(crate) counts: Counts,
+    pub(crate) events: VecDeque<Event>,
+}
+
+impl OptimizedLoadManager {
+    /// Makes a walk without nodes.
+    pub fn new(options: PipelineOptions) -> Result<Self, InvalidOptions> {
+        options.check()?;
+        let controller = BackpressureController::new(options.load.backpressure)?;
+        Ok(Self {
+            now: Instant::ORIGIN,
+            requests: Requests::default(),
+            arrivals: 0,
+            wait_queue: WaitQueue::new(&options, controller)?,
+            nodes: Nodes::new(&options)?,
+            node_cache: NodeSelectionCache::new(options.load.node_cache),
+            retries: RetryBudget::new(options.retry),
+            timers: Timers::default(),
+            in_flight: 0,
+            counts: Counts::default(),
+            events: VecDeque::new(),
+            options,
+        })
+    }
+
+    /// Takes in a request; what becomes of it is told by events.
+    pub fn handle_arrival(&mut self, now: Instant, arrival: Arrival) -> RequestId {
+        self.advance(now);
+        let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
+        let request = self.requests.insert(Ticket {
+            arrival,
+            order: self.arrivals,
+            deadline_at: arrival.deadline.map(|deadline| self.now + deadline),
+            waiting_since: self.now,
+            waited_before: Duration::ZERO,
+            timeout_at: self.now + timeout,
+            attempts: 0,
+            tried: Vec::new(),
+            skipped: 0,
+            stage: Stage::Queued,
+        });
+        self.arrivals += 1;
+        self.admit(request);
+        self.dispatch();
+        request
+    }
+
+    /// Takes in that whoever asked has gone: place and slot are given back at once.
+    ///
+    /// What the request is known to have used stays charged.
+    pub fn handle_cancel(&mut self, now: Instant, request: RequestId) {
+        self.advance(now);
+        match self.requests.get(request).map(|ticket| ticket.stage) {
+            Some(Stage::Delayed { .. } | Stage::Queued) => self.turn_away(request, Rejection::Cancelled),
+            Some(Stage::InFlight(flight)) => self.finish(request, flight.actual, Ending::Cancelled),
+            None => self.counts.unknown += 1,
+        }
+        self.dispatch();
+    }
+
+    /// Takes in that the node has begun to answer: from here on there is no second attempt.
+    pub fn handle_first_byte(&mut self, now: Instant, request: RequestId) {
+        self.advance(now);
+        let Some(flight) = self.known_flight(request) else { return };
+        if flight.answer == Answer::Begun {
+            return;
+        }
+        self.set_flight(request, Flight { answer: Answer::Begun, ..flight });
+        self.observe_answer(request, &flight);
+        self.dispatch();
+    }
+
+    /// Takes in what a request has cost so far; a charge only rises before the end.
+    pub fn handle_progress(&mut self, now: Instant, request: RequestId, actual_so_far: Cost) {
+        self.advance(now);
+        let Some(flight) = self.known_flight(request) else { return };
+        let Some(arrival) = self.requests.get(request).map(|ticket| ticket.arrival) else { return };
+        let actual = flight.actual.max(actual_so_far);
+        let charged = self.wait_queue.raise(arrival.model, arrival.tenant, flight.charged, actual);
+        if let Some(node) = self.nodes.get_mut(flight.node) {
+            node.reprice(flight.charged, charged);
+        }
+        self.set_flight(request, Flight { charged, actual, ..flight });
+        self.dispatch();
+    }
+
+    /// Takes in that a request is done.
+    pub fn handle_end(&mut self, now: Instant, request: RequestId, end: End) {
+        self.advance(now);
+        let Some(flight) = self.known_flight(request) else { return };
+        if flight.answer == Answer::Awaited && end.outcome == Outcome::Good {
+            self.observe_answer(request, &flight);
+        }
+        self.observe_outcome(request, &flight, end.outcome);
+        self.finish(request, end.actual, Ending::Served { outcome: end.outcome });
+        self.dispatch();
+    }
+
+    /// Takes in that a node failed a request: it is tried elsewhere if nothing of an answer was seen.
+    pub fn handle_failure(&mut self, now: Instant, request: RequestId, failure: Failure) {
+        self.advance(now);
+        let Some(flight) = self.known_flight(request) else { return };
+        self.observe_failure(request, &flight, failure);
+        match flight.answer {
+            Answer::Begun => self.finish(request, flight.actual, Ending::Broken { failure }),
+            Answer::Awaited => {
+                self.give_slot_back(request, &flight, Cost::ZERO);
+                self.retry(request, failure);
+            }
+        }
+        self.dispatch();
+    }
+
+    /// Takes in an active check of a node, over one of its paths if it has any.
+    pub fn handle_probe(&mut self, now: Instant, node: NodeId, path: Option<PathId>, probe: Probe) {
+        self.advance(now);
+        self.observe_probe(node, path, probe);
+        self.dispatch();
+    }
+
+    /// Lets time pass: delays and backoffs end, waits time out.
+    pub fn handle_time(&mut self, now: Instant) {
+        self.advance(now);
+    }
+
+    /// When [`handle_time`](Self::handle_time) is to be called; `None` while nothing is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Takes out what happened, in order.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Tells since when and until when a request waits; `None` when it does not.
+    pub fn wait_entry(&self, request: RequestId) -> Option<WaitEntry> {
+        let ticket = self.requests.get(request)?;
+        let entry = WaitEntry {
+            started_at: ticket.waiting_since,
+            timeout_at: ticket.timeout_at,
+            request_id: request,
+            model_id: ticket.arrival.model,
+        };
+        (!matches!(ticket.stage, Stage::InFlight(_))).then_some(entry)
+    }
+
+    /// Moves the clock and does what is due; a clock that steps back stands still.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.wait_queue.pass(self.now);
+        self.node_cache.on_time(self.now);
+        if self.timers.next().is_none_or(|due| self.now < due) {
+            return;
+        }
+        while let Some(due) = self.timers.pop(self.now) {
+            match due {
+                Due::Request(request) => self.request_due(request),
+                Due::Node(node) => self.observe_time(node),
+                Due::Recheck => {}
+            }
+        }
+        // Slots may have come free for those who wait, before anybody else is decided on.
+        self.dispatch();
+    }
+
+    fn request_due(&mut self, request: RequestId) {
+        let Some(ticket) = self.requests.get_mut(request) else { return };
+        if self.now < ticket.timeout_at {
+            ticket.stage = Stage::Queued;
+            self.timers.set_request(request, ticket);
+            self.enter(request);
+            return;
+        }
+        let rejection = Rejection::WaitTimeout { waited: ticket.waited(self.now), timeout: ticket.timeout() };
+        self.turn_away(request, rejection);
+    }
+
+    /// Lets a request take turns.
+    pub(crate) fn enter(&mut self, request: RequestId) {
+        if let Some(ticket) = self.requests.get(request) {
+            self.wait_queue.enter(request, ticket, LaneEnd::Back);
+        }
+    }
+
+    /// Takes a waiting request out of everything but its place.
+    pub(crate) fn leave_queue(&mut self, request: RequestId) {
+        if let Some(ticket) = self.requests.get(request) {
+            self.wait_queue.leave(request, ticket);
+            self.timers.clear_request(request);
+        }
+    }
+
+    /// Ends a waiting request.
+    fn turn_away(&mut self, request: RequestId, rejection: Rejection) {
+        self.leave_queue(request);
+        if let Some(ticket) = self.requests.get(request) {
+            self.wait_queue.give_place_back(ticket.arrival.model, ticket.arrival.tenant);
+        }
+        self.reject(request, rejection);
+    }
+
+    /// Ends a request that has neither place nor slot.
+    pub(crate) fn reject(&mut self, request: RequestId, rejection: Rejection) {
+        if let Some(ticket) = self.requests.remove(request) {
+            self.counts.note_rejection(&rejection);
+            self.tell(Event::Reject { request, tenant: ticket.arrival.tenant, rejection });
+        }
+    }
+
+    /// Ends a request that has a slot.
+    fn finish(&mut self, request: RequestId, actual: Cost, ending: Ending) {
+        let Some(flight) = self.requests.get(request).and_then(Ticket::flight) else { return };
+        self.give_slot_back(request, &flight, actual);
+        if let Some(ticket) = self.requests.remove(request) {
+            self.counts.finished += 1;
+            let tenant = ticket.arrival.tenant;
+            self.tell(Event::Done { request, tenant, node: flight.node, actual, ending });
+        }
+    }
+
+    fn give_slot_back(&mut self, request: RequestId, flight: &Flight, actual: Cost) {
+        if let Some(arrival) = self.requests.get(request).map(|ticket| ticket.arrival) {
+            self.release(request, &arrival, flight, actual);
+        }
+    }
+
+    fn set_flight(&mut self, request: RequestId, flight: Flight) {
+        if let Some(ticket) = self.requests.get_mut(request) {
+            ticket.stage = Stage::InFlight(flight);
+        }
+    }
+
+    /// Finds a request that has a slot; a word about any other is counted.
+    fn known_flight(&mut self, request: RequestId) -> Option<Flight> {
+        let flight = self.requests.get(request).and_then(Ticket::flight);
+        if flight.is_none() {
+            self.counts.unknown += 1;
+        }
+        flight
+    }
+}

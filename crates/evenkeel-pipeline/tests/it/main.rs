@@ -1,0 +1,10 @@
+//! The walk's bounds, held against random histories and against the situations it is made for.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod admission;
+mod affinity;
+mod door;
+mod failover;
+mod fairness;
+mod history;
+mod registry;
