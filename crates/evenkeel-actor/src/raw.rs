@@ -11,8 +11,6 @@
 
 #[cfg(all(not(loom), feature = "std"))]
 mod blocks;
-#[cfg(any(all(test, loom), all(not(loom), feature = "std")))]
-pub(crate) mod brief;
 #[cfg(all(not(loom), feature = "std"))]
 pub(crate) mod current;
 #[cfg(not(loom))]

@@ -49,12 +49,6 @@ impl<T> UnsafeCell<T> {
 #[cfg(not(loom))]
 pub type ArcShared<T> = Arc<T>;
 
-/// A value behind a lock for a few instructions; without threads there is one kind only.
-#[cfg(all(not(loom), feature = "std"))]
-pub(crate) type BriefLock<T> = crate::raw::brief::BriefLock<T>;
-#[cfg(any(loom, not(feature = "std")))]
-pub(crate) type BriefLock<T> = Lock<T>;
-
 /// A value behind the shortest lock the platform has.
 ///
 /// What runs inside must be short and must not take another lock: on small machines it is an

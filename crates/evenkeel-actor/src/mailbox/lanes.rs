@@ -18,7 +18,7 @@ use core::task::Waker;
 use super::{LaneStats, MailboxOptions, OverflowStrategy};
 use crate::quiet::wake_all;
 use crate::raw::state::{CellState, USER};
-use crate::sync::{AtomicU32, BriefLock, Ordering};
+use crate::sync::{AtomicU32, Lock, Ordering};
 
 /// An idle lane keeps room for this many messages and gives the rest back.
 const KEPT_CAPACITY_MAX: usize = 1024;
@@ -41,7 +41,7 @@ pub(crate) enum Pushed<M> {
 /// The lanes of one mailbox: user messages `M`, system messages `S`.
 #[derive(Debug)]
 pub(crate) struct Lanes<M, S> {
-    shared: BriefLock<Shared<M, S>>,
+    shared: Lock<Shared<M, S>>,
     /// Messages in the private half, as the owner last told.
     left: AtomicU32,
 }
@@ -92,7 +92,7 @@ impl<M, S> Lanes<M, S> {
     pub(crate) fn new(options: &MailboxOptions) -> Self {
         let capacity = count(options.user_capacity());
         Self {
-            shared: BriefLock::new(Shared {
+            shared: Lock::new(Shared {
                 queue: VecDeque::new(),
                 room: capacity,
                 capacity,

@@ -6,7 +6,6 @@
 //! Bound: preemptions per execution, given by each model and overruled by `LOOM_MAX_PREEMPTIONS`.
 
 mod answers;
-mod brief;
 mod closing;
 mod defects;
 mod lanes;
