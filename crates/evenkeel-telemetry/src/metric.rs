@@ -27,6 +27,11 @@ impl Counter {
         self.0.0.fetch_add(many, Relaxed);
     }
 
+    /// Catches up with a total that somebody else keeps; a smaller one changes nothing.
+    pub fn advance_to(&self, total: u64) {
+        self.0.0.fetch_max(total, Relaxed);
+    }
+
     /// Reads how many were counted.
     pub fn get(&self) -> u64 {
         self.0.0.load(Relaxed)
@@ -154,6 +159,14 @@ mod tests {
             sum: Duration::from_millis(125),
         };
         assert_eq!(histogram.read(), expected);
+    }
+
+    #[test]
+    fn a_counter_that_catches_up_never_falls() {
+        let counter = Counter::default();
+        counter.advance_to(7);
+        counter.advance_to(5);
+        assert_eq!(counter.get(), 7);
     }
 
     #[test]

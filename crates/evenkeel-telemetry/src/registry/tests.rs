@@ -1,4 +1,5 @@
 use super::*;
+use std::fmt::Write;
 
 const TENANT: Label = Label { name: "tenant", values_max: 2 };
 
@@ -71,9 +72,9 @@ fn metrics_and_sources_have_a_limit() {
 #[test]
 fn a_source_is_on_the_page_and_a_faulty_one_is_counted() {
     let registry = Registry::new();
-    registry.add_source(|out| Ok(out.push_str("# TYPE theirs counter\ntheirs 7\n"))).unwrap();
+    registry.add_source(|out| out.write_str("# TYPE theirs counter\ntheirs 7\n")).unwrap();
     registry.add_source(|_| Err(fmt::Error)).unwrap();
-    registry.add_source(|out| Ok(out.push_str("# TYPE theirs gauge\ntheirs 8\n"))).unwrap();
+    registry.add_source(|out| out.write_str("# TYPE theirs gauge\ntheirs 8\n")).unwrap();
     let page = registry.page();
     assert!(page.ends_with("# TYPE theirs counter\ntheirs 7\n"), "{page}");
     assert!(page.contains("\nevenkeel_telemetry_sources_skipped_total 2\n"), "{page}");
