@@ -203,11 +203,19 @@ pub enum NodeChange {
     },
 }
 
-/// The words for an enum in logs and labels, and all its values for tables with one entry each.
+/// The words for an enum in logs and labels, numbered for tables with one entry per word.
 macro_rules! words {
     ($name:ty: $($variant:pat => $index:literal $word:literal,)*) => {
+        const _: () = {
+            let (indices, mut at) = ([$($index),*], 0);
+            while at < indices.len() {
+                assert!(indices[at] == at, "words are numbered from 0 in their order");
+                at += 1;
+            }
+        };
+
         impl $name {
-            /// Every word, in the order of [`Self::index`].
+            /// Every word, by its number.
             pub(crate) const WORDS: &[&str] = &[$($word),*];
 
             /// The word for it in logs and labels.

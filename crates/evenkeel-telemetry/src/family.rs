@@ -45,6 +45,11 @@ impl<M: Metric, const N: usize> Family<M, N> {
     pub fn with(&self, values: [&str; N]) -> M {
         self.inner.with(&values)
     }
+
+    /// Counts a value that became [`OTHER`] before it came here.
+    pub(crate) fn count_over(&self) {
+        self.inner.over.count();
+    }
 }
 
 /// A kind of metric.
