@@ -43,3 +43,8 @@ pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramReading};
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
 pub use secret::Secret;
 pub use watch::Watch;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -151,9 +151,9 @@ impl WalkMeters {
 
     /// Counts an event.
     pub fn tell(&self, event: &Event) {
-        match *event {
-            Event::Request { tenant, step, .. } => self.tell_step(tenant, &step),
-            Event::Node { node, change } => self.tell_change(node, &change),
+        match event {
+            Event::Request { tenant, step, .. } => self.tell_step(*tenant, step),
+            Event::Node { node, change } => self.tell_change(*node, change),
         }
     }
 
