@@ -52,7 +52,7 @@ pub struct Story {
     pub request: RequestId,
     /// Who asked.
     pub tenant: TenantId,
-    /// Its steps in order, and when each was.
+    /// Its steps in order, and when each was; of a request that outlived its story, those since.
     pub steps: Vec<(Instant, Step)>,
     /// How many steps after the first are left out.
     pub left_out: u64,

@@ -1,6 +1,6 @@
 //! Logs: for people on a terminal, as JSON everywhere else, through a filter as in `RUST_LOG`.
 //!
-//! This module reads no environment: the binary hands in what it read. A secret is a [`Secret`](crate::Secret), which
+//! The binary reads `RUST_LOG` and hands it in. A secret is a [`Secret`](crate::Secret), which
 //! prints as `[hidden]`.
 
 use std::fmt;
@@ -13,6 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::event::{Event, NodeChange};
+use crate::meters::WalkMeters;
 
 /// The filter of whoever gives none.
 const FILTER_DEFAULT: &str = "info";
@@ -20,7 +21,7 @@ const FILTER_DEFAULT: &str = "info";
 /// How lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people, with colours.
+    /// For people, with colours unless `NO_COLOR` is set.
     Human,
     /// One JSON object per line.
     Json,
@@ -121,16 +122,22 @@ impl Start<'_> {
 }
 
 /// Logs an event: a request's steps for those who debug, a node's changes for everybody.
-pub(crate) fn tell(event: &Event) {
+///
+/// Requests are numbered by their walk: only with its pool is the number a name. Names are looked up when a line is
+/// written, not before.
+pub(crate) fn tell(event: &Event, meters: &WalkMeters) {
     macro_rules! log {
         ($level:expr) => {
             tracing::event!(
                 target: "evenkeel::walk",
                 $level,
                 event = event.word(),
+                pool = meters.pool(),
                 request = event.request().map(|request| request.0),
-                tenant = event.tenant().map(|tenant| tenant.0),
-                node = event.node().map(|node| node.0),
+                tenant = event.tenant().and_then(|tenant| meters.tenant_name(tenant)),
+                tenant_id = event.tenant().map(|tenant| tenant.0),
+                node = event.node().and_then(|node| meters.node_name(node)),
+                node_id = event.node().map(|node| node.0),
                 "{event}"
             )
         };

@@ -91,6 +91,7 @@ struct Families {
 
 #[derive(Debug)]
 struct TenantMeters {
+    name: String,
     accepted: Counter,
     admitted: Counter,
     delayed: Counter,
@@ -106,6 +107,7 @@ struct TenantMeters {
 
 #[derive(Debug)]
 struct NodeMeters {
+    name: String,
     dispatched: Counter,
     first_byte: Histogram,
     /// One per [`NodeChange`].
@@ -147,6 +149,21 @@ impl WalkMeters {
             return self.families.dispatched.count_over();
         };
         place.get_or_init(|| self.families.node(&self.pool, name));
+    }
+
+    /// The pool of nodes the walk is over.
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// The name a tenant was given, if it has a place.
+    pub fn tenant_name(&self, tenant: TenantId) -> Option<&str> {
+        self.tenants.get(tenant.index())?.get().map(|tenant| tenant.name.as_str())
+    }
+
+    /// The name a node was given, if it has a place.
+    pub fn node_name(&self, node: NodeId) -> Option<&str> {
+        self.nodes.get(node.index())?.get().map(|node| node.name.as_str())
     }
 
     /// Counts an event.
@@ -225,6 +242,7 @@ impl Families {
 
     fn tenant(&self, pool: &str, tenant: &str) -> TenantMeters {
         TenantMeters {
+            name: tenant.to_owned(),
             accepted: self.accepted.with([pool, tenant]),
             admitted: self.admitted.with([pool, tenant]),
             delayed: self.delayed.with([pool, tenant]),
@@ -239,6 +257,7 @@ impl Families {
 
     fn node(&self, pool: &str, node: &str) -> NodeMeters {
         NodeMeters {
+            name: node.to_owned(),
             dispatched: self.dispatched.with([pool, node]),
             first_byte: self.first_byte.with([pool, node]),
             changes: NodeChange::WORDS

@@ -53,7 +53,7 @@ pub enum RegisterError {
         /// The histogram.
         name: &'static str,
     },
-    /// There is another metric of this name.
+    /// There is another metric of this name, or a histogram with a series of this name.
     Taken {
         /// The name.
         name: &'static str,
@@ -181,6 +181,9 @@ impl Registry {
             let inner = Arc::clone(same.ok_or(RegisterError::Taken { name })?);
             return Ok(Family { inner });
         }
+        if families.iter().any(|family| overlap(&family.shape(), &shape)) {
+            return Err(RegisterError::Taken { name });
+        }
         if FAMILIES_MAX <= families.len() {
             return Err(RegisterError::TooMany { max: FAMILIES_MAX });
         }
@@ -245,6 +248,15 @@ impl AnySeries {
             Self::Histogram(family) => family.shape,
         }
     }
+}
+
+/// Tells whether one of two metrics is a histogram and the other has the name of one of its series.
+fn overlap(a: &Shape, b: &Shape) -> bool {
+    let within = |histogram: &Shape, other: &Shape| {
+        let suffix = other.name.strip_prefix(histogram.name).filter(|_| !histogram.bounds.is_empty());
+        suffix.is_some_and(|suffix| ["_bucket", "_sum", "_count"].contains(&suffix))
+    };
+    within(a, b) || within(b, a)
 }
 
 fn check_names(name: &'static str, labels: &[Label]) -> Result<(), RegisterError> {

@@ -47,7 +47,7 @@ impl Watch {
             router.tell(event);
         }
         self.journal.tell(now, event);
-        logs::tell(event);
+        logs::tell(event, &self.meters);
     }
 
     /// The metrics, to name tenants and nodes.

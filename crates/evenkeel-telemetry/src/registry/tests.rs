@@ -23,6 +23,18 @@ fn a_name_means_one_thing() {
 }
 
 #[test]
+fn a_histograms_series_are_nobody_elses() {
+    const ONE: &[Duration] = &[Duration::from_secs(1)];
+    let registry = Registry::new();
+    registry.histogram(("a_seconds", "a"), ONE).unwrap();
+    registry.gauge(("b_seconds_count", "b")).unwrap();
+    let taken = |name| RegisterError::Taken { name };
+    assert_eq!(registry.gauge(("a_seconds_sum", "a")).unwrap_err(), taken("a_seconds_sum"));
+    assert_eq!(registry.histogram(("b_seconds", "b"), ONE).unwrap_err(), taken("b_seconds"));
+    assert!(registry.gauge(("a_seconds_summary", "a")).is_ok());
+}
+
+#[test]
 fn names_prometheus_would_not_read_are_refused() {
     let registry = Registry::new();
     for name in ["", "1a", "a.b", "a-b", "ä"] {

@@ -26,14 +26,17 @@ fn the_line_at_the_start_says_where_what_and_for_whom() {
 }
 
 #[test]
-fn an_event_is_one_object_with_its_ids() {
+fn an_event_is_one_object_with_names_and_numbers() {
     let lines = json_lines(Some("debug"), tell_two_events);
     assert_eq!(lines.len(), 2);
     assert_eq!(lines[0]["event"], "rejected");
-    assert_eq!((&lines[0]["request"], &lines[0]["tenant"]), (&json!(7), &json!(2)));
+    assert_eq!((&lines[0]["pool"], &lines[0]["request"]), (&json!("llm"), &json!(7)));
+    assert_eq!((&lines[0]["tenant"], &lines[0]["tenant_id"]), (&json!("acme"), &json!(2)));
     assert_eq!(lines[0]["message"], "rejected: the queue is full");
-    assert_eq!(lines[0].get("node"), None);
+    assert_eq!((lines[0].get("node"), lines[0].get("node_id")), (None, None));
     assert_eq!((&lines[1]["event"], &lines[1]["level"]), (&json!("opened"), &json!("WARN")));
+    // A node that nobody named has its number only.
+    assert_eq!((lines[1].get("node"), &lines[1]["node_id"]), (None, &json!(1)));
 }
 
 #[test]
@@ -86,6 +89,7 @@ fn a_filter_with_a_typo_is_refused() {
 fn tell_two_events() {
     let watch =
         Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
+    watch.meters().name_tenant(TenantId(2), "acme");
     let step = Step::Rejected { reason: Reason::QueueFull };
     watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(7), tenant: TenantId(2), step });
     let change = NodeChange::Opened { until: Instant::from_secs(1) };
