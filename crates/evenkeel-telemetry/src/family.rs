@@ -17,6 +17,22 @@ pub const OTHER: &str = "other";
 /// The longest value a label takes, in bytes; a longer one is [`OTHER`].
 pub const VALUE_LEN_MAX: usize = 128;
 
+/// A metric's name, and in a phrase what it tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Named {
+    /// The name.
+    pub name: &'static str,
+    /// What it tells.
+    pub help: &'static str,
+}
+
+impl Named {
+    /// Names a metric.
+    pub const fn new(name: &'static str, help: &'static str) -> Self {
+        Self { name, help }
+    }
+}
+
 /// What tells the series of a family apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
@@ -64,8 +80,8 @@ impl Metric for Histogram {}
 /// What a family needs to know of its kind.
 pub(crate) trait Kind: Sized {
     fn make(bounds: &'static [Duration]) -> Self;
-    fn wrap(family: Arc<Series<Self>>) -> AnySeries;
-    fn unwrap(family: &AnySeries) -> Option<&Arc<Series<Self>>>;
+    fn into_any(family: Arc<Series<Self>>) -> AnySeries;
+    fn from_any(family: &AnySeries) -> Option<&Arc<Series<Self>>>;
 }
 
 /// The series of a family of any kind.
@@ -84,11 +100,11 @@ macro_rules! kind {
                 $make
             }
 
-            fn wrap(family: Arc<Series<Self>>) -> AnySeries {
+            fn into_any(family: Arc<Series<Self>>) -> AnySeries {
                 AnySeries::$kind(family)
             }
 
-            fn unwrap(family: &AnySeries) -> Option<&Arc<Series<Self>>> {
+            fn from_any(family: &AnySeries) -> Option<&Arc<Series<Self>>> {
                 if let AnySeries::$kind(family) = family { Some(family) } else { None }
             }
         }
@@ -103,8 +119,7 @@ kind!(Histogram, bounds => Self::new(bounds));
 /// One metric as it was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    pub(crate) name: &'static str,
-    pub(crate) help: &'static str,
+    pub(crate) named: Named,
     pub(crate) bounds: &'static [Duration],
 }
 
@@ -134,10 +149,10 @@ impl<M: Clone + Kind> Series<M> {
         let mut known = self.known.lock();
         let mut key = Vec::with_capacity(values.len());
         for (at, value) in values.iter().enumerate() {
-            let taken = known.values[at].len() < self.labels[at].values_max && value.len() <= VALUE_LEN_MAX;
+            let fits = known.values[at].len() < self.labels[at].values_max && value.len() <= VALUE_LEN_MAX;
             if *value == OTHER || known.values[at].contains(*value) {
                 key.push((*value).to_owned());
-            } else if taken {
+            } else if fits {
                 known.values[at].insert((*value).to_owned());
                 key.push((*value).to_owned());
             } else {
@@ -200,7 +215,7 @@ mod tests {
         assert_eq!(counts(&family), [owned(("a", 7))]);
     }
 
-    const SHAPE: Shape = Shape { name: "a_total", help: "", bounds: &[] };
+    const SHAPE: Shape = Shape { named: Named::new("a_total", "a"), bounds: &[] };
 
     fn by_tenant(values_max: usize) -> (Family<Counter, 1>, Counter) {
         let over = Counter::default();

@@ -34,7 +34,7 @@ mod secret;
 mod watch;
 
 pub use event::{Because, Ending, Event, Failure, ModelId, NodeChange, Reason, RequestId, Step};
-pub use family::{Family, Label, Metric, OTHER, VALUE_LEN_MAX};
+pub use family::{Family, Label, Metric, Named, OTHER, VALUE_LEN_MAX};
 pub use journal::{Journal, JournalLimits, Story};
 pub use meters::{
     DURATION_BOUNDS, MeterLimits, POOLS_MAX, PathMeters, RouterFigures, RouterMeters, WalkMeters,

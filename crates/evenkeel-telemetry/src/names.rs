@@ -3,15 +3,17 @@
 //! Those of the specifications are kept to the letter: `llm_router_*` of seed 001, `nyx_*` of seed 000. Those of seed
 //! 004 are the actors' own, and come to the page as a source.
 
+use crate::family::Named;
+
 macro_rules! metrics {
     ($($name:ident = $text:literal: $help:literal;)*) => {
         $(
             #[doc = concat!("`", $text, "`: ", $help, ".")]
-            pub const $name: (&str, &str) = ($text, $help);
+            pub const $name: Named = Named::new($text, $help);
         )*
 
         /// Every name with its help, in the order of this page.
-        pub const ALL: &[(&str, &str)] = &[$($name),*];
+        pub const ALL: &[Named] = &[$($name),*];
     };
 }
 

@@ -3,33 +3,33 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use crate::family::{AnySeries, Label, Shape};
+use crate::family::{AnySeries, Label, Named};
 use crate::metric::HistogramReading;
 
 pub(crate) fn write_family(out: &mut String, family: &AnySeries) {
-    let (kind, shape) = (kind(family), family.shape());
-    line(out, format_args!("# HELP {} {}", shape.name, Escaped { text: shape.help, quote: Quote::None }));
-    line(out, format_args!("# TYPE {} {kind}", shape.name));
+    let Named { name, help } = family.shape().named;
+    line(out, format_args!("# HELP {name} {}", Escaped { text: help, quote: Quote::None }));
+    line(out, format_args!("# TYPE {name} {}", kind(family)));
     match family {
         AnySeries::Counter(family) => {
             for (values, counter) in family.list() {
-                sample(out, shape.name, &labels(&family.labels, &values), format_args!("{}", counter.get()));
+                sample(out, name, &labels(&family.labels, &values), format_args!("{}", counter.get()));
             }
         }
         AnySeries::Gauge(family) => {
             for (values, gauge) in family.list() {
-                sample(out, shape.name, &labels(&family.labels, &values), format_args!("{}", gauge.get()));
+                sample(out, name, &labels(&family.labels, &values), format_args!("{}", gauge.get()));
             }
         }
         AnySeries::FloatGauge(family) => {
             for (values, gauge) in family.list() {
                 let value = Number(gauge.get());
-                sample(out, shape.name, &labels(&family.labels, &values), format_args!("{value}"));
+                sample(out, name, &labels(&family.labels, &values), format_args!("{value}"));
             }
         }
         AnySeries::Histogram(family) => {
             for (values, histogram) in family.list() {
-                write_histogram(out, &shape, &labels(&family.labels, &values), &histogram.read());
+                write_histogram(out, name, &labels(&family.labels, &values), &histogram.read());
             }
         }
     }
@@ -43,17 +43,17 @@ fn kind(family: &AnySeries) -> &'static str {
     }
 }
 
-fn write_histogram(out: &mut String, shape: &Shape, labels: &str, reading: &HistogramReading) {
+fn write_histogram(out: &mut String, name: &str, labels: &str, reading: &HistogramReading) {
     let comma = if labels.is_empty() { "" } else { "," };
-    let bucket = format!("{}_bucket", shape.name);
+    let bucket = format!("{name}_bucket");
     for (bound, count) in &reading.buckets {
         let with_le = format!("{labels}{comma}le=\"{}\"", Number(seconds(*bound)));
         sample(out, &bucket, &with_le, format_args!("{count}"));
     }
     sample(out, &bucket, &format!("{labels}{comma}le=\"+Inf\""), format_args!("{}", reading.count));
     let sum = Number(seconds(reading.sum));
-    sample(out, &format!("{}_sum", shape.name), labels, format_args!("{sum}"));
-    sample(out, &format!("{}_count", shape.name), labels, format_args!("{}", reading.count));
+    sample(out, &format!("{name}_sum"), labels, format_args!("{sum}"));
+    sample(out, &format!("{name}_count"), labels, format_args!("{}", reading.count));
 }
 
 /// Divides whole nanoseconds, which is rounded once: 10 ms is 0.01 and nothing near it.

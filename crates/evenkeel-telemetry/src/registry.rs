@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::family::{AnySeries, Family, Label, Metric, Series, Shape};
+use crate::family::{AnySeries, Family, Label, Metric, Named, Series, Shape};
 use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
 use crate::{names, page};
 
@@ -89,7 +89,7 @@ impl Default for Registry {
 impl Registry {
     /// Makes a registry that counts what it had to leave out, and nothing else.
     pub fn new() -> Self {
-        let shape = |(name, help)| Shape { name, help, bounds: &[] };
+        let shape = |named| Shape { named, bounds: &[] };
         let by_metric = [Label { name: "metric", values_max: FAMILIES_MAX }];
         let over = Arc::new(Series::new(shape(names::LABELS_OVER_TOTAL), &by_metric, Counter::default()));
         let skipped = Arc::new(Series::new(shape(names::SOURCES_SKIPPED_TOTAL), &[], Counter::default()));
@@ -102,82 +102,79 @@ impl Registry {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Finds or makes a counter without labels; a metric is given by its name and help.
-    pub fn counter(&self, metric: (&'static str, &'static str)) -> Result<Counter, RegisterError> {
+    /// Finds or makes a counter without labels.
+    pub fn counter(&self, metric: Named) -> Result<Counter, RegisterError> {
         Ok(self.counters(metric, [])?.with([]))
     }
 
     /// Finds or makes counters with labels.
     pub fn counters<const N: usize>(
         &self,
-        metric: (&'static str, &'static str),
+        metric: Named,
         labels: [Label; N],
     ) -> Result<Family<Counter, N>, RegisterError> {
         self.family(metric, labels, &[])
     }
 
     /// Finds or makes a gauge without labels.
-    pub fn gauge(&self, metric: (&'static str, &'static str)) -> Result<Gauge, RegisterError> {
+    pub fn gauge(&self, metric: Named) -> Result<Gauge, RegisterError> {
         Ok(self.gauges(metric, [])?.with([]))
     }
 
     /// Finds or makes gauges with labels.
     pub fn gauges<const N: usize>(
         &self,
-        metric: (&'static str, &'static str),
+        metric: Named,
         labels: [Label; N],
     ) -> Result<Family<Gauge, N>, RegisterError> {
         self.family(metric, labels, &[])
     }
 
     /// Finds or makes a gauge of fractions without labels.
-    pub fn float_gauge(&self, metric: (&'static str, &'static str)) -> Result<FloatGauge, RegisterError> {
+    pub fn float_gauge(&self, metric: Named) -> Result<FloatGauge, RegisterError> {
         Ok(self.float_gauges(metric, [])?.with([]))
     }
 
     /// Finds or makes gauges of fractions with labels.
     pub fn float_gauges<const N: usize>(
         &self,
-        metric: (&'static str, &'static str),
+        metric: Named,
         labels: [Label; N],
     ) -> Result<Family<FloatGauge, N>, RegisterError> {
         self.family(metric, labels, &[])
     }
 
     /// Finds or makes a histogram without labels; the bounds are each bucket's longest span.
-    pub fn histogram(
-        &self,
-        metric: (&'static str, &'static str),
-        bounds: &'static [Duration],
-    ) -> Result<Histogram, RegisterError> {
+    pub fn histogram(&self, metric: Named, bounds: &'static [Duration]) -> Result<Histogram, RegisterError> {
         Ok(self.histograms(metric, [], bounds)?.with([]))
     }
 
     /// Finds or makes histograms with labels.
     pub fn histograms<const N: usize>(
         &self,
-        metric: (&'static str, &'static str),
+        metric: Named,
         labels: [Label; N],
         bounds: &'static [Duration],
     ) -> Result<Family<Histogram, N>, RegisterError> {
         let in_order = bounds.windows(2).all(|pair| pair[0] < pair[1]);
         if bounds.is_empty() || BOUNDS_MAX < bounds.len() || !in_order {
-            return Err(RegisterError::InvalidBounds { name: metric.0 });
+            return Err(RegisterError::InvalidBounds { name: metric.name });
         }
         self.family(metric, labels, bounds)
     }
 
     fn family<M: Metric, const N: usize>(
         &self,
-        (name, help): (&'static str, &'static str),
+        named: Named,
         labels: [Label; N],
         bounds: &'static [Duration],
     ) -> Result<Family<M, N>, RegisterError> {
+        let name = named.name;
         check_names(name, &labels)?;
-        let shape = Shape { name, help, bounds };
+        let shape = Shape { named, bounds };
         let mut families = self.inner.families.lock();
-        if let Some(found) = families.iter().find(|family| family.shape().name == name) {
-            let same = M::unwrap(found).filter(|series| series.shape == shape && *series.labels == labels);
+        if let Some(found) = families.iter().find(|family| family.shape().named.name == name) {
+            let same = M::from_any(found).filter(|series| series.shape == shape && *series.labels == labels);
             let inner = Arc::clone(same.ok_or(RegisterError::Taken { name })?);
             return Ok(Family { inner });
         }
@@ -190,7 +187,7 @@ impl Registry {
         // Only a metric with labels can run over; the others need no counter for it.
         let over = if N == 0 { Counter::default() } else { self.inner.over.with([name]) };
         let inner = Arc::new(Series::new(shape, &labels, over));
-        families.push(M::wrap(Arc::clone(&inner)));
+        families.push(M::into_any(Arc::clone(&inner)));
         Ok(Family { inner })
     }
 
@@ -215,9 +212,9 @@ impl Registry {
     /// Recorders hold their numbers and meet no lock here.
     pub fn page(&self) -> String {
         let mut families = self.inner.families.lock().clone();
-        families.sort_by_key(|family| family.shape().name);
+        families.sort_by_key(|family| family.shape().named.name);
         let sources = self.inner.sources.lock().clone();
-        let mut appendix = page::Appendix::new(families.iter().map(|family| family.shape().name));
+        let mut appendix = page::Appendix::new(families.iter().map(|family| family.shape().named.name));
         for source in &sources {
             let mut text = String::new();
             if source(&mut text).is_err() || !appendix.append(&text) {
@@ -253,7 +250,8 @@ impl AnySeries {
 /// Tells whether one of two metrics is a histogram and the other has the name of one of its series.
 fn overlap(a: &Shape, b: &Shape) -> bool {
     let within = |histogram: &Shape, other: &Shape| {
-        let suffix = other.name.strip_prefix(histogram.name).filter(|_| !histogram.bounds.is_empty());
+        let suffix =
+            other.named.name.strip_prefix(histogram.named.name).filter(|_| !histogram.bounds.is_empty());
         suffix.is_some_and(|suffix| ["_bucket", "_sum", "_count"].contains(&suffix))
     };
     within(a, b) || within(b, a)

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_telemetry::{
-    DURATION_BOUNDS, JournalLimits, Label, MeterLimits, Registry, RouterFigures, RouterMeters, Watch, names,
+    DURATION_BOUNDS, JournalLimits, Label, MeterLimits, Named, Registry, RouterFigures, RouterMeters, Watch,
+    names,
 };
 use proptest::prelude::*;
 
@@ -18,7 +19,7 @@ fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
     watch.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
     let page = read(&registry.page()).unwrap();
     let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
-    let mut named = names::ALL.to_vec();
+    let mut named: Vec<_> = names::ALL.iter().map(|named| (named.name, named.help)).collect();
     named.sort_unstable();
     assert_eq!(told, named);
 }
@@ -56,9 +57,10 @@ fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
     const THREADS: u64 = 4;
     const EACH: u64 = 20_000;
     let registry = Registry::new();
-    let family = registry.counters(("a_total", "a"), [Label { name: "thread", values_max: 2 }]).unwrap();
-    let histogram = registry.histogram(("a_seconds", "a"), DURATION_BOUNDS).unwrap();
-    let gauge = registry.gauge(("a_now", "a")).unwrap();
+    let family =
+        registry.counters(Named::new("a_total", "a"), [Label { name: "thread", values_max: 2 }]).unwrap();
+    let histogram = registry.histogram(Named::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
+    let gauge = registry.gauge(Named::new("a_now", "a")).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let record = |thread: u64| {
@@ -102,7 +104,7 @@ proptest! {
     #[test]
     fn any_text_comes_back_from_a_label(texts in proptest::collection::btree_set(".{0,30}|[\\\\\"\n{},= ]{0,9}", 1..8)) {
         let registry = Registry::new();
-        let family = registry.counters(("a_total", "a"), [Label { name: "x", values_max: 8 }]).unwrap();
+        let family = registry.counters(Named::new("a_total", "a"), [Label { name: "x", values_max: 8 }]).unwrap();
         for (many, text) in (1..).zip(&texts) {
             family.with([text]).add(many);
         }
@@ -117,7 +119,7 @@ proptest! {
         sent in proptest::collection::vec("[a-z]{1,2}", 0..200), values_max in 0_usize..10,
     ) {
         let registry = Registry::new();
-        let family = registry.counters(("a_total", "a"), [Label { name: "x", values_max }]).unwrap();
+        let family = registry.counters(Named::new("a_total", "a"), [Label { name: "x", values_max }]).unwrap();
         sent.iter().for_each(|text| family.with([text]).count());
         let page = read(&registry.page()).map_err(TestCaseError::fail)?;
         let samples = &page.iter().find(|family| family.name == "a_total").unwrap().samples;
@@ -128,7 +130,7 @@ proptest! {
     #[test]
     fn a_histogram_counts_as_one_would_by_hand(spans in proptest::collection::vec(0_u64..200_000_000_000, 0..60)) {
         let registry = Registry::new();
-        let histogram = registry.histogram(("a_seconds", "a"), DURATION_BOUNDS).unwrap();
+        let histogram = registry.histogram(Named::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
         spans.iter().for_each(|nanos| histogram.record(Duration::from_nanos(*nanos)));
         let page = read(&registry.page()).map_err(TestCaseError::fail)?;
         for bound in DURATION_BOUNDS {
