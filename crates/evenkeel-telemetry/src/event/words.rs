@@ -1,0 +1,110 @@
+//! Events as half a sentence each, for logs and for `explain`.
+
+use std::fmt;
+
+use super::{Because, Ending, Event, Failure, NodeChange, Reason, Step};
+use evenkeel_policy::estimate::Outcome;
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request { step, .. } => step.fmt(f),
+            Self::Node { node, change } => write!(f, "node {} {change}", node.0),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted { model, cost } => {
+                write!(f, "accepted for model {}, thought to cost {cost}", model.0)
+            }
+            Self::Admitted { waiting } => write!(f, "admitted as number {waiting} of those who wait"),
+            Self::Delayed { delay } => write!(f, "delayed by {delay:?}"),
+            Self::Rejected { reason } => write!(f, "rejected: {reason}"),
+            Self::PushedOut { waiting } => {
+                write!(f, "pushed out for a tenant below its share, {waiting} wait")
+            }
+            Self::Cancelled => f.write_str("cancelled while it waited"),
+            Self::Dispatched { node, path, waited, because, attempt } => {
+                write!(f, "dispatched to node {}", node.0)?;
+                if let Some(path) = path {
+                    write!(f, " by path {}", path.0)?;
+                }
+                write!(f, " after {waited:?}, attempt {attempt}: {because}")
+            }
+            Self::FirstByte { node, after } => {
+                write!(f, "first byte from node {} after {after:?}", node.0)
+            }
+            Self::FailedOver { failure, attempt } => {
+                write!(f, "failed over after attempt {attempt}: {failure}")
+            }
+            Self::Finished { node, actual, took, ending } => {
+                write!(f, "finished on node {} after {took:?} at a cost of {actual}: {ending}", node.0)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::QueueFull => "the queue is full",
+            Self::WaitTimeout => "no slot came free in time",
+            Self::TooLate => "it would wait past its deadline",
+            Self::UnknownTenant => "its tenant is unknown",
+            Self::UnknownModel => "its model is unknown",
+            Self::NoNode => "no node serves its model",
+            Self::Failed => "nodes failed it",
+            Self::RateLimited => "its tenant used up its limit",
+        })
+    }
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cached => f.write_str("served its like lately"),
+            Self::Preferred => f.write_str("preferred by its affinity"),
+            Self::Chosen(because) => because.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreachable => "node was unreachable",
+            Self::TimedOut => "node did not answer in time",
+            Self::Broken => "node broke off",
+            Self::Busy => "node was busy",
+        })
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Served(Outcome::Good) => f.write_str("served"),
+            Self::Served(Outcome::Bad) => f.write_str("answered, but not as it should"),
+            Self::Cancelled => f.write_str("whoever asked has gone"),
+            Self::Broken(failure) => write!(f, "broken off, {failure}"),
+        }
+    }
+}
+
+impl fmt::Display for NodeChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Serving => f.write_str("takes work"),
+            Self::Draining => f.write_str("takes no new work"),
+            Self::Leaving => f.write_str("takes no new work and leaves"),
+            Self::Opened { .. } => f.write_str("broke and is left alone"),
+            Self::HalfOpened => f.write_str("is tried again"),
+            Self::Closed => f.write_str("is well"),
+            Self::Spared { .. } => f.write_str("has no room and is spared"),
+            Self::Path { path, transition } => write!(f, "path {}: {transition}", path.0),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Evenkeel's one place for metrics, structured events and logs.
+//!
+//! A step of the walk tells one [`Event`] to its [`Watch`]; metrics, the journal behind `explain` and the log read it.
+//! What no event tells is counted with handles of a [`Registry`], whose [`page`](Registry::page) Prometheus reads.
+//!
+//! ```
+//! use evenkeel_policy::{id::TenantId, time::Instant};
+//! use evenkeel_telemetry::{Event, JournalLimits, MeterLimits, Reason, Registry, RequestId, Step, Watch};
+//!
+//! let registry = Registry::new();
+//! let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default())?;
+//! watch.meters().name_tenant(TenantId(0), "acme");
+//!
+//! let step = Step::Rejected { reason: Reason::QueueFull };
+//! watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(7), tenant: TenantId(0), step });
+//!
+//! let line = r#"evenkeel_rejected_total{pool="llm",tenant="acme",reason="queue_full"} 1"#;
+//! assert!(registry.page().lines().any(|found| found == line));
+//! let story = watch.journal().story(RequestId(7)).ok_or("forgotten")?;
+//! assert_eq!(story.steps[0].1.to_string(), "rejected: the queue is full");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod event;
+mod family;
+mod journal;
+pub mod logs;
+mod meters;
+mod metric;
+pub mod names;
+mod page;
+mod registry;
+mod secret;
+mod watch;
+
+pub use event::{Because, Ending, Event, Failure, ModelId, NodeChange, Reason, RequestId, Step};
+pub use family::{Family, Label, Metric, Named, OTHER, VALUE_LEN_MAX};
+pub use journal::{Journal, JournalLimits, Story};
+pub use meters::{
+    DURATION_BOUNDS, MeterLimits, POOLS_MAX, PathMeters, RouterFigures, RouterMeters, WalkMeters,
+};
+pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramReading};
+pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
+pub use secret::Secret;
+pub use watch::Watch;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,282 @@
+//! Events as metrics: one walk's, by tenant and by node.
+//!
+//! Bound: an event costs one look into a table and one to three atomic steps; a tenant or node beyond the limits, or
+//! one that nobody named, counts as `other`.
+
+mod paths;
+mod router;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::path::PathState;
+
+use crate::event::{Ending, Event, Failure, NodeChange, Reason, Step};
+use crate::family::{Family, Label, OTHER};
+use crate::metric::{Counter, Histogram};
+use crate::names;
+use crate::registry::{RegisterError, Registry};
+
+pub use paths::PathMeters;
+pub use router::{RouterFigures, RouterMeters};
+
+/// How many pools of nodes one process may watch.
+pub const POOLS_MAX: usize = 16;
+
+/// The buckets of everything that takes as long as a request.
+pub const DURATION_BOUNDS: &[Duration] = &[
+    Duration::from_millis(1),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+    Duration::from_secs(60),
+    Duration::from_secs(120),
+];
+
+/// How many tenants and nodes have metrics of their own; all walks of a registry have the same limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeterLimits {
+    /// How many tenants; the ids from here on are `other`.
+    pub tenants_max: usize,
+    /// How many nodes; the ids from here on are `other`.
+    pub nodes_max: usize,
+}
+
+impl Default for MeterLimits {
+    fn default() -> Self {
+        Self { tenants_max: 256, nodes_max: 256 }
+    }
+}
+
+/// The metrics of one walk.
+#[derive(Debug)]
+pub struct WalkMeters {
+    pool: String,
+    families: Families,
+    tenants: Box<[OnceLock<TenantMeters>]>,
+    other_tenant: TenantMeters,
+    nodes: Box<[OnceLock<NodeMeters>]>,
+    other_node: NodeMeters,
+    /// One per [`Failure`].
+    failed_over: Vec<Counter>,
+    /// One per state in [`PATH_STATES`].
+    path_changes: [Counter; PATH_STATES.len()],
+}
+
+#[derive(Debug)]
+struct Families {
+    accepted: Family<Counter, 2>,
+    admitted: Family<Counter, 2>,
+    delayed: Family<Counter, 2>,
+    rejected: Family<Counter, 3>,
+    pushed_out: Family<Counter, 2>,
+    cancelled: Family<Counter, 2>,
+    wait: Family<Histogram, 2>,
+    finished: Family<Counter, 3>,
+    cost: Family<Counter, 2>,
+    dispatched: Family<Counter, 2>,
+    first_byte: Family<Histogram, 2>,
+    node_changes: Family<Counter, 3>,
+}
+
+#[derive(Debug)]
+struct TenantMeters {
+    name: String,
+    accepted: Counter,
+    admitted: Counter,
+    delayed: Counter,
+    /// One per [`Reason`].
+    rejected: Vec<Counter>,
+    pushed_out: Counter,
+    cancelled: Counter,
+    wait: Histogram,
+    /// One per [`Ending`].
+    finished: Vec<Counter>,
+    cost: Counter,
+}
+
+#[derive(Debug)]
+struct NodeMeters {
+    name: String,
+    dispatched: Counter,
+    first_byte: Histogram,
+    /// One per [`NodeChange`].
+    changes: Vec<Counter>,
+}
+
+impl WalkMeters {
+    /// Registers the metrics of the walk over one pool of nodes.
+    pub fn new(registry: &Registry, pool: &str, limits: MeterLimits) -> Result<Self, RegisterError> {
+        let families = Families::new(registry, limits)?;
+        let pool_label = Label { name: "pool", values_max: POOLS_MAX };
+        let failure = Label { name: "failure", values_max: Failure::WORDS.len() };
+        let failed_over = registry.counters(names::FAILED_OVER_TOTAL, [pool_label, failure])?;
+        let to = Label { name: "to", values_max: PATH_STATES.len() };
+        let path_changes = registry.counters(names::PATH_CHANGES_TOTAL, [pool_label, to])?;
+        Ok(Self {
+            tenants: places(limits.tenants_max),
+            other_tenant: families.tenant(pool, OTHER),
+            nodes: places(limits.nodes_max),
+            other_node: families.node(pool, OTHER),
+            failed_over: Failure::WORDS.iter().map(|word| failed_over.with([pool, word])).collect(),
+            path_changes: PATH_STATES.map(|word| path_changes.with([pool, word])),
+            pool: pool.to_owned(),
+            families,
+        })
+    }
+
+    /// Names a tenant on the page; an id keeps its first name.
+    pub fn name_tenant(&self, tenant: TenantId, name: &str) {
+        let Some(place) = self.tenants.get(tenant.index()) else {
+            return self.families.accepted.count_over();
+        };
+        place.get_or_init(|| self.families.tenant(&self.pool, name));
+    }
+
+    /// Names a node on the page; an id keeps its first name.
+    pub fn name_node(&self, node: NodeId, name: &str) {
+        let Some(place) = self.nodes.get(node.index()) else {
+            return self.families.dispatched.count_over();
+        };
+        place.get_or_init(|| self.families.node(&self.pool, name));
+    }
+
+    /// The pool of nodes the walk is over.
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// The name a tenant was given, if it has a place.
+    pub fn tenant_name(&self, tenant: TenantId) -> Option<&str> {
+        self.tenants.get(tenant.index())?.get().map(|tenant| tenant.name.as_str())
+    }
+
+    /// The name a node was given, if it has a place.
+    pub fn node_name(&self, node: NodeId) -> Option<&str> {
+        self.nodes.get(node.index())?.get().map(|node| node.name.as_str())
+    }
+
+    /// Counts an event.
+    pub fn tell(&self, event: &Event) {
+        match event {
+            Event::Request { tenant, step, .. } => self.tell_step(*tenant, step),
+            Event::Node { node, change } => self.tell_change(*node, change),
+        }
+    }
+
+    fn tell_step(&self, tenant: TenantId, step: &Step) {
+        let tenant = self.tenant(tenant);
+        match step {
+            Step::Accepted { .. } => tenant.accepted.count(),
+            Step::Admitted { .. } => tenant.admitted.count(),
+            Step::Delayed { .. } => tenant.delayed.count(),
+            Step::Rejected { reason } => tenant.rejected[reason.index()].count(),
+            Step::PushedOut { .. } => tenant.pushed_out.count(),
+            Step::Cancelled => tenant.cancelled.count(),
+            Step::Dispatched { node, waited, .. } => {
+                tenant.wait.record(*waited);
+                self.node(*node).dispatched.count();
+            }
+            Step::FirstByte { node, after } => self.node(*node).first_byte.record(*after),
+            Step::FailedOver { failure, .. } => self.failed_over[failure.index()].count(),
+            Step::Finished { actual, ending, .. } => {
+                tenant.finished[ending.index()].count();
+                tenant.cost.add(actual.0);
+            }
+        }
+    }
+
+    fn tell_change(&self, node: NodeId, change: &NodeChange) {
+        self.node(node).changes[change.index()].count();
+        if let NodeChange::Path { transition, .. } = change {
+            self.path_changes[path_state(transition.to)].count();
+        }
+    }
+
+    fn tenant(&self, tenant: TenantId) -> &TenantMeters {
+        self.tenants.get(tenant.index()).and_then(OnceLock::get).unwrap_or(&self.other_tenant)
+    }
+
+    fn node(&self, node: NodeId) -> &NodeMeters {
+        self.nodes.get(node.index()).and_then(OnceLock::get).unwrap_or(&self.other_node)
+    }
+}
+
+fn places<T>(max: usize) -> Box<[OnceLock<T>]> {
+    std::iter::repeat_with(OnceLock::new).take(max).collect()
+}
+
+impl Families {
+    fn new(registry: &Registry, limits: MeterLimits) -> Result<Self, RegisterError> {
+        let pool = Label { name: "pool", values_max: POOLS_MAX };
+        let tenant = Label { name: "tenant", values_max: limits.tenants_max };
+        let node = Label { name: "node", values_max: limits.nodes_max };
+        let reason = Label { name: "reason", values_max: Reason::WORDS.len() };
+        let ending = Label { name: "ending", values_max: Ending::WORDS.len() };
+        let to = Label { name: "to", values_max: NodeChange::WORDS.len() };
+        Ok(Self {
+            accepted: registry.counters(names::ACCEPTED_TOTAL, [pool, tenant])?,
+            admitted: registry.counters(names::ADMITTED_TOTAL, [pool, tenant])?,
+            delayed: registry.counters(names::DELAYED_TOTAL, [pool, tenant])?,
+            rejected: registry.counters(names::REJECTED_TOTAL, [pool, tenant, reason])?,
+            pushed_out: registry.counters(names::PUSHED_OUT_TOTAL, [pool, tenant])?,
+            cancelled: registry.counters(names::CANCELLED_TOTAL, [pool, tenant])?,
+            wait: registry.histograms(names::WAIT_SECONDS, [pool, tenant], DURATION_BOUNDS)?,
+            finished: registry.counters(names::FINISHED_TOTAL, [pool, tenant, ending])?,
+            cost: registry.counters(names::COST_UNITS_TOTAL, [pool, tenant])?,
+            dispatched: registry.counters(names::DISPATCHED_TOTAL, [pool, node])?,
+            first_byte: registry.histograms(names::FIRST_BYTE_SECONDS, [pool, node], DURATION_BOUNDS)?,
+            node_changes: registry.counters(names::NODE_CHANGES_TOTAL, [pool, node, to])?,
+        })
+    }
+
+    fn tenant(&self, pool: &str, tenant: &str) -> TenantMeters {
+        TenantMeters {
+            name: tenant.to_owned(),
+            accepted: self.accepted.with([pool, tenant]),
+            admitted: self.admitted.with([pool, tenant]),
+            delayed: self.delayed.with([pool, tenant]),
+            rejected: Reason::WORDS.iter().map(|word| self.rejected.with([pool, tenant, word])).collect(),
+            pushed_out: self.pushed_out.with([pool, tenant]),
+            cancelled: self.cancelled.with([pool, tenant]),
+            wait: self.wait.with([pool, tenant]),
+            finished: Ending::WORDS.iter().map(|word| self.finished.with([pool, tenant, word])).collect(),
+            cost: self.cost.with([pool, tenant]),
+        }
+    }
+
+    fn node(&self, pool: &str, node: &str) -> NodeMeters {
+        NodeMeters {
+            name: node.to_owned(),
+            dispatched: self.dispatched.with([pool, node]),
+            first_byte: self.first_byte.with([pool, node]),
+            changes: NodeChange::WORDS
+                .iter()
+                .map(|word| self.node_changes.with([pool, node, word]))
+                .collect(),
+        }
+    }
+}
+
+const PATH_STATES: [&str; 5] = ["inactive", "probing", "active", "degraded", "recovery"];
+
+/// The place of a state in [`PATH_STATES`].
+const fn path_state(state: PathState) -> usize {
+    match state {
+        PathState::Inactive => 0,
+        PathState::Probing => 1,
+        PathState::Active => 2,
+        PathState::Degraded => 3,
+        PathState::Recovery => 4,
+    }
+}

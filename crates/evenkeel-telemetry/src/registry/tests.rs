@@ -1,0 +1,108 @@
+use super::*;
+use std::fmt::Write;
+
+const TENANT: Label = Label { name: "tenant", values_max: 2 };
+
+#[test]
+fn the_same_metric_asked_for_twice_is_one() {
+    let registry = Registry::new();
+    registry.counter(Named::new("a_total", "a")).unwrap().count();
+    registry.clone().counter(Named::new("a_total", "a")).unwrap().count();
+    assert_eq!(registry.counter(Named::new("a_total", "a")).unwrap().get(), 2);
+}
+
+#[test]
+fn a_name_means_one_thing() {
+    let registry = Registry::new();
+    registry.counters(Named::new("a_total", "a"), [TENANT]).unwrap();
+    let taken = RegisterError::Taken { name: "a_total" };
+    assert_eq!(registry.gauges(Named::new("a_total", "a"), [TENANT]).unwrap_err(), taken);
+    assert_eq!(registry.counters(Named::new("a_total", "b"), [TENANT]).unwrap_err(), taken);
+    assert_eq!(registry.counter(Named::new("a_total", "a")).unwrap_err(), taken);
+    assert_eq!(
+        registry.counters(Named::new("a_total", "a"), [Label { values_max: 3, ..TENANT }]).unwrap_err(),
+        taken
+    );
+}
+
+#[test]
+fn a_histograms_series_are_nobody_elses() {
+    const ONE: &[Duration] = &[Duration::from_secs(1)];
+    let registry = Registry::new();
+    registry.histogram(Named::new("a_seconds", "a"), ONE).unwrap();
+    registry.gauge(Named::new("b_seconds_count", "b")).unwrap();
+    let taken = |name| RegisterError::Taken { name };
+    assert_eq!(registry.gauge(Named::new("a_seconds_sum", "a")).unwrap_err(), taken("a_seconds_sum"));
+    assert_eq!(registry.histogram(Named::new("b_seconds", "b"), ONE).unwrap_err(), taken("b_seconds"));
+    assert!(registry.gauge(Named::new("a_seconds_summary", "a")).is_ok());
+}
+
+#[test]
+fn names_prometheus_would_not_read_are_refused() {
+    let registry = Registry::new();
+    for name in ["", "1a", "a.b", "a-b", "ä"] {
+        assert_eq!(registry.counter(Named::new(name, "")).unwrap_err(), RegisterError::InvalidName { name });
+    }
+    for name in ["", "le", "__name__", "a:b", "a b"] {
+        let label = Label { name, values_max: 1 };
+        let refused = registry.counters(Named::new("a_total", ""), [label]).unwrap_err();
+        assert_eq!(refused, RegisterError::InvalidName { name });
+    }
+    assert!(registry.counters(Named::new("a_total", ""), [TENANT, TENANT]).is_err());
+}
+
+#[test]
+fn bounds_grow_and_are_neither_none_nor_too_many() {
+    const ONE: Duration = Duration::from_secs(1);
+    const MANY: [Duration; BOUNDS_MAX + 1] = {
+        let mut many = [ONE; BOUNDS_MAX + 1];
+        let mut at = 0;
+        while at < many.len() {
+            many[at] = Duration::from_secs(at as u64);
+            at += 1;
+        }
+        many
+    };
+    let registry = Registry::new();
+    for bounds in [&[][..], &[ONE, ONE], &[ONE, Duration::ZERO], &MANY] {
+        let refused = registry.histogram(Named::new("a_seconds", ""), bounds).unwrap_err();
+        assert_eq!(refused, RegisterError::InvalidBounds { name: "a_seconds" });
+    }
+    assert!(registry.histogram(Named::new("a_seconds", ""), MANY.split_at(BOUNDS_MAX).0).is_ok());
+}
+
+#[test]
+fn metrics_and_sources_have_a_limit() {
+    let registry = Registry::new();
+    let names = (0..FAMILIES_MAX).map(|number| &*String::leak(format!("a{number}_total")));
+    let refused = names.filter(|name| registry.counter(Named::new(name, "")).is_err()).count();
+    // The registry's own two take a place each.
+    assert_eq!(refused, 2);
+    for _ in 0..SOURCES_MAX {
+        registry.add_source(|_| Ok(())).unwrap();
+    }
+    assert_eq!(registry.add_source(|_| Ok(())).unwrap_err(), RegisterError::TooMany { max: SOURCES_MAX });
+}
+
+#[test]
+fn a_source_is_on_the_page_and_a_faulty_one_is_counted() {
+    let registry = Registry::new();
+    registry.add_source(|out| out.write_str("# TYPE theirs counter\ntheirs 7\n")).unwrap();
+    registry.add_source(|_| Err(fmt::Error)).unwrap();
+    registry.add_source(|out| out.write_str("# TYPE theirs gauge\ntheirs 8\n")).unwrap();
+    let page = registry.page();
+    assert!(page.ends_with("# TYPE theirs counter\ntheirs 7\n"), "{page}");
+    assert!(page.contains("\nevenkeel_telemetry_sources_skipped_total 2\n"), "{page}");
+}
+
+#[test]
+fn values_that_became_other_are_on_the_page() {
+    let registry = Registry::new();
+    let family = registry.counters(Named::new("a_total", "a"), [TENANT]).unwrap();
+    for tenant in ["a", "b", "c"] {
+        family.with([tenant]).count();
+    }
+    let page = registry.page();
+    assert!(page.contains("a_total{tenant=\"other\"} 1\n"), "{page}");
+    assert!(page.contains("evenkeel_telemetry_labels_over_total{metric=\"a_total\"} 1\n"), "{page}");
+}

@@ -1,0 +1,67 @@
+//! Who watches a walk: every event goes to its metrics, its journal and the log.
+
+use evenkeel_policy::time::Instant;
+
+use crate::event::Event;
+use crate::journal::{Journal, JournalLimits};
+use crate::logs;
+use crate::meters::{MeterLimits, PathMeters, RouterMeters, WalkMeters};
+use crate::registry::{RegisterError, Registry};
+
+/// Where one walk tells its events; shared by all who tell.
+#[derive(Debug)]
+pub struct Watch {
+    meters: WalkMeters,
+    paths: PathMeters,
+    router: Option<RouterMeters>,
+    journal: Journal,
+}
+
+impl Watch {
+    /// Watches the walk over one pool of nodes.
+    pub fn new(
+        registry: &Registry,
+        pool: &str,
+        meters: MeterLimits,
+        journal: JournalLimits,
+    ) -> Result<Self, RegisterError> {
+        Ok(Self {
+            meters: WalkMeters::new(registry, pool, meters)?,
+            paths: PathMeters::new(registry)?,
+            router: None,
+            journal: Journal::new(journal),
+        })
+    }
+
+    /// Feeds the metrics of the LLM door, too.
+    #[must_use]
+    pub fn with_router(self, router: RouterMeters) -> Self {
+        Self { router: Some(router), ..self }
+    }
+
+    /// Tells what happened, to everybody who wants to know.
+    pub fn tell(&self, now: Instant, event: &Event) {
+        self.meters.tell(event);
+        self.paths.tell(event);
+        if let Some(router) = &self.router {
+            router.tell(event);
+        }
+        self.journal.tell(now, event);
+        logs::tell(event, &self.meters);
+    }
+
+    /// The metrics, to name tenants and nodes.
+    pub fn meters(&self) -> &WalkMeters {
+        &self.meters
+    }
+
+    /// The metrics of paths, for what no event tells: round trips, and how many there are.
+    pub fn paths(&self) -> &PathMeters {
+        &self.paths
+    }
+
+    /// What happened lately.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+}

@@ -1,0 +1,183 @@
+//! Events as metrics and stories.
+
+use std::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::estimate::Outcome;
+use evenkeel_policy::id::{NodeId, PathId, TenantId};
+use evenkeel_policy::path::{Cause, PathState, Transition};
+use evenkeel_policy::time::Instant;
+use evenkeel_telemetry::{
+    Because, Ending, Event, Failure, JournalLimits, MeterLimits, ModelId, NodeChange, Reason, Registry,
+    RequestId, RouterMeters, Step, Watch,
+};
+
+use crate::reader::{read, value};
+
+const ACME: TenantId = TenantId(0);
+const BOX: NodeId = NodeId(0);
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn each_step_of_a_walk_is_counted_once() {
+    let watched = Watched::new();
+    let dispatched = |attempt| Step::Dispatched {
+        node: BOX,
+        path: None,
+        waited: SECOND,
+        because: Because::Cached,
+        attempt,
+    };
+    for step in [
+        Step::Accepted { model: ModelId(0), cost: Cost(700) },
+        Step::Delayed { delay: SECOND },
+        Step::Admitted { waiting: 1 },
+        dispatched(1),
+        Step::FailedOver { failure: Failure::TimedOut, attempt: 1 },
+        dispatched(2),
+        Step::FirstByte { node: BOX, after: SECOND },
+        Step::Finished {
+            node: BOX,
+            actual: Cost(650),
+            took: 3 * SECOND,
+            ending: Ending::Served(Outcome::Good),
+        },
+    ] {
+        watched.tell(ACME, step);
+    }
+    for (name, labels, expected) in [
+        ("evenkeel_accepted_total", &[TENANT][..], 1.0),
+        ("evenkeel_delayed_total", &[TENANT], 1.0),
+        ("evenkeel_admitted_total", &[TENANT], 1.0),
+        ("evenkeel_dispatched_total", &[NODE], 2.0),
+        ("evenkeel_wait_seconds_count", &[TENANT], 2.0),
+        ("evenkeel_failed_over_total", &[("failure", "timed_out")], 1.0),
+        ("evenkeel_first_byte_seconds_sum", &[NODE], 1.0),
+        ("evenkeel_finished_total", &[TENANT, ("ending", "served")], 1.0),
+        ("evenkeel_cost_units_total", &[TENANT], 650.0),
+    ] {
+        assert_eq!(watched.value(name, labels), Some(expected), "{name}");
+    }
+    let page = read(&watched.registry.page()).unwrap();
+    assert_eq!(value(&page, "llm_router_request_duration_seconds_sum", &[]), Some(3.0));
+}
+
+#[test]
+fn a_push_out_and_a_full_queue_are_backpressure_and_nothing_else_is() {
+    let watched = Watched::new();
+    watched.tell(ACME, Step::PushedOut { waiting: 100 });
+    watched.tell(ACME, Step::Rejected { reason: Reason::QueueFull });
+    watched.tell(ACME, Step::Rejected { reason: Reason::NoNode });
+    watched.tell(ACME, Step::Cancelled);
+    let page = read(&watched.registry.page()).unwrap();
+    assert_eq!(value(&page, "llm_router_backpressure_rejections_total", &[]), Some(2.0));
+    assert_eq!(watched.value("evenkeel_rejected_total", &[TENANT, ("reason", "no_node")]), Some(1.0));
+    assert_eq!(watched.value("evenkeel_pushed_out_total", &[TENANT]), Some(1.0));
+    assert_eq!(watched.value("evenkeel_cancelled_total", &[TENANT]), Some(1.0));
+}
+
+#[test]
+fn who_has_no_name_or_no_place_counts_as_other() {
+    let watched = Watched::new();
+    watched.watch.meters().name_tenant(TenantId(2), "beyond");
+    for tenant in 0..4 {
+        watched.tell(TenantId(tenant), Step::Admitted { waiting: 1 });
+    }
+    assert_eq!(watched.value("evenkeel_admitted_total", &[TENANT]), Some(1.0));
+    assert_eq!(watched.value("evenkeel_admitted_total", &[("tenant", "other")]), Some(3.0));
+    let page = read(&watched.registry.page()).unwrap();
+    let over = value(&page, "evenkeel_telemetry_labels_over_total", &[("metric", "evenkeel_accepted_total")]);
+    assert_eq!(over, Some(1.0));
+}
+
+#[test]
+fn a_change_of_a_node_and_of_a_path_is_counted() {
+    let watched = Watched::new();
+    watched.change(NodeChange::Opened { until: Instant::from_secs(1) });
+    let transition =
+        Transition { from: PathState::Inactive, to: PathState::Recovery, cause: Cause::ProbesWereAnswered };
+    watched.change(NodeChange::Path { path: PathId(1), transition });
+    watched.change(NodeChange::Path {
+        path: PathId(1),
+        transition: Transition { from: PathState::Recovery, to: PathState::Active, ..transition },
+    });
+    assert_eq!(watched.value("evenkeel_node_changes_total", &[NODE, ("to", "opened")]), Some(1.0));
+    assert_eq!(watched.value("evenkeel_path_changes_total", &[("to", "active")]), Some(1.0));
+    let page = read(&watched.registry.page()).unwrap();
+    assert_eq!(value(&page, "nyx_multipath_path_activated_total", &[]), Some(1.0));
+    assert_eq!(value(&page, "nyx_multipath_path_deactivated_total", &[]), Some(0.0));
+    assert_eq!(watched.watch.journal().changes().len(), 3);
+}
+
+#[test]
+fn two_walks_share_a_page() {
+    let watched = Watched::new();
+    let sql = Watch::new(&watched.registry, "sql", LIMITS, JournalLimits::default()).unwrap();
+    sql.meters().name_tenant(ACME, "acme");
+    let event = Event::Request { request: RequestId(1), tenant: ACME, step: Step::Cancelled };
+    sql.tell(Instant::ORIGIN, &event);
+    assert_eq!(watched.value("evenkeel_cancelled_total", &[TENANT]), Some(0.0));
+    let page = read(&watched.registry.page()).unwrap();
+    let cancelled = value(&page, "evenkeel_cancelled_total", &[("pool", "sql"), TENANT]);
+    assert_eq!(cancelled, Some(1.0));
+}
+
+#[test]
+fn a_story_reads_as_sentences() {
+    let watched = Watched::new();
+    watched.tell(ACME, Step::Accepted { model: ModelId(3), cost: Cost(700) });
+    watched.tell(
+        ACME,
+        Step::Dispatched {
+            node: BOX,
+            path: Some(PathId(2)),
+            waited: SECOND,
+            because: Because::Preferred,
+            attempt: 1,
+        },
+    );
+    let story = watched.watch.journal().story(RequestId(1)).unwrap();
+    let told: Vec<_> = story.steps.iter().map(|(_, step)| step.to_string()).collect();
+    assert_eq!(
+        told,
+        [
+            "accepted for model 3, thought to cost 700",
+            "dispatched to node 0 by path 2 after 1s, attempt 1: preferred by its affinity"
+        ]
+    );
+}
+
+const TENANT: (&str, &str) = ("tenant", "acme");
+const NODE: (&str, &str) = ("node", "box");
+const LIMITS: MeterLimits = MeterLimits { tenants_max: 2, nodes_max: 2 };
+
+struct Watched {
+    registry: Registry,
+    watch: Watch,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let registry = Registry::new();
+        let router = RouterMeters::new(&registry).unwrap();
+        let watch =
+            Watch::new(&registry, "llm", LIMITS, JournalLimits::default()).unwrap().with_router(router);
+        watch.meters().name_tenant(ACME, "acme");
+        watch.meters().name_node(BOX, "box");
+        Self { registry, watch }
+    }
+
+    fn tell(&self, tenant: TenantId, step: Step) {
+        self.watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(1), tenant, step });
+    }
+
+    fn change(&self, change: NodeChange) {
+        self.watch.tell(Instant::ORIGIN, &Event::Node { node: BOX, change });
+    }
+
+    /// Reads a metric of the pool `llm`.
+    fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let labels: Vec<_> = [("pool", "llm")].into_iter().chain(labels.iter().copied()).collect();
+        value(&read(&self.registry.page()).unwrap(), name, &labels)
+    }
+}

@@ -1,0 +1,143 @@
+//! The page, read strictly; nothing is lost, whoever records and reads at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use evenkeel_telemetry::{
+    DURATION_BOUNDS, JournalLimits, Label, MeterLimits, Named, Registry, RouterFigures, RouterMeters, Watch,
+    names,
+};
+use proptest::prelude::*;
+
+use crate::reader::{read, value};
+
+#[test]
+fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
+    let registry = Registry::new();
+    let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
+    RouterMeters::new(&registry).unwrap();
+    watch.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
+    let page = read(&registry.page()).unwrap();
+    let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
+    let mut named: Vec<_> = names::ALL.iter().map(|named| (named.name, named.help)).collect();
+    named.sort_unstable();
+    assert_eq!(told, named);
+}
+
+#[test]
+fn the_names_of_the_specification_are_kept_to_the_letter() {
+    let registry = Registry::new();
+    let router = RouterMeters::new(&registry).unwrap();
+    router.show(&RouterFigures {
+        queue_size: 45,
+        cache_hits: 9000,
+        cache_misses: 1000,
+        pool_connections: 24,
+    });
+    let page = read(&registry.page()).unwrap();
+    for (name, expected) in [
+        ("llm_router_queue_size", 45.0),
+        ("llm_router_backpressure_rejections_total", 0.0),
+        ("llm_router_cache_hits_total", 9000.0),
+        ("llm_router_cache_misses_total", 1000.0),
+        ("llm_router_pool_connections", 24.0),
+        ("llm_router_request_duration_seconds_sum", 0.0),
+        ("llm_router_request_duration_seconds_count", 0.0),
+    ] {
+        assert_eq!(value(&page, name, &[]), Some(expected), "{name}");
+    }
+    for le in ["0.01", "0.05", "0.1", "+Inf"] {
+        let bucket = value(&page, "llm_router_request_duration_seconds_bucket", &[("le", le)]);
+        assert_eq!(bucket, Some(0.0), "{le}");
+    }
+}
+
+#[test]
+fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 20_000;
+    let registry = Registry::new();
+    let family =
+        registry.counters(Named::new("a_total", "a"), [Label { name: "thread", values_max: 2 }]).unwrap();
+    let histogram = registry.histogram(Named::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
+    let gauge = registry.gauge(Named::new("a_now", "a")).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let record = |thread: u64| {
+            let (histogram, gauge) = (histogram.clone(), gauge.clone());
+            let counter = family.with([&thread.to_string()]);
+            move || {
+                for number in 0..EACH {
+                    counter.count();
+                    gauge.add(if number % 2 == 0 { 1 } else { -1 });
+                    histogram.record(Duration::from_millis(number % 200));
+                }
+            }
+        };
+        let recorders: Vec<_> = (0..THREADS).map(|thread| scope.spawn(record(thread))).collect();
+        let reader = scope.spawn(|| {
+            let mut last = 0.0;
+            while !done.load(Ordering::Acquire) {
+                let page = read(&registry.page()).unwrap();
+                let count = value(&page, "a_seconds_count", &[]).unwrap();
+                assert!(last <= count, "{last} fell to {count}");
+                last = count;
+            }
+        });
+        recorders.into_iter().for_each(|recorder| recorder.join().unwrap());
+        done.store(true, Ordering::Release);
+        reader.join().unwrap();
+    });
+    let page = read(&registry.page()).unwrap();
+    let counted: f64 = ["0", "1", "2", "3", "other"]
+        .iter()
+        .filter_map(|thread| value(&page, "a_total", &[("thread", thread)]))
+        .sum();
+    assert_eq!(counted as u64, THREADS * EACH);
+    assert_eq!(value(&page, "a_seconds_count", &[]), Some((THREADS * EACH) as f64));
+    assert_eq!(value(&page, "a_now", &[]), Some(0.0));
+    let millis: u64 = (0..EACH).map(|number| number % 200).sum();
+    assert_eq!(histogram.read().sum, Duration::from_millis(THREADS * millis));
+}
+
+proptest! {
+    #[test]
+    fn any_text_comes_back_from_a_label(texts in proptest::collection::btree_set(".{0,30}|[\\\\\"\n{},= ]{0,9}", 1..8)) {
+        let registry = Registry::new();
+        let family = registry.counters(Named::new("a_total", "a"), [Label { name: "x", values_max: 8 }]).unwrap();
+        for (many, text) in (1..).zip(&texts) {
+            family.with([text]).add(many);
+        }
+        let page = read(&registry.page()).map_err(TestCaseError::fail)?;
+        for (many, text) in (1..).zip(&texts) {
+            prop_assert_eq!(value(&page, "a_total", &[("x", text)]), Some(f64::from(many)));
+        }
+    }
+
+    #[test]
+    fn whatever_clients_send_a_label_stays_within_its_limit_and_no_count_is_lost(
+        sent in proptest::collection::vec("[a-z]{1,2}", 0..200), values_max in 0_usize..10,
+    ) {
+        let registry = Registry::new();
+        let family = registry.counters(Named::new("a_total", "a"), [Label { name: "x", values_max }]).unwrap();
+        sent.iter().for_each(|text| family.with([text]).count());
+        let page = read(&registry.page()).map_err(TestCaseError::fail)?;
+        let samples = &page.iter().find(|family| family.name == "a_total").unwrap().samples;
+        prop_assert!(samples.len() <= values_max + 1);
+        prop_assert_eq!(samples.iter().map(|sample| sample.value).sum::<f64>() as usize, sent.len());
+    }
+
+    #[test]
+    fn a_histogram_counts_as_one_would_by_hand(spans in proptest::collection::vec(0_u64..200_000_000_000, 0..60)) {
+        let registry = Registry::new();
+        let histogram = registry.histogram(Named::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
+        spans.iter().for_each(|nanos| histogram.record(Duration::from_nanos(*nanos)));
+        let page = read(&registry.page()).map_err(TestCaseError::fail)?;
+        for bound in DURATION_BOUNDS {
+            let by_hand = spans.iter().filter(|nanos| Duration::from_nanos(**nanos) <= *bound).count();
+            let le = bound.as_secs_f64().to_string();
+            prop_assert_eq!(value(&page, "a_seconds_bucket", &[("le", &le)]), Some(by_hand as f64));
+        }
+        prop_assert_eq!(value(&page, "a_seconds_count", &[]), Some(spans.len() as f64));
+    }
+}
