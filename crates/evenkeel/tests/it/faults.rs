@@ -1,8 +1,9 @@
 //! Each fault as a client meets it.
 
-use crate::raw::{Ended, Node, Reply, chat, fast, is_silent, read, read_until};
+use crate::raw::{Ended, Node, chat, fast, is_silent, read, read_until};
 use evenkeel::sim_node::{Fault, FaultKind, SimOptions};
 use serde_json::{Value, json};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 const WHOLE: &str = "[DONE]";
@@ -43,25 +44,22 @@ fn a_cut_ends_an_answer_in_the_middle() {
 #[test]
 fn a_stalled_answer_keeps_its_connection_and_its_slot() {
     let node = faulty(FaultKind::StalledStream);
-    let body = node_chat_stream(&node, &mut Vec::new());
-    drop(body);
+    let mut client = stream(&node);
+    for event in 0..5 {
+        assert!(
+            read_until(&mut client, "\n\n\r\n").contains("data: "),
+            "the role and half the tokens: {event}"
+        );
+    }
+    node.wait_for(1, 0);
+    assert!(is_silent(&mut client));
+    drop(client);
     node.wait_for(0, 0);
     let mut whole = node.send("/v1/chat/completions", &chat(json!({})));
     read_until(&mut whole, "\"choices\":");
     node.wait_for(1, 0);
     drop(whole);
     node.wait_for(0, 0);
-}
-
-/// Reads the first half of a stalled stream, and sees that nothing follows.
-fn node_chat_stream(node: &Node, said: &mut Vec<String>) -> TcpStream {
-    let mut client = stream(node);
-    for _ in 0..5 {
-        said.push(read_until(&mut client, "\n\n\r\n"));
-    }
-    node.wait_for(1, 0);
-    assert!(is_silent(&mut client), "after {said:?}");
-    client
 }
 
 #[test]
@@ -110,11 +108,11 @@ fn a_half_closed_connection_says_nothing_and_still_listens() {
     let node = faulty(FaultKind::HalfClose);
     let mut client = node.send("/v1/chat/completions", &chat(json!({})));
     let mut nothing = Vec::new();
-    std::io::Read::read_to_end(&mut client, &mut nothing).unwrap();
+    client.read_to_end(&mut nothing).unwrap();
     assert!(nothing.is_empty());
     // A closed socket would answer these bytes with a reset, and the second write would fail.
     for _ in 0..100 {
-        std::io::Write::write_all(&mut client, b"still there?").unwrap();
+        client.write_all(b"still there?").unwrap();
     }
     client.shutdown(Shutdown::Write).unwrap();
 }
@@ -160,7 +158,7 @@ fn the_same_seed_hits_the_same_requests() {
 
 #[test]
 fn every_fault_is_set_at_run_time_and_leaves_no_slot_behind() {
-    let node = Node::start(fast());
+    let node = Node::start(SimOptions { slots: 1, ..fast() });
     for (name, kind) in FaultKind::ALL {
         set(&node, &json!({"kind": name}));
         let clients = [stream(&node), node.send("/v1/chat/completions", &chat(json!({})))];
@@ -181,10 +179,9 @@ fn stream(node: &Node) -> TcpStream {
     node.send("/v1/chat/completions", &chat(json!({"stream": true})))
 }
 
-fn set(node: &Node, fault: &Value) -> Reply {
+fn set(node: &Node, fault: &Value) {
     let reply = node.post("/sim/fault", fault);
     assert_eq!(reply.status, 200, "{reply:?}");
-    reply
 }
 
 fn clear(node: &Node) {
