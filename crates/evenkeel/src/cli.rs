@@ -2,8 +2,10 @@
 
 mod sim_node;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use std::error::Error;
+use std::fmt::Display;
 use std::process::ExitCode;
 
 /// Evenkeel keeps a multi-tenant platform on an even keel.
@@ -44,13 +46,24 @@ pub(crate) fn run() -> ExitCode {
 /// What ends a command before it is done; its text is all a user needs.
 type Failure = Box<dyn Error>;
 
+/// Ends the program as clap does when a value cannot be understood.
+fn end_misused(misuse: impl Display) -> ! {
+    Line::command().error(ErrorKind::ValueValidation, misuse).exit()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use evenkeel::sim_node::SimOptions;
 
     #[test]
     fn the_description_of_the_command_line_is_consistent() {
         Line::command().debug_assert();
+    }
+
+    #[test]
+    fn a_sim_node_without_flags_is_the_default_one() {
+        let Command::SimNode(args) = Line::parse_from(["evenkeel", "sim-node"]).command;
+        assert_eq!(args.options(), SimOptions::default());
     }
 }

@@ -1,6 +1,6 @@
 //! `evenkeel sim-node`: its flags, and its run until somebody ends it.
 
-use super::Failure;
+use super::{Failure, end_misused};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use evenkeel::sim_node::{
@@ -80,7 +80,7 @@ pub(super) struct SimNodeArgs {
 }
 
 impl SimNodeArgs {
-    fn options(self) -> SimOptions {
+    pub(super) fn options(self) -> SimOptions {
         let fault = self.fault.as_deref().and_then(FaultKind::by_name).map(|kind| Fault {
             kind,
             rate: self.fault_rate,
@@ -107,9 +107,12 @@ impl SimNodeArgs {
 
 /// Runs an engine until it is interrupted or told to end.
 pub(super) fn run(args: SimNodeArgs) -> Result<(), Failure> {
+    let options = args.options();
+    if let Err(setting) = options.check() {
+        end_misused(setting);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let options = args.options();
         let (models, slots) = (options.models.join(", "), options.slots);
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);

@@ -22,11 +22,17 @@ impl Refused {
         Self::Bad { param, what }
     }
 
-    #[cfg(test)]
+    /// Names the parameter that is to blame.
     pub(super) fn param(&self) -> Option<&'static str> {
         match self {
             Self::Bad { param, .. } => *param,
-            _ => None,
+            Self::NoModel { .. } => Some("model"),
+            Self::NoRoute { .. }
+            | Self::WrongMethod { .. }
+            | Self::TooLarge { .. }
+            | Self::NotLocal
+            | Self::Full
+            | Self::Fault(_) => None,
         }
     }
 
@@ -88,11 +94,6 @@ impl Refused {
             }
             Self::Fault(Refusal::Internal) => ("server_error", None, "the engine broke down".to_owned()),
         };
-        let param = match self {
-            Self::Bad { param, .. } => *param,
-            Self::NoModel { .. } => Some("model"),
-            _ => None,
-        };
-        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+        json!({"error": {"message": message, "type": kind, "param": self.param(), "code": code}})
     }
 }

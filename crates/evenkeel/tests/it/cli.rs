@@ -33,6 +33,9 @@ fn misuse_ends_with_2_and_says_what_was_meant() {
         (&["sim-node", "--slots", "0"], "1..=4096"),
         (&["sim-node", "--fault", "rest"], "'reset'"),
         (&["sim-node", "--fault-rate", "0.5"], "--fault <KIND>"),
+        (&["sim-node", "--fault", "reset", "--fault-rate", "2"], "fault-rate must be from 0 to 1"),
+        (&["sim-node", "--model", "two words"], "model must be"),
+        (&["sim-node", "--batch-slowdown", "11"], "batch-slowdown must be from 0 to 10"),
     ] {
         let output = evenkeel(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -45,16 +48,10 @@ fn misuse_ends_with_2_and_says_what_was_meant() {
 fn what_cannot_be_done_ends_with_1_and_says_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    for (args, part) in [
-        (["sim-node", "--listen", &address], "cannot listen on"),
-        (["sim-node", "--model", "two words"], "model must be"),
-        (["sim-node", "--batch-slowdown", "11"], "batch-slowdown must be from 0 to 10"),
-    ] {
-        let output = evenkeel(&args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.starts_with("evenkeel: ") && said.contains(part), "{said}");
-    }
+    let output = evenkeel(&["sim-node", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with(&format!("evenkeel: cannot listen on {address}: ")), "{said}");
 }
 
 #[test]
