@@ -24,10 +24,19 @@ pub(crate) enum Tool {
     Subcommand { name: &'static str, package: &'static str },
     /// A program that Debian and its kin have as a package.
     Debian { program: &'static str, package: &'static str },
+    /// Python that can make environments.
+    Python,
+    /// A Python package, in an environment of its own.
+    PythonPackage { name: &'static str, version: &'static str },
 }
 
 /// What the tests need; a test that needs more than cargo is served from here.
-pub(crate) const FOR_TESTS: &[Tool] = &[];
+pub(crate) const FOR_TESTS: &[Tool] =
+    &[Tool::Python, Tool::PythonPackage { name: "openai", version: "3.49.0" }];
+
+/// Where Python packages are installed; tests look for them there.
+const PYTHON_FOLDER: &str = "target/python";
+const PYTHON: &str = "target/python/bin/python";
 
 /// What there is to install things with.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +98,17 @@ fn is_present(tool: Tool) -> bool {
         }
         Tool::Subcommand { name, .. } => has_subcommand(name),
         Tool::Debian { program, .. } => Call::new(program, "--version").succeeds(),
+        // Debian has Python without the part that makes environments.
+        Tool::Python => Call::new("python3", "-c").args(["import ensurepip, venv"]).succeeds(),
+        Tool::PythonPackage { name, version } => {
+            Call::new(PYTHON, "-c").args([version_check(name, version)]).succeeds()
+        }
     }
+}
+
+/// Writes the Python line that ends well only if this version of a package is installed.
+fn version_check(name: &str, version: &str) -> String {
+    format!("import importlib.metadata as m; raise SystemExit(m.version('{name}') != '{version}')")
 }
 
 /// Decides what to run to get a tool, or what to tell the user when nothing here can get it.
@@ -104,6 +123,14 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
             return Ok(vec![Call::cargo("install --locked").args([package])]);
         }
         Tool::Debian { package, .. } => return remedy_by_apt(tool, package, means.user),
+        Tool::Python => return remedy_by_apt(tool, "python3-venv", means.user),
+        Tool::PythonPackage { name, version } => {
+            let install = Call::new(PYTHON, "-m pip install --quiet --disable-pip-version-check");
+            return Ok(vec![
+                Call::new("python3", "-m venv").args([PYTHON_FOLDER]),
+                install.args([format!("{name}=={version}")]),
+            ]);
+        }
     };
     match means.rustup {
         Rustup::Present => Ok(vec![call]),
@@ -136,6 +163,8 @@ fn described(tool: Tool) -> String {
         Tool::LlvmTools => "llvm-tools (a component of nightly Rust)".to_owned(),
         Tool::Subcommand { name, .. } => format!("cargo {name}"),
         Tool::Debian { program, package } => format!("{program} (Debian package {package})"),
+        Tool::Python => "Python 3 with its module venv (Debian package python3-venv)".to_owned(),
+        Tool::PythonPackage { name, version } => format!("the Python package {name} {version}"),
     }
 }
 
@@ -169,6 +198,24 @@ mod tests {
             lines(QEMU, means),
             ["apt-get update", "apt-get install --yes --no-install-recommends qemu-system-arm"]
         );
+    }
+
+    #[test]
+    fn python_packages_go_into_an_environment_of_their_own() {
+        let openai = Tool::PythonPackage { name: "openai", version: "1.2.3" };
+        assert_eq!(
+            lines(openai, NOTHING),
+            [
+                "python3 -m venv target/python",
+                "target/python/bin/python -m pip install --quiet --disable-pip-version-check openai==1.2.3"
+            ]
+        );
+    }
+
+    #[test]
+    fn without_python_the_user_learns_which_package_has_it() {
+        let told = remedy(Tool::Python, NOTHING).unwrap_err().to_string();
+        assert!(told.contains("`sudo apt-get install --yes --no-install-recommends python3-venv`"), "{told}");
     }
 
     #[test]

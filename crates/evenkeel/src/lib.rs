@@ -1,0 +1,5 @@
+//! What Evenkeel's binary is made of, for those who start a part of it in their own process.
+
+#![forbid(unsafe_code)]
+
+pub mod sim_node;

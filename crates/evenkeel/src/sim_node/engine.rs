@@ -1,0 +1,261 @@
+//! The engine itself: what it has, where a request goes, and what it gets when the engine has a fault.
+
+use super::answer::{Voice, embedding};
+use super::body::AnswerBody;
+use super::draw::draw;
+use super::fault::{Asked, Cut, Effect, Faults};
+use super::generate::{Job, Trouble};
+use super::metrics::{self, Counters};
+use super::options::SimOptions;
+use super::pace::Pace;
+use super::refusal::Refused;
+use super::request::{self, Delivery, Embed, Form, Generate, Usage};
+use super::shape::{self, Shape};
+use super::sim_fault;
+use super::slots::Slots;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response};
+use serde_json::Value;
+use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+
+/// The most bytes of a request's body.
+const BODY_MAX: usize = 16 << 20;
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) pace: Pace,
+    pub(super) slots: Arc<Slots>,
+    voice: Voice,
+    models: Vec<String>,
+    counters: Vec<Counters>,
+    faults: Mutex<Faults>,
+    answered: AtomicU64,
+}
+
+/// Who asks, and the handle on its connection.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) locality: Locality,
+    pub(super) cuts: mpsc::Sender<Cut>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locality {
+    SameMachine,
+    Elsewhere,
+}
+
+impl Client {
+    /// Has the connection ended, and never returns.
+    pub(super) async fn cut<T>(&self, cut: Cut) -> T {
+        // An error here is a connection that has ended already.
+        let _ = self.cuts.send(cut).await;
+        pending().await
+    }
+}
+
+/// What a request is for.
+enum Route<'a> {
+    Text(Form),
+    Embeddings,
+    Models,
+    Model(&'a str),
+    Health,
+    Metrics,
+}
+
+impl Engine {
+    pub(super) fn new(options: SimOptions) -> Arc<Self> {
+        Arc::new(Self {
+            pace: Pace::new(&options),
+            slots: Slots::new(options.slots, options.queue_max, options.models.len()),
+            voice: Voice {
+                seed: options.seed,
+                output_tokens: options.output_tokens,
+                context_max: options.context_max,
+            },
+            counters: options.models.iter().map(|_| Counters::default()).collect(),
+            models: options.models,
+            faults: Mutex::new(Faults::new(options.seed, options.fault)),
+            answered: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn counters(&self, model: usize) -> &Counters {
+        &self.counters[model]
+    }
+
+    pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        client: Client,
+        request: Request<Incoming>,
+    ) -> Response<AnswerBody> {
+        self.route(client, request).await.unwrap_or_else(|refused| refusal(&refused))
+    }
+
+    async fn route(
+        self: Arc<Self>,
+        client: Client,
+        request: Request<Incoming>,
+    ) -> Result<Response<AnswerBody>, Refused> {
+        let (head, body) = request.into_parts();
+        if head.uri.path() == sim_fault::PATH {
+            let body = read(body).await?;
+            return sim_fault::answer(&mut self.faults(), client.locality, &head.method, &body)
+                .map(|said| json(&said));
+        }
+        let route = find_route(&head.method, head.uri.path())?;
+        // Read before any fault strikes: a socket with unread bytes cannot be closed without a reset.
+        let body = read(body).await?;
+        let trouble = self.suffer(&client, &route).await?;
+        let job = |model| Job { engine: self.clone(), client, model, trouble };
+        match route {
+            Route::Text(form) => {
+                let request = Generate::read(form, &request::json(&body)?)?;
+                self.generate(job(self.model(&request.model)?), request).await
+            }
+            Route::Embeddings => {
+                let request = Embed::read(&request::json(&body)?)?;
+                self.embed(job(self.model(&request.model)?), request).await
+            }
+            Route::Models => Ok(json(&shape::models(&self.models, unix_seconds(), self.voice.context_max))),
+            Route::Model(name) => {
+                self.model(name)?;
+                Ok(json(&shape::model(name, unix_seconds(), self.voice.context_max)))
+            }
+            Route::Health => Ok(Response::new(AnswerBody::Whole(None))),
+            Route::Metrics => Ok(self.metrics()),
+        }
+    }
+
+    /// Lets the engine's fault strike; returns what is left to go wrong with the answer.
+    async fn suffer(&self, client: &Client, route: &Route<'_>) -> Result<Trouble, Refused> {
+        let asked = match route {
+            Route::Text(_) | Route::Embeddings => Asked::Inference,
+            Route::Models | Route::Model(_) | Route::Health | Route::Metrics => Asked::Probe,
+        };
+        let effect = self.faults().strike(asked);
+        match effect {
+            None => Ok(Trouble::default()),
+            Some(Effect::Hang) => pending().await,
+            Some(Effect::Cut(cut)) => client.cut(cut).await,
+            Some(Effect::Refuse(refusal)) => Err(Refused::Fault(refusal)),
+            Some(Effect::Delay(delay)) => Ok(Trouble { delay, damage: None }),
+            Some(Effect::Damage(damage)) => Ok(Trouble { damage: Some(damage), ..Trouble::default() }),
+        }
+    }
+
+    async fn generate(&self, job: Job, request: Generate) -> Result<Response<AnswerBody>, Refused> {
+        let answer = self.voice.answer(&request)?;
+        let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+        let usage = match request.delivery {
+            Delivery::Whole => Usage::Unasked,
+            Delivery::Stream { usage } => usage,
+        };
+        let shape = Shape {
+            form: request.form,
+            id: self.next_id(request.form),
+            created: unix_seconds(),
+            model: request.model,
+            usage,
+        };
+        match request.delivery {
+            Delivery::Whole => Ok(job.whole(place, &shape, &answer).await),
+            Delivery::Stream { .. } => Ok(job.stream(place, shape, answer)),
+        }
+    }
+
+    async fn embed(&self, job: Job, request: Embed) -> Result<Response<AnswerBody>, Refused> {
+        let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+        let slot = place.slot().await;
+        job.first_token(request.tokens).await;
+        let vector = |text: &String| embedding(self.voice.seed, text, request.dimensions);
+        let vectors: Vec<_> = request.texts.iter().map(vector).collect();
+        let answer = shape::embeddings(&request.model, &vectors, request.tokens, request.encoding);
+        Ok(job.finish(slot, &answer))
+    }
+
+    fn model(&self, name: &str) -> Result<usize, Refused> {
+        let index = self.models.iter().position(|model| model == name);
+        index.ok_or_else(|| Refused::NoModel { model: name.to_owned() })
+    }
+
+    fn next_id(&self, form: Form) -> String {
+        let number = draw(self.voice.seed, self.answered.fetch_add(1, Ordering::Relaxed));
+        match form {
+            Form::Chat => format!("chatcmpl-{number:016x}"),
+            Form::Completion => format!("cmpl-{number:016x}"),
+        }
+    }
+
+    fn metrics(&self) -> Response<AnswerBody> {
+        let text = metrics::text(&self.models, &self.slots, &self.counters);
+        let mut response = Response::new(AnswerBody::Whole(Some(text.into())));
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    }
+}
+
+fn find_route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, Refused> {
+    let (allowed, route) = match path {
+        "/v1/chat/completions" => (Method::POST, Route::Text(Form::Chat)),
+        "/v1/completions" => (Method::POST, Route::Text(Form::Completion)),
+        "/v1/embeddings" => (Method::POST, Route::Embeddings),
+        "/v1/models" => (Method::GET, Route::Models),
+        "/health" => (Method::GET, Route::Health),
+        "/metrics" => (Method::GET, Route::Metrics),
+        _ => match path.strip_prefix("/v1/models/") {
+            Some(name) => (Method::GET, Route::Model(name)),
+            None => return Err(Refused::NoRoute { method: method.to_string(), path: path.to_owned() }),
+        },
+    };
+    match (allowed == method, allowed == Method::POST) {
+        (true, _) => Ok(route),
+        (false, true) => Err(Refused::WrongMethod { allowed: "POST" }),
+        (false, false) => Err(Refused::WrongMethod { allowed: "GET" }),
+    }
+}
+
+async fn read(body: Incoming) -> Result<Bytes, Refused> {
+    // A body that announces too much is not waited for.
+    if body.size_hint().lower() > BODY_MAX as u64 {
+        return Err(Refused::TooLarge { bytes_max: BODY_MAX });
+    }
+    match Limited::new(body, BODY_MAX).collect().await {
+        Ok(read) => Ok(read.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Refused::TooLarge { bytes_max: BODY_MAX }),
+        Err(error) => Err(Refused::bad(None, format!("the body ended early: {error}"))),
+    }
+}
+
+fn refusal(refused: &Refused) -> Response<AnswerBody> {
+    let mut response = json(&refused.body());
+    *response.status_mut() = refused.status();
+    if let Some((name, value)) = refused.header() {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn json(value: &Value) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::Whole(Some(value.to_string().into())));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

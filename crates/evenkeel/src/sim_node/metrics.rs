@@ -1,0 +1,65 @@
+//! What the engine counts, under the names vLLM gives to the same things.
+
+use super::answer::Finish;
+use super::slots::Slots;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The counters of one model.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) prompt_tokens: AtomicU64,
+    pub(super) generation_tokens: AtomicU64,
+    finished_stop: AtomicU64,
+    finished_length: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn finished(&self, finish: Finish) {
+        match finish {
+            // A tool call is a natural end to an engine; only its door knows better.
+            Finish::Stop | Finish::ToolCalls => &self.finished_stop,
+            Finish::Length => &self.finished_length,
+        }
+        .fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Writes everything in Prometheus' text format.
+pub(super) fn text(models: &[String], slots: &Slots, counters: &[Counters]) -> String {
+    let mut text = String::new();
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    family(&mut text, "num_requests_running", "gauge", "requests that hold a slot");
+    for (index, model) in models.iter().enumerate() {
+        sample(&mut text, "num_requests_running", model, "", u64::from(slots.load_of(index).running));
+    }
+    family(&mut text, "num_requests_waiting", "gauge", "requests that wait for a slot");
+    for (index, model) in models.iter().enumerate() {
+        sample(&mut text, "num_requests_waiting", model, "", u64::from(slots.load_of(index).waiting));
+    }
+    family(&mut text, "prompt_tokens_total", "counter", "tokens of prompts read");
+    for (model, counters) in models.iter().zip(counters) {
+        sample(&mut text, "prompt_tokens_total", model, "", of(&counters.prompt_tokens));
+    }
+    family(&mut text, "generation_tokens_total", "counter", "tokens generated");
+    for (model, counters) in models.iter().zip(counters) {
+        sample(&mut text, "generation_tokens_total", model, "", of(&counters.generation_tokens));
+    }
+    family(&mut text, "request_success_total", "counter", "requests answered to the end");
+    for (model, counters) in models.iter().zip(counters) {
+        let name = "request_success_total";
+        sample(&mut text, name, model, ",finished_reason=\"stop\"", of(&counters.finished_stop));
+        sample(&mut text, name, model, ",finished_reason=\"length\"", of(&counters.finished_length));
+    }
+    text
+}
+
+fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+    writeln!(text, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}")
+        .expect("a string takes what is written");
+}
+
+fn sample(text: &mut String, name: &str, model: &str, labels: &str, value: u64) {
+    writeln!(text, "vllm:{name}{{model_name=\"{model}\"{labels}}} {value}")
+        .expect("a string takes what is written");
+}

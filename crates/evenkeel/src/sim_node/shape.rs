@@ -1,0 +1,183 @@
+//! Answers in OpenAI's JSON shapes.
+
+use super::answer::{Answer, Finish};
+use super::request::{Encoding, Form, Usage};
+use serde_json::{Value, json};
+
+/// What every part of one answer carries.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) form: Form,
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) usage: Usage,
+}
+
+impl Shape {
+    /// The answer in one piece.
+    pub(super) fn whole(&self, answer: &Answer) -> Value {
+        let text = answer.pieces.concat();
+        let finish = answer.finish.name();
+        let choice = match (self.form, &answer.call) {
+            (Form::Completion, _) => {
+                json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish})
+            }
+            (Form::Chat, None) => json!({
+                "index": 0, "logprobs": null, "finish_reason": finish,
+                "message": {"role": "assistant", "content": text, "refusal": null}
+            }),
+            (Form::Chat, Some(name)) => json!({
+                "index": 0, "logprobs": null, "finish_reason": finish,
+                "message": {"role": "assistant", "content": null, "refusal": null, "tool_calls": [
+                    {"id": self.call_id(), "type": "function", "function": {"name": name, "arguments": text}}
+                ]}
+            }),
+        };
+        let object = match self.form {
+            Form::Chat => "chat.completion",
+            Form::Completion => "text_completion",
+        };
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model,
+            "choices": [choice], "usage": usage(answer)
+        })
+    }
+
+    /// The first event of a stream, where it has one before the first token.
+    pub(super) fn opening(&self, answer: &Answer) -> Option<Value> {
+        let delta = match (self.form, &answer.call) {
+            (Form::Completion, _) => return None,
+            (Form::Chat, None) => json!({"role": "assistant", "content": ""}),
+            (Form::Chat, Some(name)) => json!({"role": "assistant", "content": null, "tool_calls": [
+                {"index": 0, "id": self.call_id(), "type": "function", "function": {"name": name, "arguments": ""}}
+            ]}),
+        };
+        Some(self.chunk(&delta, None))
+    }
+
+    /// The event of one token.
+    pub(super) fn piece(&self, answer: &Answer, piece: &str) -> Value {
+        match (self.form, &answer.call) {
+            (Form::Completion, _) => self.chunk(&json!(piece), None),
+            (Form::Chat, None) => self.chunk(&json!({"content": piece}), None),
+            (Form::Chat, Some(_)) => {
+                let call = json!({"index": 0, "function": {"arguments": piece}});
+                self.chunk(&json!({"tool_calls": [call]}), None)
+            }
+        }
+    }
+
+    /// The event that says why the answer ended.
+    pub(super) fn closing(&self, finish: Finish) -> Value {
+        match self.form {
+            Form::Chat => self.chunk(&json!({}), Some(finish)),
+            Form::Completion => self.chunk(&json!(""), Some(finish)),
+        }
+    }
+
+    /// The event with the counts, where they were asked for.
+    pub(super) fn counts(&self, answer: &Answer) -> Option<Value> {
+        if self.usage == Usage::Unasked {
+            return None;
+        }
+        let mut event = self.envelope(json!([]));
+        event["usage"] = usage(answer);
+        Some(event)
+    }
+
+    fn chunk(&self, delta: &Value, finish: Option<Finish>) -> Value {
+        let finish = finish.map(Finish::name);
+        let choice = match self.form {
+            Form::Chat => json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}),
+            Form::Completion => json!({"index": 0, "text": delta, "logprobs": null, "finish_reason": finish}),
+        };
+        self.envelope(json!([choice]))
+    }
+
+    fn envelope(&self, choices: Value) -> Value {
+        let object = match self.form {
+            Form::Chat => "chat.completion.chunk",
+            Form::Completion => "text_completion",
+        };
+        let mut event = json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices
+        });
+        if self.usage == Usage::Asked {
+            event["usage"] = Value::Null;
+        }
+        event
+    }
+
+    fn call_id(&self) -> String {
+        format!("call-{}", self.id)
+    }
+}
+
+fn usage(answer: &Answer) -> Value {
+    let (prompt, completion) = (answer.prompt_tokens, answer.completion_tokens);
+    json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
+}
+
+/// Embeddings of several texts.
+pub(super) fn embeddings(model: &str, vectors: &[Vec<f32>], tokens: u32, encoding: Encoding) -> Value {
+    let list: Vec<_> = vectors
+        .iter()
+        .enumerate()
+        .map(|(index, vector)| {
+            let embedding = match encoding {
+                Encoding::Float => json!(vector),
+                Encoding::Base64 => {
+                    let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                    json!(base64(&bytes))
+                }
+            };
+            json!({"object": "embedding", "index": index, "embedding": embedding})
+        })
+        .collect();
+    json!({
+        "object": "list", "data": list, "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens}
+    })
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for place in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= three.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
+/// The list of models, or one of them.
+pub(super) fn models(names: &[String], created: u64, context_max: u32) -> Value {
+    let list: Vec<_> = names.iter().map(|name| model(name, created, context_max)).collect();
+    json!({"object": "list", "data": list})
+}
+
+pub(super) fn model(name: &str, created: u64, context_max: u32) -> Value {
+    json!({
+        "id": name, "object": "model", "created": created, "owned_by": "evenkeel-sim-node",
+        "max_model_len": context_max
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_pads_as_everybody_does() {
+        for (text, encoded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")]
+        {
+            assert_eq!(base64(text.as_bytes()), encoded);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+"""Talks to an engine as any program with openai-python does; its only argument is the base URL."""
+
+import json
+import sys
+
+import openai
+
+client = openai.OpenAI(base_url=sys.argv[1], api_key="unused", max_retries=0)
+messages = [{"role": "user", "content": "hello"}]
+
+
+def chats():
+    answer = client.chat.completions.create(model="sim", messages=messages, max_tokens=8)
+    choice = answer.choices[0]
+    assert choice.message.role == "assistant" and choice.finish_reason == "length", choice
+    assert len(choice.message.content.split()) == 8, choice
+    assert answer.usage.completion_tokens == 8, answer.usage
+
+
+def streams_with_usage():
+    whole = client.chat.completions.create(model="sim", messages=messages, max_tokens=8)
+    options = {"include_usage": True}
+    stream = client.chat.completions.create(
+        model="sim", messages=messages, max_tokens=8, stream=True, stream_options=options
+    )
+    chunks = list(stream)
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == whole.choices[0].message.content, said
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens, chunks[-1]
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def calls_tools():
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+    answer = client.chat.completions.create(model="sim", messages=messages, tools=tools, tool_choice="required")
+    call = answer.choices[0].message.tool_calls[0]
+    assert call.function.name == "weather" and json.loads(call.function.arguments) == {"city": "sample"}, call
+    conversation = messages + [
+        answer.choices[0].message,
+        {"role": "tool", "tool_call_id": call.id, "content": "rain"},
+    ]
+    answer = client.chat.completions.create(model="sim", messages=conversation, tools=tools)
+    assert answer.choices[0].message.content, answer
+
+
+def embeds():
+    answer = client.embeddings.create(model="sim", input=["a", "b"])
+    plain = client.embeddings.create(model="sim", input=["a", "b"], encoding_format="float")
+    for one, other in zip(answer.data, plain.data):
+        assert len(one.embedding) == 64
+        assert all(abs(x - y) < 1e-6 for x, y in zip(one.embedding, other.embedding))
+
+
+def completes_and_lists():
+    answer = client.completions.create(model="sim", prompt="hello", max_tokens=4)
+    assert len(answer.choices[0].text.split()) == 4, answer
+    assert [model.id for model in client.models.list()] == ["sim"]
+
+
+def maps_errors():
+    try:
+        client.chat.completions.create(model="gpt", messages=messages)
+    except openai.NotFoundError as error:
+        assert error.code == "model_not_found", error
+    else:
+        raise AssertionError("a model that does not exist answered")
+
+
+def leaves_a_stream():
+    stream = client.chat.completions.create(model="sim", messages=messages, max_tokens=20000, stream=True)
+    next(iter(stream))
+    stream.close()
+
+
+for step in (chats, streams_with_usage, calls_tools, embeds, completes_and_lists, maps_errors, leaves_a_stream):
+    step()
+    print(step.__name__)
+print("all as expected")
