@@ -92,7 +92,7 @@ impl Framing {
         self.line.extend_from_slice(&part[..part.len().min(room)]);
         if end.is_some() {
             let mut line = mem::take(&mut self.line);
-            self.act(line.trim_ascii_end());
+            self.act(without_end(&line));
             line.clear();
             self.line = line;
         }
@@ -110,7 +110,11 @@ impl Framing {
                 Some(0) => Place::Trailers,
                 // The data is followed by a line end.
                 Some(size) => Place::Body { left: size.saturating_add(2), then: AfterBody::ChunkSize },
-                None => Place::Blind,
+                None => {
+                    // Nobody may go on where this has lost its way.
+                    self.suspect = Some(self.heads);
+                    Place::Blind
+                }
             },
             Place::Trailers if line.is_empty() => Place::Head(Head::default()),
             same @ (Place::Trailers | Place::Body { .. } | Place::Blind) => same,
@@ -134,6 +138,12 @@ impl Framing {
             (_, left) => Place::Body { left, then: AfterBody::Head },
         }
     }
+}
+
+/// Takes off the line end and nothing else: padding counts towards an overlong line.
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 fn after(then: AfterBody) -> Place {
@@ -223,6 +233,12 @@ mod tests {
         let sized = "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc";
         let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
         assert_eq!(suspect(&format!("{GET}{sized}\r\n{chunked}{BOTH}{GET}")), Some(3));
+    }
+
+    #[test]
+    fn after_a_chunk_that_makes_no_sense_nothing_is_trusted() {
+        let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n";
+        assert_eq!(suspect(&format!("{GET}{chunked}{GET}")), Some(2));
     }
 
     #[test]

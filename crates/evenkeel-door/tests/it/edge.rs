@@ -90,7 +90,8 @@ async fn a_body_up_to_the_limit_is_read_and_one_byte_more_is_413() {
     assert!(fits.ends_with("0123456789"), "{fits}");
     let declared = house.ask("POST /echo", "content-length: 11\r\n").await;
     assert_eq!((status(&declared), &error(&declared)["code"]), ("413", &Value::from("body_too_large")));
-    let chunked = house.ask("POST /echo", "transfer-encoding: chunked\r\n\r\nb\r\n0123456789a\r\n0\r\n").await;
+    let chunked =
+        house.ask("POST /echo", "transfer-encoding: chunked\r\n\r\nb\r\n0123456789a\r\n0\r\n").await;
     assert_eq!((status(&chunked), &error(&chunked)["code"]), ("413", &Value::from("body_too_large")));
 }
 
@@ -117,7 +118,8 @@ async fn two_lengths_are_refused_and_what_follows_is_never_a_request() {
 async fn two_lengths_behind_good_requests_are_refused_too() {
     let house = House::open().await;
     let good = "POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc";
-    let bad = "POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n";
+    let bad =
+        "POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n";
     let answers = house.raw(format!("{good}{good}{bad}{good}")).await;
     assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
     assert_eq!(answers.matches("HTTP/1.1 400").count(), 1, "{answers}");
@@ -172,7 +174,9 @@ async fn a_body_that_does_not_come_is_408() {
 async fn a_connection_carries_one_request_after_another_and_pipelined_ones_in_order() {
     let house = House::open().await;
     let mut stream = house.connect().await;
-    let post = |text: &str| format!("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+    let post = |text: &str| {
+        format!("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{text}", text.len())
+    };
     for text in ["one", "two"] {
         stream.write_all(post(text).as_bytes()).await.unwrap();
         read_until(&mut stream, text).await;
@@ -187,7 +191,9 @@ async fn a_connection_beyond_the_bound_waits_until_another_ends() {
     let limits = ListenerLimits { connections_max: 1, ..ListenerLimits::default() };
     let house = House::with(Plan { limits, ..Plan::default() }).await;
     let mut first = house.connect().await;
-    let ask = |text: &str| format!("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+    let ask = |text: &str| {
+        format!("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{text}", text.len())
+    };
     first.write_all(ask("one").as_bytes()).await.unwrap();
     read_until(&mut first, "one").await;
     let mut second = house.connect().await;

@@ -23,31 +23,31 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 /// A running server.
-pub struct House {
-    pub address: SocketAddr,
-    pub readiness: Readiness,
+pub(crate) struct House {
+    pub(crate) address: SocketAddr,
+    pub(crate) readiness: Readiness,
     /// Lets one request at `/slow` go on.
-    pub release: Arc<Notify>,
+    pub(crate) release: Arc<Notify>,
     /// Whoever is at `/slow` or `/stream`.
-    pub arrivals: mpsc::Receiver<Disconnect>,
+    pub(crate) arrivals: mpsc::Receiver<Disconnect>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<Drained>,
 }
 
 /// How a server is set up.
 #[derive(Default)]
-pub struct Plan {
-    pub limits: ListenerLimits,
-    pub tenants: Vec<TenantSettings>,
-    pub tls: Option<Arc<Tls>>,
+pub(crate) struct Plan {
+    pub(crate) limits: ListenerLimits,
+    pub(crate) tenants: Vec<TenantSettings>,
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 impl House {
-    pub async fn open() -> Self {
+    pub(crate) async fn open() -> Self {
         Self::with(Plan::default()).await
     }
 
-    pub async fn with(plan: Plan) -> Self {
+    pub(crate) async fn with(plan: Plan) -> Self {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), plan.tls, plan.limits).await.unwrap();
         let tenants = Tenants::new(plan.tenants, vec![KeyHash::of("ek-root")]).unwrap();
         let gate = Gate::new(tenants, listener.exposure().unwrap(), Unprotected::Refuse).unwrap();
@@ -64,17 +64,17 @@ impl House {
     }
 
     /// Says stop, and hands back what tells how it went.
-    pub fn stop(self) -> JoinHandle<Drained> {
+    pub(crate) fn stop(self) -> JoinHandle<Drained> {
         self.stop.send(()).unwrap();
         self.serving
     }
 
-    pub async fn connect(&self) -> TcpStream {
+    pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
 
     /// Writes bytes, and reads all that comes until the server closes.
-    pub async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
+    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await;
         // A server that refuses early closes while we write.
         let _ = stream.write_all(bytes.as_ref()).await;
@@ -82,13 +82,13 @@ impl House {
     }
 
     /// Sends one request whose answer ends the connection.
-    pub async fn ask(&self, line: &str, headers: &str) -> String {
+    pub(crate) async fn ask(&self, line: &str, headers: &str) -> String {
         self.raw(format!("{line} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n")).await
     }
 }
 
 /// Reads until the server closes; a reset ends it too. What is no text shows as `\u{fffd}`.
-pub async fn read_all(stream: &mut TcpStream) -> String {
+pub(crate) async fn read_all(stream: &mut TcpStream) -> String {
     let (mut all, mut part) = (Vec::new(), [0; 4096]);
     while let Ok(read @ 1..) = stream.read(&mut part).await {
         all.extend_from_slice(&part[..read]);
@@ -97,7 +97,7 @@ pub async fn read_all(stream: &mut TcpStream) -> String {
 }
 
 /// Reads until `end` has come.
-pub async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut all = Vec::new();
     while !all.ends_with(end.as_bytes()) {
         all.push(stream.read_u8().await.unwrap());
@@ -105,7 +105,7 @@ pub async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     String::from_utf8(all).unwrap()
 }
 
-pub fn tenant(name: &str, key: &str) -> TenantSettings {
+pub(crate) fn tenant(name: &str, key: &str) -> TenantSettings {
     TenantSettings { name: name.to_owned(), key_hashes: vec![KeyHash::of(key)], ..TenantSettings::default() }
 }
 

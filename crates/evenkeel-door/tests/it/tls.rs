@@ -91,7 +91,9 @@ async fn a_reload_changes_the_certificate_and_drops_no_connection() {
     folder.write(&new);
     tls.reload().unwrap();
     assert!(connect(&house, old.cert.der(), &[]).await.is_err(), "the old certificate is still shown");
-    assert!(probe(&mut connect(&house, new.cert.der(), &[]).await.unwrap()).await.starts_with("HTTP/1.1 200"));
+    assert!(
+        probe(&mut connect(&house, new.cert.der(), &[]).await.unwrap()).await.starts_with("HTTP/1.1 200")
+    );
     assert!(probe(&mut before).await.starts_with("HTTP/1.1 200"));
     fs::write(folder.cert(), "nonsense").unwrap();
     assert!(tls.reload().is_err());
