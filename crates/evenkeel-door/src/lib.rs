@@ -18,3 +18,8 @@ pub mod route;
 pub mod tenant;
 pub mod tls;
 mod walk;
+
+/// Holds the README's example to what the crate does.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
