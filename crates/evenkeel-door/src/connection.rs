@@ -1,4 +1,6 @@
 //! One connection: which HTTP it speaks, and its bytes on their way to hyper.
+//!
+//! Bound: a client that takes no byte for `write_wait_max` is let go.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -7,7 +9,9 @@ use std::sync::Arc;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use evenkeel_policy::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 use crate::framing::Framing;
 
@@ -43,11 +47,17 @@ pub(crate) struct Watched<I> {
     start: Vec<u8>,
     framing: Framing,
     suspect: Suspect,
+    write_wait_max: Duration,
+    /// Runs while the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
     /// Reads as much as it takes to tell the version.
-    pub(crate) async fn begin(mut inner: I) -> io::Result<(Self, Version, Suspect)> {
+    pub(crate) async fn begin(
+        mut inner: I,
+        write_wait_max: Duration,
+    ) -> io::Result<(Self, Version, Suspect)> {
         let mut start = Vec::with_capacity(PREFACE.len());
         let version = loop {
             let mut rest = [0; PREFACE.len()];
@@ -69,7 +79,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
             Version::Http2 => Framing::blind(),
         };
         let suspect = Suspect::none();
-        Ok((Self { inner, start, framing, suspect: suspect.clone() }, version, suspect))
+        let watched = Self { inner, start, framing, suspect: suspect.clone(), write_wait_max, stalled: None };
+        Ok((watched, version, suspect))
     }
 
     fn saw(&mut self, bytes: &[u8]) {
@@ -77,6 +88,20 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
         if let Some(number) = self.framing.suspect() {
             self.suspect.0.store(number, Ordering::Relaxed);
         }
+    }
+}
+
+impl<I> Watched<I> {
+    /// Turns a write that waits too long into an error.
+    fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let wait = self.write_wait_max;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(wait)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -101,15 +126,18 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
+        let written = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.timed(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+        let written = Pin::new(&mut self.inner).poll_flush(cx);
+        self.timed(cx, written)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        let written = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.timed(cx, written)
     }
 
     fn poll_write_vectored(
@@ -117,7 +145,8 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.timed(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

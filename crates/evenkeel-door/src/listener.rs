@@ -47,6 +47,8 @@ pub struct ListenerLimits {
     pub body_bytes_max: usize,
     /// How long a body may take.
     pub body_wait_max: Duration,
+    /// How long a client may take nothing of what is sent to it.
+    pub write_wait_max: Duration,
     /// Requests at once on one connection (h2).
     pub streams_max: u32,
     /// How long requests in flight may take once it stops.
@@ -62,6 +64,7 @@ impl Default for ListenerLimits {
             head_wait_max: Duration::from_secs(30),
             body_bytes_max: 32 * 1024 * 1024,
             body_wait_max: Duration::from_secs(60),
+            write_wait_max: Duration::from_secs(60),
             streams_max: 200,
             drain_max: Duration::from_secs(30),
         }
@@ -165,6 +168,7 @@ impl Listener {
                 servers: servers.clone(),
                 stopped: stopped.clone(),
                 head_wait_max: self.limits.head_wait_max,
+                write_wait_max: self.limits.write_wait_max,
             };
             let tls = self.tls.as_ref().map(|tls| tls.config());
             open.spawn(async move {
@@ -231,6 +235,7 @@ struct Connection {
     servers: Arc<Servers>,
     stopped: watch::Receiver<()>,
     head_wait_max: Duration,
+    write_wait_max: Duration,
 }
 
 impl Connection {
@@ -247,7 +252,7 @@ impl Connection {
 
     async fn over<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut self, stream: I) {
         let begun = tokio::select! {
-            begun = timeout(self.head_wait_max, Watched::begin(stream)) => begun,
+            begun = timeout(self.head_wait_max, Watched::begin(stream, self.write_wait_max)) => begun,
             _ = self.stopped.changed() => return,
         };
         let Ok(Ok((stream, version, suspect))) = begun else { return };

@@ -1,9 +1,12 @@
 //! A client that leaves is noticed while it waits and while it is answered.
 
+use std::time::Duration;
+
 use evenkeel_door::disconnect::Ending;
+use evenkeel_door::listener::ListenerLimits;
 use tokio::io::AsyncWriteExt;
 
-use crate::house::{House, read_until};
+use crate::house::{House, Plan, read_until};
 
 #[tokio::test]
 async fn a_client_that_leaves_while_it_waits_is_noticed() {
@@ -38,4 +41,15 @@ async fn a_client_that_got_everything_is_served() {
         house.release.notify_one();
         assert_eq!(disconnect.ended().await, Ending::Served, "{method}");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_let_go() {
+    let limits = ListenerLimits { write_wait_max: Duration::from_millis(20), ..ListenerLimits::default() };
+    let mut house = House::with(Plan { limits, ..Plan::default() }).await;
+    let mut stream = house.connect().await;
+    stream.write_all(b"GET /flood HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut disconnect = house.arrivals.recv().await.unwrap();
+    assert_eq!(disconnect.ended().await, Ending::Gone);
+    drop(stream);
 }

@@ -127,6 +127,15 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
         }
     });
     add(Method::GET, "/slow", Access::Tenant, slow);
+    let flood_arrived = arrived.clone();
+    let flood = handler(move |call: Call| {
+        let arrived = flood_arrived.clone();
+        async move {
+            arrived.send(call.disconnect).await.unwrap();
+            Ok(Response::new(Flood.boxed_unsync()))
+        }
+    });
+    add(Method::GET, "/flood", Access::Tenant, flood);
     let stream = handler(move |call: Call| {
         let arrived = arrived.clone();
         async move {
@@ -168,5 +177,20 @@ impl http_body::Body for Once {
             Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             None => Poll::Pending,
         }
+    }
+}
+
+/// A body without end, as fast as it is taken.
+struct Flood;
+
+impl http_body::Body for Flood {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 64 * 1024])))))
     }
 }
