@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::interner::Interner;
-use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::time::Instant;
 use evenkeel_policy::weight::Weight;
 use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
@@ -24,6 +24,8 @@ use crate::refusal::{Rate, Refusal};
 pub const TENANTS_MAX: usize = 10_000;
 /// How many keys a tenant has at most.
 pub const KEYS_MAX: usize = 16;
+/// Who everybody is while there are no tenants; has an id of its own, so that a reload confuses it with nobody.
+const OPEN: &str = "open";
 
 /// Whether a tenant is served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +46,7 @@ pub struct TenantSettings {
     pub key_hashes: Vec<KeyHash>,
     /// Its share.
     pub weight: Weight,
-    /// Requests per minute; `None` is no limit.
+    /// Requests per minute; `None` is no limit, 0 is like [`Standing::Disabled`].
     pub rpm: Option<u64>,
     /// Tokens per minute; `None` is no limit.
     pub tpm: Option<u64>,
@@ -108,10 +110,14 @@ impl Tenant {
 }
 
 fn refused(rate: Rate, verdict: Verdict) -> Result<(), Refusal> {
-    match verdict {
-        Verdict::Taken => Ok(()),
-        Verdict::Full { retry_after } => Err(Refusal::RateLimited { rate, retry_after }),
-        Verdict::TooMuch => Err(Refusal::RateLimited { rate, retry_after: Duration::from_secs(60) }),
+    match (verdict, rate) {
+        (Verdict::Taken, _) => Ok(()),
+        (Verdict::Full { retry_after }, _) => Err(Refusal::RateLimited { rate, retry_after }),
+        // Coming back would not help, so nothing tells a client to.
+        (Verdict::TooMuch, Rate::Tokens) => {
+            Err(Refusal::invalid("the request needs more tokens than this API key has per minute"))
+        }
+        (Verdict::TooMuch, Rate::Requests) => Err(Refusal::TenantDisabled),
     }
 }
 
@@ -151,14 +157,16 @@ pub struct Tenants {
 impl Tenants {
     /// Makes a first table; `admin` are the hashes of the admin keys.
     pub fn new(tenants: Vec<TenantSettings>, admin: Vec<KeyHash>) -> Result<Self, TenantsError> {
-        let open = TenantSettings { name: "open".to_owned(), ..TenantSettings::default() };
+        // Names come from the operator, so the hash needs no secret; old and new ones are held at once.
+        let mut names = Interner::new(2 * TENANTS_MAX as u32 + 1, (0, 0));
+        let id = names.intern(OPEN).map_err(|_| TenantsError::TooMany)?;
+        let open = TenantSettings { name: OPEN.to_owned(), ..TenantSettings::default() };
         let none = Self {
-            // Names come from the operator, so the hash needs no secret; old and new ones are held at once.
-            names: Interner::new(2 * TENANTS_MAX as u32, (0, 0)),
+            names,
             by_name: HashMap::new(),
             keys: Vec::new(),
             admin: Vec::new(),
-            open: Arc::new(Tenant::new(TenantId(0), open)),
+            open: Arc::new(Tenant::new(id, open)),
         };
         none.next(tenants, admin).map(|(tenants, _)| tenants)
     }
@@ -182,6 +190,9 @@ impl Tenants {
             let name = settings.name.clone();
             if name.is_empty() {
                 return Err(TenantsError::NoName);
+            }
+            if name == OPEN {
+                return Err(TenantsError::Reserved { name });
             }
             if KEYS_MAX < settings.key_hashes.len() {
                 return Err(TenantsError::TooManyKeys { name });
@@ -356,6 +367,11 @@ pub enum TenantsError {
     },
     /// A tenant has no name.
     NoName,
+    /// The name means something else.
+    Reserved {
+        /// The name.
+        name: String,
+    },
     /// Two tenants have one name.
     TwiceNamed {
         /// The name.
@@ -378,6 +394,7 @@ impl fmt::Display for TenantsError {
             Self::TooMany => write!(f, "more than {TENANTS_MAX} tenants"),
             Self::TooManyKeys { name } => write!(f, "tenant {name:?} has more than {KEYS_MAX} keys"),
             Self::NoName => f.write_str("a tenant has no name"),
+            Self::Reserved { name } => write!(f, "no tenant may be named {name:?}"),
             Self::TwiceNamed { name } => write!(f, "two tenants are named {name:?}"),
             Self::KeyTwice { name } => write!(f, "a key of tenant {name:?} is listed twice"),
             Self::Open => f.write_str("no tenants, and the listener is not on loopback"),

@@ -54,6 +54,15 @@ fn without_tenants_everybody_is_the_open_tenant() {
 }
 
 #[test]
+fn the_open_tenants_id_is_given_to_nobody_else() {
+    let gate = gate(vec![], &[], Exposure::Loopback);
+    let open = gate.tenants().open.id;
+    gate.reload(vec![tenant("a", &[]), tenant("b", &[])], vec![]).unwrap();
+    let tenants = gate.tenants();
+    assert!(["a", "b"].iter().all(|name| tenants.get(name).unwrap().id != open));
+}
+
+#[test]
 fn a_tenants_key_is_no_admin_key() {
     let gate = gate(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
     assert_eq!(call(&gate, Access::Admin, Some("ek-1"), HERE), Err(Refusal::AdminOnly));
@@ -105,8 +114,8 @@ fn a_tenant_that_stays_keeps_its_id_and_its_minute() {
     let after = gate.tenants();
     assert_eq!(after.get("b").unwrap().id, before.id);
     assert!(after.get("b").unwrap().take_request(Instant::ORIGIN).is_err(), "a reload gave a new minute");
-    assert_eq!(left, [TenantId(0), TenantId(2)]);
-    assert_eq!(after.get("d").unwrap().id, TenantId(3), "an id that left was reused at once");
+    assert_eq!(left, [TenantId(1), TenantId(3)]);
+    assert_eq!(after.get("d").unwrap().id, TenantId(4), "an id that left was reused at once");
     assert_eq!((after.len(), after.is_empty()), (2, false));
 }
 
@@ -117,6 +126,7 @@ fn bad_tables_are_refused_by_name() {
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     for (tenants, refusal) in [
         (vec![tenant("", &[])], "a tenant has no name"),
+        (vec![tenant("open", &[])], "no tenant may be named \"open\""),
         (vec![tenant("a", &[]), tenant("a", &[])], "two tenants are named \"a\""),
         (vec![tenant("a", &["k"]), tenant("b", &["k"])], "a key of tenant \"b\" is listed twice"),
         (vec![tenant("a", &["ek-root"])], "a key of tenant \"a\" is listed twice"),
@@ -145,6 +155,12 @@ fn models_that_are_not_listed_are_refused_if_any_are() {
 }
 
 #[test]
+fn no_requests_per_minute_is_disabled() {
+    let tenant = Tenant::new(TenantId(0), TenantSettings { rpm: Some(0), ..tenant("a", &[]) });
+    assert_eq!(tenant.take_request(Instant::ORIGIN), Err(Refusal::TenantDisabled));
+}
+
+#[test]
 fn tokens_are_counted_settled_and_limited() {
     let tenant = Tenant::new(TenantId(0), TenantSettings { tpm: Some(100), ..tenant("a", &[]) });
     let now = Instant::ORIGIN;
@@ -152,5 +168,6 @@ fn tokens_are_counted_settled_and_limited() {
     assert!(matches!(tenant.take_tokens(80, now), Err(Refusal::RateLimited { rate: Rate::Tokens, .. })));
     tenant.settle_tokens(80, 10, now, now);
     assert_eq!(tenant.take_tokens(80, now), Ok(()));
-    assert!(tenant.take_tokens(101, now).is_err(), "more than a minute's worth was taken");
+    let never = tenant.take_tokens(101, now).unwrap_err();
+    assert_eq!(never.status(), 400, "a client would come back for ever");
 }

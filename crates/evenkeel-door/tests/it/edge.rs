@@ -1,9 +1,12 @@
 //! What clients send in HTTP/1.1, and what they get.
 
+use std::time::Duration;
+
+use evenkeel_door::body;
 use evenkeel_door::listener::ListenerLimits;
 use evenkeel_door::tenant::{Standing, TenantSettings};
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::house::{House, Plan, read_all, read_until, tenant};
@@ -112,6 +115,24 @@ async fn two_lengths_are_refused_and_what_follows_is_never_a_request() {
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
         assert!(answer.contains("connection: close"), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn hyper_alone_serves_two_lengths_and_hides_one() {
+    let (mut client, server) = tokio::io::duplex(1024);
+    let service = hyper::service::service_fn(async |request: http::Request<hyper::body::Incoming>| {
+        let seen = request.headers().contains_key("content-length");
+        Ok::<_, std::convert::Infallible>(http::Response::new(body::full(format!("length seen: {seen}"))))
+    });
+    let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);
+    let head =
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let (served, read) = tokio::join!(serving, client.read_to_string(&mut answer));
+    assert!(served.is_ok() && read.is_ok());
+    assert_eq!(status(&answer), "200");
+    assert!(answer.ends_with("length seen: false"), "hyper tells: `framing` may go");
 }
 
 #[tokio::test]
