@@ -1,0 +1,155 @@
+//! One connection: which HTTP it speaks, and its bytes on their way to hyper.
+//!
+//! Bound: a client that takes no byte for `write_wait_max` is let go.
+
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use std::io;
+use std::sync::Arc;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use evenkeel_policy::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use crate::framing::Framing;
+
+/// What every h2 connection begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The number of the first request on a connection whose length is in doubt, told to those who answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Suspect(Arc<AtomicU64>);
+
+impl Suspect {
+    fn none() -> Self {
+        Self(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+
+    /// Tells whether the request with this number, or one before it, is in doubt.
+    pub(crate) fn reaches(&self, number: u64) -> bool {
+        self.0.load(Ordering::Relaxed) <= number
+    }
+}
+
+/// Which HTTP a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Http1,
+    Http2,
+}
+
+/// A stream whose first bytes were read to tell its version, and whose framing is followed.
+pub(crate) struct Watched<I> {
+    inner: I,
+    /// Read and not yet handed on.
+    start: Vec<u8>,
+    framing: Framing,
+    suspect: Suspect,
+    write_wait_max: Duration,
+    /// Runs while the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
+    /// Reads as much as it takes to tell the version.
+    pub(crate) async fn begin(
+        mut inner: I,
+        write_wait_max: Duration,
+    ) -> io::Result<(Self, Version, Suspect)> {
+        let mut start = Vec::with_capacity(PREFACE.len());
+        let version = loop {
+            let mut rest = [0; PREFACE.len()];
+            let read = inner.read(&mut rest[start.len()..]).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let from = start.len();
+            start.extend_from_slice(&rest[from..from + read]);
+            if !PREFACE.starts_with(&start) {
+                break Version::Http1;
+            }
+            if start.len() == PREFACE.len() {
+                break Version::Http2;
+            }
+        };
+        let framing = match version {
+            Version::Http1 => Framing::new(),
+            Version::Http2 => Framing::blind(),
+        };
+        let suspect = Suspect::none();
+        let watched = Self { inner, start, framing, suspect: suspect.clone(), write_wait_max, stalled: None };
+        Ok((watched, version, suspect))
+    }
+
+    fn saw(&mut self, bytes: &[u8]) {
+        self.framing.feed(bytes);
+        if let Some(number) = self.framing.suspect() {
+            self.suspect.0.store(number, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<I> Watched<I> {
+    /// Turns a write that waits too long into an error.
+    fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let wait = self.write_wait_max;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(wait)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.start.is_empty() {
+            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        } else {
+            let taken = self.start.len().min(buf.remaining());
+            buf.put_slice(&self.start[..taken]);
+            self.start.drain(..taken);
+        }
+        self.saw(&buf.filled()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.timed(cx, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = Pin::new(&mut self.inner).poll_flush(cx);
+        self.timed(cx, written)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.timed(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.timed(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}

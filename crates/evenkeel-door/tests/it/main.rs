@@ -1,0 +1,10 @@
+//! Doors at their real edge: sockets on loopback, bytes as an attacker writes them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod disconnect;
+mod edge;
+mod h2;
+mod house;
+mod rate;
+mod stop;
+mod tls;
