@@ -50,7 +50,7 @@ impl Rig {
 }
 
 /// A runtime that runs nothing, and where no time passes.
-struct Still;
+pub(crate) struct Still;
 
 impl RuntimeHandle for Still {
     fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {

@@ -1,7 +1,6 @@
 //! The coordinator alone: workers that are only places in it, and cells that never run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec;
@@ -10,8 +9,6 @@ use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
-use evenkeel_policy::time::Instant;
-
 use super::*;
 use crate::actor::{Actor, Flow, Handled};
 use crate::actor_ref::ActorRef;
@@ -19,7 +16,7 @@ use crate::context::Context as ActorContext;
 use crate::invoke::SignalKey;
 use crate::props::Props;
 use crate::raw::current;
-use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
+use crate::rig::Still;
 use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
 // What it does day by day.
@@ -385,7 +382,7 @@ struct Floor {
 impl Floor {
     fn new(workers: usize) -> Self {
         let config = ActorSystemConfig::with_workers(NonZeroUsize::new(workers + 1).unwrap());
-        let system = ActorSystemRunner::new(config).start(Nowhere).unwrap();
+        let system = ActorSystemRunner::new(config).start(Still).unwrap();
         let core = system.core();
         let seat = |id| Local::new(core.clone(), id, core.coordinator.queues.seat(id).unwrap());
         let locals = (0..=workers).map(seat).collect();
@@ -522,27 +519,5 @@ impl Actor for Idler {
 
     fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> Handled<()> {
         Ok(Flow::Continue)
-    }
-}
-
-/// A runtime that runs nothing.
-struct Nowhere;
-
-impl RuntimeHandle for Nowhere {
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
-        drop(task);
-        Ok(())
-    }
-
-    fn now(&self) -> Instant {
-        Instant::ORIGIN
-    }
-
-    fn sleep_until(&self, _at: Instant) -> Task {
-        Box::pin(core::future::pending())
-    }
-
-    fn yield_now(&self) -> Task {
-        Box::pin(core::future::ready(()))
     }
 }
