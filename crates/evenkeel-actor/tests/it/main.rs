@@ -13,6 +13,7 @@ mod defects;
 mod examples;
 mod failure;
 mod guardian;
+mod guest;
 mod hub;
 mod invoker;
 mod lifecycle;

@@ -1,0 +1,58 @@
+//! Workers are guests of tokio: its other tasks, its input and output go on while actors are never idle.
+
+use std::time::Duration;
+
+use evenkeel_actor::runtime::tokio::TokioRuntime;
+use evenkeel_actor::{
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, StopMode,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+const CASE_MAX: Duration = Duration::from_secs(30);
+const ROUND_TRIPS: u8 = 50;
+
+/// Hands on whatever it gets, so that somebody always has something to do.
+struct Juggler;
+
+impl Actor for Juggler {
+    type Msg = Ball;
+
+    fn receive(&mut self, Ball(to): Ball, ctx: &mut Context<'_, Self>) -> Handled<Ball> {
+        to.tell(Ball(ctx.me()));
+        Ok(Flow::Continue)
+    }
+}
+
+/// A message, and whom to hand it next.
+struct Ball(ActorRef<Ball>);
+
+async fn echo_round_trips() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut byte = [0];
+        while stream.read(&mut byte).await.unwrap() == 1 {
+            stream.write_all(&byte).await.unwrap();
+        }
+    });
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for number in 0..ROUND_TRIPS {
+        stream.write_all(&[number]).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), number);
+    }
+}
+
+#[tokio::test]
+async fn on_a_single_thread_sockets_are_served_between_actors_that_never_rest() {
+    let runtime = TokioRuntime::current().unwrap();
+    let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime).unwrap();
+    let props = Props::of_values().build();
+    let (one, other) =
+        (system.spawn_value(Juggler, &props).unwrap(), system.spawn_value(Juggler, &props).unwrap());
+    one.tell(Ball(other.clone()));
+    assert!(timeout(CASE_MAX, echo_round_trips()).await.is_ok(), "not done after {CASE_MAX:?}");
+    [one, other].iter().for_each(|juggler| juggler.stop(StopMode::Now));
+}
