@@ -1,0 +1,6 @@
+//! Evenkeel's LLM door: OpenAI-compatible servers behind admission, token-fair turns, load-aware choice and honest
+//! failure.
+
+mod options;
+
+pub use options::{HealthOptions, LlmOptions, NodeOptions};
