@@ -2,5 +2,7 @@
 //! failure.
 
 mod options;
+mod upstream;
 
 pub use options::{HealthOptions, LlmOptions, NodeOptions};
+pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};
