@@ -1,6 +1,6 @@
 //! The configuration: a TOML file, the environment, flags; parsed once, past which no bad value exists.
 //!
-//! Bound: a file of at most 1 MiB is read in full and every mistake in it is told at once, each with its line or its
+//! Bound: a file of at most 16 MiB is read in full and every mistake in it is told at once, each with its line or its
 //! variable. What nobody knows is a mistake, never a default. No secret is in what is told or shown.
 
 mod llm;
@@ -15,6 +15,7 @@ mod tenants;
 mod value;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
@@ -35,8 +36,8 @@ pub use value::fingerprint;
 
 use reader::{Reader, Section};
 
-/// How large a file may be.
-pub const FILE_BYTES_MAX: usize = 1024 * 1024;
+/// How large a file may be: room for as many tenants and keys as there may be.
+pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// What a configuration is made from.
 #[derive(Clone, Debug, Default)]
@@ -113,8 +114,7 @@ pub fn read_tenants(path: &str, text: &str) -> Result<Vec<TenantSettings>, Mista
 pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, Mistakes> {
     let nested = settings.iter().find(|(_, value)| value.is_object());
     if let Some((key, _)) = nested {
-        let what = format!("{key} must not be an object");
-        return Err(Mistakes(vec![Mistake { origin: Origin::Default, what }]));
+        return Err(Mistakes::of(format_args!("{key} must not be an object")));
     }
     let mut tenants = read_tenants("", &table_of(settings)).map_err(|Mistakes(mistakes)| {
         // Lines of a file that nobody wrote say nothing.
@@ -127,13 +127,12 @@ pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, Mista
 /// Reads a file of limited size.
 pub fn read_file(path: &Path) -> Result<String, Mistakes> {
     let name = path.to_string_lossy();
-    let wrong =
-        |what: String| Mistakes(vec![Mistake { origin: Origin::Default, what: format!("{name}: {what}") }]);
-    let bytes = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |what: &dyn Display| Mistakes::of(format_args!("{name}: {what}"));
+    let bytes = fs::read(path).map_err(|error| wrong(&error))?;
     if FILE_BYTES_MAX < bytes.len() {
-        return Err(wrong(format!("larger than {FILE_BYTES_MAX} bytes")));
+        return Err(wrong(&format_args!("larger than {FILE_BYTES_MAX} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| wrong("not UTF-8".to_owned()))
+    String::from_utf8(bytes).map_err(|_| wrong(&"not UTF-8"))
 }
 
 /// Opens a file's outermost section to `read`; what that leaves unread is a mistake.

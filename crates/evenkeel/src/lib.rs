@@ -3,4 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod data_dir;
 pub mod sim_node;
+pub mod tenant_book;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evenkeel_llm::{HealthOptions, LlmOptions, NodeOptions};
+use evenkeel_llm::{HealthOptions, LlmOptions, NodeOptions, Origin as NodeOrigin};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
@@ -221,22 +221,9 @@ fn name_of(paths: &[String]) -> String {
 }
 
 fn check_url(url: &str) -> Result<(), String> {
-    let like = "a node's url must be like \"http://10.0.0.5:8000\"";
-    let uri: Uri = url.parse().map_err(|_| like.to_owned())?;
-    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-        return Err(like.to_owned());
-    };
-    if scheme != "http" && scheme != "https" {
-        return Err(format!("{like}; {scheme:?} is not served"));
-    }
-    // What comes before an `@` may be a password, and ends up in logs.
-    if authority.as_str().contains('@') {
-        return Err("a node's url must not hold a password; there is api_key".to_owned());
-    }
-    if uri.query().is_some() {
-        return Err("a node's url must not have a query".to_owned());
-    }
-    Ok(())
+    NodeOrigin::parse(url)
+        .map(|_| ())
+        .map_err(|bad| format!("a node's url is like \"http://10.0.0.5:8000\": {bad}"))
 }
 
 /// Refuses a name that could not be part of a path of the API.

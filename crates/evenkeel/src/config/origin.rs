@@ -55,6 +55,13 @@ impl fmt::Display for Mistake {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<Mistake>);
 
+impl Mistakes {
+    /// Makes a mistake of something that has no place, or tells it itself.
+    pub fn of(what: impl fmt::Display) -> Self {
+        Self(vec![Mistake { origin: Origin::Default, what: what.to_string() }])
+    }
+}
+
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, mistake) in self.0.iter().enumerate() {

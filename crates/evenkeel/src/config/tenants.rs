@@ -1,7 +1,9 @@
 //! `[[tenants]]`: who may ask, with which keys, how much.
 
+use std::collections::BTreeMap;
+
 use evenkeel_door::key::KeyHash;
-use evenkeel_door::tenant::{KEYS_MAX, Standing, TENANTS_MAX, TenantSettings, Tenants, TenantsError};
+use evenkeel_door::tenant::{KEYS_MAX, Standing, TenantSettings, Tenants, TenantsError};
 use evenkeel_policy::weight::Weight;
 use serde_json::{Map, Value as Json, json};
 
@@ -18,25 +20,23 @@ const CONCURRENCY: std::ops::RangeInclusive<Whole> = Whole(0)..=Whole(1_000_000)
 const MODELS_MAX: usize = 1_000;
 
 pub(super) fn read(root: &mut Section<'_>, admin: &[KeyHash]) -> Vec<TenantSettings> {
-    let mut tenants: Vec<(Origin, TenantSettings)> = Vec::new();
+    let mut tenants = Vec::new();
+    let mut places: BTreeMap<String, Origin> = BTreeMap::new();
     for (origin, mut table) in root.sections("tenants") {
         let Some(tenant) = tenant(&mut table, &origin) else { continue };
-        if let Some((first, _)) = tenants.iter().find(|(_, other)| other.name == tenant.name) {
-            table.mistake(
-                &origin,
-                format!("two tenants are named {:?}; the first is at {first}", tenant.name),
-            );
+        if let Some(first) = places.get(&tenant.name) {
+            let what = format!("two tenants are named {:?}; the first is at {first}", tenant.name);
+            table.mistake(&origin, what);
             continue;
         }
-        tenants.push((origin, tenant));
+        places.insert(tenant.name.clone(), origin);
+        tenants.push(tenant);
     }
-    let settings: Vec<TenantSettings> = tenants.iter().map(|(_, tenant)| tenant.clone()).collect();
-    if let Err(wrong) = Tenants::new(settings.clone(), admin.to_vec()) {
-        let named = wrong_one(&wrong).and_then(|name| tenants.iter().find(|(_, tenant)| tenant.name == name));
-        let origin = named.or(tenants.get(TENANTS_MAX)).map_or(Origin::Default, |(origin, _)| origin.clone());
-        root.mistake(&origin, wrong);
+    if let Err(wrong) = Tenants::new(tenants.clone(), admin.to_vec()) {
+        let origin = wrong_one(&wrong).and_then(|name| places.get(name)).unwrap_or(&Origin::Default);
+        root.mistake(origin, wrong);
     }
-    settings
+    tenants
 }
 
 fn wrong_one(wrong: &TenantsError) -> Option<&str> {

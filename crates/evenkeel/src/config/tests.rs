@@ -59,7 +59,7 @@ fn one_pair_of_thresholds_and_one_size_feed_queue_and_backpressure() {
         read("[load_manager]\nmax_waiting = 7\nwarning_threshold = 0.1\noverload_threshold = 0.2\n").llm;
     let load = load.options.pipeline.load;
     assert_eq!((load.wait_queue.max_waiting, load.backpressure.max_queue_size), (7, 7));
-    assert_eq!(load.wait_queue.warning_threshold, load.backpressure.warning_threshold);
+    assert_eq!((load.wait_queue.warning_threshold, load.backpressure.warning_threshold), (0.1, 0.1));
     assert_eq!((load.wait_queue.overload_threshold, load.backpressure.overload_threshold), (0.2, 0.2));
 }
 
@@ -241,10 +241,19 @@ fn a_node_that_cannot_be_is_told() {
         ("name = 'a'", "1: a node needs a url, or paths"),
         ("url = 'http://a'\npaths = ['http://b']", "3: a node has either url or paths"),
         ("paths = []", "2: paths must be 1 to 16"),
-        ("url = 'ftp://a'", "2: a node's url must be like \"http://10.0.0.5:8000\"; \"ftp\" is not served"),
-        ("url = '10.0.0.5:8000'", "2: a node's url must be like \"http://10.0.0.5:8000\""),
-        ("url = 'http://u:p@a'", "2: a node's url must not hold a password; there is api_key"),
-        ("url = 'http://a?x'", "2: a node's url must not have a query"),
+        (
+            "url = 'ftp://a'",
+            "2: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
+        ),
+        (
+            "url = '10.0.0.5:8000'",
+            "2: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
+        ),
+        (
+            "url = 'http://u:p@a'",
+            "2: a node's url is like \"http://10.0.0.5:8000\": URL carries credentials; a node's key is its api_key",
+        ),
+        ("url = 'http://a?x'", "2: a node's url is like \"http://10.0.0.5:8000\": URL carries a query"),
         (
             "url = 'http://a'\nname = 'two words'",
             "3: a name must be 1 to 64 letters, digits and signs of `._-@:`",
@@ -266,7 +275,10 @@ fn a_node_that_cannot_be_is_told() {
         "[[llm.nodes]]\nurl = 'http://a'\n[[llm.nodes]]\nurl = 'http://b'\n[llm.limits]\nnodes_max = 1\n";
     assert_eq!(wrong(many, &[]), "evenkeel.toml:3: more than 1 nodes; [llm.limits] has nodes_max");
     let by_flag = Config::read(&Sources { nodes: vec!["x".into()], ..Sources::default() }).unwrap_err();
-    assert_eq!(by_flag.to_string(), "--node: a node's url must be like \"http://10.0.0.5:8000\"");
+    assert_eq!(
+        by_flag.to_string(),
+        "--node: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://"
+    );
 }
 
 #[test]
