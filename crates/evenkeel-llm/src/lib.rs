@@ -2,5 +2,6 @@
 //! failure.
 
 mod options;
+mod walk;
 
 pub use options::{HealthOptions, LlmOptions, NodeOptions};
