@@ -2,6 +2,8 @@
 //! failure.
 
 mod options;
+mod upstream;
 mod walk;
 
 pub use options::{HealthOptions, LlmOptions, NodeOptions};
+pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};
