@@ -54,9 +54,10 @@ impl Relay {
         rest: Option<UpstreamBody>,
         (slot, bill, served): (Slot, Bill, bool),
     ) -> Self {
-        let hide = match ask.usage {
-            UsageWish::Asked => Hide::Nothing,
-            UsageWish::NotAsked => Hide::Usage,
+        // Only these two are asked for counts that their client did not ask for.
+        let hide = match (endpoint, ask.usage) {
+            (Endpoint::Chat | Endpoint::Completions, UsageWish::NotAsked) => Hide::Usage,
+            (Endpoint::Embeddings | Endpoint::Other, _) | (_, UsageWish::Asked) => Hide::Nothing,
         };
         let reading = match form {
             Form::Events => Reading::Events(Scanner::new(hide)),
@@ -73,27 +74,24 @@ impl Relay {
 
     /// Reads a chunk, and counts what it says.
     fn read(&mut self, chunk: Bytes) {
-        let usage = match &mut self.reading {
+        let (told, seen) = match &mut self.reading {
             Reading::Events(scanner) => {
                 let found = scanner.scan(chunk, &mut self.ready);
-                found.usage.or(Some(Usage { input: 0, output: found.tokens }))
+                (found.usage, found.tokens)
             }
             Reading::Json(scanner) => {
                 scanner.scan(&chunk);
                 self.ready.push(chunk);
-                scanner.usage()
+                (scanner.usage(), 0)
             }
             Reading::Opaque => {
                 self.ready.push(chunk);
-                None
+                (None, 0)
             }
         };
         let Some((slot, bill)) = self.open.as_mut().filter(|_| self.served) else { return };
-        let guess = bill.guess();
-        // Until the node says otherwise, the prompt was as long as it looked; a stream's end may tell less than was seen.
-        let seen = usage.unwrap_or_default();
-        let input = if seen.input == 0 { guess.input } else { seen.input };
-        let so_far = Usage { input, output: seen.output.max(bill.so_far().output) };
+        // Until the node says otherwise, the prompt was as long as it looked.
+        let so_far = told.unwrap_or(Usage { input: bill.guess().input, output: seen });
         bill.note(so_far);
         slot.progress(so_far.cost());
     }
@@ -123,9 +121,11 @@ impl Relay {
         };
         let Some((slot, mut bill)) = self.open.take() else { return };
         match &self.reading {
-            Reading::Opaque if self.served => bill.note(bill.guess()),
-            Reading::Events(_) | Reading::Json(_) if self.served => bill.learn(),
-            Reading::Opaque | Reading::Events(_) | Reading::Json(_) => {}
+            Reading::Events(scanner) if scanner.found().usage.is_some() || 0 < scanner.found().tokens => bill.learn(),
+            Reading::Json(scanner) if scanner.usage().is_some() => bill.learn(),
+            // Who tells nothing is charged what was guessed.
+            Reading::Json(_) | Reading::Opaque if self.served => bill.note(bill.guess()),
+            Reading::Events(_) | Reading::Json(_) | Reading::Opaque => {}
         }
         slot.end(bill.so_far().cost(), outcome);
     }
@@ -195,9 +195,13 @@ impl Body for Relay {
 
 /// An error as the last event of a stream, in the words of the endpoint.
 fn error_event(before: &str, endpoint: Endpoint, refusal: &Refusal) -> Bytes {
-    let error = refusal.to_json();
-    Bytes::from(match endpoint {
-        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings => format!("{before}data: {error}\n\n"),
-        Endpoint::Other => format!("{before}event: error\ndata: {error}\n\n"),
-    })
+    let mut error = refusal.to_json();
+    let name = match endpoint {
+        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings => "",
+        Endpoint::Other => {
+            error["type"] = "error".into();
+            "event: error\n"
+        }
+    };
+    Bytes::from(format!("{before}{name}data: {error}\n\n"))
 }
