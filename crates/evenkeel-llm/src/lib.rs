@@ -1,6 +1,10 @@
 //! Evenkeel's LLM door: OpenAI-compatible servers behind admission, token-fair turns, load-aware choice and honest
 //! failure.
 
+mod json;
 mod options;
+pub mod request;
+pub mod sse;
+pub mod usage;
 
 pub use options::{HealthOptions, LlmOptions, NodeOptions};
