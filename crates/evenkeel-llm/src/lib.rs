@@ -5,6 +5,8 @@ mod json;
 mod options;
 pub mod request;
 pub mod sse;
+mod upstream;
 pub mod usage;
 
 pub use options::{HealthOptions, LlmOptions, NodeOptions};
+pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};
