@@ -152,7 +152,10 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(refused(r#"{"nmae":"a"}"#), ("nmae is not a field of a node".into(), "nmae".into()));
-        assert_eq!(refused(r#"{"models":[1]}"#), ("models must be a list of strings".into(), "models".into()));
+        assert_eq!(
+            refused(r#"{"models":[1]}"#),
+            ("models must be a list of strings".into(), "models".into())
+        );
         assert_eq!(
             refused(r#"{"weight":0}"#),
             ("weight 0 is not between 0.01 and 1000".into(), "weight".into())

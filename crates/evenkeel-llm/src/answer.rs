@@ -41,7 +41,9 @@ impl Form {
     fn of(headers: &HeaderMap) -> Self {
         let Some(kind) = headers.get(CONTENT_TYPE) else { return Self::Opaque };
         let is = |wanted: &str| {
-            kind.as_bytes().get(..wanted.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(wanted.as_bytes()))
+            kind.as_bytes()
+                .get(..wanted.len())
+                .is_some_and(|kind| kind.eq_ignore_ascii_case(wanted.as_bytes()))
         };
         match () {
             () if is("text/event-stream") => Self::Events,
@@ -97,11 +99,8 @@ impl Answer {
             }
             ended = body.is_end_stream();
         }
-        let rest = if ended {
-            Rest::Nothing(check_whole(status, form, &mut begun)?)
-        } else {
-            Rest::Body(body)
-        };
+        let rest =
+            if ended { Rest::Nothing(check_whole(status, form, &mut begun)?) } else { Rest::Body(body) };
         Ok(Self { status, headers: headers::for_client(head.headers), form, begun, rest })
     }
 

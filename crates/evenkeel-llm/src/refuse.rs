@@ -16,7 +16,8 @@ const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 /// Says why a request for `model` was turned away, while `waiting` others wait for it.
 pub(crate) fn refusal(rejection: &Rejection, model: &str, waiting: usize) -> Refusal {
-    let full = |queue_size: usize, retry_after| Refusal::QueueFull { queue_size: queue_size as u64, retry_after };
+    let full =
+        |queue_size: usize, retry_after| Refusal::QueueFull { queue_size: queue_size as u64, retry_after };
     match *rejection {
         Rejection::QueueFull { current_size, retry_after, .. }
         | Rejection::PushedOut { current_size, retry_after, .. } => full(current_size, retry_after),
@@ -69,7 +70,9 @@ impl Trouble {
                 | SendError::ConnectTimeout
                 | SendError::Tls { .. } => Failure::Unreachable,
                 SendError::Timeout => Failure::TimedOut,
-                SendError::Closed { .. } | SendError::Malformed { .. } | SendError::Cut { .. } => Failure::Broken,
+                SendError::Closed { .. } | SendError::Malformed { .. } | SendError::Cut { .. } => {
+                    Failure::Broken
+                }
             },
             Self::Gone => Failure::Unreachable,
             Self::Late => Failure::TimedOut,
@@ -149,7 +152,8 @@ mod tests {
     fn a_clients_mistake_is_passed_on_and_a_nodes_is_not() {
         let judged = |status: u16| judge(StatusCode::from_u16(status).unwrap(), None).is_ok();
         let passed: Vec<u16> = (200..600).filter(|status| judged(*status)).collect();
-        let passes = |status: &u16| matches!(status, 200..300 | 400..500 | 501) && ![401, 407, 429].contains(status);
+        let passes =
+            |status: &u16| matches!(status, 200..300 | 400..500 | 501) && ![401, 407, 429].contains(status);
         assert_eq!(passed, (200..600).filter(passes).collect::<Vec<_>>());
     }
 }

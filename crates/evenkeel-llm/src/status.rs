@@ -4,7 +4,8 @@ use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
 use evenkeel_pipeline::{
-    BreakerState, CacheStats, Counts, Duty, ModelId, ModelStatus, NodeStatus, PathStatus, PoolStats, TenantStatus,
+    BreakerState, CacheStats, Counts, Duty, ModelId, ModelStatus, NodeStatus, PathStatus, PoolStats,
+    TenantStatus,
 };
 use evenkeel_policy::backpressure::BackpressureState;
 use evenkeel_policy::id::TenantId;
@@ -88,8 +89,7 @@ fn node_json(llm: &Llm, status: &NodeStatus, now: Instant) -> Value {
         || llm.walk.watch().meters().node_name(status.node).unwrap_or("leaving").to_owned(),
         |node| node.options.name.clone(),
     );
-    let urls: Vec<String> =
-        node.iter().flat_map(|node| node.origins()).map(ToString::to_string).collect();
+    let urls: Vec<String> = node.iter().flat_map(|node| node.origins()).map(ToString::to_string).collect();
     let left = |until: Instant| millis(until.since(now));
     let (breaker, open_ms) = match status.breaker {
         BreakerState::Closed => ("closed", None),

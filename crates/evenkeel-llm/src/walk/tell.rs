@@ -26,9 +26,7 @@ pub(super) fn telemetry(event: &pipeline::Event, took: Duration) -> Event {
             let because = because_of(because);
             step(request, tenant, Step::Dispatched { node, path, waited, because, attempt })
         }
-        pipeline::Event::Reject { request, tenant, rejection } => {
-            step(request, tenant, rejected(&rejection))
-        }
+        pipeline::Event::Reject { request, tenant, rejection } => step(request, tenant, rejected(&rejection)),
         pipeline::Event::Retry { request, tenant, failure, attempt } => {
             step(request, tenant, Step::FailedOver { failure: failure_of(failure), attempt })
         }
