@@ -8,7 +8,7 @@ use core::fmt;
 use evenkeel_policy::time::Duration;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::body::{self, Response};
 
@@ -110,17 +110,21 @@ impl Refusal {
         self.look().status
     }
 
-    /// Writes the refusal as a response.
-    pub fn into_response(self) -> Response {
-        let Look { status, kind, code } = self.look();
-        let param = match &self {
+    /// The refusal in OpenAI's shape, for a body or for the last event of a stream.
+    pub fn to_json(&self) -> Value {
+        let Look { kind, code, .. } = self.look();
+        let param = match self {
             Self::Invalid { param, .. } => param.as_deref(),
             Self::ModelForbidden { .. } | Self::NoModel { .. } => Some("model"),
             _ => None,
         };
-        let text =
-            json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}});
-        let mut response = Response::new(body::full(text.to_string()));
+        json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}})
+    }
+
+    /// Writes the refusal as a response.
+    pub fn into_response(self) -> Response {
+        let status = self.status();
+        let mut response = Response::new(body::full(self.to_json().to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -31,7 +31,7 @@ pub(super) async fn connect(
 ) -> Result<Wire, SendError> {
     let by = after(settings.connect_timeout);
     let connecting = async {
-        let stream = reach(origin, by).await?;
+        let stream = reach(resolve(origin).await?, by).await?;
         prepare(&stream, settings).map_err(|error| SendError::Connect { error: error.to_string() })?;
         let Some(name) = origin.tls_name() else { return Ok(Wire::Plain(stream)) };
         let stream = tls.connect(name.clone(), stream).await;
@@ -41,13 +41,15 @@ pub(super) async fn connect(
     timeout_at(by, connecting).await.unwrap_or(Err(SendError::ConnectTimeout))
 }
 
-/// Tries the host's addresses in turn; each may take an equal part of the time that is left.
-async fn reach(origin: &Origin, by: Instant) -> Result<TcpStream, SendError> {
-    let addresses = lookup_host(origin.address()).await;
-    let addresses: Vec<SocketAddr> = match addresses {
-        Ok(addresses) => addresses.collect(),
-        Err(error) => return Err(SendError::Resolve { error: error.to_string() }),
-    };
+async fn resolve(origin: &Origin) -> Result<Vec<SocketAddr>, SendError> {
+    match lookup_host(origin.address()).await {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(error) => Err(SendError::Resolve { error: error.to_string() }),
+    }
+}
+
+/// Tries addresses in turn; each may take an equal part of the time that is left.
+async fn reach(addresses: Vec<SocketAddr>, by: Instant) -> Result<TcpStream, SendError> {
     let mut last = SendError::Resolve { error: "no address".to_owned() };
     let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     for address in addresses {
@@ -120,5 +122,62 @@ impl AsyncWrite for Wire {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::TlsRoots;
+
+    async fn connected(settings: ConnectionPoolConfig) -> TcpStream {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let origin = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let tls = TlsConnector::from(TlsRoots::default().into_config());
+        match connect(&origin, &settings, &tls).await.unwrap() {
+            Wire::Plain(stream) => stream,
+            Wire::Tls(_) => panic!("nobody asked for TLS"),
+        }
+    }
+
+    #[tokio::test]
+    async fn keepalive_is_asked_for_as_often_as_set() {
+        let tcp_keepalive = Duration::from_secs(17);
+        let stream = connected(ConnectionPoolConfig { tcp_keepalive, ..Default::default() }).await;
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), tcp_keepalive);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), tcp_keepalive);
+    }
+
+    #[tokio::test]
+    async fn keepalive_below_a_second_is_a_second_and_none_is_none() {
+        let often = ConnectionPoolConfig { tcp_keepalive: Duration::from_millis(1), ..Default::default() };
+        let stream = connected(often).await;
+        assert_eq!(SockRef::from(&stream).tcp_keepalive_time().unwrap(), Duration::from_secs(1));
+        let never = ConnectionPoolConfig { tcp_keepalive: Duration::ZERO, ..Default::default() };
+        assert!(!SockRef::from(&connected(never).await).keepalive().unwrap());
+    }
+
+    #[tokio::test]
+    async fn nodelay_is_as_set() {
+        for tcp_nodelay in [true, false] {
+            let stream = connected(ConnectionPoolConfig { tcp_nodelay, ..Default::default() }).await;
+            assert_eq!(stream.nodelay().unwrap(), tcp_nodelay);
+        }
+    }
+
+    #[tokio::test]
+    async fn every_address_is_tried() {
+        let gone = TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let by = after(Duration::from_secs(60));
+        assert_eq!(reach(vec![gone, there], by).await.unwrap().peer_addr().unwrap(), there);
+        let refused = reach(vec![gone, gone], by).await.map(|_| ());
+        assert!(matches!(refused, Err(SendError::Connect { .. })), "{refused:?}");
+        assert!(matches!(reach(vec![], by).await, Err(SendError::Resolve { .. })));
     }
 }

@@ -161,3 +161,43 @@ impl Drop for Open {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::future::Future;
+    use core::task::{Context, Waker};
+    use std::pin::pin;
+
+    use bytes::Bytes;
+    use evenkeel_policy::backpressure::ConnectionPoolConfig;
+    use http::Request;
+    use http_body_util::{BodyExt, Full};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{TlsRoots, Upstream};
+
+    #[tokio::test]
+    async fn requests_on_kept_connections_wake_no_keeper() {
+        let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::default());
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let origin = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            while matches!(stream.read(&mut request).await, Ok(1..)) {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nwell").await.unwrap();
+            }
+        });
+        // Who is woken must not be listening already.
+        upstream.pool.kept.store(true, Ordering::Relaxed);
+        for _ in 0..100 {
+            let response = upstream.send(&origin, Request::new(Full::<Bytes>::default())).await.unwrap();
+            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "well");
+        }
+        assert_eq!(upstream.stats().connections_reused, 99);
+        let woken = pin!(upstream.pool.keeper.notified()).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(woken.is_pending());
+    }
+}

@@ -47,6 +47,18 @@ impl Peer {
         self.stream.write_all(bytes.as_bytes()).await.unwrap();
     }
 
+    /// Says what it can to somebody who may have gone.
+    pub(crate) async fn try_say(&mut self, bytes: &str) {
+        let _ = self.stream.write_all(bytes.as_bytes()).await;
+    }
+
+    /// Answers one request of somebody who may have gone, and tells whether they were there.
+    pub(crate) async fn try_answer(&mut self, body: &str) -> bool {
+        let mut request = [0; 4096];
+        let read = self.stream.read(&mut request).await;
+        matches!(read, Ok(1..)) && self.stream.write_all(whole(body).as_bytes()).await.is_ok()
+    }
+
     /// Answers one request with a body of known length.
     pub(crate) async fn answer(&mut self, body: &str) -> String {
         let request = self.request().await;
