@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod completions;
+mod serve;
 mod settings;
 mod sim_node;
 mod table;
@@ -25,6 +26,7 @@ struct Line {
 
 const EXAMPLES: &str = "\
 Examples:
+  evenkeel serve --node http://127.0.0.1:11434    the gateway, in front of one model server
   evenkeel check evenkeel.toml            what a config file means, or what is wrong with it
   evenkeel tenant add acme --weight 2     a tenant, and its key
   evenkeel sim-node                       a simulated model server on a free port
@@ -32,6 +34,7 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::ServeArgs),
     Check(check::CheckArgs),
     Tenant(tenant::TenantArgs),
     SimNode(sim_node::SimNodeArgs),
@@ -43,6 +46,7 @@ pub(crate) fn run() -> ExitCode {
     // What cannot be understood ends here, with 2; help and version with 0.
     let line = Line::parse();
     let done = match line.command {
+        Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(args),
         Command::Tenant(args) => tenant::run(args),
         Command::SimNode(args) => sim_node::run(args),

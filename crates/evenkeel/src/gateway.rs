@@ -3,6 +3,17 @@
 //! Bound: a reload is refused as a whole or applied; stopping takes at most `unready_secs` and `drain_secs`. One
 //! process at a time has a data folder.
 
+/// Makes an error of each of its causes.
+macro_rules! causes {
+    ($error:ident: $($variant:ident($cause:ty),)*) => {
+        $(impl From<$cause> for $error {
+            fn from(cause: $cause) -> Self {
+                Self::$variant(cause)
+            }
+        })*
+    };
+}
+
 mod api;
 mod reload;
 
@@ -65,9 +76,11 @@ impl Gateway {
         let (server, telemetry) = (config.server.clone(), config.telemetry.clone());
         let book = TenantBook::read(folder.path(), config.tenants.clone(), &server.admin)?;
         config.check_exposure(book.all().len())?;
-        let tls = server.tls.as_ref().map(|files| Tls::load(&files.cert, &files.key)).transpose()?.map(Arc::new);
+        let tls =
+            server.tls.as_ref().map(|files| Tls::load(&files.cert, &files.key)).transpose()?.map(Arc::new);
         let refused = |error| StartError::Listen { address: server.listen, error };
-        let listener = Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(refused)?;
+        let listener =
+            Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(refused)?;
         let (address, exposure) =
             (listener.local_addr().map_err(refused)?, listener.exposure().map_err(refused)?);
         let tenants = Tenants::new(book.all(), server.admin.clone())?;
@@ -75,7 +88,8 @@ impl Gateway {
 
         let registry = Registry::new();
         let router = RouterMeters::new(&registry)?;
-        let watch = Watch::new(&registry, "llm", telemetry.meters, telemetry.journal)?.with_router(router.clone());
+        let watch =
+            Watch::new(&registry, "llm", telemetry.meters, telemetry.journal)?.with_router(router.clone());
         // Nobody outside may foresee what is drawn.
         config.llm.options.pipeline.seed = RandomState::new().hash_one(0);
         let upstream = Upstream::new(config.llm.options.pipeline.load.connection_pool, roots(&config)?);
@@ -185,16 +199,6 @@ enum ChangeError {
     Exposed(Mistakes),
     /// The walk does not take it.
     Walk(RegistryError),
-}
-
-macro_rules! causes {
-    ($error:ident: $($variant:ident($cause:ty),)*) => {
-        $(impl From<$cause> for $error {
-            fn from(cause: $cause) -> Self {
-                Self::$variant(cause)
-            }
-        })*
-    };
 }
 
 causes! { ChangeError: Book(BookError), Exposed(Mistakes), Walk(RegistryError), }

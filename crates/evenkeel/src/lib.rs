@@ -4,5 +4,6 @@
 
 pub mod config;
 pub mod data_dir;
+pub mod gateway;
 pub mod sim_node;
 pub mod tenant_book;

@@ -68,7 +68,8 @@ fn claim(config: &Config) -> Result<DataDir, Failure> {
     match DataDir::claim(path)? {
         Claim::Ours(folder) => Ok(folder),
         Claim::Served { url } => {
-            Err(format!("{}: the server at {url} has this folder; --data-dir names another", path.display()).into())
+            Err(format!("{}: the server at {url} has this folder; --data-dir names another", path.display())
+                .into())
         }
     }
 }
@@ -112,7 +113,8 @@ fn reload(args: &ServeArgs, gateway: &Gateway) {
     let reloaded = args.read().and_then(|config| Ok(gateway.reload(config)?));
     match reloaded {
         Ok(done) => {
-            let (tenants, added, removed) = (done.tenants, done.nodes_added.join(","), done.nodes_removed.join(","));
+            let (tenants, added, removed) =
+                (done.tenants, done.nodes_added.join(","), done.nodes_removed.join(","));
             tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_removed = removed, "reloaded");
             for trouble in done.troubles {
                 tracing::warn!(target: "evenkeel", trouble, "reloaded but for this");

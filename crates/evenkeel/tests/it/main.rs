@@ -9,4 +9,6 @@ mod folder;
 mod leaving;
 mod openai;
 mod raw;
+mod serve;
+mod served;
 mod tenant;
