@@ -22,10 +22,6 @@ async fn a_chat_in_one_piece_is_passed_on_as_it_is() {
     assert!(answer.header("x-request-id").starts_with("req-"));
     let status = house.status().await;
     assert_eq!(status["tenants"][0]["served_cost"], 3 + 2 * 4);
-    assert_eq!(
-        (&status["pool"]["idle_connections"], &status["pool"]["active_connections"]),
-        (&1.into(), &0.into())
-    );
     house.until_idle().await;
 }
 
