@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Collected};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -116,6 +116,11 @@ pub(crate) fn event(pen: &Pen, event: &str) {
     pen.send(Ok(Bytes::from(format!("data: {event}\n\n")))).unwrap();
 }
 
+/// Writes several events.
+pub(crate) fn events(pen: &Pen, events: &[&str]) {
+    events.iter().for_each(|said| event(pen, said));
+}
+
 async fn answer(
     request: Request<Incoming>,
     hear: mpsc::UnboundedSender<Heard>,
@@ -124,7 +129,7 @@ async fn answer(
     if head.method == Method::GET {
         return Ok(looked_after(head.uri.path()));
     }
-    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
     let (answer, answered) = oneshot::channel();
     let (keep, ended) = oneshot::channel();
     let path = head.uri.path_and_query().map_or_else(String::new, ToString::to_string);

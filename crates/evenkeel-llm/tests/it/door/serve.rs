@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::engine::{Engine, event};
+use super::engine::{Engine, event, events};
 use super::house::{ASK, ASK_STREAM, CHAT, House, SAID, node, piece};
 
 const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
@@ -57,7 +57,7 @@ async fn a_stream_passes_as_it_is_made_and_its_counts_are_hidden_from_who_did_no
 async fn who_asked_for_counts_gets_them() {
     let url = Engine::always(|heard| {
         let (pen, _) = heard.stream();
-        [DELTA, COUNTS, "[DONE]"].map(|said| event(&pen, said));
+        events(&pen, &[DELTA, COUNTS, "[DONE]"]);
     })
     .await;
     let house = House::to(vec![node("a", &url, 1)]).await;
