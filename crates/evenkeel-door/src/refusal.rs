@@ -91,6 +91,8 @@ pub enum Refusal {
     Upstream,
     /// The node did not answer in time.
     UpstreamTimeout,
+    /// Not enough is known yet to say whether it can be served.
+    Unready,
     /// The server is stopping.
     Draining,
     /// A defect here.
@@ -153,7 +155,7 @@ impl Refusal {
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::QueueFull { retry_after, .. } => Some(*retry_after),
-            Self::Draining => Some(Duration::from_secs(1)),
+            Self::Unready | Self::Draining => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -178,6 +180,7 @@ impl Refusal {
             Self::WaitTimeout => (504, "timeout_error", "wait_timeout"),
             Self::Upstream => (502, "upstream_error", "bad_upstream"),
             Self::UpstreamTimeout => (504, "timeout_error", "upstream_timeout"),
+            Self::Unready => (503, "overloaded_error", "not_ready"),
             Self::Draining => (503, "overloaded_error", "shutting_down"),
             Self::Internal => (500, "server_error", "internal_error"),
         };
@@ -212,6 +215,7 @@ impl fmt::Display for Refusal {
             Self::WaitTimeout => f.write_str("no slot came free in time"),
             Self::Upstream => f.write_str("the node's answer cannot be passed on"),
             Self::UpstreamTimeout => f.write_str("the node did not answer in time"),
+            Self::Unready => f.write_str("nodes have not said yet what they serve"),
             Self::Draining => f.write_str("the server is stopping"),
             Self::Internal => f.write_str("internal error"),
         }

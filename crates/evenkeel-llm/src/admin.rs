@@ -16,8 +16,6 @@ use crate::nodes::NodeError;
 use crate::options::NodeOptions;
 
 const PREFIX: &str = "/api/nodes/";
-/// How many requests a node gets at once that nobody says more about.
-const CONCURRENCY_DEFAULT: u32 = 8;
 
 /// Adds a node.
 pub(crate) async fn add(llm: Arc<Llm>, mut call: Call) -> Result<Response, Refusal> {
@@ -58,7 +56,7 @@ fn read(fields: Map<String, Value>) -> Result<NodeOptions, Refusal> {
         name: String::new(),
         paths: Vec::new(),
         models: Vec::new(),
-        max_concurrency: CONCURRENCY_DEFAULT,
+        max_concurrency: None,
         weight: Weight::ONE,
         api_key: None,
     };
@@ -71,7 +69,7 @@ fn read(fields: Map<String, Value>) -> Result<NodeOptions, Refusal> {
             "models" => options.models = texts(value).ok_or_else(|| wrong("a list of strings"))?,
             "max_concurrency" => {
                 let slots = value.as_u64().and_then(|slots| u32::try_from(slots).ok());
-                options.max_concurrency = slots.ok_or_else(|| wrong("a whole number"))?;
+                options.max_concurrency = Some(slots.ok_or_else(|| wrong("a whole number"))?);
             }
             "weight" => {
                 let weight = value.as_f64().ok_or_else(|| wrong("a number"))?;
@@ -111,7 +109,8 @@ fn refuse(error: NodeError) -> Refusal {
         | NodeError::NoSlots { .. }
         | NodeError::Url { .. }
         | NodeError::Key { .. }
-        | NodeError::Walk(_) => Refusal::invalid(error.to_string()),
+        | NodeError::Walk(_)
+        | NodeError::Monitor(_) => Refusal::invalid(error.to_string()),
     }
 }
 

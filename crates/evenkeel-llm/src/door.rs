@@ -9,7 +9,7 @@ use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::{Call, Handler, RouteError, Routes, handler};
 use evenkeel_door::tenant::{Access, TENANTS_MAX, Tenant};
-use evenkeel_pipeline::{InvalidOptions, RegistryError, TenantRule};
+use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError, TenantRule};
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 use evenkeel_telemetry::{RouterFigures, Watch};
@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::admin;
 use crate::forward::forward;
 use crate::models;
+use crate::monitor::{Monitors, NotStarted};
 use crate::nodes::{NodeError, Nodes};
 use crate::options::{LlmOptions, NodeOptions};
 use crate::request::Endpoint;
@@ -33,7 +34,8 @@ const FORECASTS_MAX: usize = 20_000;
 /// The LLM door.
 pub struct Llm {
     pub(crate) walk: Arc<Walk>,
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: Arc<Nodes>,
+    monitors: Monitors,
     pub(crate) upstream: Upstream,
     pub(crate) forecast: Mutex<Forecast>,
     pub(crate) first_byte_max: Option<Duration>,
@@ -49,19 +51,23 @@ impl Llm {
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
         let models_max = pipeline.limits.models_max;
         let walk = Walk::start(pipeline, watch)?;
-        let nodes = Nodes::new(walk.clone(), models_max);
-        for node in options.nodes {
-            nodes.add(node)?;
-        }
-        Ok(Arc::new(Self {
+        let nodes = Arc::new(Nodes::new(walk.clone(), models_max));
+        let hearing = nodes.clone();
+        let monitors = Monitors::start(upstream.clone(), options.health, move |report| hearing.hear(report))?;
+        let llm = Arc::new(Self {
             walk,
             nodes,
+            monitors,
             upstream,
             forecast: Mutex::new(Forecast::new(FORECASTS_MAX)),
             first_byte_max: options.first_byte_max,
             tenants: RwLock::default(),
             draining: AtomicBool::new(false),
-        }))
+        });
+        for node in options.nodes {
+            llm.add_node(node)?;
+        }
+        Ok(llm)
     }
 
     /// Adds what the door answers to a table of routes.
@@ -117,8 +123,12 @@ impl Llm {
 
     /// Adds a node, which takes work at once.
     pub fn add_node(&self, options: NodeOptions) -> Result<(), NodeError> {
-        self.nodes.add(options)?;
-        Ok(())
+        let node = self.nodes.add(options)?;
+        let watched = self.monitors.watch(node.watched());
+        if watched.is_err() {
+            self.nodes.remove(&node.options.name)?;
+        }
+        Ok(watched?)
     }
 
     /// Lets a node finish what it has and take nothing new.
@@ -133,7 +143,8 @@ impl Llm {
 
     /// Takes a node out; what it has is left to it.
     pub fn remove_node(&self, name: &str) -> Result<(), NodeError> {
-        self.nodes.remove(name)?;
+        let node = self.nodes.remove(name)?;
+        self.monitors.forget(node.id);
         Ok(())
     }
 
@@ -148,7 +159,7 @@ impl Llm {
 
     /// The figures that a page of metrics shows.
     pub fn figures(&self) -> RouterFigures {
-        let status = self.walk.look(|machine| machine.status());
+        let status = self.walk.look(OptimizedLoadManager::status);
         let pool = self.upstream.stats();
         RouterFigures {
             queue_size: status.waiting,
@@ -172,6 +183,8 @@ pub enum LlmError {
     Options(InvalidOptions),
     /// A node is not as it should be.
     Node(NodeError),
+    /// Nobody can look after nodes.
+    Monitors(NotStarted),
 }
 
 impl fmt::Display for LlmError {
@@ -179,6 +192,7 @@ impl fmt::Display for LlmError {
         match self {
             Self::Options(error) => error.fmt(f),
             Self::Node(error) => error.fmt(f),
+            Self::Monitors(error) => error.fmt(f),
         }
     }
 }
@@ -194,5 +208,11 @@ impl From<InvalidOptions> for LlmError {
 impl From<NodeError> for LlmError {
     fn from(error: NodeError) -> Self {
         Self::Node(error)
+    }
+}
+
+impl From<NotStarted> for LlmError {
+    fn from(error: NotStarted) -> Self {
+        Self::Monitors(error)
     }
 }

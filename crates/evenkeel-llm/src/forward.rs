@@ -46,7 +46,7 @@ async fn answer(
     let body = call.read_body().await?;
     let ask = Ask::parse(endpoint, &body)?;
     tenant.check_model(&ask.model)?;
-    let model = llm.nodes.model(&ask.model).ok_or_else(|| Refusal::NoModel { model: ask.model.clone() })?;
+    let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
     let bill = Bill::open(&llm, &tenant, model, &ask)?;
     let outgoing = Outgoing::new(call, ask.forwarded(&body));
     drop(body);
@@ -72,6 +72,13 @@ async fn answer(
 }
 
 impl Llm {
+    fn unknown_model(&self, model: &str) -> Refusal {
+        if self.nodes.awaits_any() {
+            return Refusal::Unready;
+        }
+        Refusal::NoModel { model: model.to_owned() }
+    }
+
     fn refuse(&self, turned: Turned, model: ModelId, ask: &Ask, waited: &mut Duration) -> Refusal {
         *waited = turned.waited;
         let waiting = self.walk.look(|machine| machine.waiting(model));

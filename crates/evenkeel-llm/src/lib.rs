@@ -9,6 +9,7 @@ mod forward;
 mod headers;
 mod json;
 mod models;
+mod monitor;
 mod nodes;
 mod options;
 mod refuse;
@@ -21,6 +22,7 @@ pub mod usage;
 mod walk;
 
 pub use door::{Llm, LlmError};
+pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched};
 pub use nodes::{Node, NodeError};
-pub use options::{HealthOptions, LlmOptions, NodeOptions};
+pub use options::{CONCURRENCY_DEFAULT, HealthOptions, LlmOptions, NodeOptions};
 pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};

@@ -7,13 +7,15 @@ use core::fmt;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use evenkeel_pipeline::{ModelId, NodeSpec, PathSpec, RegistryError};
+use evenkeel_actor::SpawnError;
+use evenkeel_pipeline::{ModelId, NodeSpec, OptimizedLoadManager, PathSpec, RegistryError};
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::time::Instant;
 use http::HeaderValue;
 use parking_lot::RwLock;
 
-use crate::options::NodeOptions;
+use crate::monitor::{Check, Engine, Finding, Report, Watched};
+use crate::options::{CONCURRENCY_DEFAULT, NodeOptions};
 use crate::upstream::{BadUrl, Origin};
 use crate::walk::Walk;
 
@@ -46,6 +48,12 @@ impl Node {
     pub fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()
     }
+
+    /// The node as monitors know it.
+    pub(crate) fn watched(&self) -> Watched {
+        let (origins, authorization) = (self.origins.clone(), self.authorization.clone());
+        Watched { node: self.id, origins, authorization }
+    }
 }
 
 /// The nodes of a walk, and the models they serve.
@@ -67,6 +75,20 @@ struct Table {
 struct Entry {
     node: Arc<Node>,
     models: Vec<ModelId>,
+    source: Source,
+    /// What it says it is.
+    engine: Option<Engine>,
+}
+
+/// Who says what a node serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// Whoever set it up.
+    Options,
+    /// The node, which has not been heard of yet.
+    Awaited,
+    /// The node, which was heard of, or could not be.
+    Asked,
 }
 
 impl Nodes {
@@ -83,7 +105,7 @@ impl Nodes {
         if options.paths.is_empty() {
             return Err(NodeError::NoUrl { name });
         }
-        if options.max_concurrency == 0 {
+        if options.max_concurrency == Some(0) {
             return Err(NodeError::NoSlots { name });
         }
         let origins: Result<Vec<_>, _> = options.paths.iter().map(|url| Origin::parse(url)).collect();
@@ -98,26 +120,27 @@ impl Nodes {
         // With one way only there is nothing to choose.
         let ways = if origins.len() == 1 { 0 } else { origins.len() };
         let spec = NodeSpec {
-            slots: options.max_concurrency,
+            slots: options.max_concurrency.unwrap_or(CONCURRENCY_DEFAULT),
             weight: options.weight,
             models: models.clone(),
             paths: vec![PathSpec::default(); ways],
         };
         let id = self.walk.change(|machine, now| machine.add_node(now, &spec))?;
         self.walk.watch().meters().name_node(id, &name);
+        let source = if options.models.is_empty() { Source::Awaited } else { Source::Options };
         let node = Arc::new(Node { id, options, origins, authorization });
-        table.entries.push(Entry { node: node.clone(), models });
+        table.entries.push(Entry { node: node.clone(), models, source, engine: None });
         Ok(node)
     }
 
     /// Lets a node finish what it has and take nothing new.
     pub(crate) fn drain(&self, name: &str) -> Result<(), NodeError> {
-        self.change(name, |machine, now, node| machine.drain_node(now, node))
+        self.change(name, OptimizedLoadManager::drain_node)
     }
 
     /// Lets a drained node take work again.
     pub(crate) fn resume(&self, name: &str) -> Result<(), NodeError> {
-        self.change(name, |machine, now, node| machine.resume_node(now, node))
+        self.change(name, OptimizedLoadManager::resume_node)
     }
 
     /// Takes a node out; what it has is left to it.
@@ -132,11 +155,7 @@ impl Nodes {
     fn change(
         &self,
         name: &str,
-        change: impl FnOnce(
-            &mut evenkeel_pipeline::OptimizedLoadManager,
-            Instant,
-            NodeId,
-        ) -> Result<(), RegistryError>,
+        change: impl FnOnce(&mut OptimizedLoadManager, Instant, NodeId) -> Result<(), RegistryError>,
     ) -> Result<(), NodeError> {
         let table = self.table.read();
         let at = table.find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })?;
@@ -144,27 +163,69 @@ impl Nodes {
         Ok(self.walk.change(|machine, now| change(machine, now, id))?)
     }
 
-    /// Changes what a node serves; `false` when it is not there any more.
-    pub(crate) fn set_models(&self, node: NodeId, models: &[String]) -> Result<bool, NodeError> {
+    /// Takes in what was found out about a node; what was set up by hand stays as it is.
+    pub(crate) fn hear(&self, Report { node, finding }: Report) {
+        match finding {
+            Finding::Checked { path, check } => {
+                if let (Check::Well { rtt } | Check::Busy { rtt }, Some(_)) = (&check, path) {
+                    self.walk.watch().paths().rtt.record(*rtt);
+                }
+                self.walk.change(|machine, now| machine.handle_probe(now, node, path, check.probe()));
+                if matches!(check, Check::Lost | Check::Failed { .. }) && self.awaits_any() {
+                    self.edit(node, Entry::heard);
+                }
+            }
+            Finding::Models(models) => {
+                if let Err(error) = self.set_models(node, &models) {
+                    tracing::warn!(node = node.0, %error, "models not taken over");
+                }
+            }
+            Finding::Engine(engine) => self.edit(node, |entry| entry.engine = Some(engine)),
+            Finding::Slots(slots) => {
+                let is_said = self.get(node).is_some_and(|node| node.options.max_concurrency.is_none());
+                if is_said && 0 < slots {
+                    // A node that leaves meanwhile needs none.
+                    let _gone = self.walk.change(|machine, now| machine.set_slots(now, node, slots));
+                }
+            }
+        }
+    }
+
+    fn edit(&self, node: NodeId, edit: impl FnOnce(&mut Entry)) {
         let mut table = self.table.write();
-        let Some(at) = table.entries.iter().position(|entry| entry.node.id == node) else { return Ok(false) };
+        if let Some(entry) = table.entries.iter_mut().find(|entry| entry.node.id == node) {
+            edit(entry);
+        }
+    }
+
+    fn set_models(&self, node: NodeId, models: &[String]) -> Result<(), NodeError> {
+        let mut table = self.table.write();
+        let asked = |entry: &Entry| entry.node.id == node && entry.source != Source::Options;
+        let Some(at) = table.entries.iter().position(asked) else { return Ok(()) };
+        table.entries[at].heard();
         let models = table.number(models, self.models_max)?;
         if table.entries[at].models != models {
             self.walk.change(|machine, now| machine.set_node_models(now, node, &models))?;
             table.entries[at].models = models;
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Tells whether a node may still say that it serves a model nobody knows yet.
+    pub(crate) fn awaits_any(&self) -> bool {
+        self.table.read().entries.iter().any(|entry| entry.source == Source::Awaited)
+    }
+
+    /// What a node says it is.
+    pub(crate) fn engine(&self, node: NodeId) -> Option<Engine> {
+        let table = self.table.read();
+        table.entries.iter().find(|entry| entry.node.id == node).and_then(|entry| entry.engine)
     }
 
     /// Finds a node of the walk.
     pub(crate) fn get(&self, node: NodeId) -> Option<Arc<Node>> {
         let table = self.table.read();
         table.entries.iter().find(|entry| entry.node.id == node).map(|entry| entry.node.clone())
-    }
-
-    /// Lists the nodes in the order they came in.
-    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
-        self.table.read().entries.iter().map(|entry| entry.node.clone()).collect()
     }
 
     /// Finds the model that a client means.
@@ -193,6 +254,14 @@ impl Nodes {
         names.sort_unstable();
         names.dedup();
         names
+    }
+}
+
+impl Entry {
+    fn heard(&mut self) {
+        if self.source == Source::Awaited {
+            self.source = Source::Asked;
+        }
     }
 }
 
@@ -269,6 +338,8 @@ pub enum NodeError {
     },
     /// The walk does not take it.
     Walk(RegistryError),
+    /// Nobody can look after it.
+    Monitor(SpawnError),
 }
 
 impl fmt::Display for NodeError {
@@ -282,6 +353,7 @@ impl fmt::Display for NodeError {
             Self::Key { name } => write!(f, "the key of node {name:?} cannot be sent in a header"),
             Self::Unknown { name } => write!(f, "no node is named {name:?}"),
             Self::Walk(error) => error.fmt(f),
+            Self::Monitor(error) => error.fmt(f),
         }
     }
 }
@@ -291,5 +363,11 @@ impl core::error::Error for NodeError {}
 impl From<RegistryError> for NodeError {
     fn from(error: RegistryError) -> Self {
         Self::Walk(error)
+    }
+}
+
+impl From<SpawnError> for NodeError {
+    fn from(error: SpawnError) -> Self {
+        Self::Monitor(error)
     }
 }

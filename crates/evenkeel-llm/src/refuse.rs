@@ -153,7 +153,7 @@ mod tests {
         let judged = |status: u16| judge(StatusCode::from_u16(status).unwrap(), None).is_ok();
         let passed: Vec<u16> = (200..600).filter(|status| judged(*status)).collect();
         let passes =
-            |status: &u16| matches!(status, 200..300 | 400..500 | 501) && ![401, 407, 429].contains(status);
+            |status: &u16| matches!(status, 200..=299 | 400..=499 | 501) && ![401, 407, 429].contains(status);
         assert_eq!(passed, (200..600).filter(passes).collect::<Vec<_>>());
     }
 }

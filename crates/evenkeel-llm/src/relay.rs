@@ -122,7 +122,7 @@ impl Relay {
         let Some((slot, mut bill)) = self.open.take() else { return };
         match &self.reading {
             Reading::Events(scanner) if scanner.found().usage.is_some() || 0 < scanner.found().tokens => {
-                bill.learn()
+                bill.learn();
             }
             Reading::Json(scanner) if scanner.usage().is_some() => bill.learn(),
             // Who tells nothing is charged what was guessed.

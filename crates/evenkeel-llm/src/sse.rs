@@ -128,12 +128,13 @@ impl Scanner {
 
     /// Ends the stream where its sender did, and adds to `out` what is still to be passed on.
     ///
-    /// An event that is not complete is not, so that another can follow what was.
+    /// An event that is not complete is dropped, so that another can follow, unless it says that this is all.
     pub fn finish(&mut self, out: &mut Vec<Bytes>) -> Ending {
         let held = mem::take(&mut self.held);
         let is_cut = !held.is_empty() || self.mode == Mode::Passing;
-        if !held.is_empty() && Event::read(&held).done {
-            self.found.done = true;
+        let event = Event::read(&held);
+        if event.done {
+            self.note(&event);
             out.push(held.into());
         }
         match (self.found.done, is_cut) {
@@ -162,15 +163,19 @@ impl Scanner {
         }
         self.complete(piece);
         let event = Event::read(if self.held.is_empty() { piece } else { &self.held });
+        self.note(&event);
+        match self.hide {
+            Hide::Usage if event.is_only_counts() => Fate::Hidden,
+            Hide::Usage | Hide::Nothing => Fate::Passed,
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
         self.counts.update(event.counts);
         self.found.tokens = self.found.tokens.saturating_add(event.tokens);
         self.found.usage = self.counts.usage();
         self.found.done |= event.done;
         self.found.error |= event.error;
-        match self.hide {
-            Hide::Usage if event.is_only_counts() => Fate::Hidden,
-            Hide::Usage | Hide::Nothing => Fate::Passed,
-        }
     }
 
     fn complete(&mut self, piece: &[u8]) {

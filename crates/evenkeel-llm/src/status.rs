@@ -4,8 +4,8 @@ use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
 use evenkeel_pipeline::{
-    BreakerState, CacheStats, Counts, Duty, ModelId, ModelStatus, NodeStatus, PathStatus, PoolStats,
-    TenantStatus,
+    BreakerState, CacheStats, Counts, Duty, ModelId, ModelStatus, NodeStatus, OptimizedLoadManager,
+    PathStatus, PoolStats, TenantStatus,
 };
 use evenkeel_policy::backpressure::BackpressureState;
 use evenkeel_policy::id::TenantId;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::door::Llm;
 use crate::models::answer;
+use crate::monitor::Engine;
 
 /// Tells how everything stands.
 pub(crate) fn load(llm: &Llm, _: &Call) -> Result<Response, Refusal> {
@@ -30,7 +31,7 @@ pub(crate) fn nodes(llm: &Llm, _: &Call) -> Result<Response, Refusal> {
 
 fn load_json(llm: &Llm) -> Value {
     let now = llm.walk.now();
-    let status = llm.walk.look(|machine| machine.status());
+    let status = llm.walk.look(OptimizedLoadManager::status);
     json!({
         "state": state(status.state),
         "load_ratio": status.load_ratio,
@@ -98,6 +99,7 @@ fn node_json(llm: &Llm, status: &NodeStatus, now: Instant) -> Value {
     };
     json!({
         "name": name,
+        "engine": llm.nodes.engine(status.node).map(Engine::name),
         "urls": urls,
         "slots": status.slots,
         "busy": status.busy,

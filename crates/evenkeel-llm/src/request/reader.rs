@@ -283,7 +283,7 @@ fn read_count(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<u64>, Wrong>
     }
     // Some clients write 16.0 or 1e3; a number too large for us is as good as the largest.
     match number.parse::<f64>() {
-        Ok(count) if count.fract() != 0.0 => Err(wrong()),
+        Ok(count) if count.is_finite() && count.fract() != 0.0 => Err(wrong()),
         Ok(count) if count < 0.0 => Ok(None),
         Ok(count) => Ok(Some(count as u64)),
         Err(_) => Err(wrong()),

@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Collected};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -116,12 +116,20 @@ pub(crate) fn event(pen: &Pen, event: &str) {
     pen.send(Ok(Bytes::from(format!("data: {event}\n\n")))).unwrap();
 }
 
+/// Writes several events.
+pub(crate) fn events(pen: &Pen, events: &[&str]) {
+    events.iter().for_each(|said| event(pen, said));
+}
+
 async fn answer(
     request: Request<Incoming>,
     hear: mpsc::UnboundedSender<Heard>,
 ) -> Result<Response<Script>, Infallible> {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    if head.method == Method::GET {
+        return Ok(looked_after(head.uri.path()));
+    }
+    let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
     let (answer, answered) = oneshot::channel();
     let (keep, ended) = oneshot::channel();
     let path = head.uri.path_and_query().map_or_else(String::new, ToString::to_string);
@@ -132,6 +140,18 @@ async fn answer(
         Ok(response) => Ok(response.map(|script| Script { keep: Some(keep), ..script })),
         Err(_) => std::future::pending().await,
     }
+}
+
+/// What monitors are told: it is well, and serves `found`.
+fn looked_after(path: &str) -> Response<Script> {
+    let (pen, script) = script();
+    let (status, said) = match path {
+        "/health" => (200, ""),
+        "/v1/models" => (200, r#"{"object":"list","data":[{"id":"found","object":"model"}]}"#),
+        _ => (404, ""),
+    };
+    pen.send(Ok(Bytes::from_static(said.as_bytes()))).unwrap();
+    response(status, &[("content-type", "application/json")], script)
 }
 
 fn response(status: u16, headers: &[(&'static str, &str)], script: Script) -> Response<Script> {

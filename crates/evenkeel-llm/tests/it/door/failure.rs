@@ -8,7 +8,7 @@ use evenkeel_llm::request::Delivery;
 use http::Method;
 use http_body_util::BodyExt;
 
-use super::engine::{Cut, Engine, event};
+use super::engine::{Cut, Engine, event, events};
 use super::house::{ASK, ASK_STREAM, CHAT, House, SAID, node, piece, read};
 
 const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
@@ -25,7 +25,7 @@ async fn assert_other_node_answers(faulty: String, delivery: Delivery, told: &st
     let well = Engine::always(|heard| {
         if heard.body.windows(13).any(|part| part == b"include_usage") {
             let (pen, _) = heard.stream();
-            [DELTA, "[DONE]"].map(|said| event(&pen, said));
+            events(&pen, &[DELTA, "[DONE]"]);
         } else {
             heard.reply_json(SAID);
         }
@@ -114,7 +114,7 @@ async fn a_first_byte_that_is_late_is_awaited_elsewhere() {
     house.llm.add_node(node("quick", &quick.url, 1)).unwrap();
     tokio::time::pause();
     let (quick_pen, _) = quick.hears().await.stream();
-    [DELTA, "[DONE]"].map(|said| event(&quick_pen, said));
+    events(&quick_pen, &[DELTA, "[DONE]"]);
     drop(quick_pen);
     assert!(asking.await.unwrap().body.ends_with("[DONE]\n\n"));
     assert!(ended.await.is_err(), "the slow node's connection is closed");

@@ -62,7 +62,7 @@ pub(crate) fn node(name: &str, url: &str, slots: u32) -> NodeOptions {
         name: name.to_owned(),
         paths: vec![url.to_owned()],
         models: vec!["m".to_owned()],
-        max_concurrency: slots,
+        max_concurrency: Some(slots),
         weight: Weight::ONE,
         api_key: None,
     }
@@ -138,11 +138,12 @@ impl House {
         }
     }
 
-    /// Waits until nothing is in flight and nothing waits, and sees that nothing else is left.
+    /// Waits until nothing is in flight, nothing waits and no connection is in use, and sees that nothing else is left.
     pub(crate) async fn until_idle(&self) {
         loop {
             let status = self.status().await;
-            if (&status["in_flight"], &status["waiting"]) == (&0.into(), &0.into()) {
+            let left = [&status["in_flight"], &status["waiting"], &status["pool"]["active_connections"]];
+            if left.iter().all(|count| **count == 0) {
                 let nodes = status["nodes"].as_array().unwrap();
                 assert!(
                     nodes.iter().all(|node| node["busy"] == 0 && node["in_flight_cost"] == 0),

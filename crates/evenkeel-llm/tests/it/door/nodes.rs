@@ -98,6 +98,34 @@ async fn a_node_of_several_paths_is_reached_over_those_that_work() {
 }
 
 #[tokio::test]
+async fn a_node_without_a_list_of_models_is_asked_for_it() {
+    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
+    let house = House::to(vec![NodeOptions { models: vec![], ..node("a", &url, 1) }]).await;
+    let ask = r#"{"model":"found","messages":[]}"#;
+    loop {
+        let answer = house.post(CHAT, ask).await;
+        if answer.status == 200 {
+            break;
+        }
+        assert_eq!(answer.code(), (503, "not_ready".to_owned()));
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    assert_eq!(house.post(CHAT, ASK).await.code(), (404, "model_not_found".to_owned()));
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_asked_does_not_make_everybody_wait() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nowhere = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let house = House::to(vec![NodeOptions { models: vec![], ..node("a", &nowhere, 1) }]).await;
+    while house.post(CHAT, ASK).await.code().1 == "not_ready" {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(house.post(CHAT, ASK).await.code(), (404, "model_not_found".to_owned()));
+}
+
+#[tokio::test]
 async fn a_door_that_stops_takes_nothing_new() {
     let mut engine = Engine::start().await;
     let house = Arc::new(House::to(vec![node("a", &engine.url, 1)]).await);

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::engine::{Engine, event};
+use super::engine::{Engine, event, events};
 use super::house::{ASK, ASK_STREAM, CHAT, House, SAID, node, piece};
 
 const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
@@ -22,10 +22,6 @@ async fn a_chat_in_one_piece_is_passed_on_as_it_is() {
     assert!(answer.header("x-request-id").starts_with("req-"));
     let status = house.status().await;
     assert_eq!(status["tenants"][0]["served_cost"], 3 + 2 * 4);
-    assert_eq!(
-        (&status["pool"]["idle_connections"], &status["pool"]["active_connections"]),
-        (&1.into(), &0.into())
-    );
     house.until_idle().await;
 }
 
@@ -61,7 +57,7 @@ async fn a_stream_passes_as_it_is_made_and_its_counts_are_hidden_from_who_did_no
 async fn who_asked_for_counts_gets_them() {
     let url = Engine::always(|heard| {
         let (pen, _) = heard.stream();
-        [DELTA, COUNTS, "[DONE]"].map(|said| event(&pen, said));
+        events(&pen, &[DELTA, COUNTS, "[DONE]"]);
     })
     .await;
     let house = House::to(vec![node("a", &url, 1)]).await;
