@@ -369,6 +369,7 @@ impl fmt::Debug for Local {
 }
 
 #[cfg(all(test, feature = "std", not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test may fail")]
 mod tests {
     use alloc::boxed::Box;
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -379,7 +380,7 @@ mod tests {
 
     /// A host whose clock and threads are the test's.
     #[derive(Clone, Default)]
-    struct Host(std::sync::Arc<HostState>);
+    struct Host(Arc<HostState>);
 
     #[derive(Default)]
     struct HostState {
