@@ -2,4 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod data_dir;
+pub mod gateway;
 pub mod sim_node;
+pub mod tenant_book;
