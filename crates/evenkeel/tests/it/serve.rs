@@ -47,6 +47,16 @@ fn a_chat_goes_through_and_shows_in_the_metrics() {
 }
 
 #[test]
+fn a_node_given_by_flag_is_asked_what_it_serves() {
+    let (folder, node) = (Folder::new("serve-flag"), Node::start(fast()));
+    let served = Served::start(&folder, &["--node", &format!("http://{}", node.address())]);
+    while !served.get("/v1/models").body.contains("\"sim\"") {}
+    assert_eq!(served.post("/v1/chat/completions", &chat(json!({}))).status, 200);
+    let named = folder.run(&["node", "list"]).ok();
+    assert!(named.contains(&format!("{}  serving", node.address())), "{named}");
+}
+
+#[test]
 fn without_a_config_it_serves_this_machine_and_says_so() {
     let folder = Folder::new("serve-bare");
     let served = Served::start(&folder, &[]);
