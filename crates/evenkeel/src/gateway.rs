@@ -95,6 +95,11 @@ impl Gateway {
         let upstream = Upstream::new(config.llm.options.pipeline.load.connection_pool, roots(&config)?);
         let llm = Llm::new(config.llm.options.clone(), upstream, Arc::new(watch))?;
         llm.set_tenants(&gate.tenants().all())?;
+        let actors = Arc::downgrade(&llm);
+        registry.add_source(move |out| match actors.upgrade() {
+            Some(llm) => llm.write_actor_metrics(out),
+            None => Ok(()),
+        })?;
 
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
