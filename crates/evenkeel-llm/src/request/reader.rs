@@ -62,6 +62,9 @@ const FIELDS: [(&str, Field); 28] = [
     ("safety_identifier", Field::Id(Rank::User)),
 ];
 
+/// The option that asks for the counts.
+const INCLUDE_USAGE: &str = "include_usage";
+
 /// What was read of a body so far.
 pub(super) struct Reader {
     endpoint: Endpoint,
@@ -113,9 +116,8 @@ impl Reader {
         let Some(name) = name.decoded() else {
             return Err(Refusal::invalid("a name in the body is not Unicode text").into());
         };
-        let Some(mark) = FIELDS.iter().position(|(known, _)| is_alike(&name, known)) else {
-            return Ok(None);
-        };
+        let names = FIELDS.iter().map(|(known, _)| *known);
+        let Some(mark) = place_of(&name, names) else { return Ok(None) };
         let (known, field) = FIELDS[mark];
         if name != known {
             return Err(invalid(known, format!("{name:?} must be written {known:?}")));
@@ -235,13 +237,13 @@ impl Reader {
     }
 }
 
-/// Whether some reader takes `name` for `known`; Go's ignores case, also that of letters like `ſ`.
-fn is_alike(name: &str, known: &str) -> bool {
+/// Finds which of `known` some reader takes `name` for; Go's ignores case, also that of letters like `ſ`.
+fn place_of<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<usize> {
     if name.is_ascii() {
-        return name.eq_ignore_ascii_case(known);
+        return known.position(|known| known.eq_ignore_ascii_case(name));
     }
-    let folded = name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase);
-    folded.eq(known.chars())
+    let folded: String = name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
+    known.position(|known| known == folded)
 }
 
 fn read_model(cursor: &mut Cursor<'_>) -> Result<String, Wrong> {
@@ -307,16 +309,16 @@ fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, Wrong>
     cursor.object(|name, cursor| {
         count += 1;
         let name = name.decoded().unwrap_or_default();
-        if !is_alike(&name, "include_usage") {
+        if place_of(&name, [INCLUDE_USAGE].into_iter()).is_none() {
             return Ok(cursor.skip()?);
         }
-        if name != "include_usage" || include_usage.is_some() {
+        if name != INCLUDE_USAGE || include_usage.is_some() {
             let what = "stream_options must have include_usage once, and spelled so";
             return Err(invalid("stream_options", what));
         }
         cursor.kind()?;
         let from = cursor.at();
-        let asked = read_bool("include_usage", cursor)?;
+        let asked = read_bool(INCLUDE_USAGE, cursor)?;
         include_usage = Some((asked, from..cursor.at()));
         Ok::<(), Wrong>(())
     })?;
