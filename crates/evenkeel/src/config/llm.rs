@@ -17,7 +17,6 @@ use super::value::{Number, Whole};
 const PATHS_MAX: usize = 16;
 /// How many models one node may name.
 const MODELS_MAX: usize = 256;
-const CONCURRENCY_DEFAULT: u32 = 8;
 const DAY_SECS: Number = Number(86_400.0);
 
 /// `[llm]`, and what of other sections is for its door.
@@ -183,12 +182,12 @@ fn node(table: &mut Section<'_>, origin: &Origin) -> NodeOptions {
     if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
         table.mistake(&models.origin, format!("models must be at most {MODELS_MAX} names"));
     }
-    let slots = Whole(i64::from(CONCURRENCY_DEFAULT));
+    let max_concurrency = table.optional_within("max_concurrency", Whole(1)..=Whole(65_536));
     NodeOptions {
         name: named.unwrap_or_else(|| name_of(&paths)),
         paths,
         models: models.value,
-        max_concurrency: table.within("max_concurrency", slots, Whole(1)..=Whole(65_536)).as_u32(),
+        max_concurrency: max_concurrency.map(Whole::as_u32),
         weight: table.read("weight", Weight::ONE).value,
         api_key: table.optional::<Secret<String>>("api_key").map(|read| read.value),
     }
@@ -208,7 +207,7 @@ fn node_of_flag(text: &str) -> Result<NodeOptions, String> {
         name,
         paths,
         models: Vec::new(),
-        max_concurrency: CONCURRENCY_DEFAULT,
+        max_concurrency: None,
         weight: Weight::ONE,
         api_key: None,
     })

@@ -230,7 +230,7 @@ fn nodes_have_a_name_a_way_and_what_else_they_need() {
     let nodes = &config.llm.options.nodes;
     let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["gpu-1", "10.0.0.6:8000", "mine"]);
-    assert_eq!((nodes[0].max_concurrency, nodes[0].weight), (16, Weight::new(2.5).unwrap()));
+    assert_eq!((nodes[0].max_concurrency, nodes[0].weight), (Some(16), Weight::new(2.5).unwrap()));
     assert_eq!(nodes[0].api_key.as_ref().unwrap().expose(), "sk-secret");
     assert_eq!(nodes[1].paths.len(), 2);
 }
