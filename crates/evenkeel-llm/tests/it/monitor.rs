@@ -285,7 +285,7 @@ async fn every_path_is_checked_and_any_tells_what_the_node_serves() {
     let all = listener.until(|finding| {
         match finding {
             Finding::Checked { path: Some(PathId(0)), check } => {
-                failed = matches!(check, Check::Failed { .. })
+                failed = matches!(check, Check::Failed { .. });
             }
             Finding::Checked { path: Some(PathId(1)), check } => well = matches!(check, Check::Well { .. }),
             Finding::Checked { path, .. } => panic!("nobody has path {path:?}"),

@@ -84,7 +84,7 @@ async fn serve(mut peer: Peer, book: Arc<Mutex<Book>>) {
             let mut book = book.lock();
             let page = book.pages.iter().find(|page| page.path == path_of(&request)).cloned();
             book.requests.push(request);
-            page.unwrap_or_else(|| page_not_found())
+            page.unwrap_or_else(page_not_found)
         };
         let Page { status, header, body, .. } = said;
         peer.try_say(&format!("HTTP/1.1 {status} x\r\n{header}content-length: {}\r\n\r\n{body}", body.len()))
