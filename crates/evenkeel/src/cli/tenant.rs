@@ -8,7 +8,7 @@ use evenkeel_door::key::{KeyHash, make_key};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, ServerArgs};
+use super::client::{Client, ServerArgs, segment};
 use super::settings::SettingsArgs;
 use super::table::Table;
 use super::{Failure, say};
@@ -171,10 +171,7 @@ fn remove(args: NamedArgs) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let listed = match args.place.find()? {
-        Place::Server(client) => client.ask(Method::GET, "/api/tenants", None)?,
-        Place::Folder { book, .. } => book.describe(),
-    };
+    let listed = args.place.listed()?;
     if args.json {
         return say(&format!("{listed:#}\n"));
     }
@@ -203,17 +200,27 @@ fn told_key(answer: &Value) -> Result<String, Failure> {
     Ok(key.to_owned())
 }
 
-/// The path of a tenant; a name that could be another path is refused by the server.
 fn path_of(name: &str) -> String {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(byte);
-    let encoded = name.bytes().map(|byte| match byte {
-        byte if plain(&byte) => char::from(byte).to_string(),
-        byte => format!("%{byte:02X}"),
-    });
-    format!("/api/tenants/{}", encoded.collect::<String>())
+    format!("/api/tenants/{}", segment(name))
 }
 
 impl PlaceArgs {
+    /// Asks whoever keeps the tenants, and takes nothing from anybody.
+    fn listed(&self) -> Result<Value, Failure> {
+        let ask = |url: &str| Client::new(url, &self.server)?.ask(Method::GET, "/api/tenants", None);
+        if let Some(url) = &self.server.url {
+            return ask(url);
+        }
+        let config = self.settings.read()?;
+        match DataDir::server_of(&config.server.data_dir) {
+            Some(url) => ask(&url),
+            None => {
+                Ok(TenantBook::read(&config.server.data_dir, config.tenants, &config.server.admin)?
+                    .describe())
+            }
+        }
+    }
+
     fn find(&self) -> Result<Place, Failure> {
         if let Some(url) = &self.server.url {
             return Ok(Place::Server(Client::new(url, &self.server)?));

@@ -102,7 +102,9 @@ async fn change(core: Arc<Core>, change: Change) -> Result<Option<Secret<String>
 
 fn refused(error: ChangeError) -> Refusal {
     match error {
-        ChangeError::Book(BookError::Unknown { .. }) => Refusal::NoRoute,
+        ChangeError::Book(BookError::Unknown { name }) => {
+            Refusal::NotFound { what: format!("tenant {name:?}") }
+        }
         ChangeError::Book(
             error @ (BookError::Exists { .. } | BookError::Configured { .. } | BookError::Tenants(_)),
         ) => Refusal::invalid(error.to_string()),

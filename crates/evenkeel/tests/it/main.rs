@@ -4,6 +4,7 @@
 mod check;
 mod cli;
 mod engine;
+mod examples;
 mod faults;
 mod folder;
 mod leaving;

@@ -47,6 +47,16 @@ fn a_chat_goes_through_and_shows_in_the_metrics() {
 }
 
 #[test]
+fn a_node_given_by_flag_is_asked_what_it_serves() {
+    let (folder, node) = (Folder::new("serve-flag"), Node::start(fast()));
+    let served = Served::start(&folder, &["--node", &format!("http://{}", node.address())]);
+    while !served.get("/v1/models").body.contains("\"sim\"") {}
+    assert_eq!(served.post("/v1/chat/completions", &chat(json!({}))).status, 200);
+    let named = folder.run(&["node", "list"]).ok();
+    assert!(named.contains(&format!("{}  serving", node.address())), "{named}");
+}
+
+#[test]
 fn without_a_config_it_serves_this_machine_and_says_so() {
     let folder = Folder::new("serve-bare");
     let served = Served::start(&folder, &[]);
@@ -188,6 +198,70 @@ fn a_running_servers_tenants_are_changed_through_it_at_once() {
     assert_eq!(again.get_with_key("/v1/models", &next).status, 200, "forgotten by a crash");
     folder.run(&["tenant", "remove", "acme"]).ok();
     assert_eq!(again.get("/v1/models").status, 200, "open again");
+}
+
+#[test]
+fn nodes_are_listed_drained_resumed_added_and_removed() {
+    let (folder, first, second) = (Folder::new("serve-nodes"), Node::start(fast()), Node::start(fast()));
+    with_node(&folder, &first, "");
+    let served = Served::start(&folder, &[]);
+    let node = |args: &[&str]| folder.run(&[&["node"], args].concat());
+    let line = |name: &str| {
+        let listed = node(&["list"]).ok();
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        listed.lines().map(words).find(|words| words[0] == name).unwrap_or_default()
+    };
+    assert_eq!(line("one")[..3], ["one", "serving", "closed"]);
+    node(&["drain", "one"]).ok();
+    assert_eq!(line("one")[1], "draining");
+    node(&["add", "two", &format!("http://{}", second.address()), "--model", "other", "--weight", "2"]).ok();
+    assert_eq!(
+        served.post("/v1/chat/completions", &chat(json!({"model": "other"}))).status,
+        404,
+        "the engine's"
+    );
+    node(&["resume", "one"]).ok();
+    assert_eq!(line("one")[1], "serving");
+    node(&["remove", "two"]).ok();
+    assert_eq!(line("two"), Vec::<String>::new());
+    assert_eq!(node(&["drain", "a/b c"]).failed(), "evenkeel: there is no node \"a/b c\"\n");
+    let by_url = node(&["list", "--json", "--url", &format!("http://{}", served.address)]).ok();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&by_url).unwrap()["nodes"][0]["name"], "one");
+}
+
+#[test]
+fn a_command_without_a_server_says_where_it_looked() {
+    let folder = Folder::new("serve-nobody");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    folder.write("evenkeel.toml", &format!("[server]\nlisten = '{free}'\n"));
+    let said = folder.run(&["node", "list"]).failed();
+    assert!(said.starts_with(&format!("evenkeel: http://{free}: host not reached")), "{said}");
+}
+
+#[test]
+fn a_certificate_is_served_believed_and_replaced_while_it_runs() {
+    let folder = Folder::new("serve-tls");
+    let renew = |name: &str| {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        folder.write("cert.pem", &made.cert.pem());
+        folder.write("key.pem", &made.signing_key.serialize_pem());
+        folder.write(name, &made.cert.pem());
+    };
+    renew("old.pem");
+    folder.write("evenkeel.toml", "[server.tls]\ncert = 'cert.pem'\nkey = 'key.pem'\n");
+    let served = Served::start(&folder, &[]);
+    let url = format!("https://localhost:{}", served.address.port());
+    let list = |ca: &str| folder.run(&["tenant", "list", "--url", &url, "--ca-file", ca]);
+    assert!(list("old.pem").ok().starts_with("no tenants"));
+    renew("new.pem");
+    served.signal("HUP");
+    served.wait_log("reloaded");
+    assert!(list("old.pem").failed().contains("no trusted connection"));
+    list("new.pem").ok();
+    folder.write("key.pem", "nonsense");
+    served.signal("HUP");
+    assert!(served.wait_log("reload refused")["error"].as_str().unwrap().contains("key.pem"));
+    list("new.pem").ok();
 }
 
 #[test]
