@@ -4,6 +4,8 @@
 mod checks;
 mod corpus;
 mod door;
+mod monitor;
+mod pages;
 mod request;
 mod sse;
 mod stub;

@@ -6,6 +6,7 @@ mod checks;
 mod cli;
 mod corpus;
 mod engine;
+mod examples;
 mod faults;
 mod folder;
 mod leaving;
