@@ -109,6 +109,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Tells where the next value starts.
+    pub(crate) fn start(&mut self) -> Result<usize, Fault> {
+        self.kind()?;
+        Ok(self.at)
+    }
+
     /// The byte that is read next.
     pub(crate) fn at(&self) -> usize {
         self.at
