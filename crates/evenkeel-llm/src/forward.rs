@@ -29,7 +29,11 @@ pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Re
     let mut waited = Duration::ZERO;
     let answer = answer(llm, endpoint, call, &mut waited).await;
     let mut response = answer.unwrap_or_else(Refusal::into_response);
-    response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from(waited.as_millis() as u64));
+    let millis = match waited.as_millis() as u64 {
+        0 => HeaderValue::from_static("0"),
+        millis => HeaderValue::from(millis),
+    };
+    response.headers_mut().insert(QUEUE_WAIT_MS, millis);
     Ok(response)
 }
 
@@ -117,8 +121,8 @@ impl Llm {
     ) -> Result<Answer, Trouble> {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
         let begun = async {
-            let response = self.upstream.send(node.origin(slot.path()), outgoing.request(&node)).await?;
-            Answer::begin(response).await
+            let sent = self.upstream.send_made(node.origin(slot.path()), || outgoing.request(&node));
+            Answer::begin(sent.await?).await
         };
         let begun = match (delivery, self.first_byte_max) {
             (Delivery::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(Trouble::Late)),
