@@ -32,7 +32,7 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use link::{Answer, Link};
+use link::{Answer, Failed, Link};
 use pool::Pool;
 
 /// Sends requests to nodes; cheap to clone, and clones share their connections.
@@ -69,9 +69,8 @@ impl Upstream {
                     self.pool.counters.count_reuse();
                     return Ok(self.answered(response, link, host));
                 }
-                Err(failed) if failed.answer == Answer::None && is_stale(&failed.error) => {
-                    request = failed.unsent.unwrap_or(copy);
-                }
+                Err(Failed { unsent: Some(unsent), .. }) => request = unsent,
+                Err(failed) if failed.answer == Answer::None && is_stale(&failed.error) => request = copy,
                 Err(failed) => return Err(failed.error),
             }
         }

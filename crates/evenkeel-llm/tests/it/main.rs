@@ -3,6 +3,9 @@
 
 mod checks;
 mod corpus;
+mod door;
+mod monitor;
+mod pages;
 mod request;
 mod sse;
 mod stub;
