@@ -129,7 +129,11 @@ impl Llm {
             // An answer in one piece begins when all of it is made.
             (Delivery::Stream | Delivery::Whole, _) => begun.await,
         };
-        begun.inspect_err(|trouble| tracing::debug!(node = node.options.name, %trouble, "attempt failed"))
+        begun.inspect_err(|trouble| match trouble {
+            // A busy pool would fill the log, and is told by its events.
+            Trouble::Busy { .. } => tracing::debug!(node = node.options.name, %trouble, "attempt failed"),
+            _ => tracing::warn!(node = node.options.name, %trouble, "attempt failed"),
+        })
     }
 }
 
