@@ -1,7 +1,7 @@
 //! A folder of a test's own, and the binary run in it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// A folder, gone at the end.
@@ -13,6 +13,10 @@ impl Folder {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     pub(crate) fn write(&self, file: &str, text: &str) {

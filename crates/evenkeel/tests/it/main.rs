@@ -4,7 +4,9 @@
 mod check;
 mod cli;
 mod engine;
+mod failover;
 mod faults;
+mod fleet;
 mod folder;
 mod leaving;
 mod openai;
