@@ -3,6 +3,7 @@
 
 mod check;
 mod cli;
+mod clients;
 mod engine;
 mod failover;
 mod fairness;
