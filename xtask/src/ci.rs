@@ -49,7 +49,7 @@ const NO_STD_TARGETS: &[(&str, &str)] = &[
 ];
 
 /// Workspaces of their own; what they need is too much for everybody, or nothing for this machine.
-const OTHER_WORKSPACES: &[&str] = &["bench", "firmware"];
+const OTHER_WORKSPACES: &[&str] = &["bench", "firmware", "fuzz"];
 
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
 const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };
@@ -69,8 +69,9 @@ fn fmt() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Runs the README's first command for as long as it takes to see whether it works.
 fn demo() -> Result<(), Failure> {
-    Call::cargo("run --release --locked -- demo").run()
+    Call::cargo("run --release --locked -- demo --seconds 10").run()
 }
 
 fn clippy() -> Result<(), Failure> {

@@ -26,8 +26,8 @@ pub(crate) enum Tool {
     Debian { program: &'static str, package: &'static str },
     /// Python that can make environments.
     Python,
-    /// A Python package, in an environment of its own.
-    PythonPackage { name: &'static str, version: &'static str },
+    /// A Python package, in the environment that is this folder.
+    PythonPackage { folder: &'static str, name: &'static str, version: &'static str },
     /// Node.js with npm, which installs its packages.
     Node,
     /// A package of npm's, in a folder of its own.
@@ -37,15 +37,12 @@ pub(crate) enum Tool {
 /// What the tests need; a test that needs more than cargo is served from here.
 pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::Python,
-    Tool::PythonPackage { name: "openai", version: "3.49.0" },
+    Tool::PythonPackage { folder: "target/python", name: "openai", version: "3.49.0" },
     Tool::Node,
     // Version 7 does not run on the Node.js that Debian has.
     Tool::NodePackage { name: "openai", version: "6.49.0" },
 ];
 
-/// Where Python packages are installed; tests look for them there.
-const PYTHON_FOLDER: &str = "target/python";
-const PYTHON: &str = "target/python/bin/python";
 /// Where npm's packages are installed; tests look for them there.
 const NODE_FOLDER: &str = "target/node";
 
@@ -108,17 +105,25 @@ fn is_present(tool: Tool) -> bool {
             installed.is_ok_and(|names| names.lines().any(|name| name.starts_with("llvm-tools")))
         }
         Tool::Subcommand { name, .. } => has_subcommand(name),
-        Tool::Debian { program, .. } => Call::new(program, "--version").succeeds(),
+        // Not every program knows `--version`, and some are where only root looks.
+        Tool::Debian { program, .. } => {
+            Call::new("sh", "-c").args([format!("PATH=$PATH:/usr/sbin command -v {program}")]).succeeds()
+        }
         // Debian has Python without the part that makes environments.
         Tool::Python => Call::new("python3", "-c").args(["import ensurepip, venv"]).succeeds(),
-        Tool::PythonPackage { name, version } => {
-            Call::new(PYTHON, "-c").args([version_check(name, version)]).succeeds()
+        Tool::PythonPackage { folder, name, version } => {
+            python(folder, "-c").args([version_check(name, version)]).succeeds()
         }
         Tool::Node => Call::new("node", "--version").succeeds() && Call::new("npm", "--version").succeeds(),
         Tool::NodePackage { name, version } => {
             Call::new("node", "-e").args([node_version_check(name, version)]).succeeds()
         }
     }
+}
+
+/// Calls the Python of an environment.
+fn python(folder: &str, line: &str) -> Call {
+    Call::new(format!("{folder}/bin/python"), line)
 }
 
 /// Writes the Python line that ends well only if this version of a package is installed.
@@ -152,10 +157,10 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
                 Call::new("npm", "install --no-save --no-audit --no-fund --ignore-scripts --loglevel=error");
             return Ok(vec![install.args(["--prefix", NODE_FOLDER]).args([format!("{name}@{version}")])]);
         }
-        Tool::PythonPackage { name, version } => {
-            let install = Call::new(PYTHON, "-m pip install --quiet --disable-pip-version-check");
+        Tool::PythonPackage { folder, name, version } => {
+            let install = python(folder, "-m pip install --quiet --disable-pip-version-check");
             return Ok(vec![
-                Call::new("python3", "-m venv").args([PYTHON_FOLDER]),
+                Call::new("python3", "-m venv").args([folder]),
                 install.args([format!("{name}=={version}")]),
             ]);
         }
@@ -193,7 +198,7 @@ fn described(tool: Tool) -> String {
         Tool::Subcommand { name, .. } => format!("cargo {name}"),
         Tool::Debian { program, package } => format!("{program} (Debian package {package})"),
         Tool::Python => "Python 3 with its module venv (Debian package python3-venv)".to_owned(),
-        Tool::PythonPackage { name, version } => format!("the Python package {name} {version}"),
+        Tool::PythonPackage { name, version, .. } => format!("the Python package {name} {version}"),
         Tool::Node => "Node.js with npm (Debian packages nodejs and npm)".to_owned(),
         Tool::NodePackage { name, version } => format!("npm's package {name} {version}"),
     }
@@ -233,7 +238,7 @@ mod tests {
 
     #[test]
     fn python_packages_go_into_an_environment_of_their_own() {
-        let openai = Tool::PythonPackage { name: "openai", version: "1.2.3" };
+        let openai = Tool::PythonPackage { folder: "target/python", name: "openai", version: "1.2.3" };
         assert_eq!(
             lines(openai, NOTHING),
             [

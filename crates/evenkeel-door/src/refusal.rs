@@ -54,6 +54,11 @@ pub enum Refusal {
         /// The methods it takes, as `Allow` lists them.
         allow: String,
     },
+    /// What the path names is not there.
+    NotFound {
+        /// What, as in `tenant "acme"`.
+        what: String,
+    },
     /// No node serves the model.
     NoModel {
         /// The model asked for.
@@ -165,6 +170,7 @@ impl Refusal {
             Self::ModelForbidden { .. } => (403, "permission_error", "model_forbidden"),
             Self::NoRoute => (404, "invalid_request_error", "unknown_url"),
             Self::Method { .. } => (405, "invalid_request_error", "method_not_allowed"),
+            Self::NotFound { .. } => (404, "invalid_request_error", "not_found"),
             Self::NoModel { .. } => (404, "invalid_request_error", "model_not_found"),
             Self::BodyTimeout => (408, "invalid_request_error", "body_timeout"),
             Self::BodyTooLarge { .. } => (413, "invalid_request_error", "body_too_large"),
@@ -199,6 +205,7 @@ impl fmt::Display for Refusal {
             Self::ModelForbidden { model } => write!(f, "this API key may not use model {model:?}"),
             Self::NoRoute => f.write_str("nothing is served at this path"),
             Self::Method { allow } => write!(f, "this path takes {allow}"),
+            Self::NotFound { what } => write!(f, "there is no {what}"),
             Self::NoModel { model } => write!(f, "no node serves model {model:?}"),
             Self::BodyTimeout => f.write_str("the body did not arrive in time"),
             Self::BodyTooLarge { bytes_max } => write!(f, "the body is larger than {bytes_max} bytes"),

@@ -102,7 +102,7 @@ fn at(field: &str, message: String) -> Refusal {
 
 fn refuse(error: NodeError) -> Refusal {
     match &error {
-        NodeError::Unknown { .. } => Refusal::NoRoute,
+        NodeError::Unknown { name } => Refusal::NotFound { what: format!("node {name:?}") },
         NodeError::NoName
         | NodeError::Twice { .. }
         | NodeError::NoUrl { .. }

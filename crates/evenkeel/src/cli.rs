@@ -3,6 +3,8 @@
 mod check;
 mod client;
 mod completions;
+mod demo;
+mod node;
 mod serve;
 mod settings;
 mod sim_node;
@@ -26,17 +28,20 @@ struct Line {
 
 const EXAMPLES: &str = "\
 Examples:
+  evenkeel demo                                   a gateway, three model servers and three tenants in one process
   evenkeel serve --node http://127.0.0.1:11434    the gateway, in front of one model server
-  evenkeel check evenkeel.toml            what a config file means, or what is wrong with it
-  evenkeel tenant add acme --weight 2     a tenant, and its key
-  evenkeel sim-node                       a simulated model server on a free port
+  evenkeel check evenkeel.toml                    what a config file means, or what is wrong with it
+  evenkeel tenant add acme --weight 2             a tenant, and its key
+  evenkeel sim-node                               a simulated model server on a free port
 ";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
     Check(check::CheckArgs),
+    Demo(demo::DemoArgs),
     Tenant(tenant::TenantArgs),
+    Node(node::NodeArgs),
     SimNode(sim_node::SimNodeArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -46,9 +51,11 @@ pub(crate) fn run() -> ExitCode {
     // What cannot be understood ends here, with 2; help and version with 0.
     let line = Line::parse();
     let done = match line.command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(args),
+        Command::Demo(args) => demo::run(&args),
         Command::Tenant(args) => tenant::run(args),
+        Command::Node(args) => node::run(args),
         Command::SimNode(args) => sim_node::run(args),
         Command::Completions(args) => completions::run(&args),
     };

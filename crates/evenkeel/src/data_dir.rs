@@ -55,14 +55,21 @@ impl DataDir {
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            let mut url = String::new();
-            Read::take(&lock, URL_BYTES_MAX).read_to_string(&mut url).map_err(failed)?;
-            if let Some(url) = url.strip_suffix('\n') {
-                return Ok(Claim::Served { url: url.to_owned() });
+            if let Some(url) = announced(&lock).map_err(failed)? {
+                return Ok(Claim::Served { url });
             }
             thread::sleep(LOOK);
         }
         Err(DataDirError::Busy { path: path.to_owned() })
+    }
+
+    /// Finds the server that has a folder, without making or taking it.
+    pub fn server_of(path: &Path) -> Option<String> {
+        let lock = File::open(path.join(LOCK)).ok()?;
+        match lock.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => announced(&lock).ok()?,
+            Ok(()) | Err(TryLockError::Error(_)) => None,
+        }
     }
 
     /// Says where the server is that has the folder.
@@ -100,6 +107,13 @@ impl DataDir {
         fs::rename(&beside, target)?;
         File::open(&self.path)?.sync_all()
     }
+}
+
+/// Reads where the server is; `None` before it has said so.
+fn announced(lock: &File) -> io::Result<Option<String>> {
+    let mut url = String::new();
+    Read::take(lock, URL_BYTES_MAX).read_to_string(&mut url)?;
+    Ok(url.strip_suffix('\n').map(str::to_owned))
 }
 
 /// Why a folder is not ours, or not what it should be.
@@ -167,7 +181,9 @@ mod tests {
         assert!(
             matches!(DataDir::claim(&nowhere.0), Ok(Claim::Served { url }) if url == "http://127.0.0.1:1")
         );
+        assert_eq!(DataDir::server_of(&nowhere.0).as_deref(), Some("http://127.0.0.1:1"));
         drop(server);
+        assert_eq!(DataDir::server_of(&nowhere.0), None);
         drop(nowhere.ours());
     }
 
@@ -191,6 +207,13 @@ mod tests {
         let mode = |file: &Path| fs::metadata(file).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&nowhere.0), mode(&nowhere.0.join("a.toml"))), (0o700, 0o600));
         assert!(!nowhere.0.join("a.toml.new").exists());
+    }
+
+    #[test]
+    fn looking_for_a_server_makes_no_folder() {
+        let nowhere = Nowhere::new("look");
+        assert_eq!(DataDir::server_of(&nowhere.0), None);
+        assert!(!nowhere.0.exists());
     }
 
     #[test]

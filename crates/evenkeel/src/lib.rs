@@ -4,6 +4,7 @@
 
 pub mod config;
 pub mod data_dir;
+pub mod demo;
 pub mod gateway;
 pub mod sim_node;
 pub mod tenant_book;

@@ -33,7 +33,8 @@ impl Bell {
 
     /// Begins a poll, which will see whatever happened so far.
     pub(super) fn hush(&self) {
-        self.state.store(QUIET, Ordering::Release);
+        // Read and written in one: whoever rang before must be seen by this poll, whoever rings later sees it.
+        self.state.swap(QUIET, Ordering::AcqRel);
     }
 
     /// Ends a poll that came to nothing: from here on the user is woken.
@@ -74,5 +75,80 @@ impl Wake for Bell {
             IDLE => self.keeper.notify_one(),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::thread::{self, Thread};
+
+    use super::*;
+
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn is_woken(keeper: &Notify) -> bool {
+        use core::future::Future;
+        let mut notified = std::pin::pin!(keeper.notified());
+        notified.as_mut().poll(&mut core::task::Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn what_happens_at_any_moment_of_a_poll_is_not_missed() {
+        const TIMES: u32 = 20_000;
+        let bell = Arc::new(Bell::new(Arc::default()));
+        let (happened, seen) = (AtomicU32::new(0), AtomicU32::new(0));
+        let user = Waker::from(Arc::new(Unpark(thread::current())));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for nth in 1..=TIMES {
+                    happened.store(nth, Ordering::Relaxed);
+                    bell.wake_by_ref();
+                    while seen.load(Ordering::Relaxed) < nth {
+                        thread::yield_now();
+                    }
+                }
+            });
+            for nth in 1..=TIMES {
+                loop {
+                    bell.hush();
+                    if happened.load(Ordering::Relaxed) == nth {
+                        break;
+                    }
+                    if bell.wait(&user) {
+                        thread::park();
+                    }
+                }
+                seen.store(nth, Ordering::Relaxed);
+            }
+        });
+    }
+
+    #[test]
+    fn the_keeper_hears_of_what_is_idle_and_of_nothing_else() {
+        let keeper = Arc::new(Notify::new());
+        let bell = Arc::new(Bell::new(keeper.clone()));
+        bell.hush();
+        bell.wake_by_ref();
+        assert!(!bell.wait(Waker::noop()), "what happens during a poll begins it anew");
+        bell.hush();
+        assert!(bell.wait(Waker::noop()));
+        bell.wake_by_ref();
+        assert!(!is_woken(&keeper));
+        bell.hush();
+        bell.rest();
+        assert!(!is_woken(&keeper));
+        bell.wake_by_ref();
+        assert!(is_woken(&keeper));
+        bell.hush();
+        bell.wake_by_ref();
+        bell.rest();
+        assert!(is_woken(&keeper), "what happened while it was let go is looked after");
     }
 }

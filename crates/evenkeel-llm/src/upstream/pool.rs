@@ -178,26 +178,67 @@ mod tests {
     use super::*;
     use crate::{TlsRoots, Upstream};
 
-    #[tokio::test]
-    async fn requests_on_kept_connections_wake_no_keeper() {
+    const WELL: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nwell";
+
+    async fn ask(upstream: &Upstream, origin: &Origin) {
+        let response = upstream.send(origin, Request::new(Full::<Bytes>::default())).await.unwrap();
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "well");
+    }
+
+    /// A pool that nobody looks after, so that what wakes its keeper can be seen.
+    fn unkept() -> Upstream {
         let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::default());
+        upstream.pool.kept.store(true, Ordering::Relaxed);
+        upstream
+    }
+
+    fn is_keeper_woken(upstream: &Upstream) -> bool {
+        pin!(upstream.pool.keeper.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    async fn host() -> (TcpListener, Origin) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let origin = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        (listener, origin)
+    }
+
+    #[tokio::test]
+    async fn requests_on_kept_connections_wake_no_keeper() {
+        let (upstream, (listener, origin)) = (unkept(), host().await);
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 4096];
             while matches!(stream.read(&mut request).await, Ok(1..)) {
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nwell").await.unwrap();
+                stream.write_all(WELL).await.unwrap();
             }
         });
-        // Who is woken must not be listening already.
-        upstream.pool.kept.store(true, Ordering::Relaxed);
         for _ in 0..100 {
-            let response = upstream.send(&origin, Request::new(Full::<Bytes>::default())).await.unwrap();
-            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "well");
+            ask(&upstream, &origin).await;
         }
         assert_eq!(upstream.stats().connections_reused, 99);
-        let woken = pin!(upstream.pool.keeper.notified()).poll(&mut Context::from_waker(Waker::noop()));
-        assert!(woken.is_pending());
+        assert!(!is_keeper_woken(&upstream));
+    }
+
+    #[tokio::test]
+    async fn a_node_that_takes_its_leave_in_words_is_not_heard_as_an_answer() {
+        let (upstream, (listener, origin)) = (unkept(), host().await);
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(WELL).await.unwrap();
+            stream
+        };
+        let (mut stream, ()) = tokio::join!(serving, ask(&upstream, &origin));
+        stream.write_all(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        while !is_keeper_woken(&upstream) {
+            tokio::task::yield_now().await;
+        }
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(WELL).await.unwrap();
+        };
+        tokio::join!(serving, ask(&upstream, &origin));
+        assert_eq!((upstream.stats().connections_created, upstream.stats().connections_reused), (2, 0));
     }
 }

@@ -4,7 +4,11 @@
 mod checks;
 mod corpus;
 mod door;
+mod monitor;
+mod pages;
 mod request;
 mod sse;
 mod stub;
 mod upstream;
+mod usage;
+mod values;

@@ -33,13 +33,20 @@ pub(crate) struct Peer {
 impl Peer {
     /// Reads one request, head and body, as text.
     pub(crate) async fn request(&mut self) -> String {
+        self.next_request().await.expect("whoever asked is there")
+    }
+
+    /// Reads one request; `None` once nobody asks any more.
+    pub(crate) async fn next_request(&mut self) -> Option<String> {
         loop {
             if let Some(len) = request_len(&self.unread) {
                 let request = self.unread.drain(..len).collect();
-                return String::from_utf8(request).unwrap();
+                return Some(String::from_utf8(request).unwrap());
             }
-            let read = self.stream.read_buf(&mut self.unread).await.unwrap();
-            assert_ne!(read, 0, "closed within a request");
+            match self.stream.read_buf(&mut self.unread).await {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return None,
+            }
         }
     }
 

@@ -90,3 +90,10 @@ fn refusal(status: StatusCode, answer: &Value) -> String {
         _ => said,
     }
 }
+
+/// Writes a name as one part of a path.
+pub(super) fn segment(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:".contains(&byte);
+    let written = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(written).collect()
+}

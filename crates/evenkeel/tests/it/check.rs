@@ -1,5 +1,7 @@
 //! `evenkeel check`, as a user runs it.
 
+use evenkeel::config::{Config, Sources};
+
 use crate::folder::{Folder, Ran};
 
 #[test]
@@ -48,4 +50,31 @@ fn what_serve_would_refuse_check_refuses_too() {
     folder.write("a.toml", "[server]\nlisten = '0.0.0.0:7070'\n");
     let said = folder.run(&["check", "a.toml"]).failed();
     assert!(said.starts_with("a.toml:2: no tenants, and the listener is not on loopback"), "{said}");
+}
+
+#[test]
+fn the_reference_names_every_setting_with_its_default() {
+    let reference = include_str!("../../../../docs/configuration.md");
+    let blocks: Vec<_> =
+        reference.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let read = |text: &str| {
+        let file = Some(("configuration.md".to_owned(), text.to_owned()));
+        Config::read(&Sources { file, ..Sources::default() }).unwrap().shown.to_json()
+    };
+    let (written, default) = (read(blocks[0]), read(""));
+    for (section, settings) in default.as_object().unwrap() {
+        for (key, setting) in settings.as_object().unwrap() {
+            let told = &written[section][key];
+            assert_eq!(told["value"], setting["value"], "{section}.{key}");
+            assert_ne!(told["from"], "default", "{section}.{key} is not in the reference");
+        }
+    }
+    let optional = blocks[0].lines().filter_map(|line| line.strip_prefix("# "));
+    let with_optional =
+        optional.fold(blocks[0].to_owned(), |text, line| text.replace(&format!("# {line}"), line));
+    read(&with_optional);
+    for example in &blocks[1..] {
+        read(example);
+    }
+    assert_eq!(blocks.len(), 3, "all of them are read");
 }

@@ -153,7 +153,7 @@ fn a_certificate_that_nobody_vouches_for_and_one_that_somebody_does() {
     let folder = crate::folder::Folder::new("tls-files");
     folder.write("cert.pem", &made.cert.pem());
     folder.write("key.pem", &made.signing_key.serialize_pem());
-    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    let (cert, key) = (folder.file("cert.pem"), folder.file("key.pem"));
     let config = format!("[server.tls]\ncert = {cert:?}\nkey = {key:?}\n");
     let behind = Fleet::start("tls-behind", &config, vec![("well", Behind::Sim(fast()))]);
     let url = format!("https://{}", behind.address);

@@ -117,7 +117,7 @@ async fn serve(folder: &Folder, text: String) -> Gateway {
     let sources = Sources { file: Some(("test.toml".to_owned(), text)), ..Sources::default() };
     let mut config = Config::read(&sources).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let Claim::Ours(folder) = DataDir::claim(&folder.path().join("data")).unwrap() else { panic!("taken") };
+    let Claim::Ours(folder) = DataDir::claim(&folder.file("data")).unwrap() else { panic!("taken") };
     Gateway::start(config, folder).await.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod check;
+mod checks;
 mod cli;
 mod clients;
+mod corpus;
 mod engine;
+mod examples;
 mod failover;
 mod fairness;
 mod faults;

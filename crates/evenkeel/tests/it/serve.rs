@@ -39,7 +39,8 @@ fn a_chat_goes_through_and_shows_in_the_metrics() {
         "llm_router_backpressure_rejections_total 0",
         "llm_router_cache_hits_total ",
         "llm_router_cache_misses_total ",
-        "llm_router_pool_connections 1",
+        "llm_router_pool_connections ",
+        "actor_",
         "evenkeel_finished_total{pool=\"llm\",tenant=\"open\",ending=\"served\"} 1",
     ] {
         assert!(page.body.lines().any(|said| said.starts_with(line)), "no {line:?} in {}", page.body);
@@ -47,11 +48,21 @@ fn a_chat_goes_through_and_shows_in_the_metrics() {
 }
 
 #[test]
+fn a_node_given_by_flag_is_asked_what_it_serves() {
+    let (folder, node) = (Folder::new("serve-flag"), Node::start(fast()));
+    let served = Served::start(&folder, &["--node", &format!("http://{}", node.address())]);
+    while !served.get("/v1/models").body.contains("\"sim\"") {}
+    assert_eq!(served.post("/v1/chat/completions", &chat(json!({}))).status, 200);
+    let named = folder.run(&["node", "list"]).ok();
+    assert!(named.contains(&format!("{}  serving", node.address())), "{named}");
+}
+
+#[test]
 fn without_a_config_it_serves_this_machine_and_says_so() {
     let folder = Folder::new("serve-bare");
     let served = Served::start(&folder, &[]);
-    served.wait_log("no config file");
     served.wait_log("open: no tenants");
+    served.wait_log("no config file");
     served.wait_log("no nodes yet");
     assert_eq!(served.get("/livez").status, 200);
     assert_eq!(served.get("/readyz").status, 200);
@@ -163,6 +174,11 @@ fn sighup_brings_tenants_and_nodes_and_a_bad_one_changes_nothing() {
         "evenkeel.toml:3: unknown key \"wieght\" in [tenants]; did you mean \"weight\"?"
     );
     assert_eq!((status(&old), status(&new)), (401, 200));
+
+    std::fs::remove_file(folder.file("evenkeel.toml")).unwrap();
+    served.signal("HUP");
+    served.wait_log("reload refused");
+    assert_eq!((status(&new), served.get("/v1/models").status), (200, 401), "open because a file is gone");
 }
 
 #[test]
@@ -175,6 +191,9 @@ fn a_running_servers_tenants_are_changed_through_it_at_once() {
     let status = |key: &str| served.get_with_key("/v1/models", key).status;
     assert_eq!((status(&key), served.get("/v1/models").status), (200, 401));
     assert!(folder.run(&["tenant", "list"]).ok().contains("acme  3"));
+    folder.run(&["tenant", "set", "acme", "--standing", "disabled"]).ok();
+    assert_eq!(status(&key), 403);
+    folder.run(&["tenant", "set", "acme", "--standing", "active"]).ok();
     let next = folder.run(&["tenant", "rotate", "acme"]).ok();
     assert_eq!((status(&key), status(&next)), (401, 200));
     let twice = folder.run(&["tenant", "add", "acme"]).failed();
@@ -187,7 +206,73 @@ fn a_running_servers_tenants_are_changed_through_it_at_once() {
     let again = Served::start(&folder, &[]);
     assert_eq!(again.get_with_key("/v1/models", &next).status, 200, "forgotten by a crash");
     folder.run(&["tenant", "remove", "acme"]).ok();
+    again.wait_log("tenant \"acme\" removed");
+    again.wait_log("open: no tenants");
     assert_eq!(again.get("/v1/models").status, 200, "open again");
+}
+
+#[test]
+fn nodes_are_listed_drained_resumed_added_and_removed() {
+    let (folder, first, second) = (Folder::new("serve-nodes"), Node::start(fast()), Node::start(fast()));
+    with_node(&folder, &first, "");
+    let served = Served::start(&folder, &[]);
+    let node = |args: &[&str]| folder.run(&[&["node"], args].concat());
+    let line = |name: &str| {
+        let listed = node(&["list"]).ok();
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        listed.lines().map(words).find(|words| words[0] == name).unwrap_or_default()
+    };
+    assert_eq!(line("one")[..3], ["one", "serving", "closed"]);
+    node(&["drain", "one"]).ok();
+    assert_eq!(line("one")[1], "draining");
+    node(&["add", "two", &format!("http://{}", second.address()), "--model", "other", "--weight", "2"]).ok();
+    assert_eq!(
+        served.post("/v1/chat/completions", &chat(json!({"model": "other"}))).status,
+        404,
+        "the engine's"
+    );
+    node(&["resume", "one"]).ok();
+    assert_eq!(line("one")[1], "serving");
+    node(&["remove", "two"]).ok();
+    assert_eq!(line("two"), Vec::<String>::new());
+    assert_eq!(node(&["drain", "a/b c"]).failed(), "evenkeel: there is no node \"a/b c\"\n");
+    let by_url = node(&["list", "--json", "--url", &format!("http://{}", served.address)]).ok();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&by_url).unwrap()["nodes"][0]["name"], "one");
+}
+
+#[test]
+fn a_command_without_a_server_says_where_it_looked() {
+    let folder = Folder::new("serve-nobody");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    folder.write("evenkeel.toml", &format!("[server]\nlisten = '{free}'\n"));
+    let said = folder.run(&["node", "list"]).failed();
+    assert!(said.starts_with(&format!("evenkeel: http://{free}: host not reached")), "{said}");
+}
+
+#[test]
+fn a_certificate_is_served_believed_and_replaced_while_it_runs() {
+    let folder = Folder::new("serve-tls");
+    let renew = |name: &str| {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        folder.write("cert.pem", &made.cert.pem());
+        folder.write("key.pem", &made.signing_key.serialize_pem());
+        folder.write(name, &made.cert.pem());
+    };
+    renew("old.pem");
+    folder.write("evenkeel.toml", "[server.tls]\ncert = 'cert.pem'\nkey = 'key.pem'\n");
+    let served = Served::start(&folder, &[]);
+    let url = format!("https://localhost:{}", served.address.port());
+    let list = |ca: &str| folder.run(&["tenant", "list", "--url", &url, "--ca-file", ca]);
+    assert!(list("old.pem").ok().starts_with("no tenants"));
+    renew("new.pem");
+    served.signal("HUP");
+    served.wait_log("reloaded");
+    assert!(list("old.pem").failed().contains("no trusted connection"));
+    list("new.pem").ok();
+    folder.write("key.pem", "nonsense");
+    served.signal("HUP");
+    assert!(served.wait_log("reload refused")["error"].as_str().unwrap().contains("key.pem"));
+    list("new.pem").ok();
 }
 
 #[test]
@@ -225,6 +310,8 @@ fn the_api_refuses_what_the_file_would_refuse() {
     assert_eq!(served.post("/api/tenants/filed/rotate", &json!({})).status, 400);
     assert_eq!(served.post("/api/tenants/filed/explode", &json!({})).status, 404);
     assert_eq!(served.delete("/api/tenants/filed").status, 400);
+    assert_eq!(served.patch("/api/tenants/filed", &json!({"weight": 2})).status, 400);
+    assert_eq!(served.patch("/api/tenants/nobody", &json!({"weight": 2})).status, 404);
     assert_eq!(served.delete("/api/tenants/nobody").status, 404);
     let config = served.get("/api/config").json();
     assert_eq!(config["load_manager"]["max_waiting"], json!({"value": 100, "from": "default"}));

@@ -209,6 +209,43 @@ async fn clients_that_leave_at_any_moment_leave_nothing_behind() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_on_many_threads_all_end() {
+    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let origin = stub.origin();
+    let serving = tokio::spawn(async move {
+        let mut peers = JoinSet::new();
+        loop {
+            let mut peer = stub.accept().await;
+            peers.spawn(async move {
+                while peer.next_request().await.is_some() {
+                    peer.try_say("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+                    for part in ["4\r\none \r\n", "4\r\ntwo \r", "\n5\r\nthree\r\n", "0\r\n\r\n"] {
+                        peer.try_say(part).await;
+                        yield_now().await;
+                    }
+                }
+            });
+        }
+    });
+    let mut asking = JoinSet::new();
+    for _ in 0..16 {
+        let (upstream, origin) = (upstream.clone(), origin.clone());
+        asking.spawn(async move {
+            for _ in 0..50 {
+                assert_eq!(read(&upstream, &origin).await.as_deref(), Ok("one two three"));
+            }
+        });
+    }
+    while let Some(asked) = asking.join_next().await {
+        asked.unwrap();
+    }
+    let stats = upstream.stats();
+    assert_eq!(stats.active_connections, 0);
+    assert_eq!(stats.connections_created + stats.connections_reused, 16 * 50);
+    serving.abort();
+}
+
 /// Polls a future, lets others run, and tells whether it is done.
 async fn poll_once<T>(mut future: core::pin::Pin<&mut impl Future<Output = T>>) -> bool {
     let done = core::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
