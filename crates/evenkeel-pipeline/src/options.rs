@@ -20,7 +20,8 @@ pub struct PipelineOptions {
     pub load: LoadManagerConfig,
     /// By what an arrival at a loaded queue is judged.
     pub admit: AdmitRule,
-    /// What a tenant of weight 1 may spend per round, 1 to 1 000 000 000: about one median request.
+    /// What a tenant of weight 1 may spend per round, 1 to 1 000 000 000: small beside a request, so that no turn lasts
+    /// for several of them.
     pub quantum: Cost,
     /// How a node is chosen among those with a slot.
     pub chooser: Chooser,
@@ -45,7 +46,7 @@ impl Default for PipelineOptions {
         Self {
             load: LoadManagerConfig::default(),
             admit: AdmitRule::default(),
-            quantum: Cost(500),
+            quantum: Cost(25),
             chooser: Chooser::HotCold(HotColdConfig::default()),
             limits: PipelineLimits::default(),
             retry: RetryOptions::default(),

@@ -4,6 +4,7 @@
 //! its own model's nodes, so one that nobody serves delays no other. A tenant's debt follows it: what it left in a ring
 //! where it has nothing waiting counts in the ring where it has.
 
+mod horizon;
 mod rate;
 mod ring;
 mod tenants;
@@ -21,7 +22,7 @@ pub(crate) use ring::Ring;
 pub use tenants::TenantRule;
 pub(crate) use tenants::{Tenant, Tenants};
 
-use crate::accept::{ModelId, RequestId, Ticket};
+use crate::accept::{Arrival, ModelId, RequestId, Ticket};
 use crate::admit::Places;
 use crate::options::PipelineOptions;
 use rate::LoadedRate;
@@ -115,22 +116,30 @@ impl WaitQueue {
         }
     }
 
-    /// Charges a tenant whose turn it is for a request that gets a slot.
-    pub(crate) fn charge(&mut self, model: ModelId, tenant: TenantId, cost: Cost) {
+    /// Charges a tenant whose turn it is for a request that gets a slot, and returns how much.
+    pub(crate) fn charge(&mut self, arrival: &Arrival) -> Cost {
+        let Arrival { tenant, model, cost, upfront, .. } = *arrival;
+        let mut charged = cost;
         if let Some(ring) = self.rings.get_mut(&model) {
-            ring.drr.consume_deficit(key(tenant), cost);
+            let upfront = upfront.min(cost);
+            ring.horizon.note(cost - upfront);
+            charged = ring.horizon.charge(upfront, cost);
+            ring.drr.consume_deficit(key(tenant), charged);
         }
         let entry = self.tenants.entry(tenant);
         entry.in_flight += 1;
-        entry.in_flight_cost += cost;
+        entry.in_flight_cost += charged;
         if entry.is_capped() {
             self.apply_cap(tenant);
         }
+        charged
     }
 
-    /// Raises the charge of a request that goes on, and returns it.
-    pub(crate) fn raise(&mut self, model: ModelId, tenant: TenantId, charged: Cost, actual: Cost) -> Cost {
-        let raised = self.correct(model, tenant, (charged, actual), Settlement::Running);
+    /// Raises the charge of a request that goes on and has cost `actual` so far, and returns it.
+    pub(crate) fn raise(&mut self, arrival: &Arrival, charged: Cost, actual: Cost) -> Cost {
+        let Arrival { tenant, model, cost, .. } = *arrival;
+        let due = self.rings.get(&model).map_or(actual, |ring| ring.horizon.charge(actual, cost));
+        let raised = self.correct(model, tenant, (charged, due), Settlement::Running);
         let entry = self.tenants.entry(tenant);
         entry.in_flight_cost = entry.in_flight_cost - charged + raised;
         raised
