@@ -69,8 +69,9 @@ fn fmt() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Runs the README's first command for as long as it takes to see whether it works.
 fn demo() -> Result<(), Failure> {
-    Call::cargo("run --release --locked -- demo").run()
+    Call::cargo("run --release --locked -- demo --seconds 10").run()
 }
 
 fn clippy() -> Result<(), Failure> {

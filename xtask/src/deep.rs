@@ -40,11 +40,14 @@ fn miri() -> Result<(), Failure> {
     // Queues of crossbeam leave their last blocks to the end of the program, and keep to Tree Borrows
     // only (crossbeam issue 545); what is unsafe here keeps to both.
     let actor = "run nightly cargo miri test --locked --package evenkeel-actor --all-features --lib";
+    // A panic that a test wants would be told with a backtrace, which takes Miri minutes.
     Call::new("rustup", actor)
+        .env("RUST_BACKTRACE", "0")
         .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-tree-borrows")
         .run()?;
     Call::new("rustup", actor)
         .args(["--", "raw::", "mailbox::"])
+        .env("RUST_BACKTRACE", "0")
         .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks")
         .run()
 }

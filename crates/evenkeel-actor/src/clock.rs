@@ -177,6 +177,7 @@ pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
             if core.rescue(&mut turns) {
                 core.coordinator.idle.notify();
             }
+            core.coordinator.idle.recall_yielding();
             Nap { core, sleep: None }.await;
         }
     }

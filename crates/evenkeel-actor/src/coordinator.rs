@@ -99,6 +99,13 @@ impl ReadyQueueCoordinator {
         self.queues.crew.is_wanted(local.id)
     }
 
+    /// Runs a cell, and puts it back if its run right was kept.
+    #[inline]
+    pub(crate) fn run(&self, local: &Local, ready: Ready) {
+        let (result, kept) = ready.run(local);
+        self.handle_invoke_result(local, result, kept);
+    }
+
     /// Puts a cell back whose run right was kept.
     pub(crate) fn handle_invoke_result(&self, local: &Local, result: InvokeKind, kept: Option<Ready>) {
         let Some(ready) = kept else { return };
@@ -121,6 +128,11 @@ impl ReadyQueueCoordinator {
         if self.idle.end_search_if(|| self.queues.has_work()) {
             local.note_wake();
         }
+    }
+
+    /// Counts the workers that do not sleep.
+    pub(crate) fn working(&self) -> usize {
+        self.queues.crew.wanted().saturating_sub(self.idle.sleeping())
     }
 
     /// Counts the cells whose turn has come.

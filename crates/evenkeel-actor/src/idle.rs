@@ -16,6 +16,17 @@ pub(crate) struct Idle {
     sleeping: AtomicUsize,
     searching: AtomicUsize,
     sleepers: Lock<Vec<(usize, Waker)>>,
+    /// Those who let their host go first.
+    yielding: Lock<Vec<Yielding>>,
+}
+
+/// A worker that has given its thread back and comes again when its host lets it.
+#[derive(Debug)]
+struct Yielding {
+    worker: usize,
+    waker: Waker,
+    /// Whether the clock has seen it before.
+    seen: bool,
 }
 
 impl Idle {
@@ -24,7 +35,37 @@ impl Idle {
             sleeping: AtomicUsize::new(0),
             searching: AtomicUsize::new(0),
             sleepers: Lock::new(Vec::new()),
+            yielding: Lock::new(Vec::new()),
         }
+    }
+
+    /// Notes that a worker lets its host go first.
+    pub(crate) fn note_yield(&self, worker: usize, waker: &Waker) {
+        let yielding = Yielding { worker, waker: waker.clone(), seen: false };
+        self.yielding.with(|all| all.push(yielding));
+    }
+
+    /// Notes that a worker is back.
+    pub(crate) fn end_yield(&self, worker: usize) {
+        let back = self.yielding.with(|all| {
+            let at = all.iter().position(|yielding| yielding.worker == worker)?;
+            Some(all.swap_remove(at))
+        });
+        // After the lock, as in `rise`.
+        drop(back);
+    }
+
+    /// Wakes the workers that the call before found yielding, too.
+    ///
+    /// A host's thread that is stuck in a handler may have kept one to itself, where no other finds it.
+    pub(crate) fn recall_yielding(&self) {
+        let late: Vec<_> = self.yielding.with(|all| {
+            let late = all.iter().filter(|yielding| yielding.seen).map(|yielding| yielding.waker.clone());
+            let late = late.collect();
+            all.iter_mut().for_each(|yielding| yielding.seen = true);
+            late
+        });
+        late.into_iter().for_each(Waker::wake);
     }
 
     /// Wakes one sleeper, unless there is none or somebody searches already; after work was made.

@@ -5,6 +5,8 @@
 
 use core::task::Waker;
 
+use crate::raw::waker::rouse;
+
 /// Runs somebody's code; a panic of it is dropped.
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
@@ -27,7 +29,7 @@ pub(crate) fn quietly(work: impl FnOnce()) {
 
 /// Wakes everybody, also after one whose waker panics.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
+    wakers.into_iter().for_each(|waker| quietly(|| rouse(waker)));
 }
 
 #[cfg(all(test, feature = "std", not(loom)))]

@@ -57,11 +57,19 @@ pub struct Ask<'a, T> {
     _trace: Trace,
 }
 
+/// Whether whoever asks has named a deadline.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Haste {
+    None,
+    Named,
+}
+
 #[derive(Clone, Copy)]
 enum State {
     /// Not polled yet.
     Asked {
         within: Duration,
+        haste: Haste,
     },
     /// Waits until then.
     Waiting {
@@ -72,7 +80,7 @@ enum State {
 
 impl<'a, T> Ask<'a, T> {
     pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration, trace: Trace) -> Self {
-        Self { receiver, whom, state: State::Asked { within }, _trace: trace }
+        Self { receiver, whom, state: State::Asked { within, haste: Haste::None }, _trace: trace }
     }
 
     pub(crate) fn refused(receiver: Receiver<T>, whom: &'a CellRef, error: AskError) -> Self {
@@ -81,8 +89,8 @@ impl<'a, T> Ask<'a, T> {
 
     /// Gives up on an answer that is not there after `within`, counted from the first poll.
     pub fn within(mut self, within: Duration) -> Self {
-        if let State::Asked { within: default } = &mut self.state {
-            *default = within;
+        if let State::Asked { .. } = self.state {
+            self.state = State::Asked { within, haste: Haste::Named };
         }
         self
     }
@@ -90,13 +98,16 @@ impl<'a, T> Ask<'a, T> {
     #[cfg(feature = "std")]
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
         let core = self.whom.core();
-        let own = || {
-            crate::raw::current::with(core, |local| match local {
-                Some(local) => local.own(cx.waker()),
-                None => cx.waker().clone(),
-            })
-        };
-        self.receiver.poll_with(cx.waker(), own)
+        crate::raw::current::with(core, |local| {
+            let Some(local) = local else {
+                return self.receiver.poll_with(cx.waker(), || cx.waker().clone());
+            };
+            // A deadline that matters must not depend on how long a handler takes.
+            if matches!(self.state, State::Asked { haste: Haste::None, .. }) {
+                local.run_in_place(cx.waker());
+            }
+            self.receiver.poll_with(cx.waker(), || local.own(cx.waker()))
+        })
     }
 
     #[cfg(not(feature = "std"))]
@@ -157,7 +168,7 @@ impl<T> Future for Ask<'_, T> {
                 }
                 Poll::Pending
             }
-            (Poll::Pending, State::Asked { within }) => {
+            (Poll::Pending, State::Asked { within, .. }) => {
                 let due = self.watch(cx.waker(), None, within);
                 self.state = State::Waiting { due };
                 Poll::Pending

@@ -43,6 +43,15 @@ pub trait RuntimeHandle: Send + Sync + 'static {
     /// The worker may be about to run a handler that takes long.
     fn nudge(&self) {}
 
+    /// Whether the host has a thread for others while this many workers work.
+    ///
+    /// A worker whose slice is over goes on for a while then: whoever waits has another thread, input and output
+    /// included.
+    fn has_room_beside(&self, working: usize) -> bool {
+        let _ = working;
+        false
+    }
+
     /// How many runs a worker makes before the host's other tasks have a turn.
     fn runs_per_slice(&self) -> NonZeroU32 {
         RUNS_PER_SLICE

@@ -17,9 +17,18 @@ use crate::system::{Core, Metrics};
 
 /// How long a worker goes on before it lets its host look after others.
 pub(crate) const SLICE: Duration = Duration::from_micros(200);
+/// How long a worker goes on at most where its host has threads to spare.
+pub(crate) const SLICE_MAX: Duration = Duration::from_millis(2);
 /// How often a worker means to read the clock while it works.
 const CLOCK_EVERY: Duration = Duration::from_micros(20);
 const UNITS_MAX: u32 = 128;
+/// How many cells run inside of one run, each asked by its actor, before that has to wait like others.
+#[cfg(feature = "std")]
+const IN_PLACE_MAX: u32 = 16;
+/// How many messages must have been handled between the last two looks at the clock: where handlers are long, whoever
+/// asks is better off waiting, and served meanwhile by another worker.
+#[cfg(feature = "std")]
+const IN_PLACE_FROM: u32 = 8;
 /// Questions remembered before those that were answered are thrown out.
 #[cfg(feature = "std")]
 const YOUNG_MAX: usize = 64;
@@ -32,6 +41,10 @@ pub(crate) struct Local {
     pub(crate) queue: LocalQueue,
     now: Cell<Instant>,
     slice_end: Cell<Instant>,
+    /// Until when the slice may be prolonged.
+    slice_last: Cell<Instant>,
+    /// Whether somebody was woken in this slice who is no actor, and may have this thread's next turn.
+    owes_turn: Cell<bool>,
     /// Messages and runs until the clock is read again.
     units: Cell<u32>,
     spent: Cell<u32>,
@@ -53,6 +66,9 @@ pub(crate) struct Local {
     /// When the first question in that future expires.
     expires: Cell<Option<Instant>>,
     young: RefCell<Vec<(Expiry, Duration)>>,
+    /// How many cells may still run inside of the run at hand.
+    #[cfg(feature = "std")]
+    in_place_left: Cell<u32>,
 }
 
 impl Local {
@@ -71,6 +87,8 @@ impl Local {
             queue,
             now: Cell::new(now),
             slice_end: Cell::new(Instant::FAR_FUTURE),
+            slice_last: Cell::new(Instant::ORIGIN),
+            owes_turn: Cell::new(false),
             units: Cell::new(1),
             spent: Cell::new(1),
             random: Cell::new(0x9e37_79b9 ^ (id as u32 + 1)),
@@ -84,6 +102,8 @@ impl Local {
             spare: Cell::new(None),
             expires: Cell::new(None),
             young: RefCell::new(Vec::new()),
+            #[cfg(feature = "std")]
+            in_place_left: Cell::new(0),
         }
     }
 
@@ -118,6 +138,7 @@ impl Local {
         if self.slice_end.get() == Instant::FAR_FUTURE {
             // The first look of a slice; what the host did before it says nothing.
             self.slice_end.set(now + SLICE);
+            self.slice_last.set(now + SLICE_MAX);
             self.units.set(self.spent.get());
             return SliceLeft::Some;
         }
@@ -131,11 +152,30 @@ impl Local {
         let units = u32::try_from(units).unwrap_or(UNITS_MAX).clamp(1, UNITS_MAX);
         self.spent.set(units);
         if self.slice_end.get() <= now {
-            self.units.set(1);
-            return SliceLeft::None;
+            if !self.is_prolonged(now) {
+                self.units.set(1);
+                return SliceLeft::None;
+            }
+            if self.slice_end.replace(now + SLICE) + (SLICE_MAX - SLICE) == self.slice_last.get() {
+                // A thread of the host that slept when this one had its turn may not wait for input and output.
+                self.core.runtime.nudge();
+            }
         }
         self.units.set(units);
         SliceLeft::Some
+    }
+
+    /// Whether nobody can be waiting for the end of the slice.
+    fn is_prolonged(&self, now: Instant) -> bool {
+        now < self.slice_last.get()
+            && !self.owes_turn.get()
+            && self.core.runtime.has_room_beside(self.core.coordinator.working())
+    }
+
+    /// Notes that somebody was woken who is no actor: the slice is not prolonged.
+    #[cfg(feature = "std")]
+    pub(crate) fn owe_turn(&self) {
+        self.owes_turn.set(true);
     }
 
     /// Begins a new slice; it ends [`SLICE`] after the first look at the clock.
@@ -144,6 +184,7 @@ impl Local {
     /// the second of its slice, and the slice would never end.
     pub(crate) fn begin_slice(&self) {
         self.slice_end.set(Instant::FAR_FUTURE);
+        self.owes_turn.set(false);
     }
 
     /// Looks at the clock after a sleep of any length.
@@ -182,6 +223,37 @@ impl Local {
         let nth = self.scheduled.get().wrapping_add(1);
         self.scheduled.set(nth);
         nth & self.sampled == 0
+    }
+
+    /// Notes that a cell's turn begins.
+    #[inline]
+    pub(crate) fn begin_run(&self) {
+        #[cfg(feature = "std")]
+        self.in_place_left.set(IN_PLACE_MAX);
+    }
+
+    /// Lets the newest cell run inside of the run at hand, whose future asks it and is polled with `waker`.
+    ///
+    /// It would be the next anyway; in its asker's place it needs neither to be waited for nor to wake anybody.
+    /// Never inside of another such run: the depth of the stack stays bounded. The asker's system lane and its deadline
+    /// wait for the handler to return, which is why this is for short handlers only.
+    #[inline]
+    #[cfg(feature = "std")]
+    pub(crate) fn run_in_place(&self, waker: &Waker) {
+        let left = self.in_place_left.get();
+        let is_brisk = IN_PLACE_FROM <= self.spent.get();
+        if left == 0 || !is_brisk || self.polled.get() != Some(WakerAddress::of(waker)) {
+            return;
+        }
+        let coordinator = &self.core.coordinator;
+        let Some(newest) = coordinator.queues.take_newest(&self.queue) else { return };
+        self.in_place_left.set(0);
+        let asker = (self.polled.take(), self.spare.take(), self.expires.take());
+        coordinator.run(self, newest);
+        self.polled.set(asker.0);
+        self.spare.set(asker.1);
+        self.expires.set(asker.2);
+        self.in_place_left.set(left - 1);
     }
 
     /// A number that looks random; for jitter.
@@ -293,5 +365,100 @@ impl Drop for Local {
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Local").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "std", not(loom)))]
+#[allow(clippy::unwrap_used, reason = "a test may fail")]
+mod tests {
+    use alloc::boxed::Box;
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+    use super::*;
+    use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
+    use crate::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
+
+    /// A host whose clock and threads are the test's.
+    #[derive(Clone, Default)]
+    struct Host(Arc<HostState>);
+
+    #[derive(Default)]
+    struct HostState {
+        micros: AtomicU64,
+        has_room: AtomicBool,
+        nudges: AtomicU32,
+    }
+
+    impl RuntimeHandle for Host {
+        fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+            drop(task);
+            Ok(())
+        }
+
+        fn now(&self) -> Instant {
+            Instant::from_nanos(self.0.micros.load(Ordering::Relaxed) * 1_000)
+        }
+
+        fn sleep_until(&self, _at: Instant) -> Task {
+            Box::pin(core::future::pending())
+        }
+
+        fn yield_now(&self) -> Task {
+            Box::pin(core::future::ready(()))
+        }
+
+        fn nudge(&self) {
+            self.0.nudges.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn has_room_beside(&self, _working: usize) -> bool {
+            self.0.has_room.load(Ordering::Relaxed)
+        }
+    }
+
+    fn worker(host: &Host) -> (ReadyQueueScheduler, Local) {
+        let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(host.clone()).unwrap();
+        let core = system.core().clone();
+        let queue = core.coordinator.queues.seat(0).unwrap();
+        core.coordinator.idle.begin_search();
+        (system, Local::new(core, 0, queue))
+    }
+
+    /// Works in messages of 10 µs until the slice is over; tells how many µs that took.
+    fn slice_us(host: &Host, local: &Local, mut after_each: impl FnMut()) -> u64 {
+        local.begin_slice();
+        let began = host.0.micros.load(Ordering::Relaxed);
+        while local.spend() == SliceLeft::Some {
+            after_each();
+            host.0.micros.fetch_add(10, Ordering::Relaxed);
+        }
+        host.0.micros.load(Ordering::Relaxed) - began
+    }
+
+    #[test]
+    fn a_slice_goes_on_while_the_host_has_a_thread_for_others() {
+        let host = Host::default();
+        let (_system, local) = worker(&host);
+        let crowded = slice_us(&host, &local, || ());
+        assert!((200..300).contains(&crowded), "{crowded} µs");
+        assert_eq!(host.0.nudges.load(Ordering::Relaxed), 0);
+        host.0.has_room.store(true, Ordering::Relaxed);
+        let roomy = slice_us(&host, &local, || ());
+        assert!((2_000..2_400).contains(&roomy), "{roomy} µs");
+        assert_eq!(host.0.nudges.load(Ordering::Relaxed), 1, "that thread is told once");
+    }
+
+    #[test]
+    fn a_slice_in_which_somebody_else_was_woken_is_not_prolonged() {
+        let host = Host::default();
+        let (_system, local) = worker(&host);
+        host.0.has_room.store(true, Ordering::Relaxed);
+        let (_wakes, waker) = crate::rig::Wakes::new();
+        let owing = crate::raw::current::enter(&local, || {
+            slice_us(&host, &local, || crate::raw::waker::rouse(waker.clone()))
+        });
+        assert!((200..300).contains(&owing), "{owing} µs");
+        let after = slice_us(&host, &local, || ());
+        assert!(2_000 <= after, "{after} µs: the turn was given");
     }
 }

@@ -8,7 +8,7 @@ use core::fmt;
 use evenkeel_policy::time::Duration;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::body::{self, Response};
 
@@ -54,6 +54,11 @@ pub enum Refusal {
         /// The methods it takes, as `Allow` lists them.
         allow: String,
     },
+    /// What the path names is not there.
+    NotFound {
+        /// What, as in `tenant "acme"`.
+        what: String,
+    },
     /// No node serves the model.
     NoModel {
         /// The model asked for.
@@ -86,6 +91,8 @@ pub enum Refusal {
     Upstream,
     /// The node did not answer in time.
     UpstreamTimeout,
+    /// Not enough is known yet to say whether it can be served.
+    Unready,
     /// The server is stopping.
     Draining,
     /// A defect here.
@@ -110,17 +117,21 @@ impl Refusal {
         self.look().status
     }
 
-    /// Writes the refusal as a response.
-    pub fn into_response(self) -> Response {
-        let Look { status, kind, code } = self.look();
-        let param = match &self {
+    /// The refusal in OpenAI's shape, for a body or for the last event of a stream.
+    pub fn to_json(&self) -> Value {
+        let Look { kind, code, .. } = self.look();
+        let param = match self {
             Self::Invalid { param, .. } => param.as_deref(),
             Self::ModelForbidden { .. } | Self::NoModel { .. } => Some("model"),
             _ => None,
         };
-        let text =
-            json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}});
-        let mut response = Response::new(body::full(text.to_string()));
+        json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}})
+    }
+
+    /// Writes the refusal as a response.
+    pub fn into_response(self) -> Response {
+        let status = self.status();
+        let mut response = Response::new(body::full(self.to_json().to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -144,7 +155,7 @@ impl Refusal {
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::QueueFull { retry_after, .. } => Some(*retry_after),
-            Self::Draining => Some(Duration::from_secs(1)),
+            Self::Unready | Self::Draining => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -159,6 +170,7 @@ impl Refusal {
             Self::ModelForbidden { .. } => (403, "permission_error", "model_forbidden"),
             Self::NoRoute => (404, "invalid_request_error", "unknown_url"),
             Self::Method { .. } => (405, "invalid_request_error", "method_not_allowed"),
+            Self::NotFound { .. } => (404, "invalid_request_error", "not_found"),
             Self::NoModel { .. } => (404, "invalid_request_error", "model_not_found"),
             Self::BodyTimeout => (408, "invalid_request_error", "body_timeout"),
             Self::BodyTooLarge { .. } => (413, "invalid_request_error", "body_too_large"),
@@ -168,6 +180,7 @@ impl Refusal {
             Self::WaitTimeout => (504, "timeout_error", "wait_timeout"),
             Self::Upstream => (502, "upstream_error", "bad_upstream"),
             Self::UpstreamTimeout => (504, "timeout_error", "upstream_timeout"),
+            Self::Unready => (503, "overloaded_error", "not_ready"),
             Self::Draining => (503, "overloaded_error", "shutting_down"),
             Self::Internal => (500, "server_error", "internal_error"),
         };
@@ -192,6 +205,7 @@ impl fmt::Display for Refusal {
             Self::ModelForbidden { model } => write!(f, "this API key may not use model {model:?}"),
             Self::NoRoute => f.write_str("nothing is served at this path"),
             Self::Method { allow } => write!(f, "this path takes {allow}"),
+            Self::NotFound { what } => write!(f, "there is no {what}"),
             Self::NoModel { model } => write!(f, "no node serves model {model:?}"),
             Self::BodyTimeout => f.write_str("the body did not arrive in time"),
             Self::BodyTooLarge { bytes_max } => write!(f, "the body is larger than {bytes_max} bytes"),
@@ -201,6 +215,7 @@ impl fmt::Display for Refusal {
             Self::WaitTimeout => f.write_str("no slot came free in time"),
             Self::Upstream => f.write_str("the node's answer cannot be passed on"),
             Self::UpstreamTimeout => f.write_str("the node did not answer in time"),
+            Self::Unready => f.write_str("nodes have not said yet what they serve"),
             Self::Draining => f.write_str("the server is stopping"),
             Self::Internal => f.write_str("internal error"),
         }

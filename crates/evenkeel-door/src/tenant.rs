@@ -225,6 +225,13 @@ impl Tenants {
         self.by_name.get(name)
     }
 
+    /// Lists the tenants by id, the one included that everybody is while there are none.
+    pub fn all(&self) -> Vec<Arc<Tenant>> {
+        let mut all: Vec<_> = self.by_name.values().chain([&self.open]).cloned().collect();
+        all.sort_unstable_by_key(|tenant| tenant.id);
+        all
+    }
+
     /// Counts the tenants.
     pub fn len(&self) -> usize {
         self.by_name.len()

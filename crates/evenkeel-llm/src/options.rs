@@ -18,6 +18,9 @@ pub struct LlmOptions {
     pub nodes: Vec<NodeOptions>,
 }
 
+/// How many requests a node works on at once that neither it nor anybody else says anything about.
+pub const CONCURRENCY_DEFAULT: u32 = 8;
+
 /// A node as configured.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
@@ -27,8 +30,8 @@ pub struct NodeOptions {
     pub paths: Vec<String>,
     /// What it serves; none named means that it is asked.
     pub models: Vec<String>,
-    /// How many requests it works on at once.
-    pub max_concurrency: u32,
+    /// How many requests it works on at once; without it, as many as it says, or else [`CONCURRENCY_DEFAULT`].
+    pub max_concurrency: Option<u32>,
     /// How much of the work it should get, relative to the others.
     pub weight: Weight,
     /// The key it wants to be called with, if any.

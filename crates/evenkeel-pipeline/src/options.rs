@@ -20,8 +20,7 @@ pub struct PipelineOptions {
     pub load: LoadManagerConfig,
     /// By what an arrival at a loaded queue is judged.
     pub admit: AdmitRule,
-    /// What a tenant of weight 1 may spend per round, 1 to 1 000 000 000: small beside a request, so that no turn lasts
-    /// for several of them.
+    /// What a usual request costs, 1 to 1 000 000 000; a tenant of weight 1 may spend a twentieth of it per round.
     pub quantum: Cost,
     /// How a node is chosen among those with a slot.
     pub chooser: Chooser,
@@ -46,7 +45,7 @@ impl Default for PipelineOptions {
         Self {
             load: LoadManagerConfig::default(),
             admit: AdmitRule::default(),
-            quantum: Cost(25),
+            quantum: Cost(500),
             chooser: Chooser::HotCold(HotColdConfig::default()),
             limits: PipelineLimits::default(),
             retry: RetryOptions::default(),

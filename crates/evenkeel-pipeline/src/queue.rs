@@ -27,6 +27,10 @@ use crate::admit::Places;
 use crate::options::PipelineOptions;
 use rate::LoadedRate;
 
+/// A round gives this part of a usual request's cost: what is charged when a request is sent may be much less than it
+/// will cost, and a turn must not last for several of those.
+const ROUNDS_PER_QUANTUM: u64 = 20;
+
 /// Everything that waits, by model and tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue {
@@ -51,7 +55,8 @@ impl WaitQueue {
         controller: BackpressureController,
     ) -> Result<Self, SettingOutOfRange> {
         let tenants_max = options.limits.tenants_max;
-        let config = DrrConfig { quantum: options.quantum, new_key: NewKey::First, keys_max: tenants_max };
+        let quantum = Cost(options.quantum.0.div_ceil(ROUNDS_PER_QUANTUM));
+        let config = DrrConfig { quantum, new_key: NewKey::First, keys_max: tenants_max };
         let fresh = (DrrScheduler::new(config)?, Places::new(options.admit, controller, tenants_max));
         Ok(Self { rings: BTreeMap::new(), tenants: Tenants::default(), fresh })
     }

@@ -18,7 +18,7 @@ use evenkeel_policy::time::{Duration, Instant};
 pub use registry::RegistryError;
 pub(crate) use timers::{Due, Timers};
 
-use crate::accept::{Answer, Arrival, End, Failure, Flight, RequestId, Requests, Stage, Ticket};
+use crate::accept::{Answer, Arrival, End, Failure, Flight, ModelId, RequestId, Requests, Stage, Ticket};
 use crate::observe::{Counts, Ending, Event};
 use crate::options::{InvalidOptions, PipelineOptions};
 use crate::pick_node::{NodeSelectionCache, Nodes};
@@ -190,6 +190,19 @@ impl OptimizedLoadManager {
             model_id: ticket.arrival.model,
         };
         (!matches!(ticket.stage, Stage::InFlight(_))).then_some(entry)
+    }
+
+    /// Counts the requests that wait for a model.
+    pub fn waiting(&self, model: ModelId) -> usize {
+        self.wait_queue.waiting(model)
+    }
+
+    /// Tells until when a request is slowed before it takes turns; `None` when it is not.
+    pub fn delayed_until(&self, request: RequestId) -> Option<Instant> {
+        match self.requests.get(request)?.stage {
+            Stage::Delayed { enters_at } => Some(enters_at),
+            Stage::Queued | Stage::InFlight(_) => None,
+        }
     }
 
     /// Moves the clock and does what is due; a clock that steps back stands still.

@@ -2,4 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod data_dir;
+pub mod demo;
+pub mod gateway;
 pub mod sim_node;
+pub mod tenant_book;

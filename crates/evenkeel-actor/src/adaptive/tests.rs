@@ -67,6 +67,7 @@ fn a_number_out_of_bounds_is_brought_back_at_once() {
 
 /// Whatever is read, in whatever order.
 #[test]
+#[cfg_attr(miri, ignore = "numbers only, and too many of them")]
 fn the_number_stays_in_its_bounds_and_moves_by_no_more_than_half() {
     for seed in 0..200 {
         let mut random = Random(seed);
@@ -86,6 +87,7 @@ fn the_number_stays_in_its_bounds_and_moves_by_no_more_than_half() {
 
 /// A load that keeps so many workers busy: fewer are under pressure, so many are calm.
 #[test]
+#[cfg_attr(miri, ignore = "numbers only, and too many of them")]
 fn under_a_steady_load_the_number_settles() {
     for needed in [1, 2, 5, 16] {
         let mut desk = Desk::new(options(1, 20));
@@ -104,6 +106,7 @@ fn under_a_steady_load_the_number_settles() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "numbers only, and too many of them")]
 fn a_load_that_goes_away_is_followed_at_the_usual_pace() {
     let mut desk = Desk::new(options(1, 20));
     desk.follow_load(10, 10_000);

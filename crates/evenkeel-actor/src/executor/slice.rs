@@ -68,6 +68,20 @@ impl Worker {
         polled
     }
 
+    /// Lets the host's other tasks go first.
+    pub(super) fn yield_to_host(&self) -> impl Future<Output = ()> {
+        let (core, worker) = (self.local.core(), self.local.id);
+        let mut yielding = core.runtime.yield_now();
+        wait_with(move |cx| {
+            let polled = yielding.as_mut().poll(cx);
+            match polled {
+                Poll::Pending => core.coordinator.idle.note_yield(worker, cx.waker()),
+                Poll::Ready(()) => core.coordinator.idle.end_yield(worker),
+            }
+            polled
+        })
+    }
+
     /// Sleeps until there is something to run: the coordinator's `poll_wait_signal` as a future.
     pub(super) fn wait_for_signal(&mut self) -> impl Future<Output = ()> {
         wait_with(|cx| self.poll_wait_signal(cx))
@@ -116,6 +130,7 @@ impl Drop for Worker {
     /// Takes a worker that its host drops off those who sleep or search; to wake it would be in vain.
     fn drop(&mut self) {
         let coordinator = &self.local.core().coordinator;
+        coordinator.idle.end_yield(self.local.id);
         self.batch.drain(..).for_each(|ready| coordinator.queues.inject(ready));
         match self.state {
             State::Working => {}
@@ -200,6 +215,6 @@ fn search(local: &Local, state: &mut State) -> Option<Ready> {
 
 #[inline]
 fn run_one(local: &Local, ready: Ready) {
-    let (result, kept) = ready.run(local);
-    local.core().coordinator.handle_invoke_result(local, result, kept);
+    local.begin_run();
+    local.core().coordinator.run(local, ready);
 }

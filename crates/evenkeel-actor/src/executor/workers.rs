@@ -67,7 +67,7 @@ pub(super) fn fill_places(core: &Arc<Core>) -> Result<(), Short> {
 /// One that is wanted again while it leaves takes its place back, unless another has.
 async fn work(core: Arc<Core>, place: usize) {
     while let Some(worker) = Worker::seat(&core, place) {
-        serve(&core, worker).await;
+        serve(worker).await;
         if core.is_over() {
             // The last actor may have ended while the others slept.
             core.send_home();
@@ -80,10 +80,10 @@ async fn work(core: Arc<Core>, place: usize) {
 }
 
 /// One worker's life.
-async fn serve(core: &Core, mut worker: Worker) {
+async fn serve(mut worker: Worker) {
     loop {
         match wait_with(|cx| worker.poll_slice(cx)).await {
-            SliceEnd::Over => core.runtime.yield_now().await,
+            SliceEnd::Over => worker.yield_to_host().await,
             SliceEnd::Idle => worker.wait_for_signal().await,
             SliceEnd::Leave => return,
         }

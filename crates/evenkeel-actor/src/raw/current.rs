@@ -33,3 +33,12 @@ pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&Local>) -> R) -> R 
     let local = unsafe { CURRENT.get().as_ref() };
     work(local.filter(|local| ptr::eq(local.core(), core)))
 }
+
+/// Notes that this thread's worker, if it runs one, has woken somebody who is not an actor.
+#[cold]
+pub(crate) fn owe_turn() {
+    // SAFETY: as above.
+    if let Some(local) = unsafe { CURRENT.get().as_ref() } {
+        local.owe_turn();
+    }
+}

@@ -11,6 +11,7 @@ use core::task::{Poll, RawWakerVTable, Waker};
 
 #[cfg(all(feature = "std", not(loom)))]
 use super::blocks;
+use super::waker::rouse;
 use crate::burial;
 use crate::quiet::quietly;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
@@ -102,7 +103,7 @@ impl HeadRef {
         if before & (OVER | WAKER) == WAKER {
             // SAFETY: we are the first to end the wait, so the stored waker is ours: the receiver
             // replaces it only while the wait is not over, and later enders see that it is.
-            ManuallyDrop::into_inner(unsafe { self.head().waker.load() }).wake();
+            rouse(ManuallyDrop::into_inner(unsafe { self.head().waker.load() }));
         }
         before
     }
@@ -229,7 +230,7 @@ impl<T> Sender<T> {
                 Ok(_) => {
                     core::mem::forget(self);
                     if let Some(waker) = waker {
-                        ManuallyDrop::into_inner(waker).wake();
+                        rouse(ManuallyDrop::into_inner(waker));
                     }
                     return Ok(());
                 }

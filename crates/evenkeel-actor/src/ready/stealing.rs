@@ -45,6 +45,18 @@ pub(crate) struct LocalQueue {
     turn: Cell<u32>,
 }
 
+impl LocalQueue {
+    /// Whether the newest cell may run before those that wait; counts it as run if so.
+    #[inline]
+    fn may_go_first(&self) -> bool {
+        let may = self.in_a_row.get() < NEWEST_IN_A_ROW_MAX || self.deque.is_empty();
+        if may {
+            self.in_a_row.set(self.in_a_row.get().saturating_add(1));
+        }
+        may
+    }
+}
+
 impl ReadyQueues {
     pub(crate) fn new(workers: NonZeroUsize, workers_max: NonZeroUsize) -> Self {
         let deques: Vec<_> = (0..workers_max.get()).map(|_| Worker::new_fifo()).collect();
@@ -95,14 +107,26 @@ impl ReadyQueues {
             return Some(ready);
         }
         if let Some(ready) = seat.newest.take() {
-            if local.in_a_row.get() < NEWEST_IN_A_ROW_MAX || local.deque.is_empty() {
-                local.in_a_row.set(local.in_a_row.get().saturating_add(1));
+            if local.may_go_first() {
                 return Some(ready);
             }
             local.deque.push(ready);
         }
         local.in_a_row.set(0);
         local.deque.pop().or_else(|| insist(|| self.injector.steal_batch_and_pop(&local.deque)))
+    }
+
+    /// Takes the newest cell, if it would be the next anyway.
+    #[inline]
+    pub(crate) fn take_newest(&self, local: &LocalQueue) -> Option<Ready> {
+        let turn = local.turn.get().wrapping_add(1);
+        if turn.is_multiple_of(INJECTED_EVERY) || !local.may_go_first() {
+            return None;
+        }
+        let seat = &self.seats[local.worker];
+        local.turn.set(turn);
+        seat.turns.store(turn, Ordering::Relaxed);
+        seat.newest.take()
     }
 
     /// Takes half of what another worker has.

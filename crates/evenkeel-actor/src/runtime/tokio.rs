@@ -13,13 +13,14 @@ use super::{RuntimeHandle, SpawnRefused, Task};
 #[derive(Clone, Debug)]
 pub struct TokioRuntime {
     handle: Handle,
+    threads: usize,
     origin: tokio::time::Instant,
 }
 
 impl TokioRuntime {
     /// Runs workers on the runtime behind `handle`.
     pub fn new(handle: Handle) -> Self {
-        Self { handle, origin: tokio::time::Instant::now() }
+        Self { threads: handle.metrics().num_workers(), handle, origin: tokio::time::Instant::now() }
     }
 
     /// Runs workers on the runtime the caller is in; `None` outside of one.
@@ -48,6 +49,12 @@ impl RuntimeHandle for TokioRuntime {
 
     fn yield_now(&self) -> Task {
         Box::pin(tokio::task::yield_now())
+    }
+
+    /// A thread of tokio's without a worker of ours on it serves its own tasks, takes those that wait in other threads'
+    /// queues, and waits for input and output when there are none.
+    fn has_room_beside(&self, working: usize) -> bool {
+        working < self.threads
     }
 
     /// None but the slice's own end: with every pause tokio wakes a thread that finds nothing, which costs more

@@ -15,6 +15,7 @@ mod failure;
 mod guardian;
 mod guest;
 mod hub;
+mod in_place;
 mod invoker;
 mod lifecycle;
 mod limits;

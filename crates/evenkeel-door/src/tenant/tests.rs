@@ -63,6 +63,17 @@ fn the_open_tenants_id_is_given_to_nobody_else() {
 }
 
 #[test]
+fn all_tenants_are_listed_by_id_the_open_one_too() {
+    let tenants = Tenants::new(vec![tenant("b", &[]), tenant("a", &[])], vec![]).unwrap();
+    let all = tenants.all();
+    assert_eq!(
+        all.iter().map(|tenant| tenant.settings.name.as_str()).collect::<Vec<_>>(),
+        ["open", "b", "a"]
+    );
+    assert!(all.is_sorted_by_key(|tenant| tenant.id));
+}
+
+#[test]
 fn a_tenants_key_is_no_admin_key() {
     let gate = gate(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
     assert_eq!(call(&gate, Access::Admin, Some("ek-1"), HERE), Err(Refusal::AdminOnly));

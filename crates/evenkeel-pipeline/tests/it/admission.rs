@@ -30,6 +30,8 @@ fn in_the_warning_band_a_tenant_above_its_share_waits_its_delay_before_it_queues
     assert!(due > door.now && due <= door.now + Duration::from_millis(100), "{due:?}");
     let undelayed = door.walk.wait_entry(later).is_some();
     assert!(undelayed, "a delayed request counts as waiting, as any other");
+    let until = [delayed, later].map(|request| door.walk.delayed_until(request));
+    assert_eq!((until, door.walk.waiting(MODEL)), ([Some(due), None], 62));
 }
 
 #[test]

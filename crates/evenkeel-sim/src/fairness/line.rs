@@ -20,6 +20,9 @@ use crate::SimError;
 
 const MODEL: ModelId = ModelId(0);
 
+/// After how many tokens the pipeline is told, as the door does it.
+const TOLD_EVERY: u64 = 16;
+
 /// Room for everybody's share to wait, for as long as that takes.
 const PLACES: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -87,7 +90,9 @@ impl Line {
                 if sequence.has_just_begun() {
                     walk.handle_first_byte(now, request);
                 }
-                walk.handle_progress(now, request, Cost(sequence.input + 2 * sequence.said));
+                if sequence.said % TOLD_EVERY == 1 {
+                    walk.handle_progress(now, request, Cost(sequence.input + 2 * sequence.said));
+                }
             }
             Order::Vtc(vtc) => vtc.count(sequence.client, 2),
             Order::Fifo(_) => {}

@@ -25,10 +25,28 @@ fn a_sim_node_says_where_it_is_serves_and_ends_well_when_told() {
 }
 
 #[test]
+fn the_demo_serves_every_tenant_and_says_what_each_got() {
+    let output = evenkeel(&["demo", "--seconds", "3", "--quiet"]);
+    let (said, complained) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{said}{complained}");
+    for part in ["batch ", "team ", "chat ", "team got ", "0 of its "] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+}
+
+#[test]
 fn misuse_ends_with_2_and_says_what_was_meant() {
     for (args, part) in [
         (&[][..], "Usage: evenkeel"),
         (&["sim-nod"], "'sim-node'"),
+        (&["serv"], "'serve'"),
+        (&["check"], "<FILE>"),
+        (&["serve", "--listen", "here"], "--listen <ADDR>"),
+        (&["tenant"], "Usage: evenkeel tenant"),
+        (&["tenant", "add"], "<NAME>"),
+        (&["demo", "--seconds", "86401"], "0..=86400"),
+        (&["completions", "csh"], "possible values"),
         (&["sim-node", "--slot", "3"], "'--slots'"),
         (&["sim-node", "--slots", "0"], "1..=4096"),
         (&["sim-node", "--fault", "rest"], "'reset'"),

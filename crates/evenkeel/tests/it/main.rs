@@ -1,9 +1,15 @@
 //! The binary and its parts at their real edge: sockets on loopback, ports the system picks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod check;
 mod cli;
 mod engine;
+mod examples;
 mod faults;
+mod folder;
 mod leaving;
 mod openai;
 mod raw;
+mod serve;
+mod served;
+mod tenant;

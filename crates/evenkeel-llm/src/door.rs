@@ -1,0 +1,218 @@
+//! The door: what its parts share, and the routes it answers.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::{Call, Handler, RouteError, Routes, handler};
+use evenkeel_door::tenant::{Access, TENANTS_MAX, Tenant};
+use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError, TenantRule};
+use evenkeel_policy::id::TenantId;
+use evenkeel_policy::time::Duration;
+use evenkeel_telemetry::{RouterFigures, Watch};
+use http::Method;
+use parking_lot::{Mutex, RwLock};
+
+use crate::admin;
+use crate::forward::forward;
+use crate::models;
+use crate::monitor::{Monitors, NotStarted};
+use crate::nodes::{NodeError, Nodes};
+use crate::options::{LlmOptions, NodeOptions};
+use crate::request::Endpoint;
+use crate::status;
+use crate::upstream::Upstream;
+use crate::usage::Forecast;
+use crate::walk::Walk;
+
+/// How many averages of answers' lengths are kept, of tenants and of models.
+const FORECASTS_MAX: usize = 20_000;
+
+/// The LLM door.
+pub struct Llm {
+    pub(crate) walk: Arc<Walk>,
+    pub(crate) nodes: Arc<Nodes>,
+    monitors: Monitors,
+    pub(crate) upstream: Upstream,
+    pub(crate) forecast: Mutex<Forecast>,
+    pub(crate) first_byte_max: Option<Duration>,
+    pub(crate) tenants: RwLock<BTreeMap<TenantId, Arc<Tenant>>>,
+    draining: AtomicBool,
+}
+
+impl Llm {
+    /// Sets up the door with its first nodes; needs a Tokio runtime.
+    pub fn new(options: LlmOptions, upstream: Upstream, watch: Arc<Watch>) -> Result<Arc<Self>, LlmError> {
+        let mut pipeline = options.pipeline;
+        // Ids of tenants that have left are held until the next reload.
+        pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
+        let models_max = pipeline.limits.models_max;
+        let walk = Walk::start(pipeline, watch)?;
+        let nodes = Arc::new(Nodes::new(walk.clone(), models_max));
+        let hearing = nodes.clone();
+        let monitors = Monitors::start(upstream.clone(), options.health, move |report| hearing.hear(report))?;
+        let llm = Arc::new(Self {
+            walk,
+            nodes,
+            monitors,
+            upstream,
+            forecast: Mutex::new(Forecast::new(FORECASTS_MAX)),
+            first_byte_max: options.first_byte_max,
+            tenants: RwLock::default(),
+            draining: AtomicBool::new(false),
+        });
+        for node in options.nodes {
+            llm.add_node(node)?;
+        }
+        Ok(llm)
+    }
+
+    /// Adds what the door answers to a table of routes.
+    pub fn add_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
+        let forwarded = |endpoint| {
+            let llm = self.clone();
+            handler(move |call| forward(llm.clone(), endpoint, call))
+        };
+        for (path, endpoint) in [
+            ("/v1/chat/completions", Endpoint::Chat),
+            ("/v1/completions", Endpoint::Completions),
+            ("/v1/embeddings", Endpoint::Embeddings),
+            ("/v1/*", Endpoint::Other),
+        ] {
+            routes.add(Method::POST, path, Access::Tenant, forwarded(endpoint))?;
+        }
+        routes.add(Method::GET, "/v1/models", Access::Tenant, self.answers(models::list))?;
+        routes.add(Method::GET, "/v1/models/*", Access::Tenant, self.answers(models::one))?;
+        routes.add(Method::GET, "/api/load-status", Access::Admin, self.answers(status::load))?;
+        routes.add(Method::GET, "/api/nodes", Access::Admin, self.answers(status::nodes))?;
+        let llm = self.clone();
+        let added = handler(move |call| admin::add(llm.clone(), call));
+        routes.add(Method::POST, "/api/nodes", Access::Admin, added)?;
+        routes.add(Method::POST, "/api/nodes/*", Access::Admin, self.answers(admin::change))?;
+        routes.add(Method::DELETE, "/api/nodes/*", Access::Admin, self.answers(admin::remove))
+    }
+
+    fn answers(self: &Arc<Self>, answer: fn(&Self, &Call) -> Result<Response, Refusal>) -> Handler {
+        let llm = self.clone();
+        handler(move |call| {
+            let answer = answer(&llm, &call);
+            async { answer }
+        })
+    }
+
+    /// Gives tenants their weights and caps, and forgets those that are not listed.
+    pub fn set_tenants(&self, tenants: &[Arc<Tenant>]) -> Result<(), RegistryError> {
+        let mut known = self.tenants.write();
+        let next: BTreeMap<_, _> = tenants.iter().map(|tenant| (tenant.id, tenant.clone())).collect();
+        for left in known.keys().filter(|id| !next.contains_key(id)) {
+            self.walk.change(|machine, now| machine.set_tenant(now, *left, TenantRule::default()))?;
+            self.forecast.lock().forget_tenant(*left);
+        }
+        for (id, tenant) in &next {
+            let concurrency_max = tenant.settings.concurrency_max.unwrap_or(u32::MAX);
+            let rule = TenantRule { weight: tenant.settings.weight, concurrency_max };
+            self.walk.change(|machine, now| machine.set_tenant(now, *id, rule))?;
+            self.walk.watch().meters().name_tenant(*id, &tenant.settings.name);
+        }
+        *known = next;
+        Ok(())
+    }
+
+    /// Adds a node, which takes work at once.
+    pub fn add_node(&self, options: NodeOptions) -> Result<(), NodeError> {
+        let node = self.nodes.add(options)?;
+        let watched = self.monitors.watch(node.watched());
+        if watched.is_err() {
+            self.nodes.remove(&node.options.name)?;
+        }
+        Ok(watched?)
+    }
+
+    /// Lets a node finish what it has and take nothing new.
+    pub fn drain_node(&self, name: &str) -> Result<(), NodeError> {
+        self.nodes.drain(name)
+    }
+
+    /// Lets a drained node take work again.
+    pub fn resume_node(&self, name: &str) -> Result<(), NodeError> {
+        self.nodes.resume(name)
+    }
+
+    /// Takes a node out; what it has is left to it.
+    pub fn remove_node(&self, name: &str) -> Result<(), NodeError> {
+        let node = self.nodes.remove(name)?;
+        self.monitors.forget(node.id);
+        Ok(())
+    }
+
+    /// Takes no new requests; those that wait or are on nodes go on.
+    pub fn shutdown(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// The figures that a page of metrics shows.
+    pub fn figures(&self) -> RouterFigures {
+        let status = self.walk.look(OptimizedLoadManager::status);
+        let pool = self.upstream.stats();
+        RouterFigures {
+            queue_size: status.waiting,
+            cache_hits: status.cache.hits,
+            cache_misses: status.cache.misses,
+            pool_connections: pool.active_connections + pool.idle_connections,
+        }
+    }
+}
+
+impl fmt::Debug for Llm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Llm").field("upstream", &self.upstream).finish_non_exhaustive()
+    }
+}
+
+/// Why the door cannot be set up.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LlmError {
+    /// The walk does not take its options.
+    Options(InvalidOptions),
+    /// A node is not as it should be.
+    Node(NodeError),
+    /// Nobody can look after nodes.
+    Monitors(NotStarted),
+}
+
+impl fmt::Display for LlmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Options(error) => error.fmt(f),
+            Self::Node(error) => error.fmt(f),
+            Self::Monitors(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for LlmError {}
+
+impl From<InvalidOptions> for LlmError {
+    fn from(error: InvalidOptions) -> Self {
+        Self::Options(error)
+    }
+}
+
+impl From<NodeError> for LlmError {
+    fn from(error: NodeError) -> Self {
+        Self::Node(error)
+    }
+}
+
+impl From<NotStarted> for LlmError {
+    fn from(error: NotStarted) -> Self {
+        Self::Monitors(error)
+    }
+}

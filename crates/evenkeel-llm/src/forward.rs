@@ -1,0 +1,142 @@
+//! One request's way: read, let in, sent to a node, to another if that fails before its answer began, and answered.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::Call;
+use evenkeel_door::tenant::Caller;
+use evenkeel_pipeline::{Arrival, ModelId};
+use evenkeel_policy::score;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http_body_util::Full;
+use tokio::time::timeout;
+
+use crate::answer::Answer;
+use crate::bill::Bill;
+use crate::door::Llm;
+use crate::headers::{self, QUEUE_WAIT_MS};
+use crate::nodes::Node;
+use crate::refuse::{self, Trouble};
+use crate::request::{Ask, Delivery, Endpoint};
+use crate::usage::Usage;
+use crate::walk::{Slot, Turned};
+
+/// Answers a request for a model.
+pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Result<Response, Refusal> {
+    let mut waited = Duration::ZERO;
+    let answer = answer(llm, endpoint, call, &mut waited).await;
+    let mut response = answer.unwrap_or_else(Refusal::into_response);
+    response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from(waited.as_millis() as u64));
+    Ok(response)
+}
+
+async fn answer(
+    llm: Arc<Llm>,
+    endpoint: Endpoint,
+    mut call: Call,
+    waited: &mut Duration,
+) -> Result<Response, Refusal> {
+    let Caller::Tenant(tenant) = call.caller.clone() else { return Err(Refusal::Internal) };
+    if llm.is_draining() {
+        return Err(Refusal::Draining);
+    }
+    let body = call.read_body().await?;
+    let ask = Ask::parse(endpoint, &body)?;
+    tenant.check_model(&ask.model)?;
+    let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
+    let bill = Bill::open(&llm, &tenant, model, &ask)?;
+    let outgoing = Outgoing::new(call, ask.forwarded(&body));
+    drop(body);
+    let guess = bill.guess();
+    let mut place = llm.walk.enter(Arrival {
+        tenant: tenant.id,
+        model,
+        cost: guess.cost(),
+        upfront: match ask.delivery {
+            Delivery::Stream => Usage { output: 0, ..guess }.cost(),
+            // Nothing is known of it before its end.
+            Delivery::Whole => guess.cost(),
+        },
+        affinity: ask.affinity,
+        deadline: None,
+        request: score::Request::Infer,
+    });
+    loop {
+        let slot = place.await.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
+        *waited = slot.waited();
+        match llm.ask_node(&slot, &outgoing, ask.delivery).await {
+            Ok(answer) => return Ok(answer.pass_on(slot, bill, endpoint, &ask)),
+            Err(trouble) => {
+                let again = slot.fail(trouble.failure());
+                place = again.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
+            }
+        }
+    }
+}
+
+impl Llm {
+    fn unknown_model(&self, model: &str) -> Refusal {
+        if self.nodes.awaits_any() {
+            return Refusal::Unready;
+        }
+        Refusal::NoModel { model: model.to_owned() }
+    }
+
+    fn refuse(&self, turned: Turned, model: ModelId, ask: &Ask, waited: &mut Duration) -> Refusal {
+        *waited = turned.waited;
+        let waiting = self.walk.look(|machine| machine.waiting(model));
+        refuse::refusal(&turned.rejection, &ask.model, waiting)
+    }
+
+    /// Asks the node that has the slot, up to the beginning of its answer.
+    async fn ask_node(
+        &self,
+        slot: &Slot,
+        outgoing: &Outgoing,
+        delivery: Delivery,
+    ) -> Result<Answer, Trouble> {
+        let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
+        let begun = async {
+            let response = self.upstream.send(node.origin(slot.path()), outgoing.request(&node)).await?;
+            Answer::begin(response).await
+        };
+        let begun = match (delivery, self.first_byte_max) {
+            (Delivery::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(Trouble::Late)),
+            // An answer in one piece begins when all of it is made.
+            (Delivery::Stream | Delivery::Whole, _) => begun.await,
+        };
+        begun.inspect_err(|trouble| tracing::debug!(node = node.options.name, %trouble, "attempt failed"))
+    }
+}
+
+/// A request as every node gets it.
+struct Outgoing {
+    method: Method,
+    target: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Outgoing {
+    fn new(call: Call, body: Bytes) -> Self {
+        let request_id = call.request_id;
+        let (head, _) = call.request.into_parts();
+        let headers = headers::for_nodes(head.headers, request_id);
+        Self { method: head.method, target: head.uri, headers, body }
+    }
+
+    fn request(&self, node: &Node) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.target.clone();
+        *request.headers_mut() = self.headers.clone();
+        if let Some(authorization) = node.authorization() {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
+        request
+    }
+}

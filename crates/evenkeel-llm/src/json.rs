@@ -1,0 +1,418 @@
+//! JSON read in place: a cursor that checks what it passes over.
+//!
+//! Bound: one pass without allocation; accepts exactly the grammar of RFC 8259, nested at most [`DEPTH_MAX`] deep.
+//! Whether text is UTF-8 is for whoever has the bytes to check.
+
+use std::borrow::Cow;
+
+/// How deep values may be nested, so that walking them by recursion is safe.
+pub(crate) const DEPTH_MAX: u32 = 128;
+
+/// Where a text stopped being JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The byte that cannot be there; the length of the text where something is missing.
+    pub(crate) at: usize,
+    pub(crate) what: What,
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// It is not JSON.
+    Syntax,
+    /// It is nested deeper than [`DEPTH_MAX`].
+    TooDeep,
+}
+
+/// What a value is, told from its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Object,
+    Array,
+    Text,
+    Number,
+    Bool,
+    Null,
+}
+
+/// A string as it stands in the text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<'a> {
+    quoted: &'a [u8],
+    escapes: Escapes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Escapes {
+    None,
+    Some,
+}
+
+impl<'a> Text<'a> {
+    /// The bytes between the quotes, escapes included.
+    pub(crate) fn raw(&self) -> &'a [u8] {
+        &self.quoted[1..self.quoted.len() - 1]
+    }
+
+    /// The string that is meant; `None` if it is none, such as half of a surrogate pair.
+    pub(crate) fn decoded(&self) -> Option<Cow<'a, str>> {
+        match self.escapes {
+            Escapes::None => core::str::from_utf8(self.raw()).ok().map(Cow::Borrowed),
+            Escapes::Some => serde_json::from_slice::<String>(self.quoted).ok().map(Cow::Owned),
+        }
+    }
+
+    /// Whether this is the string that is meant.
+    pub(crate) fn is(&self, meant: &str) -> bool {
+        match self.escapes {
+            Escapes::None => self.raw() == meant.as_bytes(),
+            Escapes::Some => self.decoded().as_deref() == Some(meant),
+        }
+    }
+
+    /// How many bytes of UTF-8 the string has that is meant.
+    pub(crate) fn len(&self) -> usize {
+        let mut rest = self.raw();
+        let mut len = rest.len();
+        if self.escapes == Escapes::None {
+            return len;
+        }
+        while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
+            let code = rest.get(at + 2..at + 6).and_then(|hex| core::str::from_utf8(hex).ok());
+            let (written, meant) = match (rest.get(at + 1), code.map(|hex| u16::from_str_radix(hex, 16))) {
+                (Some(b'u'), Some(Ok(code))) => (6, utf8_len(code)),
+                _ => (2, 1),
+            };
+            len -= written - meant;
+            rest = rest.get(at + written..).unwrap_or_default();
+        }
+        len
+    }
+}
+
+/// How many bytes a unit of UTF-16 has in UTF-8; each half of a pair has half of the pair's four.
+fn utf8_len(unit: u16) -> usize {
+    match unit {
+        0..0x80 => 1,
+        0x80..0x800 | 0xD800..=0xDFFF => 2,
+        _ => 3,
+    }
+}
+
+/// A place in a JSON text.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    depth: u32,
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts at the beginning of a text.
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, depth: 0 }
+    }
+
+    /// Tells what the next value is, and stands before it.
+    pub(crate) fn kind(&mut self) -> Result<Kind, Fault> {
+        self.pass_space();
+        match self.peek() {
+            Some(b'{') => Ok(Kind::Object),
+            Some(b'[') => Ok(Kind::Array),
+            Some(b'"') => Ok(Kind::Text),
+            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
+            Some(b't' | b'f') => Ok(Kind::Bool),
+            Some(b'n') => Ok(Kind::Null),
+            _ => Err(self.fault()),
+        }
+    }
+
+    /// The byte that is read next.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What was read since `from`.
+    pub(crate) fn since(&self, from: usize) -> &'a [u8] {
+        self.bytes.get(from..self.at).unwrap_or_default()
+    }
+
+    /// Reads an object; `each` is given every name, and reads the value behind it.
+    pub(crate) fn object<E: From<Fault>>(
+        &mut self,
+        mut each: impl FnMut(Text<'a>, &mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.enter(b'{')?;
+        if self.takes(b'}') {
+            return Ok(());
+        }
+        loop {
+            let name = self.text()?;
+            self.expect(b':')?;
+            each(name, self)?;
+            if self.takes(b'}') {
+                return Ok(());
+            }
+            self.expect(b',')?;
+        }
+    }
+
+    /// Reads an array; `each` reads every value.
+    pub(crate) fn array<E: From<Fault>>(
+        &mut self,
+        mut each: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.enter(b'[')?;
+        if self.takes(b']') {
+            return Ok(());
+        }
+        loop {
+            each(self)?;
+            if self.takes(b']') {
+                return Ok(());
+            }
+            self.expect(b',')?;
+        }
+    }
+
+    /// Reads a string.
+    pub(crate) fn text(&mut self) -> Result<Text<'a>, Fault> {
+        self.expect(b'"')?;
+        let from = self.at - 1;
+        let mut escapes = Escapes::None;
+        loop {
+            self.at += plain_len(&self.bytes[self.at..]);
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(Text { quoted: self.since(from), escapes });
+                }
+                Some(b'\\') => {
+                    escapes = Escapes::Some;
+                    self.pass_escape()?;
+                }
+                _ => return Err(self.fault()),
+            }
+        }
+    }
+
+    /// Reads a number, as it stands in the text.
+    pub(crate) fn number(&mut self) -> Result<&'a [u8], Fault> {
+        self.pass_space();
+        let from = self.at;
+        self.accepts(b'-');
+        if !self.accepts(b'0') {
+            self.pass_digits()?;
+        }
+        if self.accepts(b'.') {
+            self.pass_digits()?;
+        }
+        if self.accepts(b'e') || self.accepts(b'E') {
+            let _signed = self.accepts(b'+') || self.accepts(b'-');
+            self.pass_digits()?;
+        }
+        Ok(self.since(from))
+    }
+
+    /// Reads `true` or `false`.
+    pub(crate) fn bool(&mut self) -> Result<bool, Fault> {
+        self.pass_space();
+        let told = self.peek() == Some(b't');
+        self.pass_word(if told { b"true" } else { b"false" })?;
+        Ok(told)
+    }
+
+    /// Reads any value, and stands behind it.
+    pub(crate) fn skip(&mut self) -> Result<(), Fault> {
+        match self.kind()? {
+            Kind::Object => self.object(|_, cursor| cursor.skip()),
+            Kind::Array => self.array(Self::skip),
+            Kind::Text => self.text().map(drop),
+            Kind::Number => self.number().map(drop),
+            Kind::Bool => self.bool().map(drop),
+            Kind::Null => self.pass_word(b"null"),
+        }
+    }
+
+    /// Checks that nothing follows.
+    pub(crate) fn end(&mut self) -> Result<(), Fault> {
+        self.pass_space();
+        if self.at == self.bytes.len() { Ok(()) } else { Err(self.fault()) }
+    }
+
+    fn enter(&mut self, open: u8) -> Result<(), Fault> {
+        self.expect(open)?;
+        self.depth += 1;
+        if DEPTH_MAX < self.depth {
+            return Err(Fault { at: self.at - 1, what: What::TooDeep });
+        }
+        Ok(())
+    }
+
+    /// Passes over `close` if it is next, and is one level less deep.
+    fn takes(&mut self, close: u8) -> bool {
+        self.pass_space();
+        let closed = self.accepts(close);
+        self.depth -= u32::from(closed);
+        closed
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Fault> {
+        self.pass_space();
+        if self.accepts(byte) { Ok(()) } else { Err(self.fault()) }
+    }
+
+    fn accepts(&mut self, byte: u8) -> bool {
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn pass_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn pass_escape(&mut self) -> Result<(), Fault> {
+        self.at += 1;
+        let letter = self.peek();
+        if !matches!(letter, Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' | b'u')) {
+            return Err(self.fault());
+        }
+        self.at += 1;
+        if letter == Some(b'u') {
+            for _ in 0..4 {
+                if !self.peek().is_some_and(|byte| byte.is_ascii_hexdigit()) {
+                    return Err(self.fault());
+                }
+                self.at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_digits(&mut self) -> Result<(), Fault> {
+        let from = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        if from == self.at { Err(self.fault()) } else { Ok(()) }
+    }
+
+    fn pass_word(&mut self, word: &[u8]) -> Result<(), Fault> {
+        self.pass_space();
+        word.iter().try_for_each(|&byte| if self.accepts(byte) { Ok(()) } else { Err(self.fault()) })
+    }
+
+    fn fault(&self) -> Fault {
+        Fault { at: self.at, what: What::Syntax }
+    }
+}
+
+/// Counts the bytes before the first that ends a string, starts an escape, or may not stand in a string.
+fn plain_len(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xFF;
+    const HIGHS: u64 = ONES * 0x80;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+        let quotes = zeros(word ^ (ONES * 0x22));
+        let escapes = zeros(word ^ (ONES * 0x5C));
+        let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
+        // A borrow only reaches bytes above the first hit, so the lowest one is true.
+        let hits = quotes | escapes | controls;
+        if hits != 0 {
+            return 8 * index + hits.trailing_zeros() as usize / 8;
+        }
+    }
+    let is_plain = |byte: &u8| 0x20 <= *byte && *byte != b'"' && *byte != b'\\';
+    8 * words.len() + rest.iter().take_while(|byte| is_plain(byte)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_has_the_length_that_is_meant() {
+        for (quoted, meant) in [
+            (r#""""#, 0),
+            (r#""plain""#, 5),
+            (r#""a\nb""#, 3),
+            (r#""\u0041\u00e9\u20ac""#, 6),
+            (r#""\ud83d\ude00\\u0041""#, 10),
+            (r#""é""#, 2),
+        ] {
+            let text = Cursor::new(quoted.as_bytes()).text().unwrap();
+            assert_eq!(text.len(), meant, "{quoted}");
+            assert_eq!(text.decoded().unwrap().len(), meant, "{quoted}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_what_it_means_not_how_it_is_written() {
+        assert!(Cursor::new(br#""mod\u0065l""#).text().unwrap().is("model"));
+        assert!(!Cursor::new(br#""mod\u0065l""#).text().unwrap().is("mod\\u0065l"));
+        assert_eq!(Cursor::new(br#""\ud800""#).text().unwrap().decoded(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_there_is_pointed_at() {
+        for (text, at) in [
+            ("", 0),
+            ("  ", 2),
+            ("{", 1),
+            (r#"{"a" 1}"#, 5),
+            (r#"{"a":1,}"#, 7),
+            ("[1 2]", 3),
+            ("01", 1),
+            ("-", 1),
+            ("1.", 2),
+            ("1e+", 3),
+            ("nul", 3),
+            ("nulL", 3),
+            ("\"a", 2),
+            ("\"a\nb\"", 2),
+            (r#""\x""#, 2),
+            (r#""\u00g0""#, 5),
+            ("1 1", 2),
+            ("+1", 0),
+        ] {
+            assert_eq!(read(text), Err(Fault { at, what: What::Syntax }), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_nest_as_deep_as_allowed_and_no_deeper() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(read(&nested(DEPTH_MAX as usize)), Ok(()));
+        let fault = Fault { at: DEPTH_MAX as usize, what: What::TooDeep };
+        assert_eq!(read(&nested(DEPTH_MAX as usize + 1)), Err(fault));
+        assert_eq!(read(&format!("[{}]", vec!["[[]]"; 1_000].join(","))), Ok(()));
+    }
+
+    #[test]
+    fn every_place_in_a_word_ends_plain_text() {
+        for end in [b'"', b'\\', 0, 0x1F] {
+            for at in 0..40 {
+                let mut bytes = [b' ', 0x7F, 0xFF, b'!', b'#', b'[', b']', 0x80].repeat(5);
+                bytes[at] = end;
+                assert_eq!(plain_len(&bytes), at, "{end}");
+            }
+        }
+        assert_eq!(plain_len(&[0x21; 13]), 13);
+    }
+
+    fn read(text: &str) -> Result<(), Fault> {
+        let mut cursor = Cursor::new(text.as_bytes());
+        cursor.skip()?;
+        cursor.end()
+    }
+}

@@ -1,0 +1,65 @@
+//! One question to a node: a GET with its key, in bounded time, for an answer of bounded length.
+
+use bytes::Bytes;
+use evenkeel_policy::time::Duration;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::upstream::{Origin, SendError, Upstream};
+
+/// The longest answer that is read; lists of some thousand models fit.
+const ANSWER_LEN_MAX: usize = 4 << 20;
+
+/// Asks nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) upstream: Upstream,
+    pub(super) authorization: Option<HeaderValue>,
+    pub(super) time_max: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Caller {
+    /// Asks, and reads the answer, whatever it says.
+    pub(super) async fn get(&self, origin: &Origin, path: &'static str) -> Result<Answer, SendError> {
+        timeout(self.time_max, self.ask(origin, path)).await.unwrap_or(Err(SendError::Timeout))
+    }
+
+    async fn ask(&self, origin: &Origin, path: &'static str) -> Result<Answer, SendError> {
+        let mut request = Request::new(Full::<Bytes>::default());
+        *request.uri_mut() = http::Uri::from_static(path);
+        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
+        let (head, body) = self.upstream.send(origin, request).await?.into_parts();
+        let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                return SendError::Malformed { error: "longer than any answer to this".to_owned() };
+            }
+            match error.downcast::<SendError>() {
+                Ok(error) => *error,
+                Err(error) => SendError::Cut { error: error.to_string() },
+            }
+        })?;
+        Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes() })
+    }
+}
+
+impl Answer {
+    /// Reads it as JSON; `None` if it is none, or no success.
+    pub(super) fn json(&self) -> Option<Value> {
+        if !self.status.is_success() {
+            return None;
+        }
+        serde_json::from_slice(&self.body).ok()
+    }
+}

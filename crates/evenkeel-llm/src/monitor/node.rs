@@ -1,0 +1,120 @@
+//! The actor that looks after one node.
+
+use std::sync::Arc;
+
+use evenkeel_actor::{Actor, ActorError, Context, Flow, Handled, Props, Signal, TimerId};
+use evenkeel_policy::id::PathId;
+
+use super::caller::Caller;
+use super::check::Question;
+use super::engine::Engine;
+use super::prober::{Answered, Prober, wait};
+use super::survey::{Survey, survey};
+use super::{Finding, Voice};
+use crate::options::HealthOptions;
+use crate::upstream::Origin;
+
+const NEXT: TimerId = TimerId(0);
+
+pub(super) struct WatchedNode {
+    voice: Arc<Voice>,
+    caller: Caller,
+    origins: Arc<[Origin]>,
+    health: HealthOptions,
+    /// What was told last.
+    told: Survey,
+    /// What it is; forgotten when it comes back from being unwell.
+    engine: Option<Engine>,
+}
+
+/// What the actor is told.
+pub(super) enum Told {
+    /// By a child: a path answers again.
+    Back,
+    /// By itself: what the node said.
+    Surveyed(Survey),
+}
+
+impl WatchedNode {
+    pub(super) fn new(
+        voice: Arc<Voice>,
+        caller: Caller,
+        origins: Arc<[Origin]>,
+        health: HealthOptions,
+    ) -> Self {
+        Self { voice, caller, origins, health, told: Survey::default(), engine: None }
+    }
+
+    fn begin(&self, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+        // One that fires during the wait could begin no other.
+        ctx.cancel_timer(NEXT);
+        let (caller, origins, known) = (self.caller.clone(), self.origins.clone(), self.engine);
+        Ok(Flow::wait(async move { Told::Surveyed(survey(&caller, &origins, known).await) }))
+    }
+
+    fn watch_paths(&self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
+        let node = ctx.me();
+        for (number, origin) in self.origins.iter().enumerate() {
+            // With one path only there is nothing to tell apart.
+            let path = (1 < self.origins.len()).then_some(PathId(number as u32));
+            let (voice, caller, origin) = (self.voice.clone(), self.caller.clone(), origin.clone());
+            let (node, interval) = (node.clone(), self.health.interval);
+            let props = Props::new(move || Prober {
+                voice: voice.clone(),
+                caller: caller.clone(),
+                origin: origin.clone(),
+                path,
+                interval,
+                node: node.clone(),
+                question: Question::default(),
+                answered: Answered::Yes,
+            });
+            ctx.spawn(&props.build()).map_err(|error| ActorError::new(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Tells what changed.
+    fn take_in(&mut self, survey: Survey) {
+        self.engine = survey.engine;
+        if let Some(engine) = survey.engine.filter(|engine| self.told.engine != Some(*engine)) {
+            self.told.engine = Some(engine);
+            self.voice.say(Finding::Engine(engine));
+        }
+        if let Some(slots) = survey.slots.filter(|slots| self.told.slots != Some(*slots)) {
+            self.told.slots = Some(slots);
+            self.voice.say(Finding::Slots(slots));
+        }
+        if let Some(models) = survey.models.filter(|models| self.told.models.as_ref() != Some(models)) {
+            self.told.models = Some(models.clone());
+            self.voice.say(Finding::Models(models));
+        }
+    }
+}
+
+impl Actor for WatchedNode {
+    type Msg = Told;
+
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+        self.watch_paths(ctx)?;
+        self.begin(ctx)
+    }
+
+    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+        match told {
+            Told::Back => {
+                self.engine = None;
+                self.begin(ctx)
+            }
+            Told::Surveyed(survey) => {
+                let complete = survey.models.is_some();
+                self.take_in(survey);
+                wait(ctx, NEXT, if complete { self.health.models_interval } else { self.health.interval })
+            }
+        }
+    }
+
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+        if signal == Signal::Timer(NEXT) { self.begin(ctx) } else { Ok(Flow::Continue) }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a client asks for: read once at the edge, in one pass over the body, which is forwarded as received.
+//!
+//! Bound: nothing of the body is kept but the model's name, of [`MODEL_BYTES_MAX`] bytes at most. A name that we act on
+//! and that another reader could understand differently, because it is there twice or in other letters, is refused.
+
+mod affinity;
+mod reader;
+mod words;
+
+use core::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use evenkeel_door::refusal::Refusal;
+
+use crate::json::{Fault, What};
+use reader::Reader;
+
+/// How long the name of a model may be.
+pub const MODEL_BYTES_MAX: usize = 256;
+
+/// What kind of request a body is read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completions,
+    /// `/v1/embeddings`.
+    Embeddings,
+    /// Anything else that names a model.
+    Other,
+}
+
+/// How the answer is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// In one piece.
+    #[default]
+    Whole,
+    /// As events, while it is made.
+    Stream,
+}
+
+/// Whether the client asked for the counts at the end of its stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UsageWish {
+    /// It did, and gets them.
+    Asked,
+    /// It did not; what is told to us is hidden from it.
+    #[default]
+    NotAsked,
+}
+
+/// A request, as far as we need to understand it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The model it is for.
+    pub model: String,
+    /// How the answer is wanted.
+    pub delivery: Delivery,
+    /// Whether the client asked for the counts of its stream.
+    pub usage: UsageWish,
+    /// How many tokens it probably brings.
+    pub input_tokens: u64,
+    /// How many tokens its answers may have in all; `None` is as many as the model likes.
+    pub output_max: Option<u64>,
+    /// What it has in common with requests that should meet the same node.
+    pub affinity: Option<u64>,
+    splice: Option<Splice>,
+}
+
+/// A change to the body on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Splice {
+    replaced: Range<usize>,
+    by: &'static str,
+}
+
+impl Ask {
+    /// Reads a body.
+    pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Self, Refusal> {
+        if let Err(error) = core::str::from_utf8(body) {
+            return Err(not_json("it is not UTF-8", body, error.valid_up_to()));
+        }
+        Reader::read(endpoint, body).map_err(|wrong| match wrong {
+            Wrong::Json(Fault { at, what: What::Syntax }) if body.len() <= at => {
+                not_json("it ends too early", body, at)
+            }
+            Wrong::Json(Fault { at, what: What::Syntax }) => not_json("this cannot be here", body, at),
+            Wrong::Json(Fault { at, what: What::TooDeep }) => not_json("it is nested too deeply", body, at),
+            Wrong::Refused(refusal) => refusal,
+        })
+    }
+
+    /// The body for the node: as received, or with the counts asked for where the client did not.
+    ///
+    /// `body` is the one that was parsed.
+    pub fn forwarded(&self, body: &Bytes) -> Bytes {
+        let Some(Splice { replaced, by }) = &self.splice else { return body.clone() };
+        let (Some(before), Some(after)) = (body.get(..replaced.start), body.get(replaced.end..)) else {
+            return body.clone();
+        };
+        let mut changed = BytesMut::with_capacity(before.len() + by.len() + after.len());
+        changed.extend_from_slice(before);
+        changed.extend_from_slice(by.as_bytes());
+        changed.extend_from_slice(after);
+        changed.freeze()
+    }
+}
+
+/// Why a body is not a request.
+#[derive(Debug)]
+enum Wrong {
+    Json(Fault),
+    Refused(Refusal),
+}
+
+impl From<Fault> for Wrong {
+    fn from(fault: Fault) -> Self {
+        Self::Json(fault)
+    }
+}
+
+impl From<Refusal> for Wrong {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+fn not_json(why: &str, body: &[u8], at: usize) -> Refusal {
+    let before = &body[..at.min(body.len())];
+    let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+    let column = 1 + before.len() - line_start;
+    Refusal::invalid(format!("the body is not valid JSON: {why}, line {line} column {column}"))
+}
+
+#[cfg(test)]
+mod tests;

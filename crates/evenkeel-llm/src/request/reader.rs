@@ -1,0 +1,335 @@
+//! The names of a request that we act on, and what may stand behind them.
+
+use evenkeel_door::refusal::Refusal;
+
+use super::affinity::{Affinity, Rank};
+use super::words::{Reading, Tally};
+use super::{Ask, Delivery, Endpoint, MODEL_BYTES_MAX, Splice, UsageWish, Wrong};
+use crate::json::{Cursor, Kind, Text};
+
+/// What a name of the body means to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Model,
+    Stream,
+    StreamOptions,
+    Messages,
+    /// What the answer follows; several in one request are answered each.
+    Prompt,
+    /// What comes before the messages.
+    Preamble,
+    /// More that the model reads.
+    Words,
+    /// What the model may call or must keep to.
+    Schema,
+    /// How long an answer may be; the one of higher rank counts.
+    OutputMax(u8),
+    /// How many answers are made of one prompt.
+    Answers,
+    /// Names the conversation; the one of higher rank counts.
+    Id(Rank),
+}
+
+/// Every name that we act on; the order of this table is the order of their marks in [`Reader::seen`].
+const FIELDS: [(&str, Field); 28] = [
+    ("model", Field::Model),
+    ("messages", Field::Messages),
+    ("stream", Field::Stream),
+    ("stream_options", Field::StreamOptions),
+    ("max_tokens", Field::OutputMax(0)),
+    ("max_completion_tokens", Field::OutputMax(2)),
+    ("max_output_tokens", Field::OutputMax(1)),
+    ("n", Field::Answers),
+    ("best_of", Field::Answers),
+    ("prompt", Field::Prompt),
+    ("input", Field::Prompt),
+    ("suffix", Field::Words),
+    ("query", Field::Words),
+    ("documents", Field::Words),
+    ("texts", Field::Words),
+    ("system", Field::Preamble),
+    ("instructions", Field::Preamble),
+    ("tools", Field::Schema),
+    ("functions", Field::Schema),
+    ("response_format", Field::Schema),
+    ("prompt_cache_key", Field::Id(Rank::CacheKey)),
+    ("conversation", Field::Id(Rank::Conversation)),
+    ("conversation_id", Field::Id(Rank::Conversation)),
+    ("session_id", Field::Id(Rank::Conversation)),
+    ("metadata", Field::Id(Rank::Metadata)),
+    ("user", Field::Id(Rank::User)),
+    ("user_id", Field::Id(Rank::User)),
+    ("safety_identifier", Field::Id(Rank::User)),
+];
+
+/// What was read of a body so far.
+pub(super) struct Reader {
+    endpoint: Endpoint,
+    seen: u32,
+    model: Option<String>,
+    delivery: Delivery,
+    /// What asks for the counts; nothing where the client does.
+    asks_counts: Option<Splice>,
+    tally: Tally,
+    output_max: Option<(u8, u64)>,
+    answers: u64,
+    prompts: u64,
+    affinity: Affinity,
+}
+
+impl Reader {
+    pub(super) fn read(endpoint: Endpoint, body: &[u8]) -> Result<Ask, Wrong> {
+        let mut cursor = Cursor::new(body);
+        if cursor.kind()? != Kind::Object {
+            // What is not JSON at all is told so, wherever it goes wrong.
+            cursor.skip()?;
+            cursor.end()?;
+            return Err(Refusal::invalid("the body must be a JSON object").into());
+        }
+        let inside = cursor.at() + 1;
+        let by = r#""stream_options":{"include_usage":true},"#;
+        let mut reader = Self {
+            endpoint,
+            seen: 0,
+            model: None,
+            delivery: Delivery::Whole,
+            asks_counts: Some(Splice { replaced: inside..inside, by }),
+            tally: Tally::default(),
+            output_max: None,
+            answers: 1,
+            prompts: 1,
+            affinity: Affinity::default(),
+        };
+        cursor.object(|name, cursor| match reader.field(name)? {
+            Some((name, field)) => reader.read_field(name, field, cursor),
+            None => Ok(cursor.skip()?),
+        })?;
+        cursor.end()?;
+        reader.ask()
+    }
+
+    /// Finds what a name means; refuses it the second time, and where only some readers would take it for ours.
+    fn field(&mut self, name: Text<'_>) -> Result<Option<(&'static str, Field)>, Wrong> {
+        let Some(name) = name.decoded() else {
+            return Err(Refusal::invalid("a name in the body is not Unicode text").into());
+        };
+        let Some(mark) = FIELDS.iter().position(|(known, _)| is_alike(&name, known)) else {
+            return Ok(None);
+        };
+        let (known, field) = FIELDS[mark];
+        if name != known {
+            return Err(invalid(known, format!("{name:?} must be written {known:?}")));
+        }
+        if self.seen & 1 << mark != 0 {
+            return Err(invalid(known, format!("{known} is given twice")));
+        }
+        self.seen |= 1 << mark;
+        Ok(Some((known, field)))
+    }
+
+    fn read_field(&mut self, name: &'static str, field: Field, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
+        match field {
+            Field::Model => self.model = Some(read_model(cursor)?),
+            Field::Stream => {
+                if read_bool(name, cursor)? == Some(true) {
+                    self.delivery = Delivery::Stream;
+                }
+            }
+            Field::StreamOptions => self.asks_counts = read_stream_options(cursor)?,
+            Field::Messages => self.read_messages(cursor)?,
+            Field::Prompt => {
+                let from = self.start(cursor)?;
+                self.prompts = self.prompts.max(self.tally.prompts(cursor)?);
+                self.affinity.note_prompt(cursor.since(from));
+            }
+            Field::Preamble => {
+                let from = self.start(cursor)?;
+                self.tally.walk(cursor, Reading::Words)?;
+                self.affinity.note_preamble(cursor.since(from));
+            }
+            Field::Words => self.tally.walk(cursor, Reading::Words)?,
+            Field::Schema => self.tally.walk(cursor, Reading::Schema)?,
+            Field::OutputMax(rank) => {
+                if let Some(tokens) = read_count(name, cursor)?
+                    && self.output_max.is_none_or(|(other, _)| other < rank)
+                {
+                    self.output_max = Some((rank, tokens));
+                }
+            }
+            Field::Answers => {
+                let answers = read_count(name, cursor)?;
+                self.answers = self.answers.max(answers.unwrap_or(1));
+            }
+            Field::Id(rank) => self.affinity.read_id(rank, cursor)?,
+        }
+        Ok(())
+    }
+
+    /// Finds where the next value starts.
+    fn start(&self, cursor: &mut Cursor<'_>) -> Result<usize, Wrong> {
+        cursor.kind()?;
+        Ok(cursor.at())
+    }
+
+    fn read_messages(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
+        if cursor.kind()? != Kind::Array {
+            return Err(invalid("messages", "messages must be an array"));
+        }
+        let Self { tally, affinity, .. } = self;
+        cursor.array(|cursor| {
+            if cursor.kind()? != Kind::Object {
+                return Err(invalid("messages", "each of messages must be an object"));
+            }
+            let mut role = None;
+            let mut content: &[u8] = &[];
+            cursor.object(|name, cursor| {
+                if name.is("role") && cursor.kind()? == Kind::Text {
+                    let text = cursor.text()?;
+                    tally.add_text(&text);
+                    role = Some(text);
+                    return Ok(());
+                }
+                if !name.is("content") {
+                    return tally.walk_named(&name, cursor, Reading::Words);
+                }
+                cursor.kind()?;
+                let from = cursor.at();
+                tally.walk(cursor, Reading::Words)?;
+                content = cursor.since(from);
+                Ok::<(), Wrong>(())
+            })?;
+            affinity.note_message(role, content);
+            Ok(())
+        })
+    }
+
+    fn ask(self) -> Result<Ask, Wrong> {
+        if self.endpoint == Endpoint::Chat && !self.has("messages") {
+            return Err(invalid("messages", "a chat needs messages"));
+        }
+        let Some(model) = self.model else {
+            return Err(invalid("model", "the body must name a model"));
+        };
+        let usage = if self.asks_counts.is_none() { UsageWish::Asked } else { UsageWish::NotAsked };
+        let counts_can_be_asked = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
+        let output_max = match self.endpoint {
+            Endpoint::Embeddings => Some(0),
+            Endpoint::Chat | Endpoint::Completions | Endpoint::Other => {
+                let answers = self.answers.max(1).saturating_mul(self.prompts);
+                self.output_max.map(|(_, tokens)| tokens.saturating_mul(answers))
+            }
+        };
+        Ok(Ask {
+            affinity: self.affinity.hash(&model, self.endpoint),
+            model,
+            delivery: self.delivery,
+            usage,
+            input_tokens: self.tally.tokens(),
+            output_max,
+            splice: self.asks_counts.filter(|_| counts_can_be_asked && self.delivery == Delivery::Stream),
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        FIELDS.iter().position(|(known, _)| *known == name).is_some_and(|mark| self.seen & 1 << mark != 0)
+    }
+}
+
+/// Whether some reader takes `name` for `known`; Go's ignores case, also that of letters like `ſ`.
+fn is_alike(name: &str, known: &str) -> bool {
+    if name.is_ascii() {
+        return name.eq_ignore_ascii_case(known);
+    }
+    let folded = name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase);
+    folded.eq(known.chars())
+}
+
+fn read_model(cursor: &mut Cursor<'_>) -> Result<String, Wrong> {
+    if cursor.kind()? != Kind::Text {
+        return Err(invalid("model", "model must be a string"));
+    }
+    match cursor.text()?.decoded() {
+        None => Err(invalid("model", "model is not Unicode text")),
+        Some(model) if model.is_empty() => Err(invalid("model", "model is empty")),
+        Some(model) if MODEL_BYTES_MAX < model.len() => {
+            Err(invalid("model", format!("model is longer than {MODEL_BYTES_MAX} bytes")))
+        }
+        Some(model) => Ok(model.into_owned()),
+    }
+}
+
+/// Reads a value that is `true`, `false`, or left open.
+fn read_bool(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<bool>, Wrong> {
+    match cursor.kind()? {
+        Kind::Bool => Ok(Some(cursor.bool()?)),
+        Kind::Null => Ok(cursor.skip().map(|()| None)?),
+        Kind::Object | Kind::Array | Kind::Text | Kind::Number => {
+            Err(invalid(name, format!("{name} must be true or false")))
+        }
+    }
+}
+
+/// Reads a whole number; `None` where it is left open, or below zero, which to some servers means no limit.
+fn read_count(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<u64>, Wrong> {
+    let wrong = || invalid(name, format!("{name} must be a whole number"));
+    match cursor.kind()? {
+        Kind::Number => {}
+        Kind::Null => return Ok(cursor.skip().map(|()| None)?),
+        Kind::Object | Kind::Array | Kind::Text | Kind::Bool => return Err(wrong()),
+    }
+    let number = core::str::from_utf8(cursor.number()?).unwrap_or_default();
+    if let Ok(count) = number.parse() {
+        return Ok(Some(count));
+    }
+    // Some clients write 16.0 or 1e3; a number too large for us is as good as the largest.
+    match number.parse::<f64>() {
+        Ok(count) if count.is_finite() && count.fract() != 0.0 => Err(wrong()),
+        Ok(count) if count < 0.0 => Ok(None),
+        Ok(count) => Ok(Some(count as u64)),
+        Err(_) => Err(wrong()),
+    }
+}
+
+/// Reads the options of a stream, and tells what to change in them to ask for the counts.
+fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, Wrong> {
+    let kind = cursor.kind()?;
+    let start = cursor.at();
+    if kind == Kind::Null {
+        cursor.skip()?;
+        let splice = Splice { replaced: start..cursor.at(), by: r#"{"include_usage":true}"# };
+        return Ok(Some(splice));
+    }
+    if kind != Kind::Object {
+        return Err(invalid("stream_options", "stream_options must be an object"));
+    }
+    let mut count = 0;
+    let mut include_usage = None;
+    cursor.object(|name, cursor| {
+        count += 1;
+        let name = name.decoded().unwrap_or_default();
+        if !is_alike(&name, "include_usage") {
+            return Ok(cursor.skip()?);
+        }
+        if name != "include_usage" || include_usage.is_some() {
+            let what = "stream_options must have include_usage once, and spelled so";
+            return Err(invalid("stream_options", what));
+        }
+        cursor.kind()?;
+        let from = cursor.at();
+        let asked = read_bool("include_usage", cursor)?;
+        include_usage = Some((asked, from..cursor.at()));
+        Ok::<(), Wrong>(())
+    })?;
+    let inside = start + 1;
+    let splice = match (include_usage, count) {
+        (Some((Some(true), _)), _) => return Ok(None),
+        (Some((_, replaced)), _) => Splice { replaced, by: "true" },
+        (None, 0) => Splice { replaced: inside..inside, by: r#""include_usage":true"# },
+        (None, _) => Splice { replaced: inside..inside, by: r#""include_usage":true,"# },
+    };
+    Ok(Some(splice))
+}
+
+fn invalid(param: &str, message: impl Into<String>) -> Wrong {
+    Refusal::Invalid { message: message.into(), param: Some(param.to_owned()) }.into()
+}

@@ -1,0 +1,165 @@
+//! What one event says: OpenAI's chunks, and the events of its Responses and of Anthropic's Messages.
+
+use std::borrow::Cow;
+
+use super::boundary::lines;
+use crate::json::{Cursor, Fault, Kind};
+use crate::usage::Counts;
+
+/// What an event says; nothing if it is not JSON.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Event {
+    /// How many pieces of answer it brings.
+    pub(super) tokens: u64,
+    pub(super) counts: Counts,
+    pub(super) done: bool,
+    pub(super) error: bool,
+    choices: Option<u64>,
+}
+
+/// Types of events after which nothing comes.
+const LAST: [&[u8]; 4] = [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
+
+/// Names behind which an answer's piece stands, in any of the dialects.
+const PIECES: [&[u8]; 10] = [
+    b"content",
+    b"text",
+    b"reasoning_content",
+    b"reasoning",
+    b"tool_calls",
+    b"function_call",
+    b"refusal",
+    b"partial_json",
+    b"thinking",
+    b"audio",
+];
+
+impl Event {
+    /// Reads a whole event.
+    pub(super) fn read(event: &[u8]) -> Self {
+        let mut data: Option<Cow<'_, [u8]>> = None;
+        let mut is_error = false;
+        for line in lines(event) {
+            if let Some(value) = value_of(line, b"data") {
+                match &mut data {
+                    None => data = Some(Cow::Borrowed(value)),
+                    Some(data) => {
+                        data.to_mut().push(b'\n');
+                        data.to_mut().extend_from_slice(value);
+                    }
+                }
+            } else if let Some(name) = value_of(line, b"event") {
+                is_error = name == b"error";
+            }
+        }
+        let Some(data) = data else { return Self::default() };
+        if data.trim_ascii() == b"[DONE]" {
+            return Self { done: true, ..Self::default() };
+        }
+        let mut said = Self::read_json(&data).unwrap_or_default();
+        said.error |= is_error;
+        said
+    }
+
+    /// Whether it is the extra event that brings the counts and nothing else.
+    pub(super) fn is_only_counts(&self) -> bool {
+        self.choices == Some(0) && self.counts.usage().is_some() && !self.error
+    }
+
+    fn read_json(data: &[u8]) -> Result<Self, Fault> {
+        let mut said = Self::default();
+        let mut cursor = Cursor::new(data);
+        cursor.object(|name, cursor| match name.raw() {
+            b"choices" => said.read_choices(cursor),
+            b"usage" => {
+                said.counts.update(Counts::read(cursor)?);
+                Ok(())
+            }
+            b"error" => {
+                said.error |= cursor.kind()? != Kind::Null;
+                cursor.skip()
+            }
+            b"type" if cursor.kind()? == Kind::Text => {
+                let kind = cursor.text()?;
+                said.done |= LAST.contains(&kind.raw());
+                said.error |= kind.raw() == b"error";
+                Ok(())
+            }
+            b"delta" => {
+                said.tokens += u64::from(is_piece(cursor)?);
+                Ok(())
+            }
+            b"message" | b"response" if cursor.kind()? == Kind::Object => cursor.object(|name, cursor| {
+                if name.raw() != b"usage" {
+                    return cursor.skip();
+                }
+                said.counts.update(Counts::read(cursor)?);
+                Ok(())
+            }),
+            _ => cursor.skip(),
+        })?;
+        cursor.end()?;
+        Ok(said)
+    }
+
+    fn read_choices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Fault> {
+        if cursor.kind()? != Kind::Array {
+            return cursor.skip();
+        }
+        let mut choices = 0;
+        cursor.array(|cursor| {
+            choices += 1;
+            if cursor.kind()? != Kind::Object {
+                return cursor.skip();
+            }
+            let mut brings = false;
+            cursor.object(|name, cursor| {
+                if !matches!(name.raw(), b"delta" | b"text") {
+                    return cursor.skip();
+                }
+                brings |= is_piece(cursor)?;
+                Ok(())
+            })?;
+            self.tokens += u64::from(brings);
+            Ok(())
+        })?;
+        self.choices = Some(choices);
+        Ok(())
+    }
+}
+
+/// Reads a delta, and tells whether it brings a piece of an answer.
+fn is_piece(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
+    match cursor.kind()? {
+        Kind::Text => Ok(!cursor.text()?.raw().is_empty()),
+        Kind::Object => {
+            let mut brings = false;
+            cursor.object(|name, cursor| {
+                if !PIECES.contains(&name.raw()) {
+                    return cursor.skip();
+                }
+                match cursor.kind()? {
+                    Kind::Text => brings |= !cursor.text()?.raw().is_empty(),
+                    Kind::Object | Kind::Array => {
+                        brings = true;
+                        cursor.skip()?;
+                    }
+                    Kind::Number | Kind::Bool | Kind::Null => cursor.skip()?,
+                }
+                Ok(())
+            })?;
+            Ok(brings)
+        }
+        Kind::Array | Kind::Number | Kind::Bool | Kind::Null => cursor.skip().map(|()| false),
+    }
+}
+
+/// What stands behind a field's name in a line.
+fn value_of<'a>(line: &'a [u8], field: &[u8]) -> Option<&'a [u8]> {
+    let rest = line.strip_prefix(field)?;
+    if rest.is_empty() {
+        return Some(rest);
+    }
+    let value = rest.strip_prefix(b":")?;
+    Some(value.strip_prefix(b" ").unwrap_or(value))
+}

@@ -1,0 +1,179 @@
+//! `GET /api/load-status` and `GET /api/nodes`: how everything stands.
+
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::Call;
+use evenkeel_pipeline::{
+    BreakerState, CacheStats, Counts, Duty, ModelId, ModelStatus, NodeStatus, OptimizedLoadManager,
+    PathStatus, PoolStats, TenantStatus,
+};
+use evenkeel_policy::backpressure::BackpressureState;
+use evenkeel_policy::id::TenantId;
+use evenkeel_policy::path::PathState;
+use evenkeel_policy::time::{Duration, Instant};
+use serde_json::{Value, json};
+
+use crate::door::Llm;
+use crate::models::answer;
+use crate::monitor::Engine;
+
+/// Tells how everything stands.
+pub(crate) fn load(llm: &Llm, _: &Call) -> Result<Response, Refusal> {
+    Ok(answer(&load_json(llm)))
+}
+
+/// Lists the nodes.
+pub(crate) fn nodes(llm: &Llm, _: &Call) -> Result<Response, Refusal> {
+    let now = llm.walk.now();
+    let nodes = llm.walk.look(|machine| machine.status().nodes);
+    Ok(answer(&json!({"nodes": nodes.iter().map(|node| node_json(llm, node, now)).collect::<Vec<_>>()})))
+}
+
+fn load_json(llm: &Llm) -> Value {
+    let now = llm.walk.now();
+    let status = llm.walk.look(OptimizedLoadManager::status);
+    json!({
+        "state": state(status.state),
+        "load_ratio": status.load_ratio,
+        "waiting": status.waiting,
+        "in_flight": status.in_flight,
+        "pool": pool_json(llm.upstream.stats()),
+        "cache": cache_json(status.cache),
+        "counts": counts_json(&status.counts),
+        "models": status.models.iter().map(|model| model_json(llm, model)).collect::<Vec<_>>(),
+        "nodes": status.nodes.iter().map(|node| node_json(llm, node, now)).collect::<Vec<_>>(),
+        "tenants": status.tenants.iter().map(|tenant| tenant_json(llm, tenant)).collect::<Vec<_>>(),
+    })
+}
+
+fn pool_json(stats: PoolStats) -> Value {
+    let PoolStats { active_connections, idle_connections, connections_created, connections_reused } = stats;
+    json!({
+        "active_connections": active_connections,
+        "idle_connections": idle_connections,
+        "connections_created": connections_created,
+        "connections_reused": connections_reused,
+    })
+}
+
+fn cache_json(stats: CacheStats) -> Value {
+    let CacheStats { hits, misses, size, invalidations } = stats;
+    json!({"hits": hits, "misses": misses, "size": size, "invalidations": invalidations})
+}
+
+fn counts_json(counts: &Counts) -> Value {
+    json!({
+        "dispatched": counts.dispatched,
+        "finished": counts.finished,
+        "queue_full": counts.queue_full,
+        "pushed_out": counts.pushed_out,
+        "timed_out": counts.timed_out,
+        "refused": counts.refused,
+        "cancelled": counts.cancelled,
+        "retried": counts.retried,
+    })
+}
+
+fn model_json(llm: &Llm, status: &ModelStatus) -> Value {
+    json!({
+        "model": model_name(llm, status.model),
+        "state": state(status.state),
+        "load_ratio": status.load_ratio,
+        "waiting": status.waiting,
+        "cost_per_second": status.rate,
+    })
+}
+
+fn node_json(llm: &Llm, status: &NodeStatus, now: Instant) -> Value {
+    let node = llm.nodes.get(status.node);
+    let name = node.as_ref().map_or_else(
+        || llm.walk.watch().meters().node_name(status.node).unwrap_or("leaving").to_owned(),
+        |node| node.options.name.clone(),
+    );
+    let urls: Vec<String> = node.iter().flat_map(|node| node.origins()).map(ToString::to_string).collect();
+    let left = |until: Instant| millis(until.since(now));
+    let (breaker, open_ms) = match status.breaker {
+        BreakerState::Closed => ("closed", None),
+        BreakerState::HalfOpen => ("half_open", None),
+        BreakerState::Open { until } => ("open", Some(left(until))),
+    };
+    json!({
+        "name": name,
+        "engine": llm.nodes.engine(status.node).map(Engine::name),
+        "urls": urls,
+        "slots": status.slots,
+        "busy": status.busy,
+        "in_flight_cost": status.in_flight.0,
+        "weight": status.weight.as_f64(),
+        "duty": duty(status.duty),
+        "breaker": breaker,
+        "open_ms": open_ms,
+        "spared_ms": status.spared_until.map(left),
+        "p95_ms": status.p95.map(millis),
+        "error_rate": status.error_rate,
+        "models": status.models.iter().map(|model| model_name(llm, *model)).collect::<Vec<_>>(),
+        "paths": status.paths.iter().map(|path| path_json(&urls, path)).collect::<Vec<_>>(),
+    })
+}
+
+fn path_json(urls: &[String], status: &PathStatus) -> Value {
+    json!({
+        "url": urls.get(status.path.index()),
+        "state": path_state(status.state),
+        "rtt_ms": status.rtt.map(millis),
+        "weight": status.weight,
+        "in_flight": status.in_flight,
+    })
+}
+
+fn tenant_json(llm: &Llm, status: &TenantStatus) -> Value {
+    let unlimited = status.concurrency_max == u32::MAX;
+    json!({
+        "name": tenant_name(llm, status.tenant),
+        "weight": status.weight.as_f64(),
+        "concurrency_max": if unlimited { Value::Null } else { status.concurrency_max.into() },
+        "waiting": status.waiting,
+        "in_flight": status.in_flight,
+        "in_flight_cost": status.in_flight_cost.0,
+        "served_cost": status.served.0,
+    })
+}
+
+fn tenant_name(llm: &Llm, id: TenantId) -> String {
+    let known = llm.tenants.read().get(&id).map(|tenant| tenant.settings.name.clone());
+    known.unwrap_or_else(|| llm.walk.watch().meters().tenant_name(id).unwrap_or("unnamed").to_owned())
+}
+
+fn model_name(llm: &Llm, model: ModelId) -> String {
+    llm.nodes.model_name(model).map_or_else(String::new, |name| name.to_string())
+}
+
+fn state(state: BackpressureState) -> &'static str {
+    match state {
+        BackpressureState::Normal => "normal",
+        BackpressureState::Warning => "warning",
+        BackpressureState::Overloaded => "overloaded",
+    }
+}
+
+fn duty(duty: Duty) -> &'static str {
+    match duty {
+        Duty::Serving => "serving",
+        Duty::Draining => "draining",
+        Duty::Leaving => "leaving",
+    }
+}
+
+fn path_state(state: PathState) -> &'static str {
+    match state {
+        PathState::Inactive => "inactive",
+        PathState::Probing => "probing",
+        PathState::Active => "active",
+        PathState::Degraded => "degraded",
+        PathState::Recovery => "recovery",
+    }
+}
+
+fn millis(span: Duration) -> f64 {
+    span.as_secs_f64() * 1_000.0
+}

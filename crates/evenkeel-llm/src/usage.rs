@@ -1,0 +1,137 @@
+//! What requests cost: what an engine says they did, and what they probably will.
+
+mod answer;
+mod forecast;
+
+use evenkeel_policy::cost::Cost;
+
+use crate::json::{Cursor, Fault, Kind};
+pub use answer::AnswerScanner;
+pub use forecast::Forecast;
+
+/// How many tokens went in and came out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub input: u64,
+    /// Tokens of the answer.
+    pub output: u64,
+}
+
+impl Usage {
+    /// What a request with these tokens is charged: making a token takes about twice what reading one does.
+    pub fn cost(self) -> Cost {
+        Cost(self.input.saturating_add(self.output.saturating_mul(2)))
+    }
+
+    /// All tokens, as limits per minute count them.
+    pub fn tokens(self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
+    /// Finds the counts in a whole answer.
+    pub fn of_json(answer: &[u8]) -> Option<Self> {
+        let mut scanner = AnswerScanner::default();
+        scanner.scan(answer);
+        scanner.usage()
+    }
+}
+
+/// Counts as far as they were told; an engine may tell them in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    input: Option<u64>,
+    output: Option<u64>,
+}
+
+impl Counts {
+    /// Reads the value behind `usage`; what is no object tells nothing.
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Fault> {
+        let mut counts = Self::default();
+        if cursor.kind()? != Kind::Object {
+            cursor.skip()?;
+            return Ok(counts);
+        }
+        cursor.object(|name, cursor| {
+            let count = match name.raw() {
+                b"prompt_tokens" | b"input_tokens" => &mut counts.input,
+                b"completion_tokens" | b"output_tokens" => &mut counts.output,
+                _ => return cursor.skip(),
+            };
+            if cursor.kind()? != Kind::Number {
+                return cursor.skip();
+            }
+            *count = whole(cursor.number()?).or(*count);
+            Ok(())
+        })?;
+        Ok(counts)
+    }
+
+    /// Takes over what `later` tells.
+    pub(crate) fn update(&mut self, later: Self) {
+        self.input = later.input.or(self.input);
+        self.output = later.output.or(self.output);
+    }
+
+    /// The counts, if any was told; embeddings have no output.
+    pub(crate) fn usage(self) -> Option<Usage> {
+        if self == Self::default() {
+            return None;
+        }
+        Some(Usage { input: self.input.unwrap_or(0), output: self.output.unwrap_or(0) })
+    }
+}
+
+/// Reads a whole number; one that is too large is no count.
+fn whole(number: &[u8]) -> Option<u64> {
+    core::str::from_utf8(number).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_token_costs_as_much_as_two_of_input() {
+        assert_eq!(Usage { input: 10, output: 7 }.cost(), Cost(24));
+        assert_eq!(Usage { input: u64::MAX, output: u64::MAX }.cost(), Cost(u64::MAX));
+    }
+
+    #[test]
+    fn counts_are_read_under_both_vendors_names() {
+        for answer in [
+            r#"{"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}"#,
+            r#"{"id":"x","usage":{"input_tokens":3,"output_tokens":4}}"#,
+            r#" { "choices": [{"usage":{"prompt_tokens":9}}], "usage" : { "prompt_tokens" : 3 , "completion_tokens" : 4,
+                "prompt_tokens_details": {"prompt_tokens": 8} } } "#,
+        ] {
+            assert_eq!(Usage::of_json(answer.as_bytes()), Some(Usage { input: 3, output: 4 }), "{answer}");
+        }
+    }
+
+    #[test]
+    fn embeddings_have_no_output() {
+        let answer = br#"{"data":[],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
+        assert_eq!(Usage::of_json(answer), Some(Usage { input: 5, output: 0 }));
+    }
+
+    #[test]
+    fn what_tells_no_counts_has_none() {
+        for answer in [
+            "",
+            "{}",
+            "[]",
+            "nonsense",
+            r#"{"usage":null}"#,
+            r#"{"usage":{}}"#,
+            r#"{"usage":{"prompt_tokens":-1}}"#,
+            r#"{"usage":{"prompt_tokens":99999999999999999999}}"#,
+            r#"{"usage":{"prompt_tokens":"3"}}"#,
+            r#"{"usage":{"prompt_tokens":3"#,
+            r#"{"x":"\"usage\":{\"prompt_tokens\":3}"}"#,
+            r#"[{"usage":{"prompt_tokens":3}}]"#,
+        ] {
+            assert_eq!(Usage::of_json(answer.as_bytes()), None, "{answer}");
+        }
+    }
+}

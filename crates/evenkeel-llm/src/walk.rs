@@ -1,0 +1,279 @@
+//! The pipeline's machine behind one short lock, for requests that are futures.
+//!
+//! Whoever does something to the machine takes out everything that follows from it while the lock is held, and tells and
+//! wakes once it is not. A request whose turn comes finds its slot reserved under the same lock that its waker is kept
+//! under, so no wake-up is lost; a [`Place`] or a [`Slot`] that is dropped gives back what it holds.
+//!
+//! Bounds: the lock is never held across an await, a wake-up or a tell; one entry per request that waits; one timer.
+
+mod place;
+mod tell;
+
+use core::task::Waker;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use evenkeel_pipeline::{
+    Arrival, Event, InvalidOptions, OptimizedLoadManager, PipelineOptions, Rejection, RequestId,
+};
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::id::{NodeId, PathId, TenantId};
+use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_telemetry::{Reason, Step, Watch};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+pub(crate) use place::{Place, Slot, Turned};
+
+/// One pool's walk, shared by all its requests.
+pub(crate) struct Walk {
+    origin: tokio::time::Instant,
+    state: Mutex<State>,
+    watch: Arc<Watch>,
+    /// Rung when something is due earlier than the timer knows.
+    alarm: Arc<Notify>,
+}
+
+struct State {
+    machine: OptimizedLoadManager,
+    /// Who waits for a verdict, or has one that is not yet taken.
+    waiters: HashMap<RequestId, Waiter>,
+    /// When the timer goes off.
+    alarm_at: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Waiter {
+    verdict: Option<Verdict>,
+    waker: Option<Waker>,
+}
+
+/// What became of waiting.
+#[derive(Clone, Copy, Debug)]
+enum Verdict {
+    Granted(Grant),
+    Rejected(Rejection),
+}
+
+/// A slot that is reserved.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    node: NodeId,
+    path: Option<PathId>,
+    waited: Duration,
+}
+
+/// A request as the walk knows it from its arrival on.
+struct Ticket {
+    walk: Arc<Walk>,
+    request: RequestId,
+    tenant: TenantId,
+    entered_at: Instant,
+    /// What the machine knows it to have cost.
+    told: Cost,
+}
+
+/// What follows from one thing done to the machine.
+#[derive(Default)]
+struct Outcome {
+    /// What became of the request it was done for.
+    verdict: Option<Verdict>,
+    /// Usually one event follows, or none.
+    first: Option<Event>,
+    more: Vec<Event>,
+    wakers: Vec<Waker>,
+    rings: bool,
+}
+
+impl Walk {
+    /// Starts a walk without nodes, and its timer; needs a Tokio runtime.
+    pub(crate) fn start(options: PipelineOptions, watch: Arc<Watch>) -> Result<Arc<Self>, InvalidOptions> {
+        let machine = OptimizedLoadManager::new(options)?;
+        let alarm = Arc::new(Notify::new());
+        let walk = Arc::new(Self {
+            origin: tokio::time::Instant::now(),
+            state: Mutex::new(State { machine, waiters: HashMap::new(), alarm_at: None }),
+            watch,
+            alarm: alarm.clone(),
+        });
+        tokio::spawn(keep_time(Arc::downgrade(&walk), alarm));
+        Ok(walk)
+    }
+
+    /// The time, as every step of the walk is told it.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::ORIGIN + self.origin.elapsed()
+    }
+
+    /// Who is told what happens.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Lets a request in; a slot that is free is granted before this returns.
+    pub(crate) fn enter(self: &Arc<Self>, arrival: Arrival) -> Place {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let request = state.machine.handle_arrival(now, arrival);
+        let outcome = state.drain(Some(request));
+        if outcome.verdict.is_none() {
+            state.waiters.insert(request, Waiter::default());
+        }
+        let waiting = state.machine.waiting(arrival.model);
+        let delayed_until = state.machine.delayed_until(request);
+        drop(state);
+        let ticket =
+            Ticket { walk: self.clone(), request, tenant: arrival.tenant, entered_at: now, told: Cost::ZERO };
+        let model = evenkeel_telemetry::ModelId(arrival.model.0);
+        ticket.tell(now, Step::Accepted { model, cost: arrival.cost });
+        match outcome.verdict {
+            Some(Verdict::Rejected(_)) => {}
+            Some(Verdict::Granted(_)) => ticket.tell(now, Step::Admitted { waiting: waiting + 1 }),
+            None => ticket.tell(now, Step::Admitted { waiting }),
+        }
+        if let Some(until) = delayed_until {
+            ticket.tell(now, Step::Delayed { delay: until.since(now) });
+        }
+        let verdict = outcome.verdict;
+        self.publish(now, outcome, now);
+        Place::new(ticket, verdict, now, Duration::ZERO)
+    }
+
+    /// Tells that a tenant's request was refused before it could enter.
+    pub(crate) fn tell_rate_limited(&self, tenant: TenantId) {
+        let step = Step::Rejected { reason: Reason::RateLimited };
+        self.watch.tell(self.now(), &tell::outside(tenant, step));
+    }
+
+    /// Changes nodes or tenants, or takes in what was found out about a node.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut OptimizedLoadManager, Instant) -> R) -> R {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let changed = change(&mut state.machine, now);
+        let outcome = state.drain(None);
+        drop(state);
+        self.publish(now, outcome, now);
+        changed
+    }
+
+    /// Looks at the machine.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&OptimizedLoadManager) -> R) -> R {
+        look(&self.state.lock().machine)
+    }
+
+    /// Gives back whatever a request holds, which used `so_far`.
+    fn cancel(&self, ticket: &Ticket, so_far: Cost) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let verdict = state.waiters.remove(&ticket.request).and_then(|waiter| waiter.verdict);
+        if matches!(verdict, Some(Verdict::Rejected(_))) {
+            return;
+        }
+        if Cost::ZERO < so_far {
+            state.machine.handle_progress(now, ticket.request, so_far);
+        }
+        state.machine.handle_cancel(now, ticket.request);
+        let outcome = state.drain(None);
+        drop(state);
+        self.publish(now, outcome, ticket.entered_at);
+    }
+
+    /// Does what is due, and names the time at which the next thing is.
+    fn pass_time(&self) -> Option<tokio::time::Instant> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.machine.handle_time(now);
+        state.alarm_at = None;
+        let outcome = state.drain(None);
+        let due = state.alarm_at;
+        drop(state);
+        self.publish(now, Outcome { rings: false, ..outcome }, now);
+        due.map(|due| self.origin + due.since(Instant::ORIGIN))
+    }
+
+    /// Tells and wakes; a request that ends came in at `entered_at`.
+    fn publish(&self, now: Instant, outcome: Outcome, entered_at: Instant) {
+        for event in outcome.first.iter().chain(&outcome.more) {
+            self.watch.tell(now, &tell::telemetry(event, now.since(entered_at)));
+        }
+        outcome.wakers.into_iter().for_each(Waker::wake);
+        if outcome.rings {
+            self.alarm.notify_one();
+        }
+    }
+}
+
+/// The timer ends by itself once nobody walks any more.
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.alarm.notify_one();
+    }
+}
+
+impl State {
+    /// Takes out everything that follows from what was done to the machine, done for `own` or for nobody.
+    fn drain(&mut self, own: Option<RequestId>) -> Outcome {
+        let mut outcome = Outcome::default();
+        while let Some(event) = self.machine.poll_event() {
+            if let Some((request, verdict)) = Verdict::of(&event) {
+                if own == Some(request) {
+                    outcome.verdict = Some(verdict);
+                } else if let Some(waiter) = self.waiters.get_mut(&request) {
+                    waiter.verdict = Some(verdict);
+                    outcome.wakers.extend(waiter.waker.take());
+                }
+            }
+            match outcome.first {
+                None => outcome.first = Some(event),
+                Some(_) => outcome.more.push(event),
+            }
+        }
+        let due = self.machine.poll_timeout();
+        if due.is_some_and(|due| self.alarm_at.is_none_or(|at| due < at)) {
+            self.alarm_at = due;
+            outcome.rings = true;
+        }
+        outcome
+    }
+}
+
+impl Verdict {
+    fn of(event: &Event) -> Option<(RequestId, Self)> {
+        match *event {
+            Event::Dispatch { request, node, path, waited, .. } => {
+                Some((request, Self::Granted(Grant { node, path, waited })))
+            }
+            Event::Reject { request, rejection, .. } => Some((request, Self::Rejected(rejection))),
+            Event::Retry { .. }
+            | Event::Done { .. }
+            | Event::Duty { .. }
+            | Event::Breaker { .. }
+            | Event::Spared { .. }
+            | Event::Path { .. } => None,
+        }
+    }
+}
+
+impl Ticket {
+    fn tell(&self, now: Instant, step: Step) {
+        self.walk.watch.tell(now, &tell::step(self.request, self.tenant, step));
+    }
+}
+
+/// Does what is due when it is, for as long as anybody walks.
+async fn keep_time(walk: Weak<Walk>, alarm: Arc<Notify>) {
+    loop {
+        let Some(due) = walk.upgrade().map(|walk| walk.pass_time()) else { return };
+        match due {
+            Some(due) => {
+                // Either way the machine is asked again.
+                let _ = timeout_at(due, alarm.notified()).await;
+            }
+            None => alarm.notified().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! A stream is passed on and understood the same, wherever it is cut, and event by event.
+
+use bytes::Bytes;
+use evenkeel_llm::sse::{Ending, Hide, Scanned, Scanner};
+
+/// Streams up to this length are cut at each place; longer ones at some.
+const CUT_EVERYWHERE_MAX: usize = 300;
+
+/// Everything a scanner tells about a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) passed: Vec<u8>,
+    pub(crate) found: Scanned,
+    pub(crate) ending: Ending,
+}
+
+/// Checks one stream.
+pub(crate) fn check(stream: &[u8]) {
+    for hide in [Hide::Nothing, Hide::Usage] {
+        let whole = told(hide, [stream]);
+        check_passed(hide, &whole, stream);
+        check_events(hide, &whole, stream);
+        assert_eq!(told(hide, stream.chunks(1)), whole, "in single bytes");
+        for len in [2, 3, 5, 7, 64] {
+            assert_eq!(told(hide, stream.chunks(len)), whole, "in {len} bytes each");
+        }
+        let step = 1 + stream.len() / CUT_EVERYWHERE_MAX;
+        for at in (0..=stream.len()).step_by(step) {
+            assert_eq!(told(hide, [&stream[..at], b"", &stream[at..]]), whole, "cut at {at}");
+        }
+    }
+}
+
+/// Scans a stream in these chunks.
+pub(crate) fn told<'a>(hide: Hide, chunks: impl IntoIterator<Item = &'a [u8]>) -> Told {
+    let mut scanner = Scanner::new(hide);
+    let mut out = Vec::new();
+    for chunk in chunks {
+        let found = scanner.scan(Bytes::copy_from_slice(chunk), &mut out);
+        assert_eq!(found, scanner.found());
+    }
+    let ending = scanner.finish(&mut out);
+    assert!(out.iter().all(|bytes| !bytes.is_empty()));
+    Told { passed: out.concat(), found: scanner.found(), ending }
+}
+
+/// Where nothing is hidden, all is passed on but what is not a whole event.
+fn check_passed(hide: Hide, told: &Told, stream: &[u8]) {
+    if hide == Hide::Nothing {
+        assert!(stream.starts_with(&told.passed));
+        assert!(told.ending != Ending::Unsaid || told.passed == stream);
+    }
+    assert_eq!(told.found.done, told.ending == Ending::Done);
+}
+
+/// What a stream tells is what its events tell one by one.
+fn check_events(hide: Hide, whole: &Told, stream: &[u8]) {
+    let mut sum = Scanned::default();
+    let mut passed = Vec::new();
+    for event in events(stream) {
+        let one = told(hide, [event]);
+        sum.tokens += one.found.tokens;
+        sum.done |= one.found.done;
+        sum.error |= one.found.error;
+        passed.extend_from_slice(&one.passed);
+    }
+    assert_eq!((whole.found.tokens, whole.found.done, whole.found.error), (sum.tokens, sum.done, sum.error));
+    // The last one may be cut, and is passed on only if it says that this is all, or something before it did.
+    assert_eq!(passed, whole.passed);
+}
+
+/// Cuts a stream after every empty line, by looking back from each byte.
+fn events(stream: &[u8]) -> Vec<&[u8]> {
+    let mut events = Vec::new();
+    let mut start = 0;
+    let mut at = 0;
+    let mut line_start = 0;
+    while at < stream.len() {
+        let is_end = matches!(stream[at], b'\n' | b'\r');
+        let is_empty = at == line_start;
+        at += if stream[at..].starts_with(b"\r\n") { 2 } else { 1 };
+        if !is_end {
+            continue;
+        }
+        line_start = at;
+        if is_empty {
+            events.push(&stream[start..at]);
+            start = at;
+        }
+    }
+    events.push(&stream[start..]);
+    events
+}

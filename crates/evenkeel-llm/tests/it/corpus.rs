@@ -1,0 +1,27 @@
+//! What was found by hand or by fuzzing, and must never come back.
+
+use std::fs;
+use std::path::Path;
+
+use crate::checks;
+
+#[test]
+fn every_body_of_the_corpus_passes_its_checks() {
+    replay("request", checks::request::check);
+}
+
+#[test]
+fn every_stream_of_the_corpus_passes_its_checks() {
+    replay("sse", checks::sse::check);
+}
+
+fn replay(folder: &str, check: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(folder);
+    let mut paths: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    for path in paths {
+        println!("{}", path.display());
+        check(&fs::read(&path).unwrap());
+    }
+}

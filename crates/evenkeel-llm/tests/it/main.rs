@@ -1,0 +1,12 @@
+//! The door at its real edges: sockets on loopback, bytes as anybody may write them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod checks;
+mod corpus;
+mod door;
+mod monitor;
+mod pages;
+mod request;
+mod sse;
+mod stub;
+mod upstream;

@@ -1,0 +1,101 @@
+//! A node that has a page per path, which a test may change.
+
+use std::sync::Arc;
+
+use evenkeel_llm::Origin;
+use parking_lot::Mutex;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::stub::{Peer, Stub};
+
+/// What is said at a path.
+#[derive(Clone)]
+pub(crate) struct Page {
+    path: String,
+    status: u16,
+    header: String,
+    body: String,
+}
+
+pub(crate) fn page(path: &str, status: u16, body: &str) -> Page {
+    Page { path: path.to_owned(), status, header: String::new(), body: body.to_owned() }
+}
+
+impl Page {
+    pub(crate) fn with(mut self, header: &str) -> Self {
+        self.header = format!("{header}\r\n");
+        self
+    }
+}
+
+pub(crate) struct Pages {
+    origin: Origin,
+    book: Arc<Mutex<Book>>,
+    serving: JoinHandle<()>,
+}
+
+struct Book {
+    pages: Vec<Page>,
+    requests: Vec<String>,
+}
+
+impl Pages {
+    pub(crate) async fn start(pages: Vec<Page>) -> Self {
+        let stub = Stub::start().await;
+        let origin = stub.origin();
+        let book = Arc::new(Mutex::new(Book { pages, requests: Vec::new() }));
+        let shared = book.clone();
+        let serving = tokio::spawn(async move {
+            let mut peers = JoinSet::new();
+            loop {
+                peers.spawn(serve(stub.accept().await, shared.clone()));
+            }
+        });
+        Self { origin, book, serving }
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin.clone()
+    }
+
+    pub(crate) fn replace(&self, pages: Vec<Page>) {
+        self.book.lock().pages = pages;
+    }
+
+    /// Counts the requests for a path.
+    pub(crate) fn asked(&self, path: &str) -> usize {
+        self.book.lock().requests.iter().filter(|request| path_of(request) == path).count()
+    }
+
+    pub(crate) fn last_request(&self) -> String {
+        self.book.lock().requests.last().cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(mut peer: Peer, book: Arc<Mutex<Book>>) {
+    while let Some(request) = peer.next_request().await {
+        let said = {
+            let mut book = book.lock();
+            let page = book.pages.iter().find(|page| page.path == path_of(&request)).cloned();
+            book.requests.push(request);
+            page.unwrap_or_else(page_not_found)
+        };
+        let Page { status, header, body, .. } = said;
+        peer.try_say(&format!("HTTP/1.1 {status} x\r\n{header}content-length: {}\r\n\r\n{body}", body.len()))
+            .await;
+    }
+}
+
+fn page_not_found() -> Page {
+    page("", 404, r#"{"error":{"message":"not found"}}"#)
+}
+
+fn path_of(request: &str) -> &str {
+    request.split(' ').nth(1).unwrap_or_default()
+}

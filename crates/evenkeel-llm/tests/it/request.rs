@@ -1,0 +1,262 @@
+//! Bodies: read alike however they are written, and refused where readers could differ.
+
+use bytes::Bytes;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_llm::request::{Ask, Delivery, Endpoint, UsageWish};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use crate::checks;
+
+/// Names that are acted on, each with a value that may stand behind it.
+const ACTED_ON: [(&str, &str); 12] = [
+    ("model", r#""m""#),
+    ("messages", r#"[{"role":"user","content":"hello"}]"#),
+    ("stream", "true"),
+    ("stream_options", r#"{"include_usage":true}"#),
+    ("max_tokens", "7"),
+    ("max_completion_tokens", "7"),
+    ("n", "2"),
+    ("best_of", "2"),
+    ("prompt", r#""hello""#),
+    ("prompt_cache_key", r#""key""#),
+    ("user", r#""alice""#),
+    ("metadata", r#"{"session_id":"s"}"#),
+];
+
+#[test]
+fn a_name_that_is_acted_on_may_be_there_once() {
+    let all = ACTED_ON.map(|(name, value)| format!(r#""{name}":{value}"#)).join(",");
+    assert!(parse(Endpoint::Chat, &format!("{{{all}}}")).is_ok());
+    for (name, value) in ACTED_ON {
+        let escaped = format!("\\u{:04x}{}", name.as_bytes()[0], &name[1..]);
+        for other in [name.to_owned(), escaped, name.to_uppercase()] {
+            let twice =
+                [format!(r#"{{"{other}":{value},{all}}}"#), format!(r#"{{{all},"{other}":{value}}}"#)];
+            for body in twice {
+                let refused = parse(Endpoint::Chat, &body).unwrap_err();
+                let Refusal::Invalid { param, .. } = refused else { panic!("{body}: {refused:?}") };
+                assert_eq!(param.as_deref(), Some(name), "{body}");
+            }
+        }
+    }
+}
+
+#[test]
+fn where_a_body_stops_being_json_is_told() {
+    for (body, told) in [
+        ("", "it ends too early, line 1 column 1"),
+        ("{", "it ends too early, line 1 column 2"),
+        ("{\n  \"model\": m}", "this cannot be here, line 2 column 12"),
+        ("{\"model\":\"m\"} x", "this cannot be here, line 1 column 15"),
+        ("{\"model\":\"m\",}", "this cannot be here, line 1 column 14"),
+        ("{'model':1}", "this cannot be here, line 1 column 2"),
+        ("{\"model\":NaN}", "this cannot be here, line 1 column 10"),
+        ("\u{feff}{}", "this cannot be here, line 1 column 1"),
+    ] {
+        let refused = parse(Endpoint::Other, body).unwrap_err().to_string();
+        assert_eq!(refused, format!("the body is not valid JSON: {told}"), "{body}");
+    }
+    let body = Bytes::from_static(b"{\"model\":\"\xff\"}");
+    let refused = Ask::parse(Endpoint::Other, &body).unwrap_err().to_string();
+    assert_eq!(refused, "the body is not valid JSON: it is not UTF-8, line 1 column 11");
+}
+
+#[test]
+fn hostile_depth_is_refused_without_a_deep_stack() {
+    for open in ["[", "{\"a\":", "[{\"messages\":["] {
+        for start in ["", "{\"model\":\"m\",\"messages\":[{\"content\":", "{\"tools\":", "{\"x\":"] {
+            checks::request::check(format!("{start}{}", open.repeat(300_000)).as_bytes());
+        }
+    }
+    let nested = |depth: usize| format!(r#"{{"model":"m","x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+    assert!(parse(Endpoint::Other, &nested(127)).is_ok());
+    let refused = parse(Endpoint::Other, &nested(128)).unwrap_err().to_string();
+    assert!(refused.contains("nested too deeply"), "{refused}");
+}
+
+#[test]
+fn numbers_of_any_size_are_taken_for_what_they_are_worth() {
+    for (number, output_max) in [
+        ("7", Some(7)),
+        ("7.0", Some(7)),
+        ("1e3", Some(1_000)),
+        ("0", Some(0)),
+        ("-0", Some(0)),
+        ("-1", None),
+        ("-1e999", None),
+        ("null", None),
+        ("18446744073709551615", Some(u64::MAX)),
+        ("18446744073709551616", Some(u64::MAX)),
+        ("1e999", Some(u64::MAX)),
+        (&"9".repeat(5_000), Some(u64::MAX)),
+    ] {
+        let body = format!(r#"{{"model":"m","max_tokens":{number},"n":1}}"#);
+        assert_eq!(parse(Endpoint::Completions, &body).unwrap().output_max, output_max, "{number}");
+    }
+    let body = r#"{"model":"m","max_tokens":18446744073709551615,"n":18446744073709551615}"#;
+    assert_eq!(parse(Endpoint::Completions, body).unwrap().output_max, Some(u64::MAX));
+}
+
+/// A value of any shape, as text.
+fn value() -> impl Strategy<Value = String> {
+    let number = select(vec!["0", "-1.5e-7", "12345678901234567890123", "1E+2", "-0.0"]);
+    let leaf = prop_oneof![
+        select(vec!["null", "true", "false", "\"\"", r#""\ud800""#, r#""\"}]{[\\""#]).prop_map(str::to_owned),
+        number.prop_map(str::to_owned),
+        any::<String>().prop_map(|text| serde_json::to_string(&text).unwrap()),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(|items| format!("[ {} ]", items.join(" ,"))),
+            vec(("[a-z_\"\\\\]{0,6}", inner), 0..4).prop_map(|fields| object(&fields)),
+        ]
+    })
+}
+
+fn object(fields: &[(String, String)]) -> String {
+    let named =
+        |(name, value): &(String, String)| format!("{} :\t{value}", serde_json::to_string(name).unwrap());
+    format!("{{{}\r\n}}", fields.iter().map(named).collect::<Vec<_>>().join("\n,"))
+}
+
+/// What a client may say about the stream's counts, and whether it asks for them.
+fn stream_options() -> impl Strategy<Value = (Option<String>, UsageWish)> {
+    let with = |told: &'static str, wish: UsageWish| {
+        (vec(("[a-d]{1,3}", value()), 0..3), any::<Index>()).prop_map(move |(mut fields, place)| {
+            let at = place.index(fields.len() + 1);
+            fields.insert(at, ("include_usage".to_owned(), told.to_owned()));
+            (Some(object(&fields)), wish)
+        })
+    };
+    prop_oneof![
+        Just((None, UsageWish::NotAsked)),
+        Just((Some("null".to_owned()), UsageWish::NotAsked)),
+        vec(("[a-d]{1,3}", value()), 0..3).prop_map(|fields| (Some(object(&fields)), UsageWish::NotAsked)),
+        with("true", UsageWish::Asked),
+        with("false", UsageWish::NotAsked),
+        with("null", UsageWish::NotAsked),
+    ]
+}
+
+/// Pieces that bodies are made of.
+fn soup() -> impl Strategy<Value = Vec<u8>> {
+    let known = [
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "\"",
+        "\\",
+        "\\u0065",
+        "\\ud83d",
+        " ",
+        "\n",
+        "\0",
+        "é",
+        "\u{17f}",
+        "1",
+        "-",
+        "0",
+        ".5",
+        "e9",
+        "true",
+        "false",
+        "null",
+        "model",
+        "\"model\":\"m\"",
+        "\"mod\\u0065l\":\"x\"",
+        "Model",
+        "\"stream\":true",
+        "\"stream_options\":",
+        "\"include_usage\":",
+        "\"messages\":[",
+        "\"role\":\"user\"",
+        "\"content\":",
+        "\"n\":",
+        "\"max_tokens\":",
+        "\"user\":",
+        "\"prompt\":",
+    ];
+    let piece = prop_oneof![
+        8 => select(known.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+        1 => vec(any::<u8>(), 1..3),
+    ];
+    vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn a_request_is_read_alike_however_it_is_written(
+        more in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
+        place in any::<[Index; 4]>(),
+        model in "[^\\p{Cc}]{1,20}",
+        tokens in 0..1_000_000_u64,
+        answers in 1..9_u64,
+        (options, wish) in stream_options(),
+    ) {
+        let mut fields = more;
+        let told = |name: &str, value: String| (name.to_owned(), value);
+        let mut known = vec![
+            told("model", serde_json::to_string(&model).unwrap()),
+            told("max_tokens", tokens.to_string()),
+            told("n", answers.to_string()),
+            told("stream", "true".to_owned()),
+        ];
+        known.extend(options.map(|options| told("stream_options", options)));
+        for (field, place) in known.into_iter().zip(place.iter().cycle()) {
+            fields.insert(place.index(fields.len() + 1), field);
+        }
+        let body = object(&fields);
+        let ask = parse(Endpoint::Completions, &body).unwrap();
+        prop_assert_eq!((ask.model, ask.delivery, ask.usage), (model, Delivery::Stream, wish));
+        prop_assert_eq!(ask.output_max, Some(tokens * answers));
+        checks::request::check(body.as_bytes());
+    }
+
+    #[test]
+    fn a_body_with_a_byte_changed_is_refused_or_still_read_alike(
+        change in prop_oneof![any::<u8>(), select(b"\"\\{}[],:0 e\n".to_vec())],
+        place in any::<Index>(),
+        (options, _) in stream_options(),
+    ) {
+        let options = options.unwrap_or_default();
+        let body = format!(
+            r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":[1]}}],"stream_options":{options}}}"#
+        );
+        let mut bytes = body.into_bytes();
+        let at = place.index(bytes.len());
+        bytes[at] = change;
+        checks::request::check(&bytes);
+        bytes.remove(at);
+        checks::request::check(&bytes);
+        bytes.insert(at, change);
+        bytes.insert(at, change);
+        checks::request::check(&bytes);
+    }
+
+    #[test]
+    fn no_bytes_are_misread(body in soup()) {
+        checks::request::check(&body);
+        checks::request::check(&[b"{", body.as_slice(), b"}"].concat());
+    }
+
+    #[test]
+    fn an_estimate_follows_the_text_not_how_it_is_escaped(text in any::<String>()) {
+        let tokens = |text: &str| {
+            let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
+            parse(Endpoint::Completions, &body).unwrap().input_tokens
+        };
+        let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        prop_assert_eq!(tokens(&escaped), (text.len() as u64).div_ceil(4));
+        let quoted = serde_json::to_string(&text).unwrap();
+        prop_assert_eq!(tokens(&quoted[1..quoted.len() - 1]), tokens(&escaped));
+    }
+}
+
+fn parse(endpoint: Endpoint, body: &str) -> Result<Ask, Refusal> {
+    Ask::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes()))
+}

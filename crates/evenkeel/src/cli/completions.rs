@@ -1,0 +1,26 @@
+//! `evenkeel completions SHELL`: what makes a shell complete our commands.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::{Failure, Line, say};
+
+const EXAMPLES: &str = "\
+Examples:
+  evenkeel completions bash > ~/.local/share/bash-completion/completions/evenkeel
+  evenkeel completions fish > ~/.config/fish/completions/evenkeel.fish
+";
+
+/// Prints a script that makes a shell complete commands and flags.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Line::command(), "evenkeel", &mut script);
+    say(&String::from_utf8(script)?)
+}

@@ -1,0 +1,147 @@
+//! `evenkeel node …`: the model servers of a running server.
+
+use clap::{Args, Subcommand};
+use evenkeel::data_dir::DataDir;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::client::{Client, ServerArgs, segment};
+use super::settings::SettingsArgs;
+use super::table::Table;
+use super::{Failure, say};
+
+const EXAMPLES: &str = "\
+Examples:
+  evenkeel node list
+  evenkeel node add gpu-3 http://10.0.0.7:8000          from here on it gets its share
+  evenkeel node drain gpu-1                             finishes what it has, gets nothing new
+  evenkeel node resume gpu-1
+  EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
+";
+
+/// Lists, drains and resumes the model servers of a running server; adds and removes them until its restart.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct NodeArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Lists the nodes and how they are
+    List(ListArgs),
+    /// Lets a node finish what it has and gives it nothing new
+    Drain(NamedArgs),
+    /// Gives a drained node work again
+    Resume(NamedArgs),
+    /// Takes a node in
+    Add(AddArgs),
+    /// Takes a node out; what it has is left to it
+    Remove(NamedArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+struct NamedArgs {
+    /// The node's name
+    name: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    /// Where it listens
+    #[arg(value_name = "NODE_URL")]
+    node_url: String,
+    /// A model it serves; may be given several times, and without any it is asked
+    #[arg(long = "model", value_name = "NAME")]
+    models: Vec<String>,
+    /// Requests it works on at once
+    #[arg(long, value_name = "N")]
+    max_concurrency: Option<u32>,
+    /// How much of the work it gets, relative to the others
+    #[arg(long, value_name = "F")]
+    weight: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+struct PlaceArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
+    match args.action {
+        Action::List(args) => list(&args),
+        Action::Drain(args) => change(&args, "drain", "drains"),
+        Action::Resume(args) => change(&args, "resume", "takes work again"),
+        Action::Add(args) => add(&args),
+        Action::Remove(args) => {
+            let path = format!("/api/nodes/{}", segment(&args.name));
+            args.place.client()?.ask(Method::DELETE, &path, None)?;
+            eprintln!("node {} removed", args.name);
+            Ok(())
+        }
+    }
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let listed = args.place.client()?.ask(Method::GET, "/api/nodes", None)?;
+    if args.json {
+        return say(&format!("{listed:#}\n"));
+    }
+    let none = Vec::new();
+    let nodes = listed["nodes"].as_array().unwrap_or(&none);
+    if nodes.is_empty() {
+        return say("no nodes\n");
+    }
+    let columns = ["name", "duty", "breaker", "busy", "slots", "weight", "models", "urls"];
+    say(&Table::of(&columns, nodes).to_string())
+}
+
+fn change(args: &NamedArgs, change: &str, becomes: &str) -> Result<(), Failure> {
+    let path = format!("/api/nodes/{}/{change}", segment(&args.name));
+    args.place.client()?.ask(Method::POST, &path, None)?;
+    eprintln!("node {} {becomes}", args.name);
+    Ok(())
+}
+
+fn add(args: &AddArgs) -> Result<(), Failure> {
+    let mut settings = json!({"name": args.named.name, "url": args.node_url, "models": args.models});
+    if let Some(max_concurrency) = args.max_concurrency {
+        settings["max_concurrency"] = Value::from(max_concurrency);
+    }
+    if let Some(weight) = args.weight {
+        settings["weight"] = Value::from(weight);
+    }
+    args.named.place.client()?.ask(Method::POST, "/api/nodes", Some(&settings))?;
+    eprintln!("node {} added, until the server is started again; [[llm.nodes]] keeps it", args.named.name);
+    Ok(())
+}
+
+impl PlaceArgs {
+    /// Finds the server: the one named, or the one that has the data folder, or the one at the usual address.
+    fn client(&self) -> Result<Client, Failure> {
+        if let Some(url) = &self.server.url {
+            return Client::new(url, &self.server);
+        }
+        let config = self.settings.read()?;
+        let found = DataDir::server_of(&config.server.data_dir);
+        let usual = || format!("http://{}", config.server.listen);
+        Client::new(&found.unwrap_or_else(usual), &self.server)
+    }
+}

@@ -1,0 +1,237 @@
+//! `evenkeel tenant …`: who may ask. Through the server's API if one runs, in its data folder if none does.
+
+use clap::{Args, Subcommand};
+use evenkeel::config::{Config, read_tenant};
+use evenkeel::data_dir::{Claim, DataDir};
+use evenkeel::tenant_book::{Change, OldKeys, TenantBook};
+use evenkeel_door::key::{KeyHash, make_key};
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use super::client::{Client, ServerArgs, segment};
+use super::settings::SettingsArgs;
+use super::table::Table;
+use super::{Failure, say};
+
+const EXAMPLES: &str = "\
+Examples:
+  evenkeel tenant add acme --weight 2 --rpm 600         prints the key, once
+  evenkeel tenant list
+  evenkeel tenant rotate acme --keep-old                another key beside the old one ...
+  evenkeel tenant rotate acme                           ... and a last one, which ends all others
+  evenkeel tenant remove acme
+  evenkeel tenant key                                   a key and its hash, for a config file
+  EVENKEEL_ADMIN_KEY=ek-... evenkeel tenant list --url https://llm.example:7070
+";
+
+/// Adds, lists and removes tenants, and changes their keys.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct TenantArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Takes a tenant in, and prints its key
+    Add(AddArgs),
+    /// Lists the tenants
+    List(ListArgs),
+    /// Gives a tenant a new key, and prints it
+    Rotate(RotateArgs),
+    /// Forgets a tenant and its keys
+    Remove(NamedArgs),
+    /// Makes a key and prints it with its hash, which is what a config file holds
+    Key,
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    /// Its share, relative to the others
+    #[arg(long, value_name = "F")]
+    weight: Option<f64>,
+    /// Requests per minute
+    #[arg(long, value_name = "N")]
+    rpm: Option<u64>,
+    /// Tokens per minute
+    #[arg(long, value_name = "N")]
+    tpm: Option<u64>,
+    /// Requests in flight
+    #[arg(long, value_name = "N")]
+    concurrency_max: Option<u32>,
+    /// A model it may use; may be given several times, and none is all
+    #[arg(long = "model", value_name = "NAME")]
+    models: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct RotateArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    /// Leaves the old keys good beside the new one
+    #[arg(long)]
+    keep_old: bool,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+struct NamedArgs {
+    /// The tenant's name
+    name: String,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+#[derive(Debug, Args)]
+struct PlaceArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// Who keeps the tenants.
+enum Place {
+    Server(Client),
+    Folder { folder: DataDir, config: Box<Config>, book: TenantBook },
+}
+
+pub(super) fn run(args: TenantArgs) -> Result<(), Failure> {
+    match args.action {
+        Action::Add(args) => add(args),
+        Action::List(args) => list(&args),
+        Action::Rotate(args) => rotate(args),
+        Action::Remove(args) => remove(args),
+        Action::Key => key(),
+    }
+}
+
+fn add(args: AddArgs) -> Result<(), Failure> {
+    let settings = json!({
+        "name": args.named.name,
+        "weight": args.weight,
+        "rpm": args.rpm,
+        "tpm": args.tpm,
+        "concurrency_max": args.concurrency_max,
+        "models": args.models,
+    });
+    let name = args.named.name;
+    let key = match args.named.place.find()? {
+        Place::Server(client) => told_key(&client.ask(Method::POST, "/api/tenants", Some(&settings))?)?,
+        Place::Folder { folder, config, book } => {
+            let tenant = read_tenant(settings.as_object().unwrap_or(&Map::new()))?;
+            changed(&folder, &config, &book, Change::Add(tenant))?
+        }
+    };
+    eprintln!("tenant {name} added; this is its key, and it is shown only now:");
+    say(&format!("{key}\n"))
+}
+
+fn rotate(args: RotateArgs) -> Result<(), Failure> {
+    let name = args.named.name;
+    let key = match args.named.place.find()? {
+        Place::Server(client) => {
+            let body = json!({"keep_old": args.keep_old});
+            told_key(&client.ask(Method::POST, &format!("{}/rotate", path_of(&name)), Some(&body))?)?
+        }
+        Place::Folder { folder, config, book } => {
+            let old_keys = if args.keep_old { OldKeys::Stay } else { OldKeys::End };
+            changed(&folder, &config, &book, Change::Rotate { name: name.clone(), old_keys })?
+        }
+    };
+    let old = if args.keep_old { "its old keys stay good" } else { "its old keys have ended" };
+    eprintln!("tenant {name} has a new key, shown only now; {old}:");
+    say(&format!("{key}\n"))
+}
+
+fn remove(args: NamedArgs) -> Result<(), Failure> {
+    let name = args.name;
+    match args.place.find()? {
+        Place::Server(client) => {
+            client.ask(Method::DELETE, &path_of(&name), None)?;
+        }
+        Place::Folder { folder, config, book } => {
+            let (next, _) = book.changed(Change::Remove { name: name.clone() }, &config.server.admin)?;
+            next.write(&folder)?;
+        }
+    }
+    eprintln!("tenant {name} removed");
+    Ok(())
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let listed = args.place.listed()?;
+    if args.json {
+        return say(&format!("{listed:#}\n"));
+    }
+    let columns = ["name", "weight", "rpm", "tpm", "concurrency_max", "models", "standing", "keys", "from"];
+    let none = Vec::new();
+    let tenants = listed["tenants"].as_array().unwrap_or(&none);
+    if tenants.is_empty() {
+        return say("no tenants: everybody who reaches the server is served\n");
+    }
+    say(&Table::of(&columns, tenants).to_string())
+}
+
+fn key() -> Result<(), Failure> {
+    let key = make_key().map_err(|_| "the system gives no random numbers")?;
+    say(&format!("{key}\n{}\n", KeyHash::of(&key)))
+}
+
+fn changed(folder: &DataDir, config: &Config, book: &TenantBook, change: Change) -> Result<String, Failure> {
+    let (next, key) = book.changed(change, &config.server.admin)?;
+    next.write(folder)?;
+    Ok(key.map(|key| key.expose().clone()).unwrap_or_default())
+}
+
+fn told_key(answer: &Value) -> Result<String, Failure> {
+    let key = answer["key"].as_str().ok_or("the server told no key")?;
+    Ok(key.to_owned())
+}
+
+fn path_of(name: &str) -> String {
+    format!("/api/tenants/{}", segment(name))
+}
+
+impl PlaceArgs {
+    /// Asks whoever keeps the tenants, and takes nothing from anybody.
+    fn listed(&self) -> Result<Value, Failure> {
+        let ask = |url: &str| Client::new(url, &self.server)?.ask(Method::GET, "/api/tenants", None);
+        if let Some(url) = &self.server.url {
+            return ask(url);
+        }
+        let config = self.settings.read()?;
+        match DataDir::server_of(&config.server.data_dir) {
+            Some(url) => ask(&url),
+            None => {
+                Ok(TenantBook::read(&config.server.data_dir, config.tenants, &config.server.admin)?
+                    .describe())
+            }
+        }
+    }
+
+    fn find(&self) -> Result<Place, Failure> {
+        if let Some(url) = &self.server.url {
+            return Ok(Place::Server(Client::new(url, &self.server)?));
+        }
+        let config = Box::new(self.settings.read()?);
+        match DataDir::claim(&config.server.data_dir)? {
+            Claim::Served { url } => Ok(Place::Server(Client::new(&url, &self.server)?)),
+            Claim::Ours(folder) => {
+                let book = TenantBook::read(folder.path(), config.tenants.clone(), &config.server.admin)?;
+                Ok(Place::Folder { folder, config, book })
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The configuration: a TOML file, the environment, flags; parsed once, past which no bad value exists.
+//!
+//! Bound: a file of at most 16 MiB is read in full and every mistake in it is told at once, each with its line or its
+//! variable. What nobody knows is a mistake, never a default. No secret is in what is told or shown.
+
+mod llm;
+mod load;
+mod origin;
+mod reader;
+mod server;
+mod show;
+mod suggest;
+mod telemetry;
+mod tenants;
+mod value;
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs;
+use std::path::Path;
+
+use evenkeel_door::tenant::{Exposure, TenantSettings, TenantsError, Unprotected};
+use evenkeel_pipeline::PipelineOptions;
+use serde_json::{Map, Value as Json};
+use toml::de::DeTable;
+
+pub use llm::LlmConfig;
+pub use origin::{Mistake, Mistakes, Origin};
+pub use reader::Flag;
+pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
+pub use show::{Setting, Shown};
+pub use telemetry::TelemetryConfig;
+pub use tenants::describe;
+pub(crate) use tenants::{table_of, to_toml};
+pub use value::fingerprint;
+
+use reader::{Reader, Section};
+
+/// How large a file may be: room for as many tenants and keys as there may be.
+pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What a configuration is made from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file's name, for messages, and what it says.
+    pub file: Option<(String, String)>,
+    /// The environment.
+    pub env: BTreeMap<String, String>,
+    /// Flags that stand for settings.
+    pub flags: Vec<Flag>,
+    /// Nodes given by flag, each `[NAME=]URL`.
+    pub nodes: Vec<String>,
+}
+
+/// Everything a gateway is set up with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it listens, and how it ends.
+    pub server: ServerConfig,
+    /// The LLM door.
+    pub llm: LlmConfig,
+    /// The tenants of the file.
+    pub tenants: Vec<TenantSettings>,
+    /// Logs and metrics.
+    pub telemetry: TelemetryConfig,
+    /// All of it as meant, without secrets.
+    pub shown: Shown,
+}
+
+impl Config {
+    /// Reads a configuration, or tells everything that is wrong with it.
+    pub fn read(sources: &Sources) -> Result<Self, Mistakes> {
+        let (path, text) = match &sources.file {
+            Some((path, text)) => (path.as_str(), text.as_str()),
+            None => ("", ""),
+        };
+        with_file(path, text, &sources.env, &sources.flags, |root| {
+            let server = server::read(&mut root.section("server"));
+            let (load, quantum) = load::read(root);
+            let pipeline = PipelineOptions { load, quantum, ..PipelineOptions::default() };
+            let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes);
+            let telemetry = telemetry::read(&mut root.section("telemetry"));
+            let tenants = tenants::read(root, &server.admin);
+            (server, llm, telemetry, tenants)
+        })
+        .map(|((server, llm, telemetry, tenants), shown)| Self {
+            server,
+            llm,
+            tenants,
+            telemetry,
+            shown,
+        })
+    }
+
+    /// Refuses to serve others unprotected, by how many tenants there are in all.
+    pub fn check_exposure(&self, tenants: usize) -> Result<(), Mistakes> {
+        let wrong = match (self.server.exposure(), self.server.unprotected) {
+            (Exposure::Loopback, _) | (_, Unprotected::Allow) => return Ok(()),
+            (Exposure::Clear, Unprotected::Refuse) if 0 < tenants => TenantsError::Clear,
+            (Exposure::Tls, Unprotected::Refuse) if 0 < tenants => return Ok(()),
+            (Exposure::Clear | Exposure::Tls, Unprotected::Refuse) => TenantsError::Open,
+        };
+        let what = format!("{wrong}; allow_open (--allow-open) allows it");
+        Err(Mistakes(vec![Mistake { origin: self.server.listen_origin.clone(), what }]))
+    }
+}
+
+/// Reads a file with tenants and nothing else.
+pub fn read_tenants(path: &str, text: &str) -> Result<Vec<TenantSettings>, Mistakes> {
+    with_file(path, text, &BTreeMap::new(), &[], |root| tenants::read(root, &[])).map(|(tenants, _)| tenants)
+}
+
+/// Reads one tenant from its settings by name, as programs send them.
+pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, Mistakes> {
+    let nested = settings.iter().find(|(_, value)| value.is_object());
+    if let Some((key, _)) = nested {
+        return Err(Mistakes::of(format_args!("{key} must not be an object")));
+    }
+    let mut tenants = read_tenants("", &table_of(settings)).map_err(|Mistakes(mistakes)| {
+        // Lines of a file that nobody wrote say nothing.
+        let placeless = |mistake: Mistake| Mistake { origin: Origin::Default, ..mistake };
+        Mistakes(mistakes.into_iter().map(placeless).collect())
+    })?;
+    Ok(tenants.pop().expect("one table is one tenant"))
+}
+
+/// Reads a file of limited size.
+pub fn read_file(path: &Path) -> Result<String, Mistakes> {
+    let name = path.to_string_lossy();
+    let wrong = |what: &dyn Display| Mistakes::of(format_args!("{name}: {what}"));
+    let bytes = fs::read(path).map_err(|error| wrong(&error))?;
+    if FILE_BYTES_MAX < bytes.len() {
+        return Err(wrong(&format_args!("larger than {FILE_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| wrong(&"not UTF-8"))
+}
+
+/// Opens a file's outermost section to `read`; what that leaves unread is a mistake.
+fn with_file<T>(
+    path: &str,
+    text: &str,
+    env: &BTreeMap<String, String>,
+    flags: &[Flag],
+    read: impl FnOnce(&mut Section<'_>) -> T,
+) -> Result<(T, Shown), Mistakes> {
+    let reader = Reader::new(path, text, env, flags);
+    let table = match DeTable::parse(text) {
+        Ok(table) => table.into_inner(),
+        Err(error) => {
+            let origin = error.span().map_or(Origin::Default, |span| reader.at(span.start));
+            let what = error.message().replace('\n', ", ");
+            return Err(Mistakes(vec![Mistake { origin, what }]));
+        }
+    };
+    let value = read(&mut reader.root(table));
+    let shown = reader.finish().map_err(Mistakes)?;
+    Ok((value, shown))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! `[llm]`: the nodes, how they are looked after, and the limits of their walk.
+
+use std::path::PathBuf;
+
+use evenkeel_llm::{HealthOptions, LlmOptions, NodeOptions, Origin as NodeOrigin};
+use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
+use evenkeel_policy::time::Duration;
+use evenkeel_policy::weight::Weight;
+use evenkeel_telemetry::Secret;
+use http::Uri;
+
+use super::origin::Origin;
+use super::reader::Section;
+use super::value::{Number, Whole};
+
+/// How many ways to one node there may be.
+const PATHS_MAX: usize = 16;
+/// How many models one node may name.
+const MODELS_MAX: usize = 256;
+const DAY_SECS: Number = Number(86_400.0);
+
+/// `[llm]`, and what of other sections is for its door.
+#[derive(Clone, Debug, Default)]
+pub struct LlmConfig {
+    /// What its door is set up with.
+    pub options: LlmOptions,
+    /// A file of certificates to trust besides the usual ones.
+    pub ca_file: Option<PathBuf>,
+}
+
+pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, flags: &[String]) -> LlmConfig {
+    let ca_file = section.optional("ca_file").map(|read| read.value);
+    let first_byte_max =
+        section.optional_within("first_byte_max_secs", Number(0.001)..=DAY_SECS).map(Number::as_secs);
+    let health = health(&mut section.section("health"));
+    let pipeline = PipelineOptions {
+        limits: limits(&mut section.section("limits")),
+        retry: retry(&mut section.section("retry")),
+        breaker: breaker(&mut section.section("breaker")),
+        affinity: affinity(&mut section.section("affinity")),
+        ..pipeline
+    };
+    let nodes = nodes(section, flags, pipeline.limits.nodes_max);
+    LlmConfig { options: LlmOptions { pipeline, health, first_byte_max, nodes }, ca_file }
+}
+
+fn health(section: &mut Section<'_>) -> HealthOptions {
+    let default = HealthOptions::default();
+    let mut secs = |key, default: Duration| {
+        section.within(key, Number(default.as_secs_f64()), Number(0.01)..=DAY_SECS).as_secs()
+    };
+    HealthOptions {
+        interval: secs("interval_secs", default.interval),
+        timeout: secs("timeout_secs", default.timeout),
+        models_interval: secs("models_interval_secs", default.models_interval),
+    }
+}
+
+fn limits(section: &mut Section<'_>) -> PipelineLimits {
+    let default = PipelineLimits::default();
+    let mut count = |key, default: i64, most| section.within(key, Whole(default), Whole(1)..=Whole(most));
+    PipelineLimits {
+        tenants_max: count("tenants_max", i64::from(default.tenants_max), 1_000_000).as_u32(),
+        models_max: count("models_max", i64::from(default.models_max), 100_000).as_u32(),
+        nodes_max: count("nodes_max", default.nodes_max as i64, 10_000).as_usize(),
+        in_flight_max: count("in_flight_max", default.in_flight_max as i64, 10_000_000).as_usize(),
+    }
+}
+
+fn retry(section: &mut Section<'_>) -> RetryOptions {
+    let default = RetryOptions::default();
+    let window = Number(default.window.as_secs_f64());
+    RetryOptions {
+        budget: section.within("budget", Number(default.budget), Number(0.0)..=Number(1.0)).0,
+        retries_min: section
+            .within("retries_min", Whole(i64::from(default.retries_min)), Whole(0)..=Whole(1_000_000))
+            .as_u32(),
+        window: section.within("window_secs", window, Number(1.0)..=Number(600.0)).as_secs(),
+        attempts_max: section
+            .within("attempts_max", Whole(i64::from(default.attempts_max)), Whole(1)..=Whole(16))
+            .as_u32(),
+    }
+}
+
+fn breaker(section: &mut Section<'_>) -> BreakerOptions {
+    let default = BreakerOptions::default();
+    let failures = Whole(i64::from(default.failures_max));
+    let samples = Whole(i64::from(default.samples_min));
+    let failures_max = section.within("failures_max", failures, Whole(1)..=Whole(1_000)).as_u32();
+    let ratio =
+        section.within("error_ratio_max", Number(default.error_ratio_max), Number(0.01)..=Number(1.0));
+    let samples_min = section.within("samples_min", samples, Whole(1)..=Whole(1_000_000)).as_u32();
+    // The longer span of a pair first, because it bounds the shorter.
+    let mut span = |key, default: Duration, most: Number| {
+        section.within(key, Number(default.as_secs_f64()), Number(0.001)..=most)
+    };
+    let backoff_max = span("backoff_max_secs", default.backoff_max, DAY_SECS);
+    let backoff_min = span("backoff_min_secs", default.backoff_min, backoff_max);
+    let spare_max = span("spare_max_secs", default.spare_max, Number(3_600.0));
+    let spare = span("spare_secs", default.spare, spare_max);
+    BreakerOptions {
+        failures_max,
+        error_ratio_max: ratio.0,
+        samples_min,
+        backoff_min: backoff_min.as_secs(),
+        backoff_max: backoff_max.as_secs(),
+        spare: spare.as_secs(),
+        spare_max: spare_max.as_secs(),
+    }
+}
+
+fn affinity(section: &mut Section<'_>) -> AffinityOptions {
+    let default = AffinityOptions::default();
+    let load_max = section.within("load_max", Number(default.load_max), Number(1.0)..=Number(10.0)).0;
+    let look_max =
+        section.within("look_max", Whole(default.look_max as i64), Whole(1)..=Whole(64)).as_usize();
+    let skips = Whole(i64::from(default.skips_max));
+    AffinityOptions {
+        load_max,
+        look_max,
+        skips_max: section.within("skips_max", skips, Whole(0)..=Whole(64)).as_u32(),
+    }
+}
+
+fn nodes(section: &mut Section<'_>, flags: &[String], nodes_max: usize) -> Vec<NodeOptions> {
+    let mut nodes: Vec<(Origin, NodeOptions)> = Vec::new();
+    for (origin, mut table) in section.sections("nodes") {
+        let node = node(&mut table, &origin);
+        add(section, &mut nodes, origin, node);
+    }
+    for flag in flags {
+        let origin = Origin::Flag("--node");
+        match node_of_flag(flag) {
+            Ok(node) => add(section, &mut nodes, origin, node),
+            Err(what) => section.mistake(&origin, what),
+        }
+    }
+    if let Some((origin, _)) = nodes.get(nodes_max) {
+        section.mistake(origin, format!("more than {nodes_max} nodes; [llm.limits] has nodes_max"));
+    }
+    nodes.into_iter().map(|(_, node)| node).collect()
+}
+
+fn add(section: &Section<'_>, nodes: &mut Vec<(Origin, NodeOptions)>, origin: Origin, node: NodeOptions) {
+    if let Some((first, _)) = nodes.iter().find(|(_, other)| other.name == node.name) {
+        section.mistake(&origin, format!("two nodes are named {:?}; the first is at {first}", node.name));
+    }
+    nodes.push((origin, node));
+}
+
+fn node(table: &mut Section<'_>, origin: &Origin) -> NodeOptions {
+    let name = table.optional::<String>("name");
+    let url = table.optional::<String>("url");
+    let several = table.optional::<Vec<String>>("paths");
+    let (paths, place) = match (url, several) {
+        (Some(url), None) => (vec![url.value], url.origin),
+        (None, Some(several)) => (several.value, several.origin),
+        (Some(_), Some(several)) => {
+            table.mistake(&several.origin, "a node has either url or paths");
+            (several.value, several.origin)
+        }
+        (None, None) => {
+            table.mistake(origin, "a node needs a url, or paths");
+            (Vec::new(), origin.clone())
+        }
+    };
+    if PATHS_MAX < paths.len() || paths.is_empty() && place != *origin {
+        table.mistake(&place, format!("paths must be 1 to {PATHS_MAX}"));
+    }
+    for path in &paths {
+        if let Err(what) = check_url(path) {
+            table.mistake(&place, what);
+        }
+    }
+    let named = name.map(|name| {
+        if let Err(what) = check_name(&name.value) {
+            table.mistake(&name.origin, what);
+        }
+        name.value
+    });
+    let models = table.read("models", Vec::<String>::new());
+    if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
+        table.mistake(&models.origin, format!("models must be at most {MODELS_MAX} names"));
+    }
+    let max_concurrency = table.optional_within("max_concurrency", Whole(1)..=Whole(65_536));
+    NodeOptions {
+        name: named.unwrap_or_else(|| name_of(&paths)),
+        paths,
+        models: models.value,
+        max_concurrency: max_concurrency.map(Whole::as_u32),
+        weight: table.read("weight", Weight::ONE).value,
+        api_key: table.optional::<Secret<String>>("api_key").map(|read| read.value),
+    }
+}
+
+/// Reads `[NAME=]URL`.
+fn node_of_flag(text: &str) -> Result<NodeOptions, String> {
+    let (name, url) = match text.split_once('=') {
+        Some((name, url)) if !name.contains("://") => (Some(name.to_owned()), url),
+        _ => (None, text),
+    };
+    check_url(url)?;
+    let paths = vec![url.to_owned()];
+    let name = name.unwrap_or_else(|| name_of(&paths));
+    check_name(&name)?;
+    Ok(NodeOptions {
+        name,
+        paths,
+        models: Vec::new(),
+        max_concurrency: None,
+        weight: Weight::ONE,
+        api_key: None,
+    })
+}
+
+/// Calls a node that has no name by where it is.
+fn name_of(paths: &[String]) -> String {
+    let uri = paths.first().and_then(|path| path.parse::<Uri>().ok());
+    uri.and_then(|uri| uri.authority().map(ToString::to_string)).unwrap_or_default()
+}
+
+fn check_url(url: &str) -> Result<(), String> {
+    NodeOrigin::parse(url)
+        .map(|_| ())
+        .map_err(|bad| format!("a node's url is like \"http://10.0.0.5:8000\": {bad}"))
+}
+
+/// Refuses a name that could not be part of a path of the API.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-@:".contains(letter);
+    if (1..=64).contains(&name.len()) && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err("a name must be 1 to 64 letters, digits and signs of `._-@:`".to_owned())
+}

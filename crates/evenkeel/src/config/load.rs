@@ -1,0 +1,98 @@
+//! `[load_manager]`, `[connection_pool]` and `[node_cache]`: seed 001's settings, under its names and rules.
+
+use evenkeel_policy::backpressure::{
+    BackpressureConfig, ConnectionPoolConfig, InvalidConfig, LoadManagerConfig, NodeCacheConfig,
+    WaitQueueConfig,
+};
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::time::Duration;
+
+use super::origin::Origin;
+use super::reader::{Read, Section};
+use super::value::{Number, Whole};
+
+const QUANTUM: std::ops::RangeInclusive<Whole> = Whole(1)..=Whole(1_000_000_000);
+
+/// Reads the three sections; the quantum is in the first, too.
+pub(super) fn read(root: &mut Section<'_>) -> (LoadManagerConfig, Cost) {
+    let (wait_queue, backpressure, quantum) = load_manager(&mut root.section("load_manager"));
+    let connection_pool = connection_pool(&mut root.section("connection_pool"));
+    let node_cache = node_cache(&mut root.section("node_cache"));
+    (LoadManagerConfig { wait_queue, connection_pool, node_cache, backpressure }, quantum)
+}
+
+fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConfig, Cost) {
+    let (queue, pressure) = (WaitQueueConfig::default(), BackpressureConfig::default());
+    let max_waiting = section.read("max_waiting", Whole(queue.max_waiting as i64));
+    let timeout = section.read("default_timeout_secs", secs(queue.default_timeout));
+    let warning = section.read("warning_threshold", Number(queue.warning_threshold));
+    let overload = section.read("overload_threshold", Number(queue.overload_threshold));
+    let max_delay = Number(pressure.max_delay.as_millis() as f64);
+    let max_delay = section.within("max_delay_ms", max_delay, Number(0.0)..=Number(60_000.0)).as_millis();
+    let quantum = section.within("quantum_tokens", Whole(500), QUANTUM);
+    let queue = WaitQueueConfig {
+        max_waiting: max_waiting.value.as_usize(),
+        default_timeout: timeout.value.as_secs(),
+        warning_threshold: warning.value.0,
+        overload_threshold: overload.value.0,
+    };
+    if let Err(broken) = queue.validate() {
+        let origin = match broken {
+            InvalidConfig::DefaultTimeout => &timeout.origin,
+            InvalidConfig::WarningThreshold => &warning.origin,
+            // Whoever set only the one below it broke the rule there.
+            InvalidConfig::OverloadThreshold => set_of(&overload, &warning),
+            InvalidConfig::MaxWaiting | InvalidConfig::MaxIdlePerHost | InvalidConfig::Ttl => {
+                &max_waiting.origin
+            }
+        };
+        section.mistake(origin, broken);
+    }
+    let pressure = BackpressureConfig {
+        max_queue_size: queue.max_waiting,
+        warning_threshold: queue.warning_threshold,
+        overload_threshold: queue.overload_threshold,
+        max_delay,
+    };
+    (queue, pressure, Cost(quantum.as_u64()))
+}
+
+fn set_of<'a, T>(first: &'a Read<T>, second: &'a Read<T>) -> &'a Origin {
+    if first.origin == Origin::Default { &second.origin } else { &first.origin }
+}
+
+fn connection_pool(section: &mut Section<'_>) -> ConnectionPoolConfig {
+    let default = ConnectionPoolConfig::default();
+    let max_idle = section.read("max_idle_per_host", Whole(default.max_idle_per_host as i64));
+    let mut span = |key, default: Duration| {
+        section.within(key, secs(default), Number(0.001)..=Number(86_400.0)).as_secs()
+    };
+    let pool = ConnectionPoolConfig {
+        max_idle_per_host: max_idle.value.as_usize(),
+        idle_timeout: span("idle_timeout_secs", default.idle_timeout),
+        connect_timeout: span("connect_timeout_secs", default.connect_timeout),
+        request_timeout: span("request_timeout_secs", default.request_timeout),
+        tcp_keepalive: span("tcp_keepalive_secs", default.tcp_keepalive),
+        tcp_nodelay: section.read("tcp_nodelay", default.tcp_nodelay).value,
+    };
+    if let Err(broken) = pool.validate() {
+        section.mistake(&max_idle.origin, broken);
+    }
+    pool
+}
+
+fn node_cache(section: &mut Section<'_>) -> NodeCacheConfig {
+    let default = NodeCacheConfig::default();
+    let capacity = Whole(default.max_capacity as i64);
+    let capacity = section.within("max_capacity", capacity, Whole(0)..=Whole(10_000_000));
+    let ttl = section.read("ttl_secs", secs(default.ttl));
+    let cache = NodeCacheConfig { max_capacity: capacity.as_u64(), ttl: ttl.value.as_secs() };
+    if let Err(broken) = cache.validate() {
+        section.mistake(&ttl.origin, broken);
+    }
+    cache
+}
+
+fn secs(span: Duration) -> Number {
+    Number(span.as_secs_f64())
+}

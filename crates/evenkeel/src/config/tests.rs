@@ -1,0 +1,437 @@
+//! What files, variables and flags mean, and what is said of those that mean nothing.
+
+use super::*;
+use evenkeel_door::key::KeyHash;
+use evenkeel_door::tenant::Standing;
+use evenkeel_policy::backpressure::LoadManagerConfig;
+use evenkeel_policy::time::Duration;
+use evenkeel_policy::weight::Weight;
+use proptest::prelude::*;
+
+fn sources(text: &str, env: &[(&str, &str)]) -> Sources {
+    Sources {
+        file: Some(("evenkeel.toml".to_owned(), text.to_owned())),
+        env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        ..Sources::default()
+    }
+}
+
+fn read(text: &str) -> Config {
+    Config::read(&sources(text, &[])).unwrap()
+}
+
+/// What is wrong, one line each.
+fn wrong(text: &str, env: &[(&str, &str)]) -> String {
+    Config::read(&sources(text, env)).unwrap_err().to_string()
+}
+
+#[test]
+fn nothing_at_all_is_the_defaults_of_the_seed() {
+    let config = Config::read(&Sources::default()).unwrap();
+    assert_eq!(config.llm.options.pipeline, PipelineOptions::default());
+    assert_eq!((config.server.listen, config.tenants.len()), (LISTEN_DEFAULT, 0));
+    assert_eq!(config.check_exposure(0), Ok(()));
+}
+
+#[test]
+fn the_seeds_example_reads_as_its_defaults() {
+    let text = "
+        [load_manager]
+        max_waiting = 100
+        default_timeout_secs = 30
+        warning_threshold = 0.5
+        overload_threshold = 0.8
+        [connection_pool]
+        max_idle_per_host = 32
+        idle_timeout_secs = 90
+        connect_timeout_secs = 5
+        request_timeout_secs = 120
+        [node_cache]
+        max_capacity = 1000
+        ttl_secs = 5
+    ";
+    assert_eq!(read(text).llm.options.pipeline.load, LoadManagerConfig::default());
+}
+
+#[test]
+fn one_pair_of_thresholds_and_one_size_feed_queue_and_backpressure() {
+    let load =
+        read("[load_manager]\nmax_waiting = 7\nwarning_threshold = 0.1\noverload_threshold = 0.2\n").llm;
+    let load = load.options.pipeline.load;
+    assert_eq!((load.wait_queue.max_waiting, load.backpressure.max_queue_size), (7, 7));
+    assert_eq!((load.wait_queue.warning_threshold, load.backpressure.warning_threshold), (0.1, 0.1));
+    assert_eq!((load.wait_queue.overload_threshold, load.backpressure.overload_threshold), (0.2, 0.2));
+}
+
+#[test]
+fn every_variable_of_the_seed_wins_over_the_file() {
+    let text = "[load_manager]\nmax_waiting = 5\n[node_cache]\nttl_secs = 5\n";
+    let env = [
+        ("LLMLB_MAX_WAITING", "101"),
+        ("LLMLB_WAIT_TIMEOUT_SECS", "31"),
+        ("LLMLB_WARNING_THRESHOLD", "0.6"),
+        ("LLMLB_OVERLOAD_THRESHOLD", "0.9"),
+        ("LLMLB_POOL_MAX_IDLE", "33"),
+        ("LLMLB_POOL_IDLE_TIMEOUT_SECS", "91"),
+        ("LLMLB_CACHE_MAX_CAPACITY", "1001"),
+        ("LLMLB_CACHE_TTL_SECS", "0.25"),
+    ];
+    let load = Config::read(&sources(text, &env)).unwrap().llm.options.pipeline.load;
+    let (queue, pool, cache) = (load.wait_queue, load.connection_pool, load.node_cache);
+    assert_eq!((queue.max_waiting, queue.default_timeout), (101, Duration::from_secs(31)));
+    assert_eq!((queue.warning_threshold, queue.overload_threshold), (0.6, 0.9));
+    assert_eq!((pool.max_idle_per_host, pool.idle_timeout), (33, Duration::from_secs(91)));
+    assert_eq!((cache.max_capacity, cache.ttl), (1001, Duration::from_millis(250)));
+}
+
+#[test]
+fn the_six_rules_are_told_in_the_seeds_words_with_their_line() {
+    for (section, key, bad, message) in [
+        ("load_manager", "max_waiting", ["0", "1001", "-1"], "Max waiting must be between 1 and 1000"),
+        (
+            "load_manager",
+            "default_timeout_secs",
+            ["0", "301", "nan"],
+            "Timeout must be between 1 and 300 seconds",
+        ),
+        (
+            "load_manager",
+            "warning_threshold",
+            ["1.0", "-0.1", "nan"],
+            "Warning threshold must be between 0.0 and 1.0",
+        ),
+        (
+            "load_manager",
+            "overload_threshold",
+            ["0.5", "1.1", "nan"],
+            "Overload threshold must be greater than warning",
+        ),
+        (
+            "connection_pool",
+            "max_idle_per_host",
+            ["0", "101", "-9"],
+            "Max idle per host must be between 1 and 100",
+        ),
+        ("node_cache", "ttl_secs", ["0.099", "60.1", "-1"], "TTL must be between 100ms and 60s"),
+    ] {
+        for bad in bad {
+            let text = format!("# a comment\n\n[{section}]\n{key} = {bad}\n");
+            assert_eq!(wrong(&text, &[]), format!("evenkeel.toml:4: {message}"), "{text}");
+        }
+    }
+    let below = wrong("[load_manager]\nwarning_threshold = 0.85\n", &[]);
+    assert_eq!(below, "evenkeel.toml:2: Overload threshold must be greater than warning");
+    let by_env = wrong("", &[("LLMLB_CACHE_TTL_SECS", "61")]);
+    assert_eq!(by_env, "LLMLB_CACHE_TTL_SECS: TTL must be between 100ms and 60s");
+}
+
+#[test]
+fn a_typo_is_told_with_its_line_and_what_was_meant() {
+    for (text, told) in [
+        (
+            "[load_manager]\nmax_wating = 1",
+            "2: unknown key \"max_wating\" in [load_manager]; did you mean \"max_waiting\"?",
+        ),
+        ("[load_manger]\nmax_waiting = 1", "1: unknown key \"load_manger\"; did you mean \"load_manager\"?"),
+        ("\nmax_waiting = 1", "2: unknown key \"max_waiting\"; it belongs in [load_manager]"),
+        ("[sql]\nurl = 'sqlite:x'", "1: unknown key \"sql\""),
+        ("[llm.helth]\n", "1: unknown key \"helth\" in [llm]; did you mean \"health\"?"),
+        (
+            "[[tenants]]\nname = 'a'\nwieght = 2",
+            "3: unknown key \"wieght\" in [tenants]; did you mean \"weight\"?",
+        ),
+    ] {
+        assert_eq!(wrong(text, &[]), format!("evenkeel.toml:{told}"));
+    }
+}
+
+#[test]
+fn a_value_of_another_kind_is_told_as_such() {
+    for (text, told) in [
+        ("[load_manager]\nmax_waiting = '1'", "2: max_waiting must be a whole number"),
+        ("[load_manager]\nmax_waiting = 1.5", "2: max_waiting must be a whole number"),
+        ("[connection_pool]\ntcp_nodelay = 1", "2: tcp_nodelay must be true or false"),
+        ("[server]\nlisten = 'here'", "2: listen must be an address and a port, like \"127.0.0.1:7070\""),
+        ("[server]\ndrain_secs = -1", "2: drain_secs must be from 0 to 86400"),
+        ("server = 1", "1: server must be a section, [server]"),
+        ("[tenants]\nname = 'a'", "1: tenants must be sections, each [[tenants]]"),
+        ("tenants = [1]", "1: tenants must be sections, each [[tenants]]"),
+        ("[telemetry]\nlog_format = 'xml'", "2: log_format must be \"auto\" or \"human\" or \"json\""),
+        ("[server.tls]\ncert = 'a'", "2: [server.tls] has a cert and no key"),
+        ("[server]\na = [1", "2: unclosed array, expected `]`"),
+        ("[server]\ndrain_secs = 1\ndrain_secs = 2", "3: duplicate key"),
+    ] {
+        assert_eq!(wrong(text, &[]), format!("evenkeel.toml:{told}"));
+    }
+}
+
+#[test]
+fn every_mistake_is_told_at_once_in_the_order_of_lines() {
+    let text = "[node_cache]\nttl_secs = 0\n[server]\ncolour = 1\n[load_manager]\nmax_waiting = 0\n";
+    let told = wrong(text, &[("LLMLB_POOL_MAX_IDLE", "many")]);
+    assert_eq!(
+        told,
+        "evenkeel.toml:2: TTL must be between 100ms and 60s\n\
+         evenkeel.toml:4: unknown key \"colour\" in [server]\n\
+         evenkeel.toml:6: Max waiting must be between 1 and 1000\n\
+         LLMLB_POOL_MAX_IDLE: must be a whole number"
+    );
+}
+
+#[test]
+fn a_variable_that_stands_for_nothing_is_told_unless_another_set_it() {
+    for (name, told) in [
+        ("EVENKEEL_SERVER_LISTN", Some("; did you mean EVENKEEL_SERVER_LISTEN?")),
+        ("EVENKEEL_NODE_CACHE_TTL_SECS", Some("; did you mean LLMLB_CACHE_TTL_SECS?")),
+        ("EVENKEEL_TENANTS_0_NAME", Some("")),
+        ("LLMLB_MAX_WAITNG", Some("; did you mean LLMLB_MAX_WAITING?")),
+        ("LLMLB_DATABASE_URL", None),
+        ("EVENKEEL_SERVER_SERVICE_HOST", None),
+        ("EVENKEEL_SERVER_PORT", None),
+        ("EVENKEEL_SERVER_PORT_7070_TCP_ADDR", None),
+        ("EVENKEEL_ADMIN_KEY", None),
+        ("HOME", None),
+    ] {
+        let said = Config::read(&sources("", &[(name, "1")])).err().map(|mistakes| mistakes.to_string());
+        assert_eq!(said, told.map(|told| format!("{name}: stands for no setting{told}")));
+    }
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let mut sources = sources("[server]\nlisten = '127.0.0.1:1'\n", &[]);
+    let listen = |sources: &Sources| Config::read(sources).unwrap().server.listen.port();
+    assert_eq!(listen(&sources), 1);
+    sources.env.insert("EVENKEEL_SERVER_LISTEN".to_owned(), "127.0.0.1:2".to_owned());
+    assert_eq!(listen(&sources), 2);
+    let value = "127.0.0.1:3".to_owned();
+    sources.flags.push(Flag { section: "server", key: "listen", name: "--listen", value });
+    assert_eq!(listen(&sources), 3);
+    assert!(
+        Config::read(&sources).unwrap().shown.to_toml().contains("listen = \"127.0.0.1:3\"  # --listen\n")
+    );
+}
+
+#[test]
+fn nodes_have_a_name_a_way_and_what_else_they_need() {
+    let text = "
+        [[llm.nodes]]
+        name = 'gpu-1'
+        url = 'http://10.0.0.5:8000'
+        models = ['llama']
+        max_concurrency = 16
+        weight = 2.5
+        api_key = 'sk-secret'
+        [[llm.nodes]]
+        paths = ['http://10.0.0.6:8000/base', 'https://gpu.example:8443']
+    ";
+    let config =
+        Config::read(&Sources { nodes: vec!["mine=http://[::1]:1".into()], ..sources(text, &[]) }).unwrap();
+    let nodes = &config.llm.options.nodes;
+    let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["gpu-1", "10.0.0.6:8000", "mine"]);
+    assert_eq!((nodes[0].max_concurrency, nodes[0].weight), (Some(16), Weight::new(2.5).unwrap()));
+    assert_eq!(nodes[0].api_key.as_ref().unwrap().expose(), "sk-secret");
+    assert_eq!(nodes[1].paths.len(), 2);
+}
+
+#[test]
+fn a_node_that_cannot_be_is_told() {
+    for (node, told) in [
+        ("name = 'a'", "1: a node needs a url, or paths"),
+        ("url = 'http://a'\npaths = ['http://b']", "3: a node has either url or paths"),
+        ("paths = []", "2: paths must be 1 to 16"),
+        (
+            "url = 'ftp://a'",
+            "2: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
+        ),
+        (
+            "url = '10.0.0.5:8000'",
+            "2: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://",
+        ),
+        (
+            "url = 'http://u:p@a'",
+            "2: a node's url is like \"http://10.0.0.5:8000\": URL carries credentials; a node's key is its api_key",
+        ),
+        ("url = 'http://a?x'", "2: a node's url is like \"http://10.0.0.5:8000\": URL carries a query"),
+        (
+            "url = 'http://a'\nname = 'two words'",
+            "3: a name must be 1 to 64 letters, digits and signs of `._-@:`",
+        ),
+        ("url = 'http://a'\nweight = 0", "3: weight must be a number from 0.01 to 1000"),
+        ("url = 'http://a'\nmax_concurrency = 0", "3: max_concurrency must be from 1 to 65536"),
+        (
+            "url = 'http://a'\n[[llm.nodes]]\nurl = 'http://a/b'",
+            "3: two nodes are named \"a\"; the first is at evenkeel.toml:1",
+        ),
+    ] {
+        assert_eq!(
+            wrong(&format!("[[llm.nodes]]\n{node}\n"), &[]),
+            format!("evenkeel.toml:{told}"),
+            "{node}"
+        );
+    }
+    let many =
+        "[[llm.nodes]]\nurl = 'http://a'\n[[llm.nodes]]\nurl = 'http://b'\n[llm.limits]\nnodes_max = 1\n";
+    assert_eq!(wrong(many, &[]), "evenkeel.toml:3: more than 1 nodes; [llm.limits] has nodes_max");
+    let by_flag = Config::read(&Sources { nodes: vec!["x".into()], ..Sources::default() }).unwrap_err();
+    assert_eq!(
+        by_flag.to_string(),
+        "--node: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://"
+    );
+}
+
+#[test]
+fn tenants_have_names_keys_and_limits() {
+    let hash = KeyHash::of("ek-1");
+    let text = format!(
+        "[[tenants]]\nname = 'acme'\nkey_hashes = ['{hash}']\nweight = 3\nrpm = 60\ntpm = 1000\nconcurrency_max = 4\n\
+         models = ['llama']\nstanding = 'disabled'\n[[tenants]]\nname = 'other'\n"
+    );
+    let tenants = read(&text).tenants;
+    let acme = &tenants[0];
+    assert!(acme.key_hashes[0].matches(&hash));
+    assert_eq!((acme.rpm, acme.tpm, acme.concurrency_max), (Some(60), Some(1000), Some(4)));
+    assert_eq!((acme.models.len(), acme.standing), (1, Standing::Disabled));
+    assert_eq!((tenants[1].rpm, tenants[1].weight), (None, Weight::ONE));
+}
+
+#[test]
+fn tenants_that_cannot_be_are_told() {
+    let hash = KeyHash::of("ek-1");
+    for (text, told) in [
+        ("[[tenants]]\n".to_owned(), "1: a tenant needs a name".to_owned()),
+        ("[[tenants]]\nname = 'open'".into(), "1: no tenant may be named \"open\"".into()),
+        (
+            "[[tenants]]\nname = 'a'\n\n[[tenants]]\nname = 'a'".into(),
+            "4: two tenants are named \"a\"; the first is at evenkeel.toml:1".into(),
+        ),
+        (
+            format!(
+                "[[tenants]]\nname='a'\nkey_hashes=['{hash}']\n[[tenants]]\nname='b'\nkey_hashes=['{hash}']"
+            ),
+            "4: a key of tenant \"b\" is listed twice".into(),
+        ),
+        (
+            format!("[server]\nadmin_key_hashes=['{hash}']\n[[tenants]]\nname='a'\nkey_hashes=['{hash}']"),
+            "3: a key of tenant \"a\" is listed twice".into(),
+        ),
+        ("[[tenants]]\nname = 'a'\nrpm = -1".into(), format!("3: rpm must be from 0 to {}", i64::MAX)),
+    ] {
+        assert_eq!(wrong(&text, &[]).lines().next().unwrap(), format!("evenkeel.toml:{told}"), "{text}");
+    }
+}
+
+#[test]
+fn no_secret_is_shown_or_told() {
+    let (hash, secret) = (KeyHash::of("ek-1"), "sk-very-secret");
+    let text = format!(
+        "[[llm.nodes]]\nurl = 'http://a'\napi_key = '{secret}'\n[[tenants]]\nname = 'a'\nkey_hashes = ['{hash}']\n"
+    );
+    let config = read(&text);
+    for shown in [config.shown.to_toml(), config.shown.to_json().to_string(), format!("{config:?}")] {
+        assert!(!shown.contains(secret) && !shown.contains(&hash.to_string()), "{shown}");
+    }
+    for bad in [
+        format!("[[llm.nodes]]\nurl = 'http://a'\napi_key = ['{secret}']\n"),
+        format!("[[tenants]]\nname = 'a'\nkey_hashes = ['{secret}']\n"),
+        format!("[server]\nadmin_key_hashes = ['{secret}']\n"),
+        format!("[[llm.nodes]]\nurl = 'http://a'\napi_key = '{secret}\n"),
+    ] {
+        assert!(!wrong(&bad, &[]).contains(secret), "{}", wrong(&bad, &[]));
+    }
+    assert!(!wrong("", &[("EVENKEEL_SERVER_ADMIN_KEY_HASHES", secret)]).contains(secret));
+}
+
+#[test]
+fn what_is_shown_reads_as_the_same_configuration() {
+    let env = [
+        ("LLMLB_MAX_WAITING", "7"),
+        ("EVENKEEL_SERVER_TLS_CERT", "a"),
+        ("EVENKEEL_SERVER_TLS_KEY", "b\"\\\u{7f}"),
+    ];
+    let first =
+        Config::read(&sources("[llm]\nfirst_byte_max_secs = 1.5\n[[llm.nodes]]\nurl = 'http://a'\n", &env))
+            .unwrap();
+    let second = read(&first.shown.to_toml());
+    assert_eq!(first.shown.differences(&second.shown), Vec::<String>::new());
+    assert_eq!(format!("{:?}", first.llm), format!("{:?}", second.llm));
+    assert_eq!(first.server.tls, second.server.tls);
+}
+
+#[test]
+fn settings_that_differ_are_named() {
+    let (old, new) =
+        (read("[llm]\nfirst_byte_max_secs = 1\n").shown, read("[server]\ndrain_secs = 5\n").shown);
+    assert_eq!(old.differences(&new), ["server.drain_secs", "llm.first_byte_max_secs"]);
+}
+
+#[test]
+fn others_are_served_only_with_protection_or_an_explicit_word() {
+    let exposed = |text: &str, tenants| {
+        let config = read(&format!("\n[server]\nlisten = '0.0.0.0:7070'\n{text}"));
+        config.check_exposure(tenants).err().map(|mistakes| mistakes.to_string())
+    };
+    let allows = "allow_open (--allow-open) allows it";
+    let open = format!("evenkeel.toml:3: no tenants, and the listener is not on loopback; {allows}");
+    let clear = format!("evenkeel.toml:3: no TLS, and the listener is not on loopback; {allows}");
+    let tls = "[server.tls]\ncert = 'a'\nkey = 'b'\n";
+    assert_eq!(exposed("", 0), Some(open.clone()));
+    assert_eq!(exposed(tls, 0), Some(open));
+    assert_eq!(exposed("", 1), Some(clear));
+    assert_eq!(exposed(tls, 1), None);
+    assert_eq!(exposed("allow_open = true", 0), None);
+}
+
+#[test]
+fn one_tenant_is_read_as_a_program_sends_it() {
+    let read = |text: &str| read_tenant(serde_json::from_str::<Json>(text).unwrap().as_object().unwrap());
+    let tenant = read(r#"{"name": "acme", "weight": 2, "rpm": null, "models": ["a\"b"]}"#).unwrap();
+    assert_eq!((tenant.name.as_str(), tenant.rpm, tenant.models[0].as_str()), ("acme", None, "a\"b"));
+    for (text, told) in [
+        (r#"{"name": "a", "wieght": 1}"#, "unknown key \"wieght\" in [tenants]; did you mean \"weight\"?"),
+        (r#"{"name": "a", "weight": "1"}"#, "weight must be a number from 0.01 to 1000"),
+        (r#"{"name": "a", "weight": {}}"#, "weight must not be an object"),
+        (r#"{"rpm": 1}"#, "a tenant needs a name"),
+    ] {
+        assert_eq!(read(text).unwrap_err().to_string(), told);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_reading_panic(text in "\\PC{0,200}") {
+        let _ = Config::read(&sources(&text, &[]));
+    }
+
+    #[test]
+    fn tenants_written_are_the_tenants_read(
+        tenants in proptest::collection::vec(
+            (
+                "[a-z0-9._@:-]{1,20}",
+                0.01_f64..1000.0,
+                proptest::option::of(0..u64::MAX / 2),
+                proptest::option::of(0_u32..1_000_000),
+                proptest::collection::vec("\\PC{1,10}", 0..3),
+            ),
+            0..5,
+        )
+    ) {
+        let mut settings: Vec<TenantSettings> = Vec::new();
+        for (name, weight, rpm, concurrency_max, models) in tenants {
+            if name == "open" || settings.iter().any(|other| other.name == name) {
+                continue;
+            }
+            let key_hashes = vec![KeyHash::of(&name)];
+            let weight = Weight::new(weight).unwrap();
+            settings.push(TenantSettings { name, key_hashes, weight, rpm, concurrency_max, models, ..Default::default() });
+        }
+        let text = to_toml(&settings);
+        let read = read_tenants("x", &text).unwrap();
+        prop_assert_eq!(to_toml(&read), text);
+        prop_assert_eq!(read.len(), settings.len());
+        for (read, written) in read.iter().zip(&settings) {
+            prop_assert_eq!(describe(read), describe(written));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the tenants of the demo are like.
+
+use std::time::Duration;
+
+/// How much a tenant wants, and how much of it is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appetite {
+    /// Its name.
+    pub name: &'static str,
+    /// Its share, relative to the others.
+    pub weight: u32,
+    /// How many ask at once.
+    pub clients: u32,
+    /// How long each thinks before it asks again.
+    pub thinks: Duration,
+    /// How long the answers are that it wants.
+    pub answer_tokens: u32,
+    /// What it is like, in words.
+    pub about: &'static str,
+}
+
+/// The three tenants: a flood, one of twice its weight that wants more than its share too, and one that asks a little.
+pub const APPETITES: [Appetite; 3] = [
+    Appetite {
+        name: "batch",
+        weight: 1,
+        clients: 120,
+        thinks: Duration::ZERO,
+        answer_tokens: 96,
+        about: "a flood of 120 clients that never rest",
+    },
+    Appetite {
+        name: "team",
+        weight: 2,
+        clients: 24,
+        thinks: Duration::ZERO,
+        answer_tokens: 64,
+        about: "24 busy clients, of twice the weight",
+    },
+    Appetite {
+        name: "chat",
+        weight: 1,
+        clients: 2,
+        thinks: Duration::from_millis(300),
+        answer_tokens: 24,
+        about: "two people who read before they ask again",
+    },
+];

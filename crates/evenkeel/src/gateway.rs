@@ -1,0 +1,269 @@
+//! A running gateway: the doors behind one listener, reloaded and stopped without dropping anybody.
+//!
+//! Bound: a reload is refused as a whole or applied; stopping takes at most `unready_secs` and `drain_secs`. One
+//! process at a time has a data folder.
+
+/// Makes an error of each of its causes.
+macro_rules! causes {
+    ($error:ident: $($variant:ident($cause:ty),)*) => {
+        $(impl From<$cause> for $error {
+            fn from(cause: $cause) -> Self {
+                Self::$variant(cause)
+            }
+        })*
+    };
+}
+
+mod api;
+mod reload;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use evenkeel_door::listener::{Drained, Listener};
+use evenkeel_door::route::{Readiness, RouteError, Routes};
+use evenkeel_door::tenant::{Gate, Tenants, TenantsError};
+use evenkeel_door::tls::{Tls, TlsError};
+use evenkeel_llm::{BadRoots, Llm, LlmError, TlsRoots, Upstream};
+use evenkeel_pipeline::RegistryError;
+use evenkeel_telemetry::{RegisterError, Registry, RouterMeters, Watch};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::config::{Config, Mistakes};
+use crate::data_dir::{DataDir, DataDirError};
+use crate::tenant_book::{BookError, Change, TenantBook};
+use evenkeel_telemetry::Secret;
+
+pub use reload::{ReloadError, Reloaded};
+
+/// A gateway that serves until it is stopped.
+#[derive(Debug)]
+pub struct Gateway {
+    address: SocketAddr,
+    url: String,
+    core: Arc<Core>,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<io::Result<Drained>>,
+}
+
+/// What requests, commands and reloads share.
+struct Core {
+    gate: Arc<Gate>,
+    llm: Arc<Llm>,
+    registry: Registry,
+    router: RouterMeters,
+    readiness: Readiness,
+    tls: Option<Arc<Tls>>,
+    /// What is set up, changed by one at a time.
+    state: Mutex<State>,
+}
+
+struct State {
+    config: Config,
+    book: TenantBook,
+    folder: DataDir,
+}
+
+impl Gateway {
+    /// Starts on the runtime this is called on; when it returns, the port is open and the folder says where.
+    pub async fn start(mut config: Config, mut folder: DataDir) -> Result<Self, StartError> {
+        let (server, telemetry) = (config.server.clone(), config.telemetry.clone());
+        let book = TenantBook::read(folder.path(), config.tenants.clone(), &server.admin)?;
+        config.check_exposure(book.all().len())?;
+        let tls =
+            server.tls.as_ref().map(|files| Tls::load(&files.cert, &files.key)).transpose()?.map(Arc::new);
+        let refused = |error| StartError::Listen { address: server.listen, error };
+        let listener =
+            Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(refused)?;
+        let (address, exposure) =
+            (listener.local_addr().map_err(refused)?, listener.exposure().map_err(refused)?);
+        let tenants = Tenants::new(book.all(), server.admin.clone())?;
+        let gate = Arc::new(Gate::new(tenants, exposure, server.unprotected)?);
+
+        let registry = Registry::new();
+        let router = RouterMeters::new(&registry)?;
+        let watch =
+            Watch::new(&registry, "llm", telemetry.meters, telemetry.journal)?.with_router(router.clone());
+        // Nobody outside may foresee what is drawn.
+        config.llm.options.pipeline.seed = RandomState::new().hash_one(0);
+        let upstream = Upstream::new(config.llm.options.pipeline.load.connection_pool, roots(&config)?);
+        let llm = Llm::new(config.llm.options.clone(), upstream, Arc::new(watch))?;
+        llm.set_tenants(&gate.tenants().all())?;
+
+        let url = url_of(address, tls.is_some());
+        folder.announce(&url)?;
+        let readiness = Readiness::default();
+        let state = Mutex::new(State { config, book, folder });
+        let core = Arc::new(Core { gate, llm, registry, router, readiness, tls, state });
+        let mut routes = Routes::new(core.readiness.clone());
+        core.llm.add_routes(&mut routes)?;
+        api::add_routes(&core, &mut routes, telemetry.metrics)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let gate = core.gate.clone();
+        let serving = tokio::spawn(async move {
+            // Whoever drops the gateway wants it to stop, too.
+            listener.serve(gate, routes, async { stopped.await.unwrap_or_default() }).await
+        });
+        core.readiness.ready();
+        Ok(Self { address, url, core, stop, serving })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it is reached from this machine.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// How many tenants there are.
+    pub fn tenants(&self) -> usize {
+        self.core.gate.tenants().len()
+    }
+
+    /// Puts another configuration to work; on an error the old one stays.
+    pub fn reload(&self, config: Config) -> Result<Reloaded, ReloadError> {
+        self.core.reload(config)
+    }
+
+    /// Says that it is not ready, stops accepting, and lets requests in flight finish.
+    pub async fn stop(self) -> io::Result<Drained> {
+        self.core.readiness.unready();
+        let unready = self.core.state.lock().config.server.unready;
+        sleep(unready).await;
+        self.core.llm.shutdown();
+        // A listener that has ended already needs no telling.
+        let _ = self.stop.send(());
+        self.serving.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+}
+
+impl Core {
+    /// Changes who may ask: decided, written down, then in force.
+    fn change_tenants(&self, change: Change) -> Result<Option<Secret<String>>, ChangeError> {
+        let mut state = self.state.lock();
+        let admin = state.config.server.admin.clone();
+        let (next, key) = state.book.changed(change, &admin)?;
+        state.config.check_exposure(next.all().len())?;
+        next.write(&state.folder)?;
+        self.gate.reload(next.all(), admin).map_err(BookError::Tenants)?;
+        self.llm.set_tenants(&self.gate.tenants().all())?;
+        state.book = next;
+        Ok(key)
+    }
+
+    /// The page that Prometheus reads.
+    fn metrics(&self) -> String {
+        self.router.show(&self.llm.figures());
+        self.registry.page()
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+fn roots(config: &Config) -> Result<TlsRoots, BadRoots> {
+    match &config.llm.ca_file {
+        Some(file) => TlsRoots::public().with_file(file),
+        None => Ok(TlsRoots::public()),
+    }
+}
+
+fn url_of(address: SocketAddr, tls: bool) -> String {
+    let here = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(here, address.port()))
+}
+
+/// Why tenants stay as they were.
+#[derive(Debug)]
+enum ChangeError {
+    /// The change cannot be made.
+    Book(BookError),
+    /// It would leave the listener unprotected.
+    Exposed(Mistakes),
+    /// The walk does not take it.
+    Walk(RegistryError),
+}
+
+causes! { ChangeError: Book(BookError), Exposed(Mistakes), Walk(RegistryError), }
+
+/// Why a gateway does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The address cannot be listened on.
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The configuration and the folder together cannot be.
+    Config(Mistakes),
+    /// The tenants added at run time cannot be read.
+    Book(BookError),
+    /// The tenants cannot all be at once.
+    Tenants(TenantsError),
+    /// Its certificate cannot be used.
+    Tls(TlsError),
+    /// The certificates to trust cannot be used.
+    Roots(BadRoots),
+    /// The LLM door cannot be set up.
+    Llm(LlmError),
+    /// The walk does not take the tenants.
+    Walk(RegistryError),
+    /// The folder does not do its part.
+    Folder(DataDirError),
+    /// Two parts answer the same path.
+    Route(RouteError),
+    /// Two parts count the same thing.
+    Metric(RegisterError),
+}
+
+causes! { StartError:
+    Config(Mistakes),
+    Book(BookError),
+    Tenants(TenantsError),
+    Tls(TlsError),
+    Roots(BadRoots),
+    Llm(LlmError),
+    Walk(RegistryError),
+    Folder(DataDirError),
+    Route(RouteError),
+    Metric(RegisterError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen { address, error } => write!(f, "cannot listen on {address}: {error}"),
+            Self::Config(error) => error.fmt(f),
+            Self::Book(error) => error.fmt(f),
+            Self::Tenants(error) => error.fmt(f),
+            Self::Tls(error) => error.fmt(f),
+            Self::Roots(error) => error.fmt(f),
+            Self::Llm(error) => error.fmt(f),
+            Self::Walk(error) => error.fmt(f),
+            Self::Folder(error) => error.fmt(f),
+            Self::Route(error) => error.fmt(f),
+            Self::Metric(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}

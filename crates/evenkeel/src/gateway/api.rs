@@ -1,0 +1,132 @@
+//! What the gateway itself answers: `/metrics`, `/api/config`, `/api/tenants…`; doors bring their own.
+
+use std::sync::Arc;
+
+use evenkeel_door::body::{self, Response};
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::{Call, RouteError, Routes, handler};
+use evenkeel_door::tenant::Access;
+use evenkeel_telemetry::{CONTENT_TYPE, Secret};
+use http::header;
+use http::{HeaderValue, Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::{ChangeError, Core};
+use crate::config::read_tenant;
+use crate::tenant_book::{BookError, Change, OldKeys};
+
+const TENANTS: &str = "/api/tenants";
+const TENANT: &str = "/api/tenants/";
+
+pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access) -> Result<(), RouteError> {
+    let answer = |answer: fn(&Core) -> Response| {
+        let core = core.clone();
+        handler(move |_| {
+            let response = answer(&core);
+            async { Ok(response) }
+        })
+    };
+    routes.add(Method::GET, "/metrics", metrics, answer(page))?;
+    let shown = answer(|core| told(StatusCode::OK, &core.state.lock().config.shown.to_json()));
+    routes.add(Method::GET, "/api/config", Access::Admin, shown)?;
+    let listed = answer(|core| told(StatusCode::OK, &core.state.lock().book.describe()));
+    routes.add(Method::GET, TENANTS, Access::Admin, listed)?;
+    let own = core.clone();
+    routes.add(Method::POST, TENANTS, Access::Admin, handler(move |call| add(own.clone(), call)))?;
+    let own = core.clone();
+    let rotated = handler(move |call| rotate(own.clone(), call));
+    routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, rotated)?;
+    let own = core.clone();
+    let removed = handler(move |call| remove(own.clone(), call));
+    routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, removed)
+}
+
+fn page(core: &Core) -> Response {
+    let mut response = Response::new(body::full(core.metrics()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    response
+}
+
+async fn add(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
+    let settings = read_object(&mut call).await?;
+    if settings.contains_key("key_hashes") {
+        return Err(Refusal::invalid("key_hashes are not told; the answer holds a new key"));
+    }
+    let tenant = read_tenant(&settings).map_err(|mistakes| Refusal::invalid(mistakes.to_string()))?;
+    let name = tenant.name.clone();
+    let key = change(core, Change::Add(tenant)).await?;
+    Ok(told(StatusCode::CREATED, &with_key(&name, key)))
+}
+
+async fn rotate(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
+    let path = call.request.uri().path().to_owned();
+    let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/rotate"));
+    let name = name.ok_or(Refusal::NoRoute)?.to_owned();
+    let wishes = read_object(&mut call).await?;
+    if let Some(key) = wishes.keys().find(|key| *key != "keep_old") {
+        return Err(Refusal::invalid(format!("unknown key {key:?}; there is \"keep_old\"")));
+    }
+    let old_keys = match wishes.get("keep_old") {
+        None | Some(Value::Bool(false)) => OldKeys::End,
+        Some(Value::Bool(true)) => OldKeys::Stay,
+        Some(_) => return Err(Refusal::invalid("keep_old must be true or false")),
+    };
+    let key = change(core, Change::Rotate { name: name.clone(), old_keys }).await?;
+    Ok(told(StatusCode::OK, &with_key(&name, key)))
+}
+
+async fn remove(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
+    let name = call.request.uri().path().strip_prefix(TENANT).ok_or(Refusal::NoRoute)?.to_owned();
+    change(core, Change::Remove { name: name.clone() }).await?;
+    Ok(told(StatusCode::OK, &json!({"name": name})))
+}
+
+/// Reads an object; an empty body is an empty one.
+async fn read_object(call: &mut Call) -> Result<Map<String, Value>, Refusal> {
+    let bytes = call.read_body().await?;
+    if bytes.is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(settings)) => Ok(settings),
+        Ok(_) => Err(Refusal::invalid("the body is not a JSON object")),
+        Err(error) => Err(Refusal::invalid(format!("the body is not JSON: {error}"))),
+    }
+}
+
+/// Writes to disk on a thread that may wait for it.
+async fn change(core: Arc<Core>, change: Change) -> Result<Option<Secret<String>>, Refusal> {
+    let changed = tokio::task::spawn_blocking(move || core.change_tenants(change)).await;
+    changed.map_err(|_| Refusal::Internal)?.map_err(refused)
+}
+
+fn refused(error: ChangeError) -> Refusal {
+    match error {
+        ChangeError::Book(BookError::Unknown { name }) => {
+            Refusal::NotFound { what: format!("tenant {name:?}") }
+        }
+        ChangeError::Book(
+            error @ (BookError::Exists { .. } | BookError::Configured { .. } | BookError::Tenants(_)),
+        ) => Refusal::invalid(error.to_string()),
+        ChangeError::Exposed(mistakes) => Refusal::invalid(mistakes.to_string()),
+        ChangeError::Book(error @ (BookError::File(_) | BookError::Folder(_) | BookError::NoRandomness)) => {
+            tracing::error!(target: "evenkeel", %error, "tenants not changed");
+            Refusal::Internal
+        }
+        ChangeError::Walk(error) => {
+            tracing::error!(target: "evenkeel", %error, "tenants changed but for the walk");
+            Refusal::Internal
+        }
+    }
+}
+
+fn with_key(name: &str, key: Option<Secret<String>>) -> Value {
+    json!({"name": name, "key": key.map(|key| key.expose().clone())})
+}
+
+fn told(status: StatusCode, answer: &Value) -> Response {
+    let mut response = Response::new(body::full(answer.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

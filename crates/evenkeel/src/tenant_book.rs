@@ -1,0 +1,277 @@
+//! The tenants that were added at run time: kept in a file of the data folder, changed by command or by API.
+//!
+//! Bound: a change is decided as a whole, together with the tenants of the config file, before anything is written. A
+//! key is told once, to whoever asked for it; what is kept is its hash.
+
+use std::fmt;
+use std::path::Path;
+
+use evenkeel_door::key::{KeyHash, make_key};
+use evenkeel_door::tenant::{TenantSettings, Tenants, TenantsError};
+use evenkeel_telemetry::Secret;
+use serde_json::{Value as Json, json};
+
+use crate::config::{Mistakes, describe, fingerprint, read_tenants, to_toml};
+use crate::data_dir::{DataDir, DataDirError};
+
+const FILE: &str = "tenants.toml";
+
+/// Every tenant, by who may change it.
+#[derive(Clone, Debug, Default)]
+pub struct TenantBook {
+    /// Those of the config file, which only its owner changes.
+    pub configured: Vec<TenantSettings>,
+    /// Those added at run time.
+    pub added: Vec<TenantSettings>,
+}
+
+/// What to do with a tenant.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Takes it in, with a new key.
+    Add(TenantSettings),
+    /// Gives it a new key.
+    Rotate {
+        /// Whose.
+        name: String,
+        /// What becomes of the old ones.
+        old_keys: OldKeys,
+    },
+    /// Forgets it.
+    Remove {
+        /// Whom.
+        name: String,
+    },
+}
+
+/// What becomes of a tenant's keys when it gets another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldKeys {
+    /// They end.
+    End,
+    /// They stay good beside the new one, until the next change that ends them.
+    Stay,
+}
+
+impl TenantBook {
+    /// Reads what was added at run time beside what is configured; the two may not name the same tenant or key.
+    pub fn read(
+        data_dir: &Path,
+        configured: Vec<TenantSettings>,
+        admin: &[KeyHash],
+    ) -> Result<Self, BookError> {
+        let added = match DataDir::read(data_dir, FILE)? {
+            Some(text) => read_tenants(&data_dir.join(FILE).to_string_lossy(), &text)?,
+            None => Vec::new(),
+        };
+        let book = Self { configured, added };
+        book.check(admin)?;
+        Ok(book)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<TenantSettings> {
+        self.configured.iter().chain(&self.added).cloned().collect()
+    }
+
+    /// Describes all of them, without their keys, for programs.
+    pub fn describe(&self) -> Json {
+        let filed = self.configured.iter().map(|tenant| (tenant, "config"));
+        let added = self.added.iter().map(|tenant| (tenant, "added"));
+        let described = filed.chain(added).map(|(tenant, from)| {
+            let mut settings = describe(tenant);
+            let keys: Vec<String> = tenant.key_hashes.iter().map(fingerprint).collect();
+            settings.insert("keys".to_owned(), json!(keys));
+            settings.insert("from".to_owned(), json!(from));
+            Json::Object(settings)
+        });
+        json!({"tenants": described.collect::<Vec<_>>()})
+    }
+
+    /// Decides a change: the book after it, and the key that came of it.
+    pub fn changed(
+        &self,
+        change: Change,
+        admin: &[KeyHash],
+    ) -> Result<(Self, Option<Secret<String>>), BookError> {
+        let mut next = self.clone();
+        let key = match change {
+            Change::Add(mut tenant) => {
+                if self.all().iter().any(|other| other.name == tenant.name) {
+                    return Err(BookError::Exists { name: tenant.name });
+                }
+                let key = new_key()?;
+                tenant.key_hashes = vec![KeyHash::of(key.expose())];
+                next.added.push(tenant);
+                Some(key)
+            }
+            Change::Rotate { name, old_keys } => {
+                let at = self.added_at(&name)?;
+                let key = new_key()?;
+                let hashes = &mut next.added[at].key_hashes;
+                match old_keys {
+                    OldKeys::End => hashes.clear(),
+                    OldKeys::Stay => {}
+                }
+                hashes.push(KeyHash::of(key.expose()));
+                Some(key)
+            }
+            Change::Remove { name } => {
+                next.added.remove(self.added_at(&name)?);
+                None
+            }
+        };
+        next.check(admin)?;
+        Ok((next, key))
+    }
+
+    /// Writes down what was added at run time.
+    pub fn write(&self, folder: &DataDir) -> Result<(), BookError> {
+        Ok(folder.replace(FILE, &to_toml(&self.added))?)
+    }
+
+    fn added_at(&self, name: &str) -> Result<usize, BookError> {
+        if self.configured.iter().any(|tenant| tenant.name == name) {
+            return Err(BookError::Configured { name: name.to_owned() });
+        }
+        let at = self.added.iter().position(|tenant| tenant.name == name);
+        at.ok_or_else(|| BookError::Unknown { name: name.to_owned() })
+    }
+
+    fn check(&self, admin: &[KeyHash]) -> Result<(), BookError> {
+        Tenants::new(self.all(), admin.to_vec())?;
+        Ok(())
+    }
+}
+
+fn new_key() -> Result<Secret<String>, BookError> {
+    make_key().map(Secret::new).map_err(|_| BookError::NoRandomness)
+}
+
+/// Why a change is not made, or the file not read.
+#[derive(Debug)]
+pub enum BookError {
+    /// There is one of this name.
+    Exists {
+        /// The name.
+        name: String,
+    },
+    /// There is none of this name.
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// It is the config file's, which only its owner changes.
+    Configured {
+        /// Its name.
+        name: String,
+    },
+    /// The tenants cannot all be at once.
+    Tenants(TenantsError),
+    /// The file holds something else.
+    File(Mistakes),
+    /// The folder does not do its part.
+    Folder(DataDirError),
+    /// The system gives no random numbers.
+    NoRandomness,
+}
+
+impl fmt::Display for BookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists { name } => write!(f, "there is a tenant {name:?} already"),
+            Self::Unknown { name } => write!(f, "there is no tenant {name:?}"),
+            Self::Configured { name } => {
+                write!(f, "tenant {name:?} is in the config file; change it there, then reload (SIGHUP)")
+            }
+            Self::Tenants(error) => error.fmt(f),
+            Self::File(mistakes) => mistakes.fmt(f),
+            Self::Folder(error) => error.fmt(f),
+            Self::NoRandomness => f.write_str("the system gives no random numbers"),
+        }
+    }
+}
+
+impl std::error::Error for BookError {}
+
+impl From<TenantsError> for BookError {
+    fn from(error: TenantsError) -> Self {
+        Self::Tenants(error)
+    }
+}
+
+impl From<Mistakes> for BookError {
+    fn from(mistakes: Mistakes) -> Self {
+        Self::File(mistakes)
+    }
+}
+
+impl From<DataDirError> for BookError {
+    fn from(error: DataDirError) -> Self {
+        Self::Folder(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_door::tenant::KEYS_MAX;
+
+    fn tenant(name: &str) -> TenantSettings {
+        TenantSettings { name: name.to_owned(), ..TenantSettings::default() }
+    }
+
+    fn book() -> TenantBook {
+        TenantBook { configured: vec![tenant("filed")], added: Vec::new() }
+    }
+
+    fn rotate(name: &str, old_keys: OldKeys) -> Change {
+        Change::Rotate { name: name.to_owned(), old_keys }
+    }
+
+    fn refused(book: &TenantBook, change: Change) -> String {
+        book.changed(change, &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_new_tenant_has_one_key_whose_hash_alone_is_kept() {
+        let (book, key) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
+        let (key, hashes) = (key.unwrap(), &book.added[0].key_hashes);
+        assert!(hashes.len() == 1 && hashes[0].matches(&KeyHash::of(key.expose())));
+        assert!(!format!("{book:?} {key:?}").contains(key.expose()));
+    }
+
+    #[test]
+    fn rotating_ends_the_old_key_unless_it_shall_stay() {
+        let (first, _) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
+        let (both, second) = first.changed(rotate("acme", OldKeys::Stay), &[]).unwrap();
+        assert_eq!(both.added[0].key_hashes.len(), 2);
+        let (alone, third) = both.changed(rotate("acme", OldKeys::End), &[]).unwrap();
+        assert_eq!(alone.added[0].key_hashes.len(), 1);
+        assert!(alone.added[0].key_hashes[0].matches(&KeyHash::of(third.unwrap().expose())));
+        assert!(!alone.added[0].key_hashes[0].matches(&KeyHash::of(second.unwrap().expose())));
+    }
+
+    #[test]
+    fn keys_that_stay_have_a_limit() {
+        let (mut book, _) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
+        for _ in 1..KEYS_MAX {
+            book = book.changed(rotate("acme", OldKeys::Stay), &[]).unwrap().0;
+        }
+        assert_eq!(refused(&book, rotate("acme", OldKeys::Stay)), "tenant \"acme\" has more than 16 keys");
+    }
+
+    #[test]
+    fn the_config_files_tenants_are_its_owners() {
+        let told = "tenant \"filed\" is in the config file; change it there, then reload (SIGHUP)";
+        assert_eq!(refused(&book(), rotate("filed", OldKeys::End)), told);
+        assert_eq!(refused(&book(), Change::Remove { name: "filed".to_owned() }), told);
+        assert_eq!(refused(&book(), Change::Add(tenant("filed"))), "there is a tenant \"filed\" already");
+    }
+
+    #[test]
+    fn who_is_not_there_cannot_be_changed() {
+        assert_eq!(refused(&book(), Change::Remove { name: "x".to_owned() }), "there is no tenant \"x\"");
+        assert_eq!(refused(&book(), Change::Add(tenant("open"))), "no tenant may be named \"open\"");
+    }
+}
