@@ -49,7 +49,7 @@ const NO_STD_TARGETS: &[(&str, &str)] = &[
 ];
 
 /// Workspaces of their own; what they need is too much for everybody, or nothing for this machine.
-const OTHER_WORKSPACES: &[&str] = &["bench", "firmware"];
+const OTHER_WORKSPACES: &[&str] = &["bench", "firmware", "fuzz"];
 
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
 const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };

@@ -1,11 +1,11 @@
 //! `cargo xtask deep`: what takes too long for CI.
 
 use crate::args::{Command, Rest, Wanted, Words};
-use crate::bench;
 use crate::failure::Failure;
 use crate::process::Call;
 use crate::stage::{self, AfterFailure, Plan, Stage};
 use crate::tools::{self, Tool};
+use crate::{bench, fuzz};
 
 pub(crate) const COMMAND: Command = Command {
     name: "deep",
@@ -23,6 +23,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "miri", about: "no undefined behaviour in the unit tests", run: miri },
     Stage { name: "loom", about: "the models hold with one preemption more", run: loom },
     Stage { name: "properties", about: "bounds hold for 20 000 random inputs each", run: properties },
+    Stage { name: "fuzz", about: "no bytes are misread, a minute per target", run: fuzz::run_targets },
     Stage { name: "soak", about: "the simulator's claims hold for 200 seeds each", run: soak },
     Stage { name: "coverage", about: "how much of the actor runtime its tests run", run: coverage },
     Stage { name: "mutants", about: "a test notices every change of the code", run: mutants },
@@ -62,9 +63,10 @@ fn loom() -> Result<(), Failure> {
 
 fn properties() -> Result<(), Failure> {
     // Not in release: an overflow check is one more property.
-    Call::cargo("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it")
-        .env("PROPTEST_CASES", "20000")
-        .run()
+    let of = |line| Call::cargo(line).env("PROPTEST_CASES", "20000");
+    of("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it").run()?;
+    // Its other tests open sockets.
+    of("test --locked --package evenkeel-llm --test it -- request:: sse::").run()
 }
 
 fn soak() -> Result<(), Failure> {

@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod deep;
 mod failure;
+mod fuzz;
 mod metadata;
 mod process;
 mod qemu;

@@ -26,17 +26,13 @@ pub(crate) enum Tool {
     Debian { program: &'static str, package: &'static str },
     /// Python that can make environments.
     Python,
-    /// A Python package, in an environment of its own.
-    PythonPackage { name: &'static str, version: &'static str },
+    /// A Python package, in the environment that is this folder.
+    PythonPackage { folder: &'static str, name: &'static str, version: &'static str },
 }
 
 /// What the tests need; a test that needs more than cargo is served from here.
 pub(crate) const FOR_TESTS: &[Tool] =
-    &[Tool::Python, Tool::PythonPackage { name: "openai", version: "3.49.0" }];
-
-/// Where Python packages are installed; tests look for them there.
-const PYTHON_FOLDER: &str = "target/python";
-const PYTHON: &str = "target/python/bin/python";
+    &[Tool::Python, Tool::PythonPackage { folder: "target/python", name: "openai", version: "3.49.0" }];
 
 /// What there is to install things with.
 #[derive(Clone, Copy, Debug)]
@@ -97,13 +93,21 @@ fn is_present(tool: Tool) -> bool {
             installed.is_ok_and(|names| names.lines().any(|name| name.starts_with("llvm-tools")))
         }
         Tool::Subcommand { name, .. } => has_subcommand(name),
-        Tool::Debian { program, .. } => Call::new(program, "--version").succeeds(),
+        // Not every program knows `--version`, and some are where only root looks.
+        Tool::Debian { program, .. } => {
+            Call::new("sh", "-c").args([format!("PATH=$PATH:/usr/sbin command -v {program}")]).succeeds()
+        }
         // Debian has Python without the part that makes environments.
         Tool::Python => Call::new("python3", "-c").args(["import ensurepip, venv"]).succeeds(),
-        Tool::PythonPackage { name, version } => {
-            Call::new(PYTHON, "-c").args([version_check(name, version)]).succeeds()
+        Tool::PythonPackage { folder, name, version } => {
+            python(folder, "-c").args([version_check(name, version)]).succeeds()
         }
     }
+}
+
+/// Calls the Python of an environment.
+fn python(folder: &str, line: &str) -> Call {
+    Call::new(format!("{folder}/bin/python"), line)
 }
 
 /// Writes the Python line that ends well only if this version of a package is installed.
@@ -124,10 +128,10 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
         }
         Tool::Debian { package, .. } => return remedy_by_apt(tool, package, means.user),
         Tool::Python => return remedy_by_apt(tool, "python3-venv", means.user),
-        Tool::PythonPackage { name, version } => {
-            let install = Call::new(PYTHON, "-m pip install --quiet --disable-pip-version-check");
+        Tool::PythonPackage { folder, name, version } => {
+            let install = python(folder, "-m pip install --quiet --disable-pip-version-check");
             return Ok(vec![
-                Call::new("python3", "-m venv").args([PYTHON_FOLDER]),
+                Call::new("python3", "-m venv").args([folder]),
                 install.args([format!("{name}=={version}")]),
             ]);
         }
@@ -164,7 +168,7 @@ fn described(tool: Tool) -> String {
         Tool::Subcommand { name, .. } => format!("cargo {name}"),
         Tool::Debian { program, package } => format!("{program} (Debian package {package})"),
         Tool::Python => "Python 3 with its module venv (Debian package python3-venv)".to_owned(),
-        Tool::PythonPackage { name, version } => format!("the Python package {name} {version}"),
+        Tool::PythonPackage { name, version, .. } => format!("the Python package {name} {version}"),
     }
 }
 
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn python_packages_go_into_an_environment_of_their_own() {
-        let openai = Tool::PythonPackage { name: "openai", version: "1.2.3" };
+        let openai = Tool::PythonPackage { folder: "target/python", name: "openai", version: "1.2.3" };
         assert_eq!(
             lines(openai, NOTHING),
             [

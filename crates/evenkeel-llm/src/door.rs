@@ -157,6 +157,11 @@ impl Llm {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Prints what the actors that look after nodes count, as Prometheus reads it.
+    pub fn write_actor_metrics(&self, out: &mut String) -> fmt::Result {
+        self.monitors.write_metrics(out)
+    }
+
     /// The figures that a page of metrics shows.
     pub fn figures(&self) -> RouterFigures {
         let status = self.walk.look(OptimizedLoadManager::status);

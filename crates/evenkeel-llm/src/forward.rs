@@ -10,7 +10,7 @@ use evenkeel_door::route::Call;
 use evenkeel_door::tenant::Caller;
 use evenkeel_pipeline::{Arrival, ModelId};
 use evenkeel_policy::score;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use tokio::time::timeout;
@@ -30,7 +30,11 @@ pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Re
     let mut waited = Duration::ZERO;
     let answer = answer(llm, endpoint, call, &mut waited).await;
     let mut response = answer.unwrap_or_else(Refusal::into_response);
-    response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from(waited.as_millis() as u64));
+    let millis = match waited.as_millis() as u64 {
+        0 => HeaderValue::from_static("0"),
+        millis => HeaderValue::from(millis),
+    };
+    response.headers_mut().insert(QUEUE_WAIT_MS, millis);
     Ok(response)
 }
 
@@ -44,8 +48,11 @@ async fn answer(
     if llm.is_draining() {
         return Err(Refusal::Draining);
     }
+    if endpoint == Endpoint::Other {
+        check_path(call.request.uri().path())?;
+    }
     let body = call.read_body().await?;
-    let ask = Ask::parse(endpoint, &body)?;
+    let ask = read(endpoint, &call, &body)?;
     tenant.check_model(&ask.model)?;
     let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
     let bill = Bill::open(&llm, &tenant, model, &ask)?;
@@ -78,6 +85,26 @@ async fn answer(
     }
 }
 
+fn read(endpoint: Endpoint, call: &Call, body: &Bytes) -> Result<Ask, Refusal> {
+    if endpoint == Endpoint::Other {
+        let content_type = call.request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+        if let Some(ask) = Ask::parse_form(content_type, body) {
+            return ask;
+        }
+    }
+    Ask::parse(endpoint, body)
+}
+
+/// Refuses a path that another reader could take for one outside of `/v1`.
+fn check_path(path: &str) -> Result<(), Refusal> {
+    let is_dots = |part: &str| {
+        let plain = part.to_ascii_lowercase().replace("%2e", ".");
+        plain == "." || plain == ".."
+    };
+    let odd = path.contains("//") || path.contains('\\') || path.to_ascii_lowercase().contains("%2f");
+    if odd || path.split('/').any(is_dots) { Err(Refusal::NoRoute) } else { Ok(()) }
+}
+
 impl Llm {
     fn unknown_model(&self, model: &str) -> Refusal {
         if self.nodes.awaits_any() {
@@ -101,8 +128,8 @@ impl Llm {
     ) -> Result<Answer, Trouble> {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
         let begun = async {
-            let response = self.upstream.send(node.origin(slot.path()), outgoing.request(&node)).await?;
-            Answer::begin(response).await
+            let sent = self.upstream.send_made(node.origin(slot.path()), || outgoing.request(&node));
+            Answer::begin(sent.await?).await
         };
         let begun = match (delivery, self.first_byte_max) {
             (Delivery::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(Trouble::Late)),
@@ -138,5 +165,22 @@ impl Outgoing {
             request.headers_mut().insert(AUTHORIZATION, authorization.clone());
         }
         request
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stays_within_v1() {
+        for path in ["/v1/rerank", "/v1/audio/speech", "/v1/a.b/c..d", "/v1/engines/a%20b"] {
+            assert_eq!(check_path(path), Ok(()), "{path}");
+        }
+        for path in
+            ["/v1/../metrics", "/v1/%2e%2E/x", "/v1/./x", "/v1//x", "/v1/a%2fb", "/v1/..", r"/v1/..\x"]
+        {
+            assert_eq!(check_path(path), Err(Refusal::NoRoute), "{path}");
+        }
     }
 }

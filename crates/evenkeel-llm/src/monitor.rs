@@ -140,6 +140,11 @@ impl Monitors {
         attended.actor.stop(StopMode::Now);
     }
 
+    /// Prints what the actors count, as Prometheus reads it.
+    pub fn write_metrics(&self, out: &mut String) -> fmt::Result {
+        self.system.metrics().write_prometheus(out)
+    }
+
     /// Ends all of it; nothing is told afterwards.
     pub fn stop(&self) {
         let nodes = core::mem::take(&mut *self.nodes.lock());

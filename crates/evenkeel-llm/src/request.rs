@@ -4,6 +4,7 @@
 //! and that another reader could understand differently, because it is there twice or in other letters, is refused.
 
 mod affinity;
+mod form;
 mod reader;
 mod words;
 

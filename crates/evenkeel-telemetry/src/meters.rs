@@ -6,7 +6,9 @@
 mod paths;
 mod router;
 
+use std::iter::repeat_with;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use evenkeel_policy::id::{NodeId, TenantId};
@@ -23,6 +25,9 @@ pub use router::{RouterFigures, RouterMeters};
 
 /// How many pools of nodes one process may watch.
 pub const POOLS_MAX: usize = 16;
+
+/// The place of a tenant that has none.
+const NOWHERE: usize = usize::MAX;
 
 /// The buckets of everything that takes as long as a request.
 pub const DURATION_BOUNDS: &[Duration] = &[
@@ -64,6 +69,8 @@ pub struct WalkMeters {
     pool: String,
     families: Families,
     tenants: Box<[OnceLock<TenantMeters>]>,
+    /// By id, which of `tenants`; ids are given again, to others.
+    tenant_places: Box<[AtomicUsize]>,
     other_tenant: TenantMeters,
     nodes: Box<[OnceLock<NodeMeters>]>,
     other_node: NodeMeters,
@@ -125,6 +132,7 @@ impl WalkMeters {
         let path_changes = registry.counters(names::PATH_CHANGES_TOTAL, [pool_label, to])?;
         Ok(Self {
             tenants: places(limits.tenants_max),
+            tenant_places: repeat_with(|| AtomicUsize::new(NOWHERE)).take(limits.tenants_max).collect(),
             other_tenant: families.tenant(pool, OTHER),
             nodes: places(limits.nodes_max),
             other_node: families.node(pool, OTHER),
@@ -135,12 +143,24 @@ impl WalkMeters {
         })
     }
 
-    /// Names a tenant on the page; an id keeps its first name.
+    /// Names a tenant on the page, in place of whoever had its id before.
+    ///
+    /// Whoever comes back under its name finds its numbers again. A name that is one too many is `other`.
     pub fn name_tenant(&self, tenant: TenantId, name: &str) {
-        let Some(place) = self.tenants.get(tenant.index()) else {
+        let Some(at) = self.tenant_places.get(tenant.index()) else {
             return self.families.accepted.count_over();
         };
-        place.get_or_init(|| self.families.tenant(&self.pool, name));
+        if self.tenant_name(tenant) == Some(name) {
+            return;
+        }
+        let named = |place: &OnceLock<TenantMeters>| {
+            place.get_or_init(|| self.families.tenant(&self.pool, name)).name == name
+        };
+        let found = self.tenants.iter().position(named);
+        if found.is_none() {
+            self.families.accepted.count_over();
+        }
+        at.store(found.unwrap_or(NOWHERE), Ordering::Release);
     }
 
     /// Names a node on the page; an id keeps its first name.
@@ -158,7 +178,7 @@ impl WalkMeters {
 
     /// The name a tenant was given, if it has a place.
     pub fn tenant_name(&self, tenant: TenantId) -> Option<&str> {
-        self.tenants.get(tenant.index())?.get().map(|tenant| tenant.name.as_str())
+        self.named_tenant(tenant).map(|tenant| tenant.name.as_str())
     }
 
     /// The name a node was given, if it has a place.
@@ -204,7 +224,12 @@ impl WalkMeters {
     }
 
     fn tenant(&self, tenant: TenantId) -> &TenantMeters {
-        self.tenants.get(tenant.index()).and_then(OnceLock::get).unwrap_or(&self.other_tenant)
+        self.named_tenant(tenant).unwrap_or(&self.other_tenant)
+    }
+
+    fn named_tenant(&self, tenant: TenantId) -> Option<&TenantMeters> {
+        let place = self.tenant_places.get(tenant.index())?.load(Ordering::Acquire);
+        self.tenants.get(place)?.get()
     }
 
     fn node(&self, node: NodeId) -> &NodeMeters {
@@ -213,7 +238,7 @@ impl WalkMeters {
 }
 
 fn places<T>(max: usize) -> Box<[OnceLock<T>]> {
-    std::iter::repeat_with(OnceLock::new).take(max).collect()
+    repeat_with(OnceLock::new).take(max).collect()
 }
 
 impl Families {

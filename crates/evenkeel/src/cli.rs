@@ -51,7 +51,7 @@ pub(crate) fn run() -> ExitCode {
     // What cannot be understood ends here, with 2; help and version with 0.
     let line = Line::parse();
     let done = match line.command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(&args),
         Command::Tenant(args) => tenant::run(args),

@@ -29,7 +29,8 @@ use evenkeel_door::tenant::{Gate, Tenants, TenantsError};
 use evenkeel_door::tls::{Tls, TlsError};
 use evenkeel_llm::{BadRoots, Llm, LlmError, TlsRoots, Upstream};
 use evenkeel_pipeline::RegistryError;
-use evenkeel_telemetry::{RegisterError, Registry, RouterMeters, Watch};
+use evenkeel_telemetry::logs::Start;
+use evenkeel_telemetry::{RegisterError, Registry, RouterMeters, Secret, Watch};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -38,7 +39,6 @@ use tokio::time::sleep;
 use crate::config::{Config, Mistakes};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::tenant_book::{BookError, Change, TenantBook};
-use evenkeel_telemetry::Secret;
 
 pub use reload::{ReloadError, Reloaded};
 
@@ -95,6 +95,11 @@ impl Gateway {
         let upstream = Upstream::new(config.llm.options.pipeline.load.connection_pool, roots(&config)?);
         let llm = Llm::new(config.llm.options.clone(), upstream, Arc::new(watch))?;
         llm.set_tenants(&gate.tenants().all())?;
+        let actors = Arc::downgrade(&llm);
+        registry.add_source(move |out| match actors.upgrade() {
+            Some(llm) => llm.write_actor_metrics(out),
+            None => Ok(()),
+        })?;
 
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
@@ -112,6 +117,13 @@ impl Gateway {
         });
         core.readiness.ready();
         Ok(Self { address, url, core, stop, serving })
+    }
+
+    /// Logs that it runs, in one line, and what a newcomer may not expect.
+    pub fn tell(&self) {
+        let store = self.core.state.lock().folder.path().display().to_string();
+        Start { url: &self.url, doors: &["llm"], store: &store, tenants: self.tenants() }.tell();
+        self.core.warn_if_open();
     }
 
     /// Where it listens.
@@ -150,14 +162,23 @@ impl Core {
     /// Changes who may ask: decided, written down, then in force.
     fn change_tenants(&self, change: Change) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
-        let admin = state.config.server.admin.clone();
+        let (admin, told) = (state.config.server.admin.clone(), change.to_string());
         let (next, key) = state.book.changed(change, &admin)?;
         state.config.check_exposure(next.all().len())?;
         next.write(&state.folder)?;
         self.gate.reload(next.all(), admin).map_err(BookError::Tenants)?;
         self.llm.set_tenants(&self.gate.tenants().all())?;
         state.book = next;
+        tracing::info!(target: "evenkeel", tenants = self.gate.tenants().len(), "{told}");
+        self.warn_if_open();
         Ok(key)
+    }
+
+    /// Says so when everybody is served, which nobody should find out by accident.
+    fn warn_if_open(&self) {
+        if self.gate.tenants().is_empty() {
+            tracing::warn!(target: "evenkeel", "open: no tenants, everybody who reaches this is served; `evenkeel tenant add NAME` ends that");
+        }
     }
 
     /// The page that Prometheus reads.

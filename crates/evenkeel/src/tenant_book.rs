@@ -9,9 +9,9 @@ use std::path::Path;
 use evenkeel_door::key::{KeyHash, make_key};
 use evenkeel_door::tenant::{TenantSettings, Tenants, TenantsError};
 use evenkeel_telemetry::Secret;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
-use crate::config::{Mistakes, describe, fingerprint, read_tenants, to_toml};
+use crate::config::{Mistakes, describe, fingerprint, read_tenant, read_tenants, to_toml};
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
@@ -30,6 +30,13 @@ pub struct TenantBook {
 pub enum Change {
     /// Takes it in, with a new key.
     Add(TenantSettings),
+    /// Changes what is said of it, and leaves it its keys.
+    Set {
+        /// Whose.
+        name: String,
+        /// The settings that change, by name; `null` is back to the default.
+        settings: Map<String, Json>,
+    },
     /// Gives it a new key.
     Rotate {
         /// Whose.
@@ -42,6 +49,17 @@ pub enum Change {
         /// Whom.
         name: String,
     },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add(tenant) => write!(f, "tenant {:?} added", tenant.name),
+            Self::Set { name, .. } => write!(f, "tenant {name:?} changed"),
+            Self::Rotate { name, .. } => write!(f, "tenant {name:?} has a new key"),
+            Self::Remove { name } => write!(f, "tenant {name:?} removed"),
+        }
+    }
 }
 
 /// What becomes of a tenant's keys when it gets another.
@@ -105,6 +123,11 @@ impl TenantBook {
                 next.added.push(tenant);
                 Some(key)
             }
+            Change::Set { name, settings } => {
+                let at = self.added_at(&name)?;
+                next.added[at] = with_settings(&self.added[at], settings)?;
+                None
+            }
             Change::Rotate { name, old_keys } => {
                 let at = self.added_at(&name)?;
                 let key = new_key()?;
@@ -144,6 +167,17 @@ impl TenantBook {
     }
 }
 
+/// A tenant with other settings and the same name and keys.
+fn with_settings(tenant: &TenantSettings, settings: Map<String, Json>) -> Result<TenantSettings, BookError> {
+    let own = |key: &&str| settings.contains_key(*key);
+    if let Some(key) = ["name", "key_hashes"].into_iter().find(own) {
+        return Err(BookError::Fixed { key });
+    }
+    let mut all = describe(tenant);
+    all.extend(settings);
+    Ok(TenantSettings { key_hashes: tenant.key_hashes.clone(), ..read_tenant(&all)? })
+}
+
 fn new_key() -> Result<Secret<String>, BookError> {
     make_key().map(Secret::new).map_err(|_| BookError::NoRandomness)
 }
@@ -166,10 +200,15 @@ pub enum BookError {
         /// Its name.
         name: String,
     },
+    /// The setting does not change as long as there is the tenant.
+    Fixed {
+        /// Its key.
+        key: &'static str,
+    },
     /// The tenants cannot all be at once.
     Tenants(TenantsError),
-    /// The file holds something else.
-    File(Mistakes),
+    /// The settings, or the lines of the file, cannot be.
+    Settings(Mistakes),
     /// The folder does not do its part.
     Folder(DataDirError),
     /// The system gives no random numbers.
@@ -184,8 +223,9 @@ impl fmt::Display for BookError {
             Self::Configured { name } => {
                 write!(f, "tenant {name:?} is in the config file; change it there, then reload (SIGHUP)")
             }
+            Self::Fixed { key } => write!(f, "{key} stays as long as there is the tenant"),
             Self::Tenants(error) => error.fmt(f),
-            Self::File(mistakes) => mistakes.fmt(f),
+            Self::Settings(mistakes) => mistakes.fmt(f),
             Self::Folder(error) => error.fmt(f),
             Self::NoRandomness => f.write_str("the system gives no random numbers"),
         }
@@ -202,7 +242,7 @@ impl From<TenantsError> for BookError {
 
 impl From<Mistakes> for BookError {
     fn from(mistakes: Mistakes) -> Self {
-        Self::File(mistakes)
+        Self::Settings(mistakes)
     }
 }
 
@@ -250,6 +290,28 @@ mod tests {
         assert_eq!(alone.added[0].key_hashes.len(), 1);
         assert!(alone.added[0].key_hashes[0].matches(&KeyHash::of(third.unwrap().expose())));
         assert!(!alone.added[0].key_hashes[0].matches(&KeyHash::of(second.unwrap().expose())));
+    }
+
+    #[test]
+    fn settings_change_and_keys_stay() {
+        let (first, key) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
+        let set = |text: &str| Change::Set {
+            name: "acme".to_owned(),
+            settings: serde_json::from_str(text).unwrap(),
+        };
+        let (limited, none) = first.changed(set(r#"{"weight": 2.5, "rpm": 60}"#), &[]).unwrap();
+        let acme = &limited.added[0];
+        assert_eq!((acme.weight.as_f64(), acme.rpm, none.is_some()), (2.5, Some(60), false));
+        assert!(acme.key_hashes[0].matches(&KeyHash::of(key.unwrap().expose())));
+        let (freed, _) = limited.changed(set(r#"{"rpm": null}"#), &[]).unwrap();
+        assert_eq!((freed.added[0].weight.as_f64(), freed.added[0].rpm), (2.5, None));
+        for (text, told) in [
+            (r#"{"name": "b"}"#, "name stays as long as there is the tenant"),
+            (r#"{"key_hashes": []}"#, "key_hashes stays as long as there is the tenant"),
+            (r#"{"weight": 0}"#, "weight must be a number from 0.01 to 1000"),
+        ] {
+            assert_eq!(refused(&first, set(text)), told);
+        }
     }
 
     #[test]

@@ -62,6 +62,9 @@ const FIELDS: [(&str, Field); 28] = [
     ("safety_identifier", Field::Id(Rank::User)),
 ];
 
+/// The option that asks for the counts.
+const INCLUDE_USAGE: &str = "include_usage";
+
 /// What was read of a body so far.
 pub(super) struct Reader {
     endpoint: Endpoint,
@@ -113,9 +116,8 @@ impl Reader {
         let Some(name) = name.decoded() else {
             return Err(Refusal::invalid("a name in the body is not Unicode text").into());
         };
-        let Some(mark) = FIELDS.iter().position(|(known, _)| is_alike(&name, known)) else {
-            return Ok(None);
-        };
+        let names = FIELDS.iter().map(|(known, _)| *known);
+        let Some(mark) = place_of(&name, names) else { return Ok(None) };
         let (known, field) = FIELDS[mark];
         if name != known {
             return Err(invalid(known, format!("{name:?} must be written {known:?}")));
@@ -138,12 +140,12 @@ impl Reader {
             Field::StreamOptions => self.asks_counts = read_stream_options(cursor)?,
             Field::Messages => self.read_messages(cursor)?,
             Field::Prompt => {
-                let from = self.start(cursor)?;
+                let from = cursor.start()?;
                 self.prompts = self.prompts.max(self.tally.prompts(cursor)?);
                 self.affinity.note_prompt(cursor.since(from));
             }
             Field::Preamble => {
-                let from = self.start(cursor)?;
+                let from = cursor.start()?;
                 self.tally.walk(cursor, Reading::Words)?;
                 self.affinity.note_preamble(cursor.since(from));
             }
@@ -163,12 +165,6 @@ impl Reader {
             Field::Id(rank) => self.affinity.read_id(rank, cursor)?,
         }
         Ok(())
-    }
-
-    /// Finds where the next value starts.
-    fn start(&self, cursor: &mut Cursor<'_>) -> Result<usize, Wrong> {
-        cursor.kind()?;
-        Ok(cursor.at())
     }
 
     fn read_messages(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
@@ -192,8 +188,7 @@ impl Reader {
                 if !name.is("content") {
                     return tally.walk_named(&name, cursor, Reading::Words);
                 }
-                cursor.kind()?;
-                let from = cursor.at();
+                let from = cursor.start()?;
                 tally.walk(cursor, Reading::Words)?;
                 content = cursor.since(from);
                 Ok::<(), Wrong>(())
@@ -204,12 +199,13 @@ impl Reader {
     }
 
     fn ask(self) -> Result<Ask, Wrong> {
-        if self.endpoint == Endpoint::Chat && !self.has("messages") {
-            return Err(invalid("messages", "a chat needs messages"));
-        }
+        let lacks_messages = self.endpoint == Endpoint::Chat && !self.has("messages");
         let Some(model) = self.model else {
             return Err(invalid("model", "the body must name a model"));
         };
+        if lacks_messages {
+            return Err(invalid("messages", "a chat needs messages"));
+        }
         let usage = if self.asks_counts.is_none() { UsageWish::Asked } else { UsageWish::NotAsked };
         let counts_can_be_asked = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
         let output_max = match self.endpoint {
@@ -235,13 +231,13 @@ impl Reader {
     }
 }
 
-/// Whether some reader takes `name` for `known`; Go's ignores case, also that of letters like `ſ`.
-fn is_alike(name: &str, known: &str) -> bool {
+/// Finds which of `known` some reader takes `name` for; Go's ignores case, also that of letters like `ſ`.
+fn place_of<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<usize> {
     if name.is_ascii() {
-        return name.eq_ignore_ascii_case(known);
+        return known.position(|known| known.eq_ignore_ascii_case(name));
     }
-    let folded = name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase);
-    folded.eq(known.chars())
+    let folded: String = name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
+    known.position(|known| known == folded)
 }
 
 fn read_model(cursor: &mut Cursor<'_>) -> Result<String, Wrong> {
@@ -307,16 +303,15 @@ fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, Wrong>
     cursor.object(|name, cursor| {
         count += 1;
         let name = name.decoded().unwrap_or_default();
-        if !is_alike(&name, "include_usage") {
+        if place_of(&name, [INCLUDE_USAGE].into_iter()).is_none() {
             return Ok(cursor.skip()?);
         }
-        if name != "include_usage" || include_usage.is_some() {
+        if name != INCLUDE_USAGE || include_usage.is_some() {
             let what = "stream_options must have include_usage once, and spelled so";
             return Err(invalid("stream_options", what));
         }
-        cursor.kind()?;
-        let from = cursor.at();
-        let asked = read_bool("include_usage", cursor)?;
+        let from = cursor.start()?;
+        let asked = read_bool(INCLUDE_USAGE, cursor)?;
         include_usage = Some((asked, from..cursor.at()));
         Ok::<(), Wrong>(())
     })?;

@@ -37,6 +37,21 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn what_is_missing_is_named() {
+    for (body, param) in [
+        ("{}", Some("model")),
+        (r#"{"messages":[]}"#, Some("model")),
+        (r#"{"model":"m"}"#, Some("messages")),
+        ("[]", None),
+        ("7", None),
+    ] {
+        let refused = Ask::parse(Endpoint::Chat, &Bytes::from_static(body.as_bytes())).unwrap_err();
+        let Refusal::Invalid { param: named, .. } = refused else { panic!("{body}: {refused:?}") };
+        assert_eq!(named.as_deref(), param, "{body}");
+    }
+}
+
+#[test]
 fn counts_are_asked_for_where_the_client_did_not() {
     for (given, forwarded) in [
         (r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#),
@@ -74,6 +89,120 @@ fn what_is_not_changed_is_not_copied() {
     let body = Bytes::from_static(br#"{"model":"m","prompt":"x"}"#);
     let ask = Ask::parse(Endpoint::Completions, &body).unwrap();
     assert_eq!(ask.forwarded(&body).as_ptr(), body.as_ptr());
+}
+
+#[test]
+fn the_newest_name_of_a_limit_counts_wherever_it_stands() {
+    for (first, second) in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")]
+    {
+        let body = format!(r#"{{"model":"m","{first}":{{}},"{second}":{{}}}}"#);
+        let value = |name: &str| if name == "max_tokens" { "5" } else { "9" };
+        let body = body.replacen("{}", value(first), 1).replacen("{}", value(second), 1);
+        assert_eq!(parse(Endpoint::Other, &body).output_max, Some(9), "{body}");
+    }
+    assert_eq!(parse(Endpoint::Other, r#"{"model":"m","max_output_tokens":4}"#).output_max, Some(4));
+}
+
+#[test]
+fn every_answer_to_every_prompt_may_be_as_long_as_allowed() {
+    for (prompt, answers) in [
+        (r#""one""#, 1),
+        (r#"["one"]"#, 1),
+        (r#"["one","two"]"#, 2),
+        ("[1,2,3]", 1),
+        ("[[1,2],[3]]", 2),
+        (r#""one","n":3"#, 3),
+        (r#"["one","two"],"n":3,"best_of":5"#, 10),
+        (r#""one","n":0"#, 1),
+        (r#""one","n":null"#, 1),
+    ] {
+        let body = format!(r#"{{"model":"m","max_tokens":10,"prompt":{prompt}}}"#);
+        assert_eq!(parse(Endpoint::Completions, &body).output_max, Some(10 * answers), "{prompt}");
+    }
+}
+
+#[test]
+fn embeddings_make_no_tokens() {
+    let ask = parse(Endpoint::Embeddings, r#"{"model":"m","input":["four","five5"],"max_tokens":9}"#);
+    assert_eq!((ask.input_tokens, ask.output_max, ask.affinity), (3, Some(0), None));
+    assert_eq!(parse(Endpoint::Embeddings, r#"{"model":"m","input":[[1,2],[3]]}"#).input_tokens, 3);
+}
+
+#[test]
+fn what_the_model_reads_is_counted_and_pictures_are_flat() {
+    let text = chat(json!({"messages": [{"role": "user", "content": "x".repeat(4_000)}]})).unwrap();
+    assert!((1_000..1_010).contains(&text.input_tokens), "{}", text.input_tokens);
+    for size in [10, 1_000_000] {
+        let picture = json!({"type": "image_url", "image_url": {"url": "x".repeat(size)}});
+        let ask = chat(json!({"messages": [{"role": "user", "content": [picture]}]})).unwrap();
+        assert!((1_000..1_010).contains(&ask.input_tokens), "{}", ask.input_tokens);
+    }
+    let tools = json!([{"type": "function", "function": {"parameters": {"image_url": "x".repeat(400)}}}]);
+    let ask = chat(json!({"tools": tools})).unwrap();
+    assert!((100..130).contains(&ask.input_tokens), "{}", ask.input_tokens);
+}
+
+#[test]
+fn turns_of_a_conversation_meet_again_and_others_do_not() {
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    let turn = |messages: Value| chat(json!({"messages": messages})).unwrap().affinity;
+    let first = turn(json!([said("system", "be brief"), said("user", "hello")]));
+    let second =
+        [said("system", "be brief"), said("user", "hello"), said("assistant", "hi"), said("user", "x")];
+    assert_eq!(turn(json!(second)), first);
+    for other in [
+        json!([said("system", "be brief"), said("user", "hello!")]),
+        json!([said("system", "be long"), said("user", "hello")]),
+        json!([said("user", "hello")]),
+    ] {
+        assert_ne!(turn(other.clone()), first, "{other}");
+    }
+    let of_other_model = chat(json!({"model": "n", "messages": second})).unwrap().affinity;
+    assert_ne!(of_other_model, first);
+}
+
+#[test]
+fn only_the_beginning_of_a_message_tells_conversations_apart() {
+    let affinity = |tail: &str| {
+        let content = format!("{}{tail}", "x".repeat(1_024));
+        chat(json!({"messages": [{"role": "user", "content": content}]})).unwrap().affinity
+    };
+    assert_eq!(affinity("one"), affinity("two"));
+}
+
+#[test]
+fn a_name_given_to_the_conversation_counts_instead_of_its_words() {
+    let named = |change: Value| {
+        let affinity = |content: &str| {
+            let mut change = change.clone();
+            change["messages"] = json!([{"role": "user", "content": content}]);
+            chat(change).unwrap().affinity
+        };
+        (affinity("one") == affinity("two")).then(|| affinity("one"))
+    };
+    assert_eq!(named(json!({})), None);
+    assert_eq!(named(json!({"user": ""})), None);
+    assert_eq!(named(json!({"metadata": {"colour": "red"}, "user": null, "conversation": []})), None);
+    let key = named(json!({"prompt_cache_key": "a"}));
+    assert!(key.is_some());
+    assert_eq!(named(json!({"prompt_cache_key": "a", "conversation": {"id": "b"}, "user": "c"})), key);
+    let conversation = named(json!({"conversation": "b"}));
+    assert_eq!(named(json!({"user": "c", "conversation": {"x": 1, "id": "b"}})), conversation);
+    assert_ne!(conversation, key);
+    let session = named(json!({"metadata": {"user_id": "c", "session_id": "s"}}));
+    assert_eq!(named(json!({"metadata": {"session_id": "s"}, "user": "c"})), session);
+}
+
+#[test]
+fn an_affinity_is_the_same_for_ever() {
+    let ask = parse(Endpoint::Other, r#"{"model":"m","prompt_cache_key":"conversation 1"}"#);
+    assert_eq!(ask.affinity, Some(3_056_119_902_571_641_871));
+    let ask = parse(Endpoint::Completions, r#"{"model":"m","prompt":"hello"}"#);
+    assert_eq!(ask.affinity, Some(8_806_813_052_248_375_744));
+}
+
+fn parse(endpoint: Endpoint, body: &str) -> Ask {
+    Ask::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes())).unwrap()
 }
 
 fn chat(change: Value) -> Result<Ask, Refusal> {

@@ -47,6 +47,83 @@ fn a_stream_that_stops_is_told_from_one_that_ends() {
     assert!(found.done);
 }
 
+#[test]
+fn counts_are_understood_in_every_dialect() {
+    let anthropic = [
+        r#"{"type":"message_start","message":{"content":[],"usage":{"input_tokens":9,"output_tokens":1}}}"#,
+        r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"hi"}}"#,
+        r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":4}}"#,
+        r#"{"type":"message_stop"}"#,
+    ];
+    let responses = [
+        r#"{"type":"response.created","response":{"usage":null}}"#,
+        r#"{"type":"response.output_text.delta","delta":"hi"}"#,
+        r#"{"type":"response.completed","response":{"usage":{"input_tokens":9,"output_tokens":4}}}"#,
+    ];
+    let found = Scanned { tokens: 1, usage: Some(Usage { input: 9, output: 4 }), done: true, error: false };
+    for dialect in [&anthropic[..], &responses[..]] {
+        let stream: String = dialect.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect();
+        assert_eq!(scanned(Hide::Usage, &[&stream]), (stream, found, Ending::Done));
+    }
+}
+
+#[test]
+fn each_way_of_saying_something_is_a_piece_and_empty_ones_are_none() {
+    for (choice, tokens) in [
+        (r#"{"delta":{"content":"x"}}"#, 1),
+        (r#"{"delta":{"reasoning_content":"x","content":null}}"#, 1),
+        (r#"{"delta":{"tool_calls":[{"function":{"arguments":"{"}}]}}"#, 1),
+        (r#"{"text":"x"}"#, 1),
+        (r#"{"text":""}"#, 0),
+        (r#"{"delta":{"role":"assistant","content":""}}"#, 0),
+        (r#"{"delta":{},"finish_reason":"stop"}"#, 0),
+        (r#"{"delta":{"content":"x"}},{"delta":{"content":"y"}}"#, 2),
+    ] {
+        let event = format!("data: {{\"choices\":[{choice}]}}\n\n");
+        assert_eq!(scanned(Hide::Nothing, &[&event]).1.tokens, tokens, "{choice}");
+    }
+}
+
+#[test]
+fn an_error_is_never_hidden() {
+    let event = USAGE.replace("\"choices\"", "\"error\":{\"message\":\"x\"},\"choices\"");
+    let (passed, found, _) = scanned(Hide::Usage, &[&event]);
+    assert_eq!((passed, found.error), (event, true));
+}
+
+#[test]
+fn the_line_feed_of_a_hidden_event_is_hidden_with_it() {
+    let counts = USAGE.replace('\n', "\r\n");
+    let (before, after) = counts.split_at(counts.len() - 1);
+    let mut scanner = Scanner::new(Hide::Usage);
+    let mut out = Vec::new();
+    for chunk in [before, after, DONE] {
+        scanner.scan(Bytes::copy_from_slice(chunk.as_bytes()), &mut out);
+    }
+    assert_eq!(out, [DONE]);
+}
+
+#[test]
+fn a_line_feed_that_comes_late_is_passed_on_at_once() {
+    let mut scanner = Scanner::new(Hide::Nothing);
+    let mut out = Vec::new();
+    scanner.scan(Bytes::from_static(b"data: x\r\n\r"), &mut out);
+    assert_eq!(mem::take(&mut out), ["data: x\r\n\r"]);
+    scanner.scan(Bytes::from_static(b"\n"), &mut out);
+    assert_eq!(out, ["\n"]);
+}
+
+#[test]
+fn what_was_passed_on_can_be_followed_by_an_event_unless_one_was_too_long() {
+    let mut scanner = Scanner::new(Hide::Nothing);
+    let mut out = Vec::new();
+    scanner.scan(Bytes::from_static(b"data: x\n\ndata"), &mut out);
+    assert!(scanner.is_between_events());
+    scanner.scan(Bytes::from(vec![b'x'; EVENT_BYTES_MAX]), &mut out);
+    assert!(!scanner.is_between_events());
+    assert_eq!(scanner.finish(&mut out), Ending::Cut);
+}
+
 fn one_token() -> Scanned {
     Scanned { tokens: 1, ..Scanned::default() }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::checks;
+use crate::{checks, sse};
 
 #[test]
 fn every_body_of_the_corpus_passes_its_checks() {
@@ -12,7 +12,7 @@ fn every_body_of_the_corpus_passes_its_checks() {
 
 #[test]
 fn every_stream_of_the_corpus_passes_its_checks() {
-    replay("sse", checks::sse::check);
+    replay("sse", sse::check_every_cut);
 }
 
 fn replay(folder: &str, check: fn(&[u8])) {

@@ -91,6 +91,23 @@ fn who_has_no_name_or_no_place_counts_as_other() {
 }
 
 #[test]
+fn whoever_gets_an_id_that_another_had_does_not_get_its_numbers() {
+    let watched = Watched::new();
+    for name in ["acme", "heir", "third", "acme"] {
+        watched.watch.meters().name_tenant(ACME, name);
+        watched.tell(ACME, Step::Admitted { waiting: 1 });
+    }
+    assert_eq!(watched.value("evenkeel_admitted_total", &[TENANT]), Some(2.0));
+    assert_eq!(watched.value("evenkeel_admitted_total", &[("tenant", "heir")]), Some(1.0));
+    assert_eq!(
+        watched.value("evenkeel_admitted_total", &[("tenant", "other")]),
+        Some(1.0),
+        "one name too many"
+    );
+    assert_eq!(watched.watch.meters().tenant_name(ACME), Some("acme"));
+}
+
+#[test]
 fn a_change_of_a_node_and_of_a_path_is_counted() {
     let watched = Watched::new();
     watched.change(NodeChange::Opened { until: Instant::from_secs(1) });

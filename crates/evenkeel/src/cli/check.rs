@@ -41,7 +41,7 @@ fn check(file: PathBuf) -> Result<Config, Mistakes> {
     let config = SettingsArgs::of_file(file).read()?;
     let book = TenantBook::read(&config.server.data_dir, config.tenants.clone(), &config.server.admin);
     let book = book.map_err(|error| match error {
-        BookError::File(mistakes) => mistakes,
+        BookError::Settings(mistakes) => mistakes,
         other => Mistakes::of(other),
     })?;
     config.check_exposure(book.all().len())?;

@@ -7,7 +7,7 @@ use clap::Args;
 use evenkeel::config::Config;
 use evenkeel::data_dir::{Claim, DataDir};
 use evenkeel::gateway::Gateway;
-use evenkeel_telemetry::logs::{self, Start};
+use evenkeel_telemetry::logs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
@@ -55,12 +55,13 @@ impl ServeArgs {
     }
 }
 
-pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
+pub(super) fn run(mut args: ServeArgs) -> Result<(), Failure> {
+    args.settings.fix_file();
     let config = args.read()?;
     logs::install(config.telemetry.logs.clone())?;
     let folder = claim(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(args, config, folder))
+    runtime.block_on(serve(&args, config, folder))
 }
 
 fn claim(config: &Config) -> Result<DataDir, Failure> {
@@ -76,11 +77,10 @@ fn claim(config: &Config) -> Result<DataDir, Failure> {
 
 async fn serve(args: &ServeArgs, config: Config, folder: DataDir) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let (store, nodes) = (folder.path().display().to_string(), config.llm.options.nodes.len());
+    let nodes = config.llm.options.nodes.len();
     let gateway = Gateway::start(config, folder).await?;
-    let (url, tenants) = (gateway.url(), gateway.tenants());
-    Start { url, doors: &["llm"], store: &store, tenants }.tell();
-    advise(args, tenants, nodes);
+    gateway.tell();
+    advise(args, nodes);
     while signals.next().await == Wish::Reload {
         reload(args, &gateway);
     }
@@ -97,12 +97,9 @@ async fn serve(args: &ServeArgs, config: Config, folder: DataDir) -> Result<(), 
 }
 
 /// Says what a newcomer may not expect.
-fn advise(args: &ServeArgs, tenants: usize, nodes: usize) {
+fn advise(args: &ServeArgs, nodes: usize) {
     if args.settings.file().is_none() {
         tracing::info!(target: "evenkeel", "no config file; evenkeel.toml in this folder would be read");
-    }
-    if tenants == 0 {
-        tracing::warn!(target: "evenkeel", "open: no tenants, everybody who reaches this is served; `evenkeel tenant add NAME` ends that");
     }
     if nodes == 0 {
         tracing::warn!(target: "evenkeel", "no nodes yet; --node URL, [[llm.nodes]] or POST /api/nodes brings one");

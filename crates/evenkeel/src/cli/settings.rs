@@ -32,6 +32,11 @@ impl SettingsArgs {
         self.config.as_deref().or_else(|| default.exists().then_some(default))
     }
 
+    /// Stays with the file that is there at this moment: should it vanish, a reload fails instead of going on without.
+    pub(super) fn fix_file(&mut self) {
+        self.config = self.file().map(Path::to_owned);
+    }
+
     /// Everything a configuration is made from, as it is at this moment.
     pub(super) fn sources(&self) -> Result<Sources, Mistakes> {
         let file = match self.file() {

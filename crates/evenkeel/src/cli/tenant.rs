@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   evenkeel tenant add acme --weight 2 --rpm 600         prints the key, once
   evenkeel tenant list
+  evenkeel tenant set acme --weight 3 --unlimited rpm
   evenkeel tenant rotate acme --keep-old                another key beside the old one ...
   evenkeel tenant rotate acme                           ... and a last one, which ends all others
   evenkeel tenant remove acme
@@ -38,6 +39,8 @@ enum Action {
     Add(AddArgs),
     /// Lists the tenants
     List(ListArgs),
+    /// Changes a tenant's weight and limits; its keys stay
+    Set(SetArgs),
     /// Gives a tenant a new key, and prints it
     Rotate(RotateArgs),
     /// Forgets a tenant and its keys
@@ -50,6 +53,26 @@ enum Action {
 struct AddArgs {
     #[command(flatten)]
     named: NamedArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+#[derive(Debug, Args)]
+struct SetArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Takes a limit away; may be given several times
+    #[arg(long, value_name = "LIMIT", value_parser = ["rpm", "tpm", "concurrency_max", "models"])]
+    unlimited: Vec<String>,
+    /// Refuses its keys, or takes them again
+    #[arg(long, value_parser = ["active", "disabled"])]
+    standing: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct LimitArgs {
     /// Its share, relative to the others
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
@@ -111,6 +134,7 @@ pub(super) fn run(args: TenantArgs) -> Result<(), Failure> {
     match args.action {
         Action::Add(args) => add(args),
         Action::List(args) => list(&args),
+        Action::Set(args) => set(args),
         Action::Rotate(args) => rotate(args),
         Action::Remove(args) => remove(args),
         Action::Key => key(),
@@ -118,24 +142,40 @@ pub(super) fn run(args: TenantArgs) -> Result<(), Failure> {
 }
 
 fn add(args: AddArgs) -> Result<(), Failure> {
-    let settings = json!({
-        "name": args.named.name,
-        "weight": args.weight,
-        "rpm": args.rpm,
-        "tpm": args.tpm,
-        "concurrency_max": args.concurrency_max,
-        "models": args.models,
-    });
     let name = args.named.name;
+    let mut settings = args.limits.settings();
+    settings.insert("name".to_owned(), json!(name));
     let key = match args.named.place.find()? {
-        Place::Server(client) => told_key(&client.ask(Method::POST, "/api/tenants", Some(&settings))?)?,
+        Place::Server(client) => {
+            let body = Value::Object(settings);
+            told_key(&client.ask(Method::POST, "/api/tenants", Some(&body))?)?
+        }
         Place::Folder { folder, config, book } => {
-            let tenant = read_tenant(settings.as_object().unwrap_or(&Map::new()))?;
-            changed(&folder, &config, &book, Change::Add(tenant))?
+            changed(&folder, &config, &book, Change::Add(read_tenant(&settings)?))?
         }
     };
     eprintln!("tenant {name} added; this is its key, and it is shown only now:");
     say(&format!("{key}\n"))
+}
+
+fn set(args: SetArgs) -> Result<(), Failure> {
+    let name = args.named.name;
+    let mut settings = args.limits.settings();
+    settings.extend(args.standing.map(|standing| ("standing".to_owned(), json!(standing))));
+    settings.extend(args.unlimited.into_iter().map(|limit| (limit, Value::Null)));
+    if settings.is_empty() {
+        return Err("nothing to change; --help lists what there is".into());
+    }
+    match args.named.place.find()? {
+        Place::Server(client) => {
+            client.ask(Method::PATCH, &path_of(&name), Some(&Value::Object(settings)))?;
+        }
+        Place::Folder { folder, config, book } => {
+            changed(&folder, &config, &book, Change::Set { name: name.clone(), settings })?;
+        }
+    }
+    eprintln!("tenant {name} changed");
+    Ok(())
 }
 
 fn rotate(args: RotateArgs) -> Result<(), Failure> {
@@ -162,8 +202,7 @@ fn remove(args: NamedArgs) -> Result<(), Failure> {
             client.ask(Method::DELETE, &path_of(&name), None)?;
         }
         Place::Folder { folder, config, book } => {
-            let (next, _) = book.changed(Change::Remove { name: name.clone() }, &config.server.admin)?;
-            next.write(&folder)?;
+            changed(&folder, &config, &book, Change::Remove { name: name.clone() })?;
         }
     }
     eprintln!("tenant {name} removed");
@@ -202,6 +241,25 @@ fn told_key(answer: &Value) -> Result<String, Failure> {
 
 fn path_of(name: &str) -> String {
     format!("/api/tenants/{}", segment(name))
+}
+
+impl LimitArgs {
+    /// What was given, by the names of the settings.
+    fn settings(&self) -> Map<String, Value> {
+        let models = (!self.models.is_empty()).then_some(&self.models);
+        let given = [
+            ("weight", json!(self.weight)),
+            ("rpm", json!(self.rpm)),
+            ("tpm", json!(self.tpm)),
+            ("concurrency_max", json!(self.concurrency_max)),
+            ("models", json!(models)),
+        ];
+        given
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
+    }
 }
 
 impl PlaceArgs {

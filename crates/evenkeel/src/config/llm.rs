@@ -60,7 +60,8 @@ fn limits(section: &mut Section<'_>) -> PipelineLimits {
     let default = PipelineLimits::default();
     let mut count = |key, default: i64, most| section.within(key, Whole(default), Whole(1)..=Whole(most));
     PipelineLimits {
-        tenants_max: count("tenants_max", i64::from(default.tenants_max), 1_000_000).as_u32(),
+        // As many as there may be anyway: the door sees to that.
+        tenants_max: default.tenants_max,
         models_max: count("models_max", i64::from(default.models_max), 100_000).as_u32(),
         nodes_max: count("nodes_max", default.nodes_max as i64, 10_000).as_usize(),
         in_flight_max: count("in_flight_max", default.in_flight_max as i64, 10_000_000).as_usize(),

@@ -11,7 +11,7 @@ use super::llm::check_name;
 use super::origin::Origin;
 use super::reader::Section;
 use super::show::toml_text;
-use super::value::Whole;
+use super::value::{Number, Value as _, Whole};
 
 const STANDINGS: &[(&str, Standing)] = &[("active", Standing::Active), ("disabled", Standing::Disabled)];
 /// As many requests or tokens as TOML can count.
@@ -89,7 +89,7 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
     let standing = STANDINGS.iter().find(|(_, standing)| *standing == tenant.standing).map(|(word, _)| *word);
     let settings = [
         ("name", json!(tenant.name)),
-        ("weight", json!(tenant.weight.as_f64())),
+        ("weight", Number(tenant.weight.as_f64()).show()),
         ("rpm", json!(tenant.rpm)),
         ("tpm", json!(tenant.tpm)),
         ("concurrency_max", json!(tenant.concurrency_max)),

@@ -37,6 +37,9 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     let rotated = handler(move |call| rotate(own.clone(), call));
     routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, rotated)?;
     let own = core.clone();
+    let set = handler(move |call| set(own.clone(), call));
+    routes.add(Method::PATCH, &format!("{TENANT}*"), Access::Admin, set)?;
+    let own = core.clone();
     let removed = handler(move |call| remove(own.clone(), call));
     routes.add(Method::DELETE, &format!("{TENANT}*"), Access::Admin, removed)
 }
@@ -75,6 +78,13 @@ async fn rotate(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
     Ok(told(StatusCode::OK, &with_key(&name, key)))
 }
 
+async fn set(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
+    let name = call.request.uri().path().strip_prefix(TENANT).ok_or(Refusal::NoRoute)?.to_owned();
+    let settings = read_object(&mut call).await?;
+    change(core, Change::Set { name: name.clone(), settings }).await?;
+    Ok(told(StatusCode::OK, &json!({"name": name})))
+}
+
 async fn remove(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
     let name = call.request.uri().path().strip_prefix(TENANT).ok_or(Refusal::NoRoute)?.to_owned();
     change(core, Change::Remove { name: name.clone() }).await?;
@@ -106,10 +116,14 @@ fn refused(error: ChangeError) -> Refusal {
             Refusal::NotFound { what: format!("tenant {name:?}") }
         }
         ChangeError::Book(
-            error @ (BookError::Exists { .. } | BookError::Configured { .. } | BookError::Tenants(_)),
+            error @ (BookError::Exists { .. }
+            | BookError::Configured { .. }
+            | BookError::Fixed { .. }
+            | BookError::Settings(_)
+            | BookError::Tenants(_)),
         ) => Refusal::invalid(error.to_string()),
         ChangeError::Exposed(mistakes) => Refusal::invalid(mistakes.to_string()),
-        ChangeError::Book(error @ (BookError::File(_) | BookError::Folder(_) | BookError::NoRandomness)) => {
+        ChangeError::Book(error @ (BookError::Folder(_) | BookError::NoRandomness)) => {
             tracing::error!(target: "evenkeel", %error, "tenants not changed");
             Refusal::Internal
         }

@@ -51,6 +51,7 @@ impl Core {
         self.reload_nodes(&state.config.llm.options.nodes, &config.llm.options.nodes, &mut reloaded);
         state.book = book;
         state.config = config;
+        self.warn_if_open();
         Ok(reloaded)
     }
 

@@ -15,12 +15,16 @@ impl Folder {
         Self(path)
     }
 
+    pub(crate) fn file(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+
     pub(crate) fn write(&self, file: &str, text: &str) {
-        fs::write(self.0.join(file), text).unwrap();
+        fs::write(self.file(file), text).unwrap();
     }
 
     pub(crate) fn read(&self, file: &str) -> String {
-        fs::read_to_string(self.0.join(file)).unwrap()
+        fs::read_to_string(self.file(file)).unwrap()
     }
 
     /// The binary, in this folder, with none of the variables that mean something to it.

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod check;
+mod checks;
 mod cli;
+mod corpus;
 mod engine;
 mod examples;
 mod faults;

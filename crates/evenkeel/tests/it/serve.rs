@@ -39,7 +39,8 @@ fn a_chat_goes_through_and_shows_in_the_metrics() {
         "llm_router_backpressure_rejections_total 0",
         "llm_router_cache_hits_total ",
         "llm_router_cache_misses_total ",
-        "llm_router_pool_connections 1",
+        "llm_router_pool_connections ",
+        "actor_",
         "evenkeel_finished_total{pool=\"llm\",tenant=\"open\",ending=\"served\"} 1",
     ] {
         assert!(page.body.lines().any(|said| said.starts_with(line)), "no {line:?} in {}", page.body);
@@ -60,8 +61,8 @@ fn a_node_given_by_flag_is_asked_what_it_serves() {
 fn without_a_config_it_serves_this_machine_and_says_so() {
     let folder = Folder::new("serve-bare");
     let served = Served::start(&folder, &[]);
-    served.wait_log("no config file");
     served.wait_log("open: no tenants");
+    served.wait_log("no config file");
     served.wait_log("no nodes yet");
     assert_eq!(served.get("/livez").status, 200);
     assert_eq!(served.get("/readyz").status, 200);
@@ -173,6 +174,11 @@ fn sighup_brings_tenants_and_nodes_and_a_bad_one_changes_nothing() {
         "evenkeel.toml:3: unknown key \"wieght\" in [tenants]; did you mean \"weight\"?"
     );
     assert_eq!((status(&old), status(&new)), (401, 200));
+
+    std::fs::remove_file(folder.file("evenkeel.toml")).unwrap();
+    served.signal("HUP");
+    served.wait_log("reload refused");
+    assert_eq!((status(&new), served.get("/v1/models").status), (200, 401), "open because a file is gone");
 }
 
 #[test]
@@ -185,6 +191,9 @@ fn a_running_servers_tenants_are_changed_through_it_at_once() {
     let status = |key: &str| served.get_with_key("/v1/models", key).status;
     assert_eq!((status(&key), served.get("/v1/models").status), (200, 401));
     assert!(folder.run(&["tenant", "list"]).ok().contains("acme  3"));
+    folder.run(&["tenant", "set", "acme", "--standing", "disabled"]).ok();
+    assert_eq!(status(&key), 403);
+    folder.run(&["tenant", "set", "acme", "--standing", "active"]).ok();
     let next = folder.run(&["tenant", "rotate", "acme"]).ok();
     assert_eq!((status(&key), status(&next)), (401, 200));
     let twice = folder.run(&["tenant", "add", "acme"]).failed();
@@ -197,6 +206,8 @@ fn a_running_servers_tenants_are_changed_through_it_at_once() {
     let again = Served::start(&folder, &[]);
     assert_eq!(again.get_with_key("/v1/models", &next).status, 200, "forgotten by a crash");
     folder.run(&["tenant", "remove", "acme"]).ok();
+    again.wait_log("tenant \"acme\" removed");
+    again.wait_log("open: no tenants");
     assert_eq!(again.get("/v1/models").status, 200, "open again");
 }
 
@@ -299,6 +310,8 @@ fn the_api_refuses_what_the_file_would_refuse() {
     assert_eq!(served.post("/api/tenants/filed/rotate", &json!({})).status, 400);
     assert_eq!(served.post("/api/tenants/filed/explode", &json!({})).status, 404);
     assert_eq!(served.delete("/api/tenants/filed").status, 400);
+    assert_eq!(served.patch("/api/tenants/filed", &json!({"weight": 2})).status, 400);
+    assert_eq!(served.patch("/api/tenants/nobody", &json!({"weight": 2})).status, 404);
     assert_eq!(served.delete("/api/tenants/nobody").status, 404);
     let config = served.get("/api/config").json();
     assert_eq!(config["load_manager"]["max_waiting"], json!({"value": 100, "from": "default"}));

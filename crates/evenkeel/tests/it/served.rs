@@ -81,6 +81,10 @@ impl Served {
         read(self.send("POST", path, "", body))
     }
 
+    pub(crate) fn patch(&self, path: &str, body: &Value) -> Reply {
+        read(self.send("PATCH", path, "", body))
+    }
+
     pub(crate) fn delete(&self, path: &str) -> Reply {
         read(self.send("DELETE", path, "", &Value::Null))
     }

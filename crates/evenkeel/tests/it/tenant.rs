@@ -18,6 +18,14 @@ fn a_tenant_is_added_listed_rotated_and_removed() {
         listed.contains("acme  2.5     60   -    -                llama   active    sha256:"),
         "{listed}"
     );
+    folder
+        .run(&["tenant", "set", "acme", "--weight", "4", "--unlimited", "rpm", "--standing", "disabled"])
+        .ok();
+    let listed = folder.run(&["tenant", "list"]).ok();
+    assert!(
+        listed.contains("acme  4       -    -    -                llama   disabled  sha256:"),
+        "{listed}"
+    );
     let second = folder.run(&["tenant", "rotate", "acme", "--keep-old"]).ok();
     assert_ne!(first, second);
     let json: Value = serde_json::from_str(&folder.run(&["tenant", "list", "--json"]).ok()).unwrap();
@@ -39,6 +47,8 @@ fn what_cannot_be_is_told_and_changes_nothing() {
         (&["add", "filed"], "there is a tenant \"filed\" already"),
         (&["add", "two words"], "a name must be 1 to 64 letters, digits and signs of `._-@:`"),
         (&["add", "b", "--weight", "0"], "weight must be a number from 0.01 to 1000"),
+        (&["set", "acme"], "nothing to change; --help lists what there is"),
+        (&["set", "acme", "--weight", "1001"], "weight must be a number from 0.01 to 1000"),
         (&["remove", "nobody"], "there is no tenant \"nobody\""),
         (
             &["rotate", "filed"],

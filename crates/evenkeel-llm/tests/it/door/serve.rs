@@ -127,6 +127,15 @@ async fn other_paths_of_v1_go_to_a_node_of_their_model() {
 }
 
 #[tokio::test]
+async fn a_path_that_leaves_v1_reaches_no_node() {
+    let mut engine = Engine::start().await;
+    let house = House::to(vec![node("a", &engine.url, 1)]).await;
+    let answer = house.post("/v1/../metrics", r#"{"model":"m"}"#).await;
+    assert_eq!(answer.code(), (404, "unknown_url".to_owned()));
+    assert!(!engine.has_heard());
+}
+
+#[tokio::test]
 async fn a_whole_answer_in_many_pieces_is_joined_and_a_huge_one_passes_through() {
     let huge = "x".repeat(300_000);
     let said = huge.clone();
