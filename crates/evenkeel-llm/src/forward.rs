@@ -22,6 +22,7 @@ use crate::headers::{self, QUEUE_WAIT_MS};
 use crate::nodes::Node;
 use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
+use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
 
 /// Answers a request for a model.
@@ -57,10 +58,16 @@ async fn answer(
     let bill = Bill::open(&llm, &tenant, model, &ask)?;
     let outgoing = Outgoing::new(call, ask.forwarded(&body));
     drop(body);
+    let guess = bill.guess();
     let mut place = llm.walk.enter(Arrival {
         tenant: tenant.id,
         model,
-        cost: bill.guess().cost(),
+        cost: guess.cost(),
+        upfront: match ask.delivery {
+            Delivery::Stream => Usage { output: 0, ..guess }.cost(),
+            // Nothing is known of it before its end.
+            Delivery::Whole => guess.cost(),
+        },
         affinity: ask.affinity,
         deadline: None,
         request: score::Request::Infer,
