@@ -16,8 +16,8 @@ const WARM_UP: Instant = Instant::from_secs(30);
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fairness {
-    /// How far apart clients drifted once the engine was busy: after half a minute, from when the published figures
-    /// count, too.
+    /// How far apart clients drifted once the engine was busy: after half a minute, as VTC's authors count, too, at
+    /// least with two and with eight clients that are alike.
     pub gap: Gap,
     /// How far apart they drifted with the first half minute, in which whoever asks most has most of the slots.
     pub from_start: Gap,
