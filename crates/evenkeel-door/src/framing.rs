@@ -183,6 +183,10 @@ impl Head {
 }
 
 fn chunk_size(line: &[u8]) -> Option<u64> {
+    // Of an overlong line only the beginning may be at hand.
+    if LINE_MAX < line.len() {
+        return None;
+    }
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
     u64::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()
 }
@@ -227,6 +231,13 @@ mod tests {
     fn a_length_padded_out_of_sight_is_suspect() {
         let padded = format!("POST / HTTP/1.1\r\nContent-Length:{}5\r\n\r\n", " ".repeat(LINE_MAX));
         assert_eq!(suspect(&padded), Some(0));
+    }
+
+    #[test]
+    fn a_chunk_size_padded_out_of_sight_is_suspect() {
+        let padded = format!("{}5", "0".repeat(LINE_MAX));
+        let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(suspect(&format!("{chunked}{padded}\r\nGET /\r\n0\r\n\r\n")), Some(1));
     }
 
     #[test]
