@@ -65,6 +65,9 @@ struct Core {
 }
 
 struct State {
+    /// What it was started with: where it listens stays as it was then.
+    started: Config,
+    /// What it was told last.
     config: Config,
     book: TenantBook,
     folder: DataDir,
@@ -104,7 +107,7 @@ impl Gateway {
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
         let readiness = Readiness::default();
-        let state = Mutex::new(State { config, book, folder });
+        let state = Mutex::new(State { started: config.clone(), config, book, folder });
         let core = Arc::new(Core { gate, llm, registry, router, readiness, tls, state });
         let mut routes = Routes::new(core.readiness.clone());
         core.llm.add_routes(&mut routes)?;
@@ -149,7 +152,7 @@ impl Gateway {
     /// Says that it is not ready, stops accepting, and lets requests in flight finish.
     pub async fn stop(self) -> io::Result<Drained> {
         self.core.readiness.unready();
-        let unready = self.core.state.lock().config.server.unready;
+        let unready = self.core.state.lock().started.server.unready;
         sleep(unready).await;
         self.core.llm.shutdown();
         // A listener that has ended already needs no telling.
@@ -164,7 +167,7 @@ impl Core {
         let mut state = self.state.lock();
         let (admin, told) = (state.config.server.admin.clone(), change.to_string());
         let (next, key) = state.book.changed(change, &admin)?;
-        state.config.check_exposure(next.all().len())?;
+        state.started.check_exposure(next.all().len())?;
         next.write(&state.folder)?;
         self.gate.reload(next.all(), admin).map_err(BookError::Tenants)?;
         self.llm.set_tenants(&self.gate.tenants().all())?;

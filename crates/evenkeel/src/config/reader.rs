@@ -4,7 +4,7 @@
 //! [`Shown`], in the order it was read in.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ struct Notes {
     mistakes: Vec<Mistake>,
     shown: Shown,
     /// What could have been set: section and key.
-    known: Vec<(String, &'static str)>,
+    known: BTreeSet<(String, &'static str)>,
     /// What the file holds and nobody read.
     unread: Vec<Unread>,
     /// The variables that mean something, each with what it would be called by rule.
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Unread {
-    fn what(&self, known: &[(String, &'static str)]) -> String {
+    fn what(&self, known: &BTreeSet<(String, &'static str)>) -> String {
         let Self { section, key, .. } = self;
         let beside = known.iter().filter(|(at, _)| at == section).map(|(_, key)| *key);
         let place = if section.is_empty() { String::new() } else { format!(" in [{section}]") };
@@ -148,14 +148,9 @@ impl Notes {
         let known = || self.variables.iter().map(|(known, _)| known.as_str());
         let meant = regular.or_else(|| closest(name, known()));
         let suggestion = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-        let sections = self.known.iter().filter(|(section, _)| section.is_empty()).map(|(_, key)| key);
-        let of_a_section = name.strip_prefix("EVENKEEL_").is_some_and(|rest| {
-            let begins = |section: &&str| {
-                let after = rest.strip_prefix(section.to_ascii_uppercase().as_str());
-                after.is_some_and(|after| after.starts_with('_'))
-            };
-            sections.copied().any(|section| begins(&section))
-        });
+        let mut sections = self.known.iter().filter(|(section, _)| section.is_empty()).map(|(_, key)| key);
+        let of_a_section =
+            sections.any(|section| name.starts_with(&format!("EVENKEEL_{}_", section.to_ascii_uppercase())));
         // Other programs have variables that begin like the seed's.
         let like_a_seeds = name.starts_with("LLMLB_") && meant.is_some();
         (of_a_section || like_a_seeds).then(|| format!("stands for no setting{suggestion}"))
@@ -329,7 +324,7 @@ impl<'a> Section<'a> {
     }
 
     fn take(&mut self, key: &'static str) -> Option<(Origin, Spanned<DeValue<'a>>)> {
-        self.reader.notes.borrow_mut().known.push((self.name.clone(), key));
+        self.reader.notes.borrow_mut().known.insert((self.name.clone(), key));
         let (key, value) = self.table.remove_entry(key)?;
         Some((self.reader.at(key.span().start), value))
     }

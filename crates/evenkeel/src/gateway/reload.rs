@@ -33,13 +33,13 @@ impl Core {
         let mut state = self.state.lock();
         let book = TenantBook::read(state.folder.path(), config.tenants.clone(), &config.server.admin)?;
         // The listener stays where it is, so who reaches it does, too.
-        state.config.check_exposure(book.all().len())?;
+        state.started.check_exposure(book.all().len())?;
         if let Some(tls) = &self.tls {
             tls.reload()?;
         }
         self.gate.reload(book.all(), config.server.admin.clone()).map_err(BookError::Tenants)?;
         let tenants = self.gate.tenants();
-        let changed = state.config.shown.differences(&config.shown);
+        let changed = state.started.shown.differences(&config.shown);
         let mut reloaded = Reloaded {
             tenants: tenants.len(),
             after_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),

@@ -166,6 +166,13 @@ fn sighup_brings_tenants_and_nodes_and_a_bad_one_changes_nothing() {
     let models = served.get_with_key("/v1/models", &new).body;
     assert!(models.contains("\"other\"") && !models.contains("\"sim\""), "{models}");
 
+    let elsewhere = "[server]\ndata_dir = 'elsewhere'\n";
+    folder.write("evenkeel.toml", &format!("{elsewhere}{tenants}{nodes}"));
+    served.signal("HUP");
+    served.wait_log("reloaded");
+    assert_eq!(served.wait_log("after a restart")["settings"], "server.data_dir", "as it was started");
+    assert_eq!(status(&new), 200);
+
     folder.write("evenkeel.toml", "[[tenants]]\nname = 'acme'\nwieght = 1\n");
     served.signal("HUP");
     let refused = served.wait_log("reload refused");
