@@ -18,7 +18,7 @@ use crate::bill::Bill;
 use crate::refuse::Trouble;
 use crate::request::{Ask, Endpoint, UsageWish};
 use crate::sse::{Ending, Hide, Scanner};
-use crate::upstream::UpstreamBody;
+use crate::upstream::{SendError, UpstreamBody};
 use crate::usage::{AnswerScanner, Usage};
 use crate::walk::Slot;
 
@@ -132,6 +132,17 @@ impl Relay {
         slot.end(bill.so_far().cost(), outcome);
     }
 
+    /// Ends the request because no more comes of its answer, which may be whole for all that.
+    fn lose(&mut self, error: SendError) {
+        match &self.reading {
+            Reading::Events(scanner) if scanner.found().done => {
+                self.rest = None;
+                self.end();
+            }
+            Reading::Events(_) | Reading::Json(_) | Reading::Opaque => self.break_off(error.into()),
+        }
+    }
+
     /// Ends the request because its node did not finish; a stream says so, any other body breaks off.
     fn break_off(&mut self, trouble: Trouble) {
         self.rest = None;
@@ -181,7 +192,7 @@ impl Body for Relay {
                     }
                     self.end_if_read();
                 }
-                Some(Err(error)) => self.break_off(error.into()),
+                Some(Err(error)) => self.lose(error),
                 None => {
                     self.rest = None;
                     self.end();
