@@ -59,10 +59,11 @@ impl Relay {
             (Endpoint::Chat | Endpoint::Completions, UsageWish::NotAsked) => Hide::Usage,
             (Endpoint::Embeddings | Endpoint::Other, _) | (_, UsageWish::Asked) => Hide::Nothing,
         };
-        let reading = match form {
-            Form::Events => Reading::Events(Scanner::new(hide)),
-            Form::Json => Reading::Json(AnswerScanner::default()),
-            Form::Opaque => Reading::Opaque,
+        let reading = match (form, endpoint) {
+            (Form::Events, Endpoint::Chat | Endpoint::Completions) => Reading::Events(Scanner::of_json(hide)),
+            (Form::Events, Endpoint::Embeddings | Endpoint::Other) => Reading::Events(Scanner::new(hide)),
+            (Form::Json, _) => Reading::Json(AnswerScanner::default()),
+            (Form::Opaque, _) => Reading::Opaque,
         };
         slot.first_byte();
         let (ready, open) = (Vec::new(), Some((slot, bill)));
@@ -96,8 +97,14 @@ impl Relay {
         slot.progress(so_far.cost());
     }
 
-    /// Ends the request if the node has said all: who reads a body of known length may not ask for more.
+    /// Ends the request if the node has said all, or what makes no sense: who reads a body of known length may not ask
+    /// for more.
     fn end_if_read(&mut self) {
+        if let Reading::Events(scanner) = &self.reading
+            && scanner.found().stopped
+        {
+            return self.break_off(Trouble::NotJson);
+        }
         if self.rest.as_ref().is_none_or(Body::is_end_stream) {
             self.rest = None;
             self.end();

@@ -88,6 +88,11 @@ fn a_429_with_retry_after() {
 }
 
 #[test]
+fn malformed_json() {
+    Trial::of(FaultKind::MalformedJson).ends(Ends::Elsewhere, Ends::Told("bad_upstream"));
+}
+
+#[test]
 fn a_wrong_content_length() {
     // All of the stream is there, down to its last word; only its length is wrong.
     Trial::of(FaultKind::WrongContentLength).whole(Ends::Elsewhere);
