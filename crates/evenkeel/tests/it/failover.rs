@@ -88,6 +88,24 @@ fn a_429_with_retry_after() {
 }
 
 #[test]
+fn malformed_json() {
+    Trial::of(FaultKind::MalformedJson).ends(Ends::Elsewhere, Ends::Told("bad_upstream"));
+}
+
+#[test]
+fn a_wrong_content_length() {
+    // All of the stream is there, down to its last word; only its length is wrong.
+    Trial::of(FaultKind::WrongContentLength).whole(Ends::Elsewhere);
+    let trial = Trial::of(FaultKind::WrongContentLength);
+    let mut user = 0;
+    trial.until_struck(1, |trial| {
+        user += 1;
+        trial.assert_right(&trial.ask(user, true));
+    });
+    trial.fleet.wait_idle();
+}
+
+#[test]
 fn a_reset() {
     Trial::of(FaultKind::Reset).ends(Ends::Elsewhere, Ends::Elsewhere);
 }
@@ -216,7 +234,7 @@ fn when_all_nodes_are_down_requests_wait_for_the_first_that_comes_back() {
 #[test]
 fn a_pool_that_is_busy_says_when_to_come_back() {
     let busy = faulty(Fault::new(FaultKind::TooManyRequestsRetryAfter));
-    let fleet = Fleet::start("all-busy", "", vec![("busy", busy)]);
+    let fleet = Fleet::start("all-busy", CONFIG, vec![("busy", busy)]);
     let reply = fleet.post("none", CHAT, &chat(json!({})));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("queue_full")));
     assert!(

@@ -206,6 +206,7 @@ impl Client {
     async fn chat(&mut self, body: &Value) -> Answered {
         let request = Request::post(CHAT).header("host", "a").header("authorization", &self.key);
         let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+        self.requests.ready().await.unwrap();
         let began = Instant::now();
         let response = self.requests.send_request(request).await.unwrap();
         let (status, waited) = (response.status().as_u16(), queue_wait(response.headers()));
