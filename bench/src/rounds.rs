@@ -6,8 +6,6 @@
 mod args;
 mod child;
 mod json;
-mod order;
-mod quartiles;
 mod score;
 mod table;
 
@@ -15,9 +13,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use bench_figures::Random;
+
 use self::args::{Options, Request};
 use self::child::{Children, Trouble};
-use self::order::Random;
 use self::score::{Entrant, Score};
 use crate::sample::Sample;
 use crate::workload::Workload;

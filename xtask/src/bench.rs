@@ -20,6 +20,7 @@ pub(crate) const COMMAND: Command = Command {
         ("cargo xtask bench micro", "every decision of evenkeel-policy"),
         ("cargo xtask bench micro -- --help", "what the suite itself takes"),
         ("cargo xtask bench actor -- --help", "what the suite itself takes"),
+        ("cargo xtask bench llm -- --help", "what the suite itself takes"),
         ("cargo xtask bench compare BASE CURRENT --threshold 0.05", "fails if a row became 5 % worse"),
     ],
     run,
@@ -35,6 +36,7 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite { name: "micro", about: "nanoseconds per decision", run: run_micro },
     Suite { name: "actor", about: "actor runtimes beside each other", run: run_actor },
+    Suite { name: "llm", about: "the LLM door beside other proxies", run: run_llm },
     Suite { name: "compare", about: "two files that --json wrote, row by row", run: compare::run },
 ];
 
@@ -54,25 +56,61 @@ const ERLANG: Tool = Tool::Debian { program: "erl", package: "erlang-base" };
 ///
 /// Without Erlang the others still run.
 fn run_actor(args: &[String]) -> Result<(), Failure> {
-    if measures_beam(args)
+    if measures(args, "--runtimes", "beam")
         && let Err(failure) = tools::ensure(&[ERLANG])
     {
         println!("{failure}; the rows of `beam` will be empty");
     }
-    let of =
-        |command| Call::cargo(command).args(["--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
     // The rounds start the other two, which `run` alone would not build.
-    of("build").args(["--bins"]).run()?;
-    of("run").args(["--bin", "actor-rounds", "--"]).args(args).run()
+    of_bench("build").args(["--bins"]).run()?;
+    of_bench("run").args(["--bin", "actor-rounds", "--"]).args(args).run()
 }
 
-/// Whether the suite's own arguments ask for Erlang's VM, which runs unless others are named.
-fn measures_beam(args: &[String]) -> bool {
-    if args.iter().any(|arg| matches!(arg.as_str(), "--help" | "-h")) {
+/// What stands before model servers elsewhere, by its row, and how it is got.
+const LLM_PEERS: &[(&str, &[Tool])] = &[
+    ("haproxy", &[Tool::Debian { program: "haproxy", package: "haproxy" }]),
+    ("nginx", &[Tool::Debian { program: "nginx", package: "nginx-light" }]),
+    ("vllm-router", &[Tool::Python, bench_package("vllm-router", "0.1.16")]),
+    ("smg", &[Tool::Python, bench_package("smg", "1.13.0")]),
+];
+
+const fn bench_package(name: &'static str, version: &'static str) -> Tool {
+    Tool::PythonPackage { folder: "target/python-bench", name, version }
+}
+
+/// Gets the peers that can be got, builds the gateway as it is released, then compares.
+fn run_llm(args: &[String]) -> Result<(), Failure> {
+    for (row, tools) in LLM_PEERS.iter().filter(|(row, _)| measures_peer(args, row)) {
+        if let Err(failure) = tools::ensure(tools) {
+            println!("{failure}; there will be no row `{row}`");
+        }
+    }
+    Call::cargo("build --release --locked --package evenkeel --bin evenkeel").run()?;
+    of_bench("run").args(["--package", "llm-bench", "--"]).args(args).run()
+}
+
+/// Whether a peer has a row: the one that all are compared with always has.
+fn measures_peer(args: &[String], row: &str) -> bool {
+    let (baseline, _) = LLM_PEERS[0];
+    measures(args, "--contenders", row) || row == baseline && !asks_for_help(args)
+}
+
+/// A command for the workspace of the suites that compare with others, which has a target folder of its own.
+fn of_bench(command: &str) -> Call {
+    Call::cargo(command).args(["--release", "--locked", "--manifest-path", "bench/Cargo.toml"])
+}
+
+/// Whether a suite's own arguments ask for a row, which they do unless `flag` names others.
+fn measures(args: &[String], flag: &str, row: &str) -> bool {
+    if asks_for_help(args) {
         return false;
     }
-    let named = args.iter().skip_while(|arg| *arg != "--runtimes").nth(1);
-    named.is_none_or(|list| list.split(',').any(|label| label.split('@').next() == Some("beam")))
+    let named = args.iter().skip_while(|arg| *arg != flag).nth(1);
+    named.is_none_or(|list| list.split(',').any(|label| label.split('@').next() == Some(row)))
+}
+
+fn asks_for_help(args: &[String]) -> bool {
+    args.iter().any(|arg| matches!(arg.as_str(), "--help" | "-h"))
 }
 
 #[cfg(test)]
@@ -80,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn erlang_is_wanted_unless_only_others_are_named() {
+    fn a_row_is_wanted_unless_only_others_are_named() {
         for (line, wanted) in [
             ("", true),
             ("--rounds 3 workers=1", true),
@@ -91,7 +129,17 @@ mod tests {
             ("--help", false),
         ] {
             let args: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(measures_beam(&args), wanted, "{line}");
+            assert_eq!(measures(&args, "--runtimes", "beam"), wanted, "{line}");
         }
+    }
+
+    #[test]
+    fn the_peer_that_all_are_compared_with_is_wanted_whoever_is_named() {
+        let wanted = |line: &str, row: &str| {
+            measures_peer(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), row)
+        };
+        assert!(wanted("", "smg") && wanted("--contenders evenkeel,smg", "smg"));
+        assert!(wanted("--contenders evenkeel", "haproxy") && !wanted("--contenders evenkeel", "nginx"));
+        assert!(!wanted("--help", "haproxy"));
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A program to start, with its arguments and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    program: &'static str,
+    program: String,
     args: Vec<String>,
     envs: Vec<(&'static str, &'static str)>,
 }
@@ -30,7 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Call {
     /// Prepares a call; `line` is split at its spaces.
-    pub(crate) fn new(program: &'static str, line: &str) -> Self {
+    pub(crate) fn new(program: impl Into<String>, line: &str) -> Self {
+        let program = program.into();
         Self { program, args: line.split_whitespace().map(str::to_owned).collect(), envs: Vec::new() }
     }
 
@@ -98,7 +99,7 @@ impl Call {
         // Cargo names itself to its children: the same cargo even where several are installed.
         let mut command = match std::env::var_os("CARGO") {
             Some(cargo) if self.program == "cargo" => Command::new(cargo),
-            Some(_) | None => Command::new(self.program),
+            Some(_) | None => Command::new(&self.program),
         };
         command.args(&self.args).envs(self.envs.iter().copied());
         command
@@ -114,7 +115,7 @@ impl fmt::Display for Call {
         for (name, value) in &self.envs {
             write!(f, "{name}={} ", quoted(value))?;
         }
-        f.write_str(self.program)?;
+        f.write_str(&self.program)?;
         self.args.iter().try_for_each(|arg| write!(f, " {}", quoted(arg)))
     }
 }

@@ -26,17 +26,25 @@ pub(crate) enum Tool {
     Debian { program: &'static str, package: &'static str },
     /// Python that can make environments.
     Python,
-    /// A Python package, in an environment of its own.
-    PythonPackage { name: &'static str, version: &'static str },
+    /// A Python package, in the environment that is this folder.
+    PythonPackage { folder: &'static str, name: &'static str, version: &'static str },
+    /// Node.js with npm, which installs its packages.
+    Node,
+    /// A package of npm's, in a folder of its own.
+    NodePackage { name: &'static str, version: &'static str },
 }
 
 /// What the tests need; a test that needs more than cargo is served from here.
-pub(crate) const FOR_TESTS: &[Tool] =
-    &[Tool::Python, Tool::PythonPackage { name: "openai", version: "3.49.0" }];
+pub(crate) const FOR_TESTS: &[Tool] = &[
+    Tool::Python,
+    Tool::PythonPackage { folder: "target/python", name: "openai", version: "3.49.0" },
+    Tool::Node,
+    // Version 7 does not run on the Node.js that Debian has.
+    Tool::NodePackage { name: "openai", version: "6.49.0" },
+];
 
-/// Where Python packages are installed; tests look for them there.
-const PYTHON_FOLDER: &str = "target/python";
-const PYTHON: &str = "target/python/bin/python";
+/// Where npm's packages are installed; tests look for them there.
+const NODE_FOLDER: &str = "target/node";
 
 /// What there is to install things with.
 #[derive(Clone, Copy, Debug)]
@@ -97,18 +105,37 @@ fn is_present(tool: Tool) -> bool {
             installed.is_ok_and(|names| names.lines().any(|name| name.starts_with("llvm-tools")))
         }
         Tool::Subcommand { name, .. } => has_subcommand(name),
-        Tool::Debian { program, .. } => Call::new(program, "--version").succeeds(),
+        // Not every program knows `--version`, and some are where only root looks.
+        Tool::Debian { program, .. } => {
+            Call::new("sh", "-c").args([format!("PATH=$PATH:/usr/sbin command -v {program}")]).succeeds()
+        }
         // Debian has Python without the part that makes environments.
         Tool::Python => Call::new("python3", "-c").args(["import ensurepip, venv"]).succeeds(),
-        Tool::PythonPackage { name, version } => {
-            Call::new(PYTHON, "-c").args([version_check(name, version)]).succeeds()
+        Tool::PythonPackage { folder, name, version } => {
+            python(folder, "-c").args([version_check(name, version)]).succeeds()
+        }
+        Tool::Node => Call::new("node", "--version").succeeds() && Call::new("npm", "--version").succeeds(),
+        Tool::NodePackage { name, version } => {
+            Call::new("node", "-e").args([node_version_check(name, version)]).succeeds()
         }
     }
+}
+
+/// Calls the Python of an environment.
+fn python(folder: &str, line: &str) -> Call {
+    Call::new(format!("{folder}/bin/python"), line)
 }
 
 /// Writes the Python line that ends well only if this version of a package is installed.
 fn version_check(name: &str, version: &str) -> String {
     format!("import importlib.metadata as m; raise SystemExit(m.version('{name}') != '{version}')")
+}
+
+/// Writes the line of JavaScript that ends well only if this version of a package is installed.
+fn node_version_check(name: &str, version: &str) -> String {
+    format!(
+        "process.exit(require('./{NODE_FOLDER}/node_modules/{name}/package.json').version === '{version}' ? 0 : 1)"
+    )
 }
 
 /// Decides what to run to get a tool, or what to tell the user when nothing here can get it.
@@ -122,12 +149,18 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
         Tool::Subcommand { package, .. } => {
             return Ok(vec![Call::cargo("install --locked").args([package])]);
         }
-        Tool::Debian { package, .. } => return remedy_by_apt(tool, package, means.user),
-        Tool::Python => return remedy_by_apt(tool, "python3-venv", means.user),
-        Tool::PythonPackage { name, version } => {
-            let install = Call::new(PYTHON, "-m pip install --quiet --disable-pip-version-check");
+        Tool::Debian { package, .. } => return remedy_by_apt(tool, &[package], means.user),
+        Tool::Python => return remedy_by_apt(tool, &["python3-venv"], means.user),
+        Tool::Node => return remedy_by_apt(tool, &["nodejs", "npm"], means.user),
+        Tool::NodePackage { name, version } => {
+            let install =
+                Call::new("npm", "install --no-save --no-audit --no-fund --ignore-scripts --loglevel=error");
+            return Ok(vec![install.args(["--prefix", NODE_FOLDER]).args([format!("{name}@{version}")])]);
+        }
+        Tool::PythonPackage { folder, name, version } => {
+            let install = python(folder, "-m pip install --quiet --disable-pip-version-check");
             return Ok(vec![
-                Call::new("python3", "-m venv").args([PYTHON_FOLDER]),
+                Call::new("python3", "-m venv").args([folder]),
                 install.args([format!("{name}=={version}")]),
             ]);
         }
@@ -142,8 +175,9 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
     }
 }
 
-fn remedy_by_apt(tool: Tool, package: &str, user: User) -> Result<Vec<Call>, Failure> {
-    let install = Call::new("apt-get", "install --yes --no-install-recommends").args([package]);
+fn remedy_by_apt(tool: Tool, packages: &[&str], user: User) -> Result<Vec<Call>, Failure> {
+    let install =
+        Call::new("apt-get", "install --yes --no-install-recommends").args(packages.iter().copied());
     match user {
         User::Root => Ok(vec![Call::new("apt-get", "update"), install]),
         User::Other => Err(Failure::new(format!(
@@ -164,7 +198,9 @@ fn described(tool: Tool) -> String {
         Tool::Subcommand { name, .. } => format!("cargo {name}"),
         Tool::Debian { program, package } => format!("{program} (Debian package {package})"),
         Tool::Python => "Python 3 with its module venv (Debian package python3-venv)".to_owned(),
-        Tool::PythonPackage { name, version } => format!("the Python package {name} {version}"),
+        Tool::PythonPackage { name, version, .. } => format!("the Python package {name} {version}"),
+        Tool::Node => "Node.js with npm (Debian packages nodejs and npm)".to_owned(),
+        Tool::NodePackage { name, version } => format!("npm's package {name} {version}"),
     }
 }
 
@@ -202,7 +238,7 @@ mod tests {
 
     #[test]
     fn python_packages_go_into_an_environment_of_their_own() {
-        let openai = Tool::PythonPackage { name: "openai", version: "1.2.3" };
+        let openai = Tool::PythonPackage { folder: "target/python", name: "openai", version: "1.2.3" };
         assert_eq!(
             lines(openai, NOTHING),
             [
@@ -210,6 +246,20 @@ mod tests {
                 "target/python/bin/python -m pip install --quiet --disable-pip-version-check openai==1.2.3"
             ]
         );
+    }
+
+    #[test]
+    fn npm_packages_go_into_a_folder_of_their_own() {
+        let openai = Tool::NodePackage { name: "openai", version: "1.2.3" };
+        assert_eq!(
+            lines(openai, NOTHING),
+            [
+                "npm install --no-save --no-audit --no-fund --ignore-scripts --loglevel=error --prefix target/node openai@1.2.3"
+            ]
+        );
+        let told = remedy(Tool::Node, NOTHING).unwrap_err().to_string();
+        assert!(told.starts_with("Node.js with npm (Debian packages nodejs and npm) is missing"), "{told}");
+        assert!(told.contains("`sudo apt-get install --yes --no-install-recommends nodejs npm`"), "{told}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What the rounds of one workload gave, contender by contender, and how each compares with the baseline.
 
+use bench_figures::Quartiles;
+
 use super::child::Trouble;
-use super::quartiles::Quartiles;
 use super::table::short;
 use crate::sample::Sample;
 use crate::workload::{Better, Contender, Figure, Workload};

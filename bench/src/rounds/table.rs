@@ -1,7 +1,8 @@
 //! The figures as tables that are also Markdown.
 
+use bench_figures::Quartiles;
+
 use super::args::Options;
-use super::quartiles::Quartiles;
 use super::score::{Line, Score};
 use crate::workload::{Better, Workload};
 

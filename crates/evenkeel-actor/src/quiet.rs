@@ -5,8 +5,6 @@
 
 use core::task::Waker;
 
-use crate::raw::waker::rouse;
-
 /// Runs somebody's code; a panic of it is dropped.
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
@@ -25,6 +23,18 @@ pub(crate) fn quietly(work: impl FnOnce()) {
 #[cfg(not(all(feature = "std", not(loom))))]
 pub(crate) fn quietly(work: impl FnOnce()) {
     work();
+}
+
+/// Wakes whoever `waker` is of; a worker that wakes a task of its host's owes that a turn.
+///
+/// The host may have put it where only this thread takes it from.
+#[inline]
+pub(crate) fn rouse(waker: Waker) {
+    #[cfg(all(feature = "std", not(loom)))]
+    if !crate::raw::waker::is_of_cell(&waker) {
+        crate::raw::current::owe_turn();
+    }
+    waker.wake();
 }
 
 /// Wakes everybody, also after one whose waker panics.

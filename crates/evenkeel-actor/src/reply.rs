@@ -69,6 +69,10 @@ enum State {
     /// Not polled yet.
     Asked {
         within: Duration,
+        #[cfg_attr(
+            not(feature = "std"),
+            expect(dead_code, reason = "without std nobody runs in another's place")
+        )]
         haste: Haste,
     },
     /// Waits until then.

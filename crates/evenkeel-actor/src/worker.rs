@@ -455,7 +455,7 @@ mod tests {
         host.0.has_room.store(true, Ordering::Relaxed);
         let (_wakes, waker) = crate::rig::Wakes::new();
         let owing = crate::raw::current::enter(&local, || {
-            slice_us(&host, &local, || crate::raw::waker::rouse(waker.clone()))
+            slice_us(&host, &local, || crate::quiet::rouse(waker.clone()))
         });
         assert!((200..300).contains(&owing), "{owing} µs");
         let after = slice_us(&host, &local, || ());

@@ -60,14 +60,21 @@ impl Presence {
     }
 
     fn served(self) {
-        self.sender.send_replace(Some(Ending::Served));
+        self.tell(Ending::Served);
+    }
+
+    /// Tells how it ended, unless that is told or nobody listens.
+    fn tell(&self, ending: Ending) {
+        if !self.sender.is_closed() {
+            self.sender.send_if_modified(|told| told.replace(told.unwrap_or(ending)).is_none());
+        }
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.sender.send_if_modified(|ending| ending.replace(ending.unwrap_or(Ending::Gone)).is_none());
+        self.tell(Ending::Gone);
     }
 }
 

@@ -9,6 +9,8 @@
 
 use core::mem;
 
+use memchr::memchr;
+
 const LINE_MAX: usize = 128;
 
 #[derive(Debug)]
@@ -85,8 +87,12 @@ impl Framing {
 
     /// Takes bytes up to the end of a line, and acts on it if it is complete.
     fn line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let end = memchr(b'\n', bytes);
         let (part, rest) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+        if end.is_some() && self.line.is_empty() {
+            self.act(without_end(part));
+            return rest;
+        }
         // One more than the most, so that an overlong line can be told.
         let room = LINE_MAX + 1 - self.line.len();
         self.line.extend_from_slice(&part[..part.len().min(room)]);
@@ -100,12 +106,13 @@ impl Framing {
     }
 
     fn act(&mut self, line: &[u8]) {
+        if let Place::Head(head) = &mut self.place
+            && !line.is_empty()
+        {
+            return head.read(line);
+        }
         self.place = match mem::replace(&mut self.place, Place::Blind) {
-            Place::Head(head) if line.is_empty() => self.head_ends(head),
-            Place::Head(mut head) => {
-                head.read(line);
-                Place::Head(head)
-            }
+            Place::Head(head) => self.head_ends(head),
             Place::ChunkSize => match chunk_size(line) {
                 Some(0) => Place::Trailers,
                 // The data is followed by a line end.
@@ -156,6 +163,10 @@ fn after(then: AfterBody) -> Place {
 impl Head {
     fn read(&mut self, line: &[u8]) {
         self.lines += 1;
+        // Everything else is passed over by its first letter.
+        if !matches!(line[0], b'c' | b'C' | b't' | b'T') {
+            return;
+        }
         let mut parts = line.splitn(2, |byte| *byte == b':');
         let (name, value) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let is_length = name.eq_ignore_ascii_case(b"content-length");
@@ -172,6 +183,10 @@ impl Head {
 }
 
 fn chunk_size(line: &[u8]) -> Option<u64> {
+    // Of an overlong line only the beginning may be at hand.
+    if LINE_MAX < line.len() {
+        return None;
+    }
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
     u64::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()
 }
@@ -216,6 +231,13 @@ mod tests {
     fn a_length_padded_out_of_sight_is_suspect() {
         let padded = format!("POST / HTTP/1.1\r\nContent-Length:{}5\r\n\r\n", " ".repeat(LINE_MAX));
         assert_eq!(suspect(&padded), Some(0));
+    }
+
+    #[test]
+    fn a_chunk_size_padded_out_of_sight_is_suspect() {
+        let padded = format!("{}5", "0".repeat(LINE_MAX));
+        let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(suspect(&format!("{chunked}{padded}\r\nGET /\r\n0\r\n\r\n")), Some(1));
     }
 
     #[test]

@@ -38,8 +38,12 @@ impl RequestIds {
     fn make(&self) -> HeaderValue {
         let step = self.made.fetch_add(1, Ordering::Relaxed);
         // Mixed, so that an id does not tell how many requests there were; one to one, so none repeats.
-        let text = format!("req-{:016x}{:016x}", self.seed[0], mix(step.wrapping_add(self.seed[1])));
-        HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("req"))
+        let number = u128::from(self.seed[0]) << 64 | u128::from(mix(step.wrapping_add(self.seed[1])));
+        let mut text = *b"req-00000000000000000000000000000000";
+        for (at, digit) in text.iter_mut().skip(4).enumerate() {
+            *digit = b"0123456789abcdef"[(number >> (124 - 4 * at)) as usize & 0xf];
+        }
+        HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("req"))
     }
 }
 

@@ -8,7 +8,7 @@ use core::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use evenkeel_door::body::{self, Response};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -40,14 +40,14 @@ pub(crate) enum Form {
 impl Form {
     fn of(headers: &HeaderMap) -> Self {
         let Some(kind) = headers.get(CONTENT_TYPE) else { return Self::Opaque };
-        let is = |wanted: &str| {
-            kind.as_bytes()
-                .get(..wanted.len())
-                .is_some_and(|kind| kind.eq_ignore_ascii_case(wanted.as_bytes()))
-        };
+        // What is packed is not what its type says.
+        if headers.get(CONTENT_ENCODING).is_some_and(|packing| packing != "identity") {
+            return Self::Opaque;
+        }
+        let kind = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         match () {
-            () if is("text/event-stream") => Self::Events,
-            () if is("application/json") => Self::Json,
+            () if kind.eq_ignore_ascii_case(b"text/event-stream") => Self::Events,
+            () if kind.eq_ignore_ascii_case(b"application/json") => Self::Json,
             () => Self::Opaque,
         }
     }
@@ -162,7 +162,17 @@ fn check_whole(status: StatusCode, form: Form, begun: &mut Vec<Bytes>) -> Result
     if form != Form::Json || !status.is_success() {
         return Ok(None);
     }
-    usage_of(begun.first().map_or(&[], |whole| whole)).map_err(|_| Trouble::NotJson)
+    let answer = begun.first().map_or(&[][..], |whole| whole);
+    match usage_of(answer) {
+        Ok(usage) => Ok(usage),
+        Err(fault) if is_pythons_number(answer, fault.at) => Ok(Usage::of_json(answer)),
+        Err(_) => Err(Trouble::NotJson),
+    }
+}
+
+/// Whether what JSON does not know is what Python writes for numbers that are none, which every client of it reads.
+fn is_pythons_number(answer: &[u8], at: usize) -> bool {
+    answer.get(at..).is_some_and(|rest| rest.starts_with(b"NaN") || rest.starts_with(b"Infinity"))
 }
 
 /// Reads a JSON answer to its end, and the counts in it.
@@ -182,4 +192,38 @@ fn usage_of(answer: &[u8]) -> Result<Option<Usage>, Fault> {
     }
     cursor.end()?;
     Ok(counts.usage())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn an_answer_is_read_as_what_its_type_says() {
+        let form = |kind: &'static str| {
+            Form::of(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]))
+        };
+        assert_eq!(form("text/event-stream; charset=utf-8"), Form::Events);
+        assert_eq!(form("Application/JSON"), Form::Json);
+        for kind in ["application/jsonl", "application/x-ndjson", "audio/mpeg", ""] {
+            assert_eq!(form(kind), Form::Opaque, "{kind}");
+        }
+        let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let packed = HeaderMap::from_iter([kind, (CONTENT_ENCODING, HeaderValue::from_static("gzip"))]);
+        assert_eq!(Form::of(&packed), Form::Opaque);
+    }
+
+    #[test]
+    fn an_answer_is_whole_or_refused() {
+        let check = |answer: &'static str| check_whole(StatusCode::OK, Form::Json, &mut vec![answer.into()]);
+        let usage = Some(Usage { input: 1, output: 2 });
+        assert_eq!(check(r#"{"usage":{"prompt_tokens":1,"completion_tokens":2}} "#), Ok(usage));
+        assert_eq!(check(r#"[{"score":0.5}]"#), Ok(None));
+        let pythons = r#"{"a":[NaN,-Infinity],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
+        assert_eq!(check(pythons), Ok(usage));
+        for broken in ["", "{", r#"{"a":"#, "<html>", r#"{"a":1}}"#, r#"{"a":nope}"#] {
+            assert_eq!(check(broken), Err(Trouble::NotJson), "{broken}");
+        }
+    }
 }

@@ -22,6 +22,7 @@ use crate::headers::{self, QUEUE_WAIT_MS};
 use crate::nodes::Node;
 use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
+use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
 
 /// Answers a request for a model.
@@ -29,7 +30,11 @@ pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Re
     let mut waited = Duration::ZERO;
     let answer = answer(llm, endpoint, call, &mut waited).await;
     let mut response = answer.unwrap_or_else(Refusal::into_response);
-    response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from(waited.as_millis() as u64));
+    let millis = match waited.as_millis() as u64 {
+        0 => HeaderValue::from_static("0"),
+        millis => HeaderValue::from(millis),
+    };
+    response.headers_mut().insert(QUEUE_WAIT_MS, millis);
     Ok(response)
 }
 
@@ -53,10 +58,16 @@ async fn answer(
     let bill = Bill::open(&llm, &tenant, model, &ask)?;
     let outgoing = Outgoing::new(call, ask.forwarded(&body));
     drop(body);
+    let guess = bill.guess();
     let mut place = llm.walk.enter(Arrival {
         tenant: tenant.id,
         model,
-        cost: bill.guess().cost(),
+        cost: guess.cost(),
+        upfront: match ask.delivery {
+            Delivery::Stream => Usage { output: 0, ..guess }.cost(),
+            // Nothing is known of it before its end.
+            Delivery::Whole => guess.cost(),
+        },
         affinity: ask.affinity,
         deadline: None,
         request: score::Request::Infer,
@@ -117,15 +128,19 @@ impl Llm {
     ) -> Result<Answer, Trouble> {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
         let begun = async {
-            let response = self.upstream.send(node.origin(slot.path()), outgoing.request(&node)).await?;
-            Answer::begin(response).await
+            let sent = self.upstream.send_made(node.origin(slot.path()), || outgoing.request(&node));
+            Answer::begin(sent.await?).await
         };
         let begun = match (delivery, self.first_byte_max) {
             (Delivery::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(Trouble::Late)),
             // An answer in one piece begins when all of it is made.
             (Delivery::Stream | Delivery::Whole, _) => begun.await,
         };
-        begun.inspect_err(|trouble| tracing::debug!(node = node.options.name, %trouble, "attempt failed"))
+        begun.inspect_err(|trouble| match trouble {
+            // A busy pool would fill the log, and is told by its events.
+            Trouble::Busy { .. } => tracing::debug!(node = node.options.name, %trouble, "attempt failed"),
+            _ => tracing::warn!(node = node.options.name, %trouble, "attempt failed"),
+        })
     }
 }
 

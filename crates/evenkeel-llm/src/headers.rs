@@ -41,26 +41,30 @@ const OURS: [HeaderName; 8] = [
 
 /// Makes a client's headers those that every node gets.
 pub(crate) fn for_nodes(mut headers: HeaderMap, request_id: HeaderValue) -> HeaderMap {
-    strip_hop(&mut headers);
-    for name in OURS {
-        headers.remove(name);
-    }
+    strip(&mut headers, &OURS);
     headers.insert(REQUEST_ID, request_id);
     headers
 }
 
 /// Makes a node's headers those of our answer.
 pub(crate) fn for_client(mut headers: HeaderMap) -> HeaderMap {
-    strip_hop(&mut headers);
-    headers.remove(SET_COOKIE);
+    strip(&mut headers, &[SET_COOKIE]);
     headers
 }
 
-fn strip_hop(headers: &mut HeaderMap) {
-    let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let named: Vec<HeaderName> =
-        listed.flat_map(|list| list.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
-    for name in named.into_iter().chain(HOP) {
+/// Takes out what concerns one connection, and `others`.
+fn strip(headers: &mut HeaderMap, others: &[HeaderName]) {
+    if headers.contains_key(CONNECTION) {
+        let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+        let named: Vec<HeaderName> =
+            listed.flat_map(|list| list.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    // Of many that may not be there few are: comparing names is cheaper than looking each of them up.
+    let stays = |name: &&HeaderName| !HOP.contains(name) && !others.contains(name);
+    while let Some(name) = headers.keys().find(|name| !stays(name)).cloned() {
         headers.remove(name);
     }
 }

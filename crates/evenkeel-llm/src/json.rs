@@ -109,6 +109,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Tells where the next value starts.
+    pub(crate) fn start(&mut self) -> Result<usize, Fault> {
+        self.kind()?;
+        Ok(self.at)
+    }
+
     /// The byte that is read next.
     pub(crate) fn at(&self) -> usize {
         self.at
@@ -295,10 +301,25 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// From which length on a text is looked at in another way.
+const SHORT: usize = 64;
+
 /// Counts the bytes before the first that ends a string, starts an escape, or may not stand in a string.
 ///
 /// Looks at eight bytes at a time; at more it was slower, because most strings are short.
 fn plain_len(bytes: &[u8]) -> usize {
+    let short = plain_len_short(bytes.get(..SHORT).unwrap_or(bytes));
+    if short < SHORT {
+        return short;
+    }
+    // A text is long or ends soon: what a long one has no more of is looked for by whole registers.
+    let rest = &bytes[SHORT..];
+    let rest = &rest[..memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len())];
+    let controls = rest.iter().fold(0, |controls, byte| controls | u8::from(*byte < 0x20));
+    SHORT + if controls == 0 { rest.len() } else { plain_len_short(rest) }
+}
+
+fn plain_len_short(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xFF;
     const HIGHS: u64 = ONES * 0x80;
     let (words, rest) = bytes.as_chunks::<8>();

@@ -18,7 +18,7 @@ use crate::bill::Bill;
 use crate::refuse::Trouble;
 use crate::request::{Ask, Endpoint, UsageWish};
 use crate::sse::{Ending, Hide, Scanner};
-use crate::upstream::UpstreamBody;
+use crate::upstream::{SendError, UpstreamBody};
 use crate::usage::{AnswerScanner, Usage};
 use crate::walk::Slot;
 
@@ -59,10 +59,11 @@ impl Relay {
             (Endpoint::Chat | Endpoint::Completions, UsageWish::NotAsked) => Hide::Usage,
             (Endpoint::Embeddings | Endpoint::Other, _) | (_, UsageWish::Asked) => Hide::Nothing,
         };
-        let reading = match form {
-            Form::Events => Reading::Events(Scanner::new(hide)),
-            Form::Json => Reading::Json(AnswerScanner::default()),
-            Form::Opaque => Reading::Opaque,
+        let reading = match (form, endpoint) {
+            (Form::Events, Endpoint::Chat | Endpoint::Completions) => Reading::Events(Scanner::of_json(hide)),
+            (Form::Events, Endpoint::Embeddings | Endpoint::Other) => Reading::Events(Scanner::new(hide)),
+            (Form::Json, _) => Reading::Json(AnswerScanner::default()),
+            (Form::Opaque, _) => Reading::Opaque,
         };
         slot.first_byte();
         let (ready, open) = (Vec::new(), Some((slot, bill)));
@@ -96,8 +97,14 @@ impl Relay {
         slot.progress(so_far.cost());
     }
 
-    /// Ends the request if the node has said all: who reads a body of known length may not ask for more.
+    /// Ends the request if the node has said all, or what makes no sense: who reads a body of known length may not ask
+    /// for more.
     fn end_if_read(&mut self) {
+        if let Reading::Events(scanner) = &self.reading
+            && scanner.found().stopped
+        {
+            return self.break_off(Trouble::NotJson);
+        }
         if self.rest.as_ref().is_none_or(Body::is_end_stream) {
             self.rest = None;
             self.end();
@@ -130,6 +137,17 @@ impl Relay {
             Reading::Events(_) | Reading::Json(_) | Reading::Opaque => {}
         }
         slot.end(bill.so_far().cost(), outcome);
+    }
+
+    /// Ends the request because no more comes of its answer, which may be whole for all that.
+    fn lose(&mut self, error: SendError) {
+        match &self.reading {
+            Reading::Events(scanner) if scanner.found().done => {
+                self.rest = None;
+                self.end();
+            }
+            Reading::Events(_) | Reading::Json(_) | Reading::Opaque => self.break_off(error.into()),
+        }
     }
 
     /// Ends the request because its node did not finish; a stream says so, any other body breaks off.
@@ -181,7 +199,7 @@ impl Body for Relay {
                     }
                     self.end_if_read();
                 }
-                Some(Err(error)) => self.break_off(error.into()),
+                Some(Err(error)) => self.lose(error),
                 None => {
                     self.rest = None;
                     self.end();

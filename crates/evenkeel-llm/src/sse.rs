@@ -38,6 +38,8 @@ pub struct Scanned {
     pub done: bool,
     /// Whether the engine told an error.
     pub error: bool,
+    /// Whether an event made no sense, and neither it nor anything after it is passed on.
+    pub stopped: bool,
 }
 
 /// How a stream ended.
@@ -55,6 +57,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Scanner {
     hide: Hide,
+    garbage: Garbage,
     found: Scanned,
     counts: Counts,
     boundary: Boundary,
@@ -73,11 +76,21 @@ enum Mode {
     Passing,
 }
 
+/// What an event does that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Garbage {
+    /// It passes.
+    Passed,
+    /// It stops the stream.
+    Stops,
+}
+
 /// What becomes of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Passed,
     Hidden,
+    Stopped,
 }
 
 impl Scanner {
@@ -85,6 +98,7 @@ impl Scanner {
     pub fn new(hide: Hide) -> Self {
         Self {
             hide,
+            garbage: Garbage::Passed,
             found: Scanned::default(),
             counts: Counts::default(),
             boundary: Boundary::default(),
@@ -94,8 +108,17 @@ impl Scanner {
         }
     }
 
+    /// Starts a stream of JSON, which stops at the first event that makes no sense before the engine said that this is
+    /// all.
+    pub fn of_json(hide: Hide) -> Self {
+        Self { garbage: Garbage::Stops, ..Self::new(hide) }
+    }
+
     /// Takes a chunk, and adds to `out` what is to be passed on; tells what was found since the stream began.
     pub fn scan(&mut self, chunk: Bytes, out: &mut Vec<Bytes>) -> Scanned {
+        if self.found.stopped {
+            return self.found;
+        }
         let (mut from, mut start) = (0, 0);
         if !chunk.is_empty()
             && let Some(fate) = self.returned.take()
@@ -107,6 +130,11 @@ impl Scanner {
         while let Some(len) = self.boundary.find(&chunk[start..]) {
             let end = start + len;
             let fate = self.end_event(&chunk[start..end]);
+            if fate == Fate::Stopped {
+                push(out, chunk.slice(from..start));
+                self.held.clear();
+                return self.found;
+            }
             if fate == Fate::Hidden {
                 push(out, chunk.slice(from..start));
                 from = end;
@@ -163,6 +191,10 @@ impl Scanner {
         }
         self.complete(piece);
         let event = Event::read(if self.held.is_empty() { piece } else { &self.held });
+        if event.garbage && self.garbage == Garbage::Stops && !self.found.done {
+            self.found.stopped = true;
+            return Fate::Stopped;
+        }
         self.note(&event);
         match self.hide {
             Hide::Usage if event.is_only_counts() => Fate::Hidden,

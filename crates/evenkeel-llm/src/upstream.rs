@@ -50,27 +50,37 @@ impl Upstream {
         Self { settings, tls: TlsConnector::from(roots.into_config()), pool }
     }
 
-    /// Sends a request, and waits for the head of its answer.
-    ///
-    /// The request names a path, which the origin's base goes in front of; `Host` and the length are set here. A kept
-    /// connection that turns out to be closed before any of the answer came is replaced by a new one, once. Dropping
-    /// the future closes the connection.
+    /// Sends a request, and waits for the head of its answer; see [`send_made`](Self::send_made).
     pub async fn send(
         &self,
         origin: &Origin,
-        mut request: Request<Full<Bytes>>,
+        request: Request<Full<Bytes>>,
     ) -> Result<Response<UpstreamBody>, SendError> {
-        address(&mut request, origin);
+        self.send_made(origin, || request.clone()).await
+    }
+
+    /// Sends the request that `make` makes, and waits for the head of its answer.
+    ///
+    /// The request names a path, which the origin's base goes in front of; `Host` and the length are set here. A kept
+    /// connection that turns out to be closed before any of the answer came is replaced by a new one, once, and the
+    /// request is made again for it. Dropping the future closes the connection.
+    pub async fn send_made(
+        &self,
+        origin: &Origin,
+        make: impl Fn() -> Request<Full<Bytes>>,
+    ) -> Result<Response<UpstreamBody>, SendError> {
+        let mut request = addressed(make(), origin);
         let host = self.pool.host(origin);
         if let Some(mut link) = self.pool.take(&host) {
-            let copy = request.clone();
             match link.exchange(request).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
                     return Ok(self.answered(response, link, host));
                 }
                 Err(Failed { unsent: Some(unsent), .. }) => request = unsent,
-                Err(failed) if failed.answer == Answer::None && is_stale(&failed.error) => request = copy,
+                Err(failed) if failed.answer == Answer::None && is_stale(&failed.error) => {
+                    request = addressed(make(), origin);
+                }
                 Err(failed) => return Err(failed.error),
             }
         }
@@ -106,7 +116,7 @@ impl fmt::Debug for Upstream {
     }
 }
 
-fn address(request: &mut Request<Full<Bytes>>, origin: &Origin) {
+fn addressed(mut request: Request<Full<Bytes>>, origin: &Origin) -> Request<Full<Bytes>> {
     let asked = core::mem::take(request.uri_mut());
     *request.uri_mut() = origin.target(asked);
     *request.version_mut() = Version::HTTP_11;
@@ -114,6 +124,7 @@ fn address(request: &mut Request<Full<Bytes>>, origin: &Origin) {
     headers.insert(header::HOST, origin.host_header());
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::TRANSFER_ENCODING);
+    request
 }
 
 /// Whether a kept connection failed because its host had closed it.

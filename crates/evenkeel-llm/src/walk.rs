@@ -70,8 +70,8 @@ struct Ticket {
     request: RequestId,
     tenant: TenantId,
     entered_at: Instant,
-    /// What its tenant is charged when it gets a slot.
-    charged: Cost,
+    /// What the machine knows it to have cost.
+    told: Cost,
 }
 
 /// What follows from one thing done to the machine.
@@ -123,13 +123,8 @@ impl Walk {
         let waiting = state.machine.waiting(arrival.model);
         let delayed_until = state.machine.delayed_until(request);
         drop(state);
-        let ticket = Ticket {
-            walk: self.clone(),
-            request,
-            tenant: arrival.tenant,
-            entered_at: now,
-            charged: arrival.cost,
-        };
+        let ticket =
+            Ticket { walk: self.clone(), request, tenant: arrival.tenant, entered_at: now, told: Cost::ZERO };
         let model = evenkeel_telemetry::ModelId(arrival.model.0);
         ticket.tell(now, Step::Accepted { model, cost: arrival.cost });
         match outcome.verdict {

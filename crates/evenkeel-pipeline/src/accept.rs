@@ -37,6 +37,9 @@ pub struct Arrival {
     pub model: ModelId,
     /// What it is thought to cost, in the pool's currency.
     pub cost: Cost,
+    /// What of it is charged in any case when it gets a slot: a prompt, or everything if nothing is told of it before
+    /// its end. The rest is charged as [`handle_progress`](crate::OptimizedLoadManager::handle_progress) tells of it.
+    pub upfront: Cost,
     /// What requests have in common that should meet the same node: a conversation, a prompt's beginning.
     pub affinity: Option<u64>,
     /// How long its answer is wanted; without it, it waits for `default_timeout` at most.
@@ -129,6 +132,8 @@ pub(crate) struct Flight {
     pub(crate) answer: Answer,
     /// What its tenant is charged so far.
     pub(crate) charged: Cost,
+    /// What its node counts it for: all that it is thought to cost.
+    pub(crate) load: Cost,
     /// What it is known to have cost so far.
     pub(crate) actual: Cost,
 }

@@ -158,7 +158,7 @@ impl Tally {
                 let (busy, transactions, cost) = self.nodes.entry(flight.node).or_default();
                 *busy += 1;
                 *transactions += u32::from(arrival.request == Request::BeginTx);
-                *cost += flight.charged;
+                *cost += flight.load;
                 if let Some(path) = flight.path {
                     *self.paths.entry((flight.node, path)).or_default() += 1;
                 }

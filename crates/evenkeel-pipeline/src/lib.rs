@@ -20,6 +20,7 @@
 //!     tenant: TenantId(0),
 //!     model,
 //!     cost: Cost(700),
+//!     upfront: Cost(200),
 //!     affinity: None,
 //!     deadline: None,
 //!     request: Request::Infer,

@@ -20,7 +20,7 @@ pub struct PipelineOptions {
     pub load: LoadManagerConfig,
     /// By what an arrival at a loaded queue is judged.
     pub admit: AdmitRule,
-    /// What a tenant of weight 1 may spend per round, 1 to 1 000 000 000: about one median request.
+    /// What a usual request costs, 1 to 1 000 000 000; a tenant of weight 1 may spend a twentieth of it per round.
     pub quantum: Cost,
     /// How a node is chosen among those with a slot.
     pub chooser: Chooser,

@@ -4,6 +4,7 @@
 //! its own model's nodes, so one that nobody serves delays no other. A tenant's debt follows it: what it left in a ring
 //! where it has nothing waiting counts in the ring where it has.
 
+mod horizon;
 mod rate;
 mod ring;
 mod tenants;
@@ -21,10 +22,14 @@ pub(crate) use ring::Ring;
 pub use tenants::TenantRule;
 pub(crate) use tenants::{Tenant, Tenants};
 
-use crate::accept::{ModelId, RequestId, Ticket};
+use crate::accept::{Arrival, ModelId, RequestId, Ticket};
 use crate::admit::Places;
 use crate::options::PipelineOptions;
 use rate::LoadedRate;
+
+/// A round gives this part of a usual request's cost: what is charged when a request is sent may be much less than it
+/// will cost, and a turn must not last for several of those.
+const ROUNDS_PER_QUANTUM: u64 = 20;
 
 /// Everything that waits, by model and tenant.
 #[derive(Clone, Debug)]
@@ -50,7 +55,8 @@ impl WaitQueue {
         controller: BackpressureController,
     ) -> Result<Self, SettingOutOfRange> {
         let tenants_max = options.limits.tenants_max;
-        let config = DrrConfig { quantum: options.quantum, new_key: NewKey::First, keys_max: tenants_max };
+        let quantum = Cost(options.quantum.0.div_ceil(ROUNDS_PER_QUANTUM));
+        let config = DrrConfig { quantum, new_key: NewKey::First, keys_max: tenants_max };
         let fresh = (DrrScheduler::new(config)?, Places::new(options.admit, controller, tenants_max));
         Ok(Self { rings: BTreeMap::new(), tenants: Tenants::default(), fresh })
     }
@@ -115,22 +121,30 @@ impl WaitQueue {
         }
     }
 
-    /// Charges a tenant whose turn it is for a request that gets a slot.
-    pub(crate) fn charge(&mut self, model: ModelId, tenant: TenantId, cost: Cost) {
+    /// Charges a tenant whose turn it is for a request that gets a slot, and returns how much.
+    pub(crate) fn charge(&mut self, arrival: &Arrival) -> Cost {
+        let Arrival { tenant, model, cost, upfront, .. } = *arrival;
+        let mut charged = cost;
         if let Some(ring) = self.rings.get_mut(&model) {
-            ring.drr.consume_deficit(key(tenant), cost);
+            let upfront = upfront.min(cost);
+            ring.horizon.note(cost - upfront);
+            charged = ring.horizon.charge(upfront, cost);
+            ring.drr.consume_deficit(key(tenant), charged);
         }
         let entry = self.tenants.entry(tenant);
         entry.in_flight += 1;
-        entry.in_flight_cost += cost;
+        entry.in_flight_cost += charged;
         if entry.is_capped() {
             self.apply_cap(tenant);
         }
+        charged
     }
 
-    /// Raises the charge of a request that goes on, and returns it.
-    pub(crate) fn raise(&mut self, model: ModelId, tenant: TenantId, charged: Cost, actual: Cost) -> Cost {
-        let raised = self.correct(model, tenant, (charged, actual), Settlement::Running);
+    /// Raises the charge of a request that goes on and has cost `actual` so far, and returns it.
+    pub(crate) fn raise(&mut self, arrival: &Arrival, charged: Cost, actual: Cost) -> Cost {
+        let Arrival { tenant, model, cost, .. } = *arrival;
+        let due = self.rings.get(&model).map_or(actual, |ring| ring.horizon.charge(actual, cost));
+        let raised = self.correct(model, tenant, (charged, due), Settlement::Running);
         let entry = self.tenants.entry(tenant);
         entry.in_flight_cost = entry.in_flight_cost - charged + raised;
         raised

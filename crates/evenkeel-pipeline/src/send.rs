@@ -127,7 +127,7 @@ impl OptimizedLoadManager {
         let now = self.now;
         let Some(ticket) = self.requests.get(request) else { return };
         let (arrival, waited) = (ticket.arrival, ticket.waited(now));
-        self.wait_queue.charge(model, tenant, arrival.cost);
+        let charged = self.wait_queue.charge(&arrival);
         self.leave_queue(request);
         self.wait_queue.give_place_back(model, tenant);
         self.wake(model, passed_over);
@@ -146,7 +146,8 @@ impl OptimizedLoadManager {
             path,
             since: now,
             answer: Answer::Awaited,
-            charged: arrival.cost,
+            charged,
+            load: arrival.cost,
             actual: Cost::ZERO,
         });
         let attempt = ticket.attempts;
@@ -162,7 +163,7 @@ impl OptimizedLoadManager {
         self.in_flight -= 1;
         self.wait_queue.settle(arrival.model, arrival.tenant, flight.charged, actual);
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
-        let work = Work { model: arrival.model, request: arrival.request, cost: flight.charged };
+        let work = Work { model: arrival.model, request: arrival.request, cost: flight.load };
         node.release(request, &work, flight.path);
         if node.duty == Duty::Leaving && node.busy == 0 {
             self.forget_node(flight.node);

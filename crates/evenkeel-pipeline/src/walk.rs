@@ -115,16 +115,19 @@ impl OptimizedLoadManager {
     }
 
     /// Takes in what a request has cost so far; a charge only rises before the end.
+    ///
+    /// Its tenant is charged a little more than that, up to what the request was thought to cost.
     pub fn handle_progress(&mut self, now: Instant, request: RequestId, actual_so_far: Cost) {
         self.advance(now);
         let Some(flight) = self.known_flight(request) else { return };
         let Some(arrival) = self.requests.get(request).map(|ticket| ticket.arrival) else { return };
         let actual = flight.actual.max(actual_so_far);
-        let charged = self.wait_queue.raise(arrival.model, arrival.tenant, flight.charged, actual);
+        let charged = self.wait_queue.raise(&arrival, flight.charged, actual);
+        let load = flight.load.max(actual);
         if let Some(node) = self.nodes.get_mut(flight.node) {
-            node.reprice(flight.charged, charged);
+            node.reprice(flight.load, load);
         }
-        self.set_flight(request, Flight { charged, actual, ..flight });
+        self.set_flight(request, Flight { charged, load, actual, ..flight });
         self.dispatch();
     }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::time::Duration;
+use evenkeel_sim::fairness::{Turns, measure, workloads};
 use evenkeel_sim::{Admit, Order, Scenario, SimError, by_name, demo, names, run};
 
 use crate::report;
@@ -18,11 +19,12 @@ Usage: evenkeel-sim <COMMAND> [OPTIONS]
 Commands:
   demo         three tenants of unequal appetite share three nodes, first come first served and by Evenkeel
   run <NAME>   one scenario by name
+  fairness     how far clients drift apart, beside plain VTC and first come first served
   list         the scenarios there are
   help         this text
 
 Options:
-  --seconds N  how many simulated seconds [default: 60, at most 3600]
+  --seconds N  how many simulated seconds [default: 60, at most 3600; of fairness always 600]
   --seed N     what the random numbers start from [default: 7]
   --quiet      one line of result, for scripts
   --events     every event, one line each
@@ -33,6 +35,7 @@ Examples:
   evenkeel-sim demo
   evenkeel-sim demo --seconds 10 --quiet
   evenkeel-sim run weights --seed 42
+  evenkeel-sim fairness
 ";
 
 /// The most simulated time; beyond it the list of events no longer fits a small machine.
@@ -50,6 +53,7 @@ enum Detail {
 enum Command {
     Demo,
     Run(String),
+    Fairness,
     List,
     Help,
     Version,
@@ -121,6 +125,7 @@ fn execute(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
             }
         }
         Command::Demo => show_demo(out, options)?,
+        Command::Fairness => show_fairness(out, options.seed)?,
         Command::Run(name) => {
             // The name was checked when the arguments were read.
             if let Some(scenario) = by_name(name, options.seed) {
@@ -158,6 +163,17 @@ fn show_demo(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
     show(out, &fair, Detail::Table)
 }
 
+fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), Failure> {
+    let mut rows = vec![];
+    for workload in workloads() {
+        let run = |turns| measure(&workload, turns, seed);
+        let ours = run(Turns::Evenkeel)?;
+        let (vtc, fifo) = (run(Turns::Vtc)?, run(Turns::Fifo)?);
+        rows.push((workload, [ours, vtc, fifo]));
+    }
+    Ok(report::fairness(out, seed, &rows)?)
+}
+
 fn limited(scenario: Scenario, options: &Options) -> Scenario {
     let duration = options.seconds.map_or(scenario.duration, Duration::from_secs);
     Scenario { duration, ..scenario }
@@ -171,6 +187,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "-h" | "--help" | "help" => Command::Help,
             "--version" => Command::Version,
             "demo" => Command::Demo,
+            "fairness" => Command::Fairness,
             "list" => Command::List,
             "run" => Command::Run(scenario_name(args.next())?),
             "--seconds" => {

@@ -4,6 +4,7 @@
 //! in every request and answers for the nodes, and returns the events and what they add up to. The same seed gives the same events; a test that fails prints its seed.
 
 mod agenda;
+pub mod fairness;
 mod record;
 mod rng;
 mod scenario;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use evenkeel_policy::id::TenantId;
+use evenkeel_sim::fairness::{Fairness, Workload};
 use evenkeel_sim::{Event, Run, Scenario, Share, Stamped, TenantSummary};
 
 /// Prints a table of the tenants and one of the nodes.
@@ -41,6 +42,41 @@ pub(crate) fn line(out: &mut impl Write, scenario: &Scenario, done: &Run) -> io:
     };
     let tenants: Vec<_> = summaries(scenario, done).into_iter().map(said).collect();
     writeln!(out, "seed {}; {}", scenario.seed, tenants.join("; "))
+}
+
+/// Prints how far clients drifted apart: Evenkeel's, plain VTC's and first come first served on the same engine, and
+/// what is to be beaten.
+pub(crate) fn fairness(
+    out: &mut impl Write,
+    seed: u64,
+    rows: &[(Workload, [Fairness; 3])],
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "Ten simulated minutes each on one engine of 20 sequences (an A10G with a 7B model), seed {seed}."
+    )?;
+    writeln!(
+        out,
+        "The most units (input + 2 x output tokens) that one waiting client got more than another,"
+    )?;
+    writeln!(out, "once the engine is busy (after 30 s); in brackets, from the start.\n")?;
+    writeln!(
+        out,
+        "  {:<12} {:>16} {:>16} {:>18} {:>14}",
+        "clients", "Evenkeel", "plain VTC", "first come", "VTC, to beat"
+    )?;
+    for (workload, runs) in rows {
+        let said =
+            |run: &Fairness| format!("{} ({})", run.gap.since_both_waited, run.from_start.since_both_waited);
+        let [ours, vtc, fifo] = runs.each_ref().map(said);
+        writeln!(
+            out,
+            "  {:<12} {ours:>16} {vtc:>16} {fifo:>18} {:>14}",
+            workload.name,
+            workload.vtc_gap.to_string()
+        )?;
+    }
+    Ok(())
 }
 
 /// Prints every event.

@@ -181,6 +181,7 @@ impl<'a> World<'a> {
             tenant: self.told_apart(tenant),
             model: MODEL,
             cost: plan.estimate,
+            upfront: plan.estimate,
             affinity: (plan.keys > 1).then_some(u64::from(key.0)),
             deadline: None,
             request: self.scenario.request,

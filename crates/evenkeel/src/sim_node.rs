@@ -96,6 +96,11 @@ impl SimNode {
         self.engine.slots.watch()
     }
 
+    /// Lets somebody see how many connections are open, and every change of it.
+    pub fn connections(&self) -> watch::Receiver<u32> {
+        self.engine.connections.subscribe()
+    }
+
     /// Replaces what is wrong with it, and counts its requests from 0 again.
     pub fn set_fault(&self, fault: Option<Fault>) -> Result<(), BadSetting> {
         fault.as_ref().map_or(Ok(()), Fault::check)?;

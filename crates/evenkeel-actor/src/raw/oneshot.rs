@@ -11,9 +11,8 @@ use core::task::{Poll, RawWakerVTable, Waker};
 
 #[cfg(all(feature = "std", not(loom)))]
 use super::blocks;
-use super::waker::rouse;
 use crate::burial;
-use crate::quiet::quietly;
+use crate::quiet::{quietly, rouse};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.

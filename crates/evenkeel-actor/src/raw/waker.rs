@@ -25,16 +25,11 @@ pub(crate) fn of(cell: &CellRef) -> Waker {
     Waker::clone(&lend(cell))
 }
 
-/// Wakes whoever `waker` is of; the host of a worker that wakes another's task owes it a turn.
-///
-/// The host may have put that task where only this thread takes it from.
+/// Whether a waker is one of a cell's.
+#[cfg(feature = "std")]
 #[inline]
-pub(crate) fn rouse(waker: Waker) {
-    #[cfg(feature = "std")]
-    if !core::ptr::eq(waker.vtable(), &VTABLE) {
-        super::current::owe_turn();
-    }
-    waker.wake();
+pub(crate) fn is_of_cell(waker: &Waker) -> bool {
+    core::ptr::eq(waker.vtable(), &VTABLE)
 }
 
 /// Takes over the reference that a waker left with the cell; see [`RETURNED`].

@@ -140,12 +140,12 @@ impl Reader {
             Field::StreamOptions => self.asks_counts = read_stream_options(cursor)?,
             Field::Messages => self.read_messages(cursor)?,
             Field::Prompt => {
-                let from = self.start(cursor)?;
+                let from = cursor.start()?;
                 self.prompts = self.prompts.max(self.tally.prompts(cursor)?);
                 self.affinity.note_prompt(cursor.since(from));
             }
             Field::Preamble => {
-                let from = self.start(cursor)?;
+                let from = cursor.start()?;
                 self.tally.walk(cursor, Reading::Words)?;
                 self.affinity.note_preamble(cursor.since(from));
             }
@@ -165,12 +165,6 @@ impl Reader {
             Field::Id(rank) => self.affinity.read_id(rank, cursor)?,
         }
         Ok(())
-    }
-
-    /// Finds where the next value starts.
-    fn start(&self, cursor: &mut Cursor<'_>) -> Result<usize, Wrong> {
-        cursor.kind()?;
-        Ok(cursor.at())
     }
 
     fn read_messages(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
@@ -194,8 +188,7 @@ impl Reader {
                 if !name.is("content") {
                     return tally.walk_named(&name, cursor, Reading::Words);
                 }
-                cursor.kind()?;
-                let from = cursor.at();
+                let from = cursor.start()?;
                 tally.walk(cursor, Reading::Words)?;
                 content = cursor.since(from);
                 Ok::<(), Wrong>(())
@@ -206,12 +199,13 @@ impl Reader {
     }
 
     fn ask(self) -> Result<Ask, Wrong> {
-        if self.endpoint == Endpoint::Chat && !self.has("messages") {
-            return Err(invalid("messages", "a chat needs messages"));
-        }
+        let lacks_messages = self.endpoint == Endpoint::Chat && !self.has("messages");
         let Some(model) = self.model else {
             return Err(invalid("model", "the body must name a model"));
         };
+        if lacks_messages {
+            return Err(invalid("messages", "a chat needs messages"));
+        }
         let usage = if self.asks_counts.is_none() { UsageWish::Asked } else { UsageWish::NotAsked };
         let counts_can_be_asked = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
         let output_max = match self.endpoint {
@@ -316,8 +310,7 @@ fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, Wrong>
             let what = "stream_options must have include_usage once, and spelled so";
             return Err(invalid("stream_options", what));
         }
-        cursor.kind()?;
-        let from = cursor.at();
+        let from = cursor.start()?;
         let asked = read_bool(INCLUDE_USAGE, cursor)?;
         include_usage = Some((asked, from..cursor.at()));
         Ok::<(), Wrong>(())

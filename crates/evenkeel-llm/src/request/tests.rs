@@ -37,6 +37,21 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn what_is_missing_is_named() {
+    for (body, param) in [
+        ("{}", Some("model")),
+        (r#"{"messages":[]}"#, Some("model")),
+        (r#"{"model":"m"}"#, Some("messages")),
+        ("[]", None),
+        ("7", None),
+    ] {
+        let refused = Ask::parse(Endpoint::Chat, &Bytes::from_static(body.as_bytes())).unwrap_err();
+        let Refusal::Invalid { param: named, .. } = refused else { panic!("{body}: {refused:?}") };
+        assert_eq!(named.as_deref(), param, "{body}");
+    }
+}
+
+#[test]
 fn counts_are_asked_for_where_the_client_did_not() {
     for (given, forwarded) in [
         (r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::boundary::lines;
-use crate::json::{Cursor, Fault, Kind};
+use crate::json::{Cursor, Fault, Kind, What};
 use crate::usage::Counts;
 
 /// What an event says; nothing if it is not JSON.
@@ -14,6 +14,8 @@ pub(super) struct Event {
     pub(super) counts: Counts,
     pub(super) done: bool,
     pub(super) error: bool,
+    /// Whether it makes no sense: neither JSON nor the last word nor an error in words of its own.
+    pub(super) garbage: bool,
     choices: Option<u64>,
 }
 
@@ -56,9 +58,10 @@ impl Event {
         if data.trim_ascii() == b"[DONE]" {
             return Self { done: true, ..Self::default() };
         }
-        let mut said = Self::read_json(&data).unwrap_or_default();
-        said.error |= is_error;
-        said
+        match Self::read_json(&data) {
+            Ok(said) => Self { error: said.error | is_error, ..said },
+            Err(_) => Self { error: is_error, garbage: !is_error && !is_json(&data), ..Self::default() },
+        }
     }
 
     /// Whether it is the extra event that brings the counts and nothing else.
@@ -126,6 +129,13 @@ impl Event {
         self.choices = Some(choices);
         Ok(())
     }
+}
+
+/// Whether data is JSON of any kind, as far as can be told, or nothing at all.
+fn is_json(data: &[u8]) -> bool {
+    let mut cursor = Cursor::new(data);
+    let read = cursor.skip().and_then(|()| cursor.end());
+    data.trim_ascii().is_empty() || !matches!(read, Err(Fault { what: What::Syntax, .. }))
 }
 
 /// Reads a delta, and tells whether it brings a piece of an answer.

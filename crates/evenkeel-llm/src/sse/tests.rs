@@ -23,7 +23,7 @@ fn only_the_extra_counts_are_hidden() {
     let (passed, found, ending) = scanned(Hide::Usage, &[&stream]);
     assert_eq!(passed, [ROLE, TOKEN, TOKEN, DONE].concat());
     let usage = Some(Usage { input: 3, output: 2 });
-    assert_eq!(found, Scanned { tokens: 2, usage, done: true, error: false });
+    assert_eq!(found, Scanned { tokens: 2, usage, done: true, ..Scanned::default() });
     assert_eq!(ending, Ending::Done);
     assert_eq!(scanned(Hide::Nothing, &[&stream]), (stream, found, ending));
 }
@@ -60,7 +60,8 @@ fn counts_are_understood_in_every_dialect() {
         r#"{"type":"response.output_text.delta","delta":"hi"}"#,
         r#"{"type":"response.completed","response":{"usage":{"input_tokens":9,"output_tokens":4}}}"#,
     ];
-    let found = Scanned { tokens: 1, usage: Some(Usage { input: 9, output: 4 }), done: true, error: false };
+    let found =
+        Scanned { tokens: 1, usage: Some(Usage { input: 9, output: 4 }), done: true, ..Scanned::default() };
     for dialect in [&anthropic[..], &responses[..]] {
         let stream: String = dialect.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect();
         assert_eq!(scanned(Hide::Usage, &[&stream]), (stream, found, Ending::Done));
@@ -122,6 +123,36 @@ fn what_was_passed_on_can_be_followed_by_an_event_unless_one_was_too_long() {
     scanner.scan(Bytes::from(vec![b'x'; EVENT_BYTES_MAX]), &mut out);
     assert!(!scanner.is_between_events());
     assert_eq!(scanner.finish(&mut out), Ending::Cut);
+}
+
+#[test]
+fn a_stream_of_json_stops_at_what_makes_no_sense() {
+    let garbage = "data: {\"choices\":[{\"delta\"\n\n";
+    let mut scanner = Scanner::of_json(Hide::Usage);
+    let mut out = Vec::new();
+    let stream = [TOKEN, garbage, TOKEN, DONE].concat();
+    let found = scanner.scan(Bytes::from(stream.clone()), &mut out);
+    assert_eq!(found, Scanned { stopped: true, ..one_token() });
+    scanner.scan(Bytes::from_static(DONE.as_bytes()), &mut out);
+    assert_eq!((out.concat(), scanner.is_between_events()), (TOKEN.as_bytes().to_vec(), true));
+    assert_eq!(scanned(Hide::Usage, &[&stream]).0, stream, "other streams go on");
+}
+
+#[test]
+fn what_engines_say_besides_their_chunks_makes_sense() {
+    for event in [
+        ": keep-alive\n\n",
+        "data:\n\n",
+        "event: ping\ndata: {}\n\n",
+        "data: \"ping\"\n\n",
+        "event: error\ndata: out of memory\n\n",
+        "data: [DONE]\n\ndata: bye\n\n",
+    ] {
+        let mut scanner = Scanner::of_json(Hide::Usage);
+        let mut out = Vec::new();
+        assert!(!scanner.scan(Bytes::from_static(event.as_bytes()), &mut out).stopped, "{event:?}");
+        assert_eq!(out.concat(), event.as_bytes());
+    }
 }
 
 fn one_token() -> Scanned {

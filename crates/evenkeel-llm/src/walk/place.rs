@@ -95,6 +95,9 @@ impl Drop for Place {
     }
 }
 
+/// How much more a request has cost each time the machine is told, as so many calls are not free: 16 tokens.
+const TOLD_EVERY: Cost = Cost(32);
+
 /// A request that has a slot; dropped, it gives the slot back as one whose client has gone.
 pub(crate) struct Slot {
     /// `None` once it has ended or waits again.
@@ -135,9 +138,9 @@ impl Slot {
     pub(crate) fn progress(&mut self, so_far: Cost) {
         self.so_far = self.so_far.max(so_far);
         let Some(ticket) = &mut self.ticket else { return };
-        // A charge only rises before the end: below it there is nothing to tell.
-        if ticket.charged < self.so_far {
-            ticket.charged = self.so_far;
+        // What is charged ahead makes up for what is not told yet.
+        if ticket.told + TOLD_EVERY <= self.so_far {
+            ticket.told = self.so_far;
             let request = ticket.request;
             ticket.walk.change(|machine, now| machine.handle_progress(now, request, so_far));
         }

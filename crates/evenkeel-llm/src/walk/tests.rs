@@ -278,6 +278,7 @@ fn ask(tenant: u32) -> Arrival {
         tenant: TenantId(tenant),
         model: MODEL,
         cost: Cost(10),
+        upfront: Cost(10),
         affinity: None,
         deadline: None,
         request: Request::Infer,

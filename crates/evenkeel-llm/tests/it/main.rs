@@ -10,3 +10,5 @@ mod request;
 mod sse;
 mod stub;
 mod upstream;
+mod usage;
+mod values;

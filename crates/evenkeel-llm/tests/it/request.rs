@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 use crate::checks;
+use crate::values::{object, value};
 
 /// Names that are acted on, each with a value that may stand behind it.
 const ACTED_ON: [(&str, &str); 12] = [
@@ -97,28 +98,6 @@ fn numbers_of_any_size_are_taken_for_what_they_are_worth() {
     }
     let body = r#"{"model":"m","max_tokens":18446744073709551615,"n":18446744073709551615}"#;
     assert_eq!(parse(Endpoint::Completions, body).unwrap().output_max, Some(u64::MAX));
-}
-
-/// A value of any shape, as text.
-fn value() -> impl Strategy<Value = String> {
-    let number = select(vec!["0", "-1.5e-7", "12345678901234567890123", "1E+2", "-0.0"]);
-    let leaf = prop_oneof![
-        select(vec!["null", "true", "false", "\"\"", r#""\ud800""#, r#""\"}]{[\\""#]).prop_map(str::to_owned),
-        number.prop_map(str::to_owned),
-        any::<String>().prop_map(|text| serde_json::to_string(&text).unwrap()),
-    ];
-    leaf.prop_recursive(4, 24, 4, |inner| {
-        prop_oneof![
-            vec(inner.clone(), 0..4).prop_map(|items| format!("[ {} ]", items.join(" ,"))),
-            vec(("[a-z_\"\\\\]{0,6}", inner), 0..4).prop_map(|fields| object(&fields)),
-        ]
-    })
-}
-
-fn object(fields: &[(String, String)]) -> String {
-    let named =
-        |(name, value): &(String, String)| format!("{} :\t{value}", serde_json::to_string(name).unwrap());
-    format!("{{{}\r\n}}", fields.iter().map(named).collect::<Vec<_>>().join("\n,"))
 }
 
 /// What a client may say about the stream's counts, and whether it asks for them.

@@ -106,6 +106,7 @@ mod tests {
             tenant: TenantId(0),
             model: ModelId(0),
             cost: Cost(1),
+            upfront: Cost(1),
             affinity: None,
             deadline: None,
             request: Request::Infer,

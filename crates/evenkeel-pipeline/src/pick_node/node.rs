@@ -141,8 +141,8 @@ impl Node {
     }
 
     /// Corrects what its work is thought to cost.
-    pub(crate) fn reprice(&mut self, charged: Cost, now_charged: Cost) {
-        self.in_flight = self.in_flight - charged + now_charged;
+    pub(crate) fn reprice(&mut self, before: Cost, now: Cost) {
+        self.in_flight = self.in_flight - before + now;
     }
 
     /// Gives a slot back.

@@ -1,4 +1,4 @@
-//! One model's ring: its lanes, its waiting places and its rate.
+//! One model's ring: its lanes, its waiting places, its rate and its horizon.
 //!
 //! Bound: a lane exists while its tenant has a place, and its tenant takes turns while something is in the lane.
 
@@ -11,6 +11,7 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
+use super::horizon::Horizon;
 use super::rate::{Load, LoadedRate};
 use super::{LaneEnd, key};
 use crate::accept::{RequestId, Ticket};
@@ -21,6 +22,7 @@ use crate::admit::Places;
 pub(crate) struct Ring {
     pub(crate) drr: DrrScheduler,
     pub(crate) places: Places,
+    pub(super) horizon: Horizon,
     lanes: BTreeMap<TenantId, Lane>,
     rate: LoadedRate,
 }
@@ -51,7 +53,7 @@ impl Lane {
 
 impl Ring {
     pub(super) fn new(drr: DrrScheduler, places: Places, rate: LoadedRate) -> Self {
-        Self { drr, places, lanes: BTreeMap::new(), rate }
+        Self { drr, places, horizon: Horizon::default(), lanes: BTreeMap::new(), rate }
     }
 
     pub(super) fn pass(&mut self, now: Instant) {

@@ -195,6 +195,7 @@ pub(crate) fn asks(tenant: u32) -> Arrival {
         tenant: TenantId(tenant),
         model: MODEL,
         cost: Cost(500),
+        upfront: Cost::MAX,
         affinity: None,
         deadline: None,
         request: Request::Infer,

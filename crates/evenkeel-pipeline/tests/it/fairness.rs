@@ -91,6 +91,27 @@ fn a_charge_rises_with_progress_and_is_settled_at_the_end() {
     assert_eq!((tenant.in_flight_cost, tenant.served), (Cost::ZERO, Cost(950)));
 }
 
+/// A short answer of another tenant sets how far ahead a long one is charged; its node counts all of it.
+#[test]
+fn a_long_answer_is_charged_as_far_ahead_as_a_short_one_lasts() {
+    let mut door = Door::to(&[2]);
+    let short = Arrival { cost: Cost(400), upfront: Cost(200), ..asks(1) };
+    let long = Arrival { cost: Cost(1_000), upfront: Cost(100), ..asks(0) };
+    let done = door.arrive(short);
+    door.end(done, 400);
+    let request = door.arrive(long);
+    let charged = |door: &Door| door.walk.status().tenants[0].in_flight_cost;
+    // 11 more than the short one had to come: a longer request makes it a little longer again.
+    assert_eq!(charged(&door), Cost(100 + 211));
+    for (so_far, expected) in [(100, 311), (300, 511), (900, 1_000), (1_200, 1_200)] {
+        door.progress(request, so_far);
+        assert_eq!(charged(&door), Cost(expected));
+        assert_eq!(door.walk.status().nodes[0].in_flight, Cost(expected.max(1_000)));
+    }
+    door.end(request, 1_250);
+    assert_eq!(door.walk.status().tenants[0].served, Cost(1_250));
+}
+
 #[test]
 fn a_request_that_is_cancelled_on_a_node_pays_for_what_it_used() {
     let mut door = Door::to(&[1]);

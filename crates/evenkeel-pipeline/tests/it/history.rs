@@ -196,11 +196,12 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         1 => Just(Request::BeginTx)
     ];
     let deadline = option::of((0..20_000_u64).prop_map(Duration::from_millis));
-    (0..6_u32, 0..4_u32, 1..3_000_u64, option::of(0..4_u64), deadline, request).prop_map(
-        |(tenant, model, cost, affinity, deadline, request)| Arrival {
+    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, request).prop_map(
+        |(tenant, model, (cost, upfront), affinity, deadline, request)| Arrival {
             tenant: TenantId(tenant),
             model: ModelId(model),
             cost: Cost(cost),
+            upfront: Cost(upfront),
             affinity,
             deadline,
             request,

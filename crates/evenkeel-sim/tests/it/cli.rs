@@ -62,6 +62,16 @@ fn misuse_ends_with_2_and_says_what_is_wrong() {
 }
 
 #[test]
+fn the_fairness_of_every_workload_is_a_row() {
+    let output = evenkeel_sim(&["fairness"]);
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stdout).unwrap();
+    for name in ["2 clients", "8 clients", "short, long", "in, out", "on and off"] {
+        assert!(said.lines().any(|line| line.trim_start().starts_with(name)), "{said}");
+    }
+}
+
+#[test]
 fn help_version_and_list_say_what_there_is() {
     for (argument, part) in [
         ("--help", "Examples:"),

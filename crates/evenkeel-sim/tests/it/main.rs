@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod cli;
+mod fairness;
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;

@@ -23,7 +23,7 @@ use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// The most bytes of a request's body.
 const BODY_MAX: usize = 16 << 20;
@@ -37,6 +37,8 @@ pub(super) struct Engine {
     counters: Vec<Counters>,
     faults: Mutex<Faults>,
     answered: AtomicU64,
+    /// How many connections are open.
+    pub(super) connections: watch::Sender<u32>,
 }
 
 /// Who asks, and the handle on its connection.
@@ -85,6 +87,7 @@ impl Engine {
             models: options.models,
             faults: Mutex::new(Faults::new(options.seed, options.fault)),
             answered: AtomicU64::new(0),
+            connections: watch::Sender::default(),
         })
     }
 

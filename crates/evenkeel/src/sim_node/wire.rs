@@ -30,14 +30,30 @@ pub(super) async fn accept(engine: Arc<Engine>, listener: TcpListener, connectio
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((socket, peer)) => {
-                let engine = engine.clone();
+                let open = Open::count(engine.clone());
                 connections.spawn(async move {
-                    serve(engine, socket, peer).await;
-                    drop(place);
+                    serve(open.0.clone(), socket, peer).await;
+                    drop((open, place));
                 });
             }
             Err(_) => sleep(PAUSE).await,
         }
+    }
+}
+
+/// Counts a connection for as long as it is there.
+struct Open(Arc<Engine>);
+
+impl Open {
+    fn count(engine: Arc<Engine>) -> Self {
+        engine.connections.send_modify(|open| *open += 1);
+        Self(engine)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.send_modify(|open| *open -= 1);
     }
 }
 

@@ -1,11 +1,11 @@
-"""Talks to an engine as any program with openai-python does; its only argument is the base URL."""
+"""Talks to an engine as any program with openai-python does; its argument is the base URL, OPENAI_API_KEY its key."""
 
 import json
 import sys
 
 import openai
 
-client = openai.OpenAI(base_url=sys.argv[1], api_key="unused", max_retries=0)
+client = openai.OpenAI(base_url=sys.argv[1], max_retries=0)
 messages = [{"role": "user", "content": "hello"}]
 
 
@@ -28,6 +28,8 @@ def streams_with_usage():
     assert said == whole.choices[0].message.content, said
     assert chunks[-1].usage.total_tokens == whole.usage.total_tokens, chunks[-1]
     assert all(chunk.usage is None for chunk in chunks[:-1])
+    unasked = list(client.chat.completions.create(model="sim", messages=messages, max_tokens=8, stream=True))
+    assert all(chunk.choices and not chunk.usage for chunk in unasked), "usage that nobody asked for"
 
 
 def calls_tools():
@@ -73,7 +75,15 @@ def leaves_a_stream():
     stream.close()
 
 
-for step in (chats, streams_with_usage, calls_tools, embeds, completes_and_lists, maps_errors, leaves_a_stream):
-    step()
-    print(step.__name__)
-print("all as expected")
+STEPS = [chats, streams_with_usage, calls_tools, embeds, completes_and_lists, maps_errors, leaves_a_stream]
+
+
+def run(steps):
+    for step in steps:
+        step()
+        print(step.__name__)
+    print("all as expected")
+
+
+if __name__ == "__main__":
+    run(STEPS)

@@ -98,11 +98,7 @@ impl Node {
 
     /// Connects and sends these bytes.
     pub(crate) fn open(&self, text: &str) -> TcpStream {
-        let mut socket = TcpStream::connect(self.address()).unwrap();
-        // Nothing here takes that long; a test that would hang fails instead.
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        socket.write_all(text.as_bytes()).unwrap();
-        socket
+        open(self.address(), text)
     }
 
     pub(crate) fn shutdown(self) -> SocketAddr {
@@ -110,6 +106,15 @@ impl Node {
         self.runtime.block_on(self.sim.shutdown());
         address
     }
+}
+
+/// Connects and sends these bytes.
+pub(crate) fn open(address: SocketAddr, text: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(address).unwrap();
+    // Nothing here takes that long; a test that would hang fails instead.
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.write_all(text.as_bytes()).unwrap();
+    socket
 }
 
 /// Reads until `part` has come.

@@ -20,20 +20,31 @@ pub(crate) fn check(stream: &[u8]) {
         let whole = told(hide, [stream]);
         check_passed(hide, &whole, stream);
         check_events(hide, &whole, stream);
-        assert_eq!(told(hide, stream.chunks(1)), whole, "in single bytes");
-        for len in [2, 3, 5, 7, 64] {
-            assert_eq!(told(hide, stream.chunks(len)), whole, "in {len} bytes each");
-        }
-        let step = 1 + stream.len() / CUTS;
-        for at in (0..=stream.len()).step_by(step) {
-            assert_eq!(told(hide, [&stream[..at], b"", &stream[at..]]), whole, "cut at {at}");
-        }
+        check_cuts(|| Scanner::new(hide), &whole, stream);
+        let of_json = told_by(Scanner::of_json(hide), [stream]);
+        assert!(whole.passed.starts_with(&of_json.passed));
+        assert!(of_json.found.stopped || of_json == whole, "stopped by nothing");
+        check_cuts(|| Scanner::of_json(hide), &of_json, stream);
+    }
+}
+
+fn check_cuts(scanner: impl Fn() -> Scanner, whole: &Told, stream: &[u8]) {
+    assert_eq!(told_by(scanner(), stream.chunks(1)), *whole, "in single bytes");
+    for len in [2, 3, 5, 7, 64] {
+        assert_eq!(told_by(scanner(), stream.chunks(len)), *whole, "in {len} bytes each");
+    }
+    let step = 1 + stream.len() / CUTS;
+    for at in (0..=stream.len()).step_by(step) {
+        assert_eq!(told_by(scanner(), [&stream[..at], b"", &stream[at..]]), *whole, "cut at {at}");
     }
 }
 
 /// Scans a stream in these chunks.
 pub(crate) fn told<'a>(hide: Hide, chunks: impl IntoIterator<Item = &'a [u8]>) -> Told {
-    let mut scanner = Scanner::new(hide);
+    told_by(Scanner::new(hide), chunks)
+}
+
+fn told_by<'a>(mut scanner: Scanner, chunks: impl IntoIterator<Item = &'a [u8]>) -> Told {
     let mut out = Vec::new();
     for chunk in chunks {
         let found = scanner.scan(Bytes::copy_from_slice(chunk), &mut out);

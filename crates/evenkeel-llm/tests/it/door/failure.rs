@@ -160,6 +160,28 @@ async fn a_node_that_fails_within_a_stream_is_told_of_in_the_stream() {
 }
 
 #[tokio::test]
+async fn a_stream_that_stalls_is_told_of_in_the_stream() {
+    let mut engine = Engine::start().await;
+    let house = House::to(vec![node("a", &engine.url, 1)]).await;
+    let mut client = house.client().await;
+    let (response, (pen, ended)) = tokio::join!(client.send(Method::POST, "none", CHAT, ASK_STREAM), async {
+        let (pen, ended) = engine.hears().await.stream();
+        event(&pen, DELTA);
+        (pen, ended)
+    });
+    let mut body = response.into_body();
+    piece(&mut body).await.unwrap();
+    tokio::time::pause();
+    let last = piece(&mut body).await.unwrap();
+    assert!(last.contains("upstream_timeout"), "{last}");
+    assert_eq!(piece(&mut body).await, None);
+    assert!(ended.await.is_err(), "the node's connection is closed");
+    drop(pen);
+    tokio::time::resume();
+    house.until_idle().await;
+}
+
+#[tokio::test]
 async fn a_stream_without_its_last_word_is_not_taken_for_complete() {
     let url = Engine::always(|heard| event(&heard.stream().0, DELTA)).await;
     let house = House::to(vec![node("a", &url, 1)]).await;

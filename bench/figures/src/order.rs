@@ -1,15 +1,16 @@
 //! Random order that a seed repeats.
 
 /// SplitMix64.
-pub(super) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    /// Starts a sequence.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Puts `items` in any order, each as likely as another up to one in 2^32.
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.next() % (last as u64 + 1);
             items.swap(last, other as usize);

@@ -2,15 +2,18 @@
 
 /// The middle of some figures, and the middles of their halves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Quartiles {
-    pub(super) lower: f64,
-    pub(super) median: f64,
-    pub(super) upper: f64,
+pub struct Quartiles {
+    /// A quarter of the figures is below.
+    pub lower: f64,
+    /// Half of the figures is below.
+    pub median: f64,
+    /// A quarter of the figures is above.
+    pub upper: f64,
 }
 
 impl Quartiles {
     /// Sorts the figures; between two of them it takes a point on the line from one to the other.
-    pub(super) fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut figures: Vec<_> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
         figures.sort_by(f64::total_cmp);
         let last = figures.len().checked_sub(1)? as f64;

@@ -1,0 +1,233 @@
+//! The command line.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::contender::{self, Contender};
+use crate::load::Target;
+use crate::workload::Workload;
+
+const ROUNDS: usize = 7;
+const ROUNDS_MAX: u64 = 1000;
+const CONNECTIONS_MAX: u64 = 10_000;
+const REQUESTS_MAX: u64 = 1_000_000_000;
+
+const HELP: &str = "\
+llm-bench: compares what stands in front of model servers, in alternating rounds
+
+usage: cargo xtask bench llm [-- [OPTION]...]
+
+options:
+  --rounds N         how often everybody has a turn (7)
+  --contenders LIST  names with commas between them (all); direct and haproxy always run, haproxy twice
+  --workloads LIST   names with commas between them (all)
+  --scale F          makes every turn longer or shorter (1)
+  --seed N           repeats the order of another run
+  --json FILE        also write the figures to FILE, for `cargo xtask bench compare`
+  --evenkeel FILE    the program to measure (target/release/evenkeel)
+  --python FOLDER    where Python's programs are (target/python-bench/bin)
+  --help             show this
+
+for a profiler, alone:
+  llm-bench backend                                     two nodes; prints their addresses
+  llm-bench load ADDR [CONNECTIONS [REQUESTS [KEY]]]    asks whoever is there
+
+Tables go to the standard output, progress to the standard error.
+";
+
+const EXAMPLES: &str = "
+examples:
+  cargo xtask bench llm -- --scale 0.02 --rounds 1                       does everything run?
+  cargo xtask bench llm -- --contenders evenkeel,nginx --workloads load --rounds 21
+  cargo xtask bench llm -- --json target/llm.json
+";
+
+/// What to do.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Help,
+    Backend,
+    Load(Load),
+    Rounds(Options),
+}
+
+/// Which rounds to play, and where the figures go.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) rounds: usize,
+    contenders: Vec<&'static str>,
+    pub(crate) workloads: Vec<Workload>,
+    pub(crate) scale: f64,
+    pub(crate) seed: u64,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) evenkeel: PathBuf,
+    pub(crate) python: PathBuf,
+}
+
+impl Options {
+    pub(crate) fn wants(&self, contender: &Contender) -> bool {
+        let always = contender::ALL.iter().take(2).any(|first| first.name == contender.name);
+        always || self.contenders.contains(&contender.name)
+    }
+}
+
+/// A load without rounds.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) target: Target,
+    pub(crate) connections: usize,
+    pub(crate) requests: usize,
+}
+
+/// Reads the words after the program's name.
+pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
+    let mut words = words.into_iter().peekable();
+    match words.peek().map(String::as_str) {
+        Some("backend") => return Ok(Request::Backend),
+        Some("load") => return parse_load(words.skip(1)).map(Request::Load),
+        _ => {}
+    }
+    let mut options = Options {
+        rounds: ROUNDS,
+        contenders: contender::ALL.iter().map(|contender| contender.name).collect(),
+        workloads: Workload::ALL.to_vec(),
+        scale: 1.0,
+        seed: any_seed(),
+        json: None,
+        evenkeel: "target/release/evenkeel".into(),
+        python: "target/python-bench/bin".into(),
+    };
+    while let Some(word) = words.next() {
+        let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
+        match word.as_str() {
+            "--help" | "-h" => return Ok(Request::Help),
+            "--rounds" => options.rounds = number(&word, &value("a number")?, 1..=ROUNDS_MAX)? as usize,
+            "--contenders" => {
+                let known = |name: &str| contender::ALL.iter().map(|one| one.name).find(|own| *own == name);
+                options.contenders = list("contender", &value("names")?, known)?;
+            }
+            "--workloads" => {
+                let known = |name: &str| Workload::ALL.iter().copied().find(|own| own.name() == name);
+                options.workloads = list("workload", &value("names")?, known)?;
+            }
+            "--scale" => {
+                let given = value("a number")?;
+                let scale = given.parse().ok().filter(|scale| (0.0001..=1000.0).contains(scale));
+                options.scale =
+                    scale.ok_or_else(|| Misuse::bad(&word, &given, "a number from 0.0001 to 1000"))?;
+            }
+            "--seed" => options.seed = number(&word, &value("a number")?, 0..=u64::MAX)?,
+            "--json" => options.json = Some(value("the name of a file")?.into()),
+            "--evenkeel" => options.evenkeel = value("the name of a file")?.into(),
+            "--python" => options.python = value("the name of a folder")?.into(),
+            _ => return Err(Misuse::UnknownWord { word }),
+        }
+    }
+    Ok(Request::Rounds(options))
+}
+
+fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
+    let address = words.next().unwrap_or_default();
+    let address: SocketAddr =
+        address.parse().map_err(|_| Misuse::bad("load", &address, "an address like 127.0.0.1:7070"))?;
+    let mut count = |usual: usize, max| {
+        words.next().map_or(Ok(usual), |given| Ok(number("load", &given, 1..=max)? as usize))
+    };
+    let (connections, requests) = (count(16, CONNECTIONS_MAX)?, count(20_000, REQUESTS_MAX)?);
+    let key = words.next().unwrap_or_else(|| "sk-none".to_owned());
+    Ok(Load { target: Target { addresses: vec![address], keys: vec![key] }, connections, requests })
+}
+
+fn number(flag: &str, given: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Misuse> {
+    let wanted = format!("a number from {} to {}", range.start(), range.end());
+    let number = given.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| Misuse::bad(flag, given, &wanted))
+}
+
+fn list<T>(noun: &'static str, given: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Misuse> {
+    let find = |name: &str| known(name).ok_or_else(|| Misuse::UnknownName { noun, given: name.to_owned() });
+    given.split(',').map(find).collect()
+}
+
+/// Reads some number of the world, for a run that nobody wants to repeat.
+fn any_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_000)
+}
+
+/// Writes what `--help` shows.
+pub(crate) fn help() -> String {
+    let contenders: String =
+        contender::ALL.iter().map(|one| format!("  {:17} {}\n", one.name, one.about)).collect();
+    let workloads: String =
+        Workload::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
+    format!("{HELP}\ncontenders:\n{contenders}\nworkloads:\n{workloads}{EXAMPLES}")
+}
+
+/// Why a command line makes no sense.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Misuse {
+    UnknownWord { word: String },
+    BadValue { flag: String, given: String, wanted: String },
+    UnknownName { noun: &'static str, given: String },
+}
+
+impl Misuse {
+    fn bad(flag: &str, given: &str, wanted: &str) -> Self {
+        Self::BadValue { flag: flag.to_owned(), given: given.to_owned(), wanted: wanted.to_owned() }
+    }
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownWord { word } => write!(f, "nobody knows `{word}`; see --help"),
+            Self::BadValue { flag, given, wanted } => write!(f, "{flag} takes {wanted}, not `{given}`"),
+            Self::UnknownName { noun, given } => write!(f, "no {noun} is called `{given}`; see --help"),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    #[test]
+    fn without_words_everybody_does_everything_seven_times() {
+        let options = options("");
+        assert_eq!((options.rounds, options.workloads.len()), (7, 3));
+        assert!(contender::ALL.iter().all(|contender| options.wants(contender)));
+    }
+
+    #[test]
+    fn the_baseline_runs_whoever_is_named() {
+        let options = options("--contenders nginx");
+        let wanted: Vec<_> =
+            contender::ALL.iter().filter(|one| options.wants(one)).map(|one| one.name).collect();
+        assert_eq!(wanted, ["direct", "haproxy", "nginx"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        for (line, said) in [
+            ("--fast", "nobody knows `--fast`; see --help"),
+            ("--rounds 0", "--rounds takes a number from 1 to 1000, not `0`"),
+            ("--rounds", "--rounds takes a number, not ``"),
+            ("--scale 0", "--scale takes a number from 0.0001 to 1000, not `0`"),
+            ("--contenders traefik", "no contender is called `traefik`; see --help"),
+            ("--workloads a", "no workload is called `a`; see --help"),
+            ("load here", "load takes an address like 127.0.0.1:7070, not `here`"),
+        ] {
+            let misuse = parse(line.split_whitespace().map(str::to_owned)).unwrap_err();
+            assert_eq!(misuse.to_string(), said, "{line}");
+        }
+    }
+
+    pub(crate) fn options(line: &str) -> Options {
+        match parse(line.split_whitespace().map(str::to_owned)) {
+            Ok(Request::Rounds(options)) => options,
+            other => unreachable!("{line}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! HAProxy and nginx, as Debian has them.
+
+use std::fs;
+use std::io;
+use std::process::Command;
+
+use super::{Place, Started, free_port, log, target};
+use crate::process::Process;
+
+pub(super) fn haproxy(place: &Place) -> io::Result<Started> {
+    let address = free_port()?;
+    let servers: String = (place.nodes.iter().enumerate())
+        .map(|(at, node)| format!("  server n{at} {node} check inter 2s\n"))
+        .collect();
+    let config = format!(
+        "global\n  maxconn 4000\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  http-reuse always\n\
+         frontend door\n  bind {address}\n  default_backend nodes\n\
+         backend nodes\n  balance leastconn\n{servers}"
+    );
+    let file = place.folder.join("haproxy.cfg");
+    fs::write(&file, config)?;
+    let mut command = program("haproxy");
+    command.arg("-db").arg("-f").arg(&file);
+    let process = Process::start(&mut command, &log(&place.folder))?;
+    Ok(Started { target: target(vec![address]), process: Some(process) })
+}
+
+pub(super) fn nginx(place: &Place) -> io::Result<Started> {
+    let address = free_port()?;
+    let servers: String = place.nodes.iter().map(|node| format!("    server {node};\n")).collect();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .into_iter()
+        .map(|kind| format!("  {kind}_temp_path {kind};\n"))
+        .collect();
+    // Without buffering, as streams need it.
+    let config = format!(
+        "daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr;\n\
+         events {{\n  worker_connections 4000;\n}}\n\
+         http {{\n  access_log off;\n  keepalive_requests 1000000000;\n{temporary}\
+         \x20 upstream nodes {{\n    least_conn;\n{servers}    keepalive 256;\n    keepalive_requests 1000000000;\n  }}\n\
+         \x20 server {{\n    listen {address};\n    client_body_buffer_size 64k;\n\
+         \x20   location / {{\n      proxy_pass http://nodes;\n      proxy_http_version 1.1;\n\
+         \x20     proxy_set_header Connection \"\";\n      proxy_buffering off;\n    }}\n  }}\n}}\n"
+    );
+    let file = place.folder.join("nginx.conf");
+    fs::write(&file, config)?;
+    let mut command = program("nginx");
+    command.arg("-e").arg("stderr").arg("-p").arg(&place.folder).arg("-c").arg(&file);
+    let process = Process::start(&mut command, &log(&place.folder))?;
+    Ok(Started { target: target(vec![address]), process: Some(process) })
+}
+
+/// A program that Debian keeps where only root looks.
+fn program(name: &str) -> Command {
+    let mut command = Command::new(name);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command
+}

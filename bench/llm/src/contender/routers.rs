@@ -1,0 +1,30 @@
+//! `vllm-router` and `smg`, as their Python packages come; both are Rust inside.
+
+use std::io;
+use std::process::Command;
+
+use super::{Place, Started, free_port, log, target};
+use crate::process::Process;
+
+pub(super) fn vllm_router(place: &Place) -> io::Result<Started> {
+    start(place, "vllm-router", &[], "warning")
+}
+
+pub(super) fn smg(place: &Place) -> io::Result<Started> {
+    start(place, "smg", &["launch"], "warn")
+}
+
+fn start(place: &Place, program: &str, first: &[&str], level: &str) -> io::Result<Started> {
+    let path = place.python.join(program);
+    if !path.is_file() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", path.display())));
+    }
+    let (address, metrics) = (free_port()?, free_port()?);
+    let mut command = Command::new(path);
+    command.args(first).arg("--worker-urls").args(place.nodes.iter().map(|node| format!("http://{node}")));
+    command.args(["--host", "127.0.0.1", "--port"]).arg(address.port().to_string());
+    command.args(["--prometheus-host", "127.0.0.1", "--prometheus-port"]).arg(metrics.port().to_string());
+    command.args(["--policy", "round_robin", "--log-level", level]).current_dir(&place.folder);
+    let process = Process::start(&mut command, &log(&place.folder))?;
+    Ok(Started { target: target(vec![address]), process: Some(process) })
+}

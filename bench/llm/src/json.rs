@@ -1,0 +1,92 @@
+//! The figures for programs.
+
+use bench_figures::Quartiles;
+use serde_json::{Map, Value, json};
+
+use crate::args::Options;
+use crate::rounds::Outcome;
+use crate::score::{Line, Score};
+
+/// Writes one object per compared figure under `rows`, named `group/contender`; a lower `ratio` is better.
+pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
+    let mut rows: Vec<_> = outcome.scores.iter().flat_map(rows).collect();
+    rows.extend(idle_rows(outcome));
+    let missing = outcome.missing.iter().map(|(name, why)| json!({ "name": name, "why": why }));
+    let all = json!({
+        "suite": "llm",
+        "better": "lower",
+        "rounds": options.rounds,
+        "seed": options.seed,
+        "scale": options.scale,
+        "rows": rows,
+        "missing": missing.collect::<Vec<_>>(),
+    });
+    format!("{all:#}\n")
+}
+
+fn rows(score: &Score) -> Vec<Value> {
+    let compared = score.workload.figures().iter().filter_map(|figure| Some((figure.group?, figure.name)));
+    let row = |(group, figure): (&str, &str), line: &Line| {
+        let (own, ratio) = (line.quartiles(figure)?, score.ratio(line, figure)?);
+        Some(json!({
+            "name": format!("{group}/{}", line.label),
+            "figure": figure,
+            "median": own.median,
+            "lower": own.lower,
+            "upper": own.upper,
+            "ratio": ratio.median,
+            "ratio_lower": ratio.lower,
+            "ratio_upper": ratio.upper,
+            "medians": medians(score, line),
+        }))
+    };
+    compared.flat_map(|figure| score.lines.iter().filter_map(move |line| row(figure, line))).collect()
+}
+
+fn medians(score: &Score, line: &Line) -> Map<String, Value> {
+    let median = |name: &str| line.quartiles(name).map(|Quartiles { median, .. }| json!(median));
+    let figures = score.workload.figures().iter();
+    figures.filter_map(|figure| Some((figure.name.to_owned(), median(figure.name)?))).collect()
+}
+
+fn idle_rows(outcome: &Outcome) -> Vec<Value> {
+    let Some((_, least)) = outcome.idle.first() else { return Vec::new() };
+    let row = |(label, mib): &(String, f64)| {
+        let ratio = mib / least;
+        json!({
+            "name": format!("idle/{label}"), "figure": "rss_idle_mib", "median": mib, "lower": mib, "upper": mib,
+            "ratio": ratio, "ratio_lower": ratio, "ratio_upper": ratio,
+        })
+    };
+    outcome.idle.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests::options;
+    use crate::score::tests::score;
+
+    #[test]
+    fn rows_have_ratios_and_what_is_missing_says_why() {
+        let outcome = Outcome {
+            scores: vec![score("cpu_us", &[("direct", &[]), ("haproxy", &[2.0]), ("own", &[3.0])])],
+            idle: vec![("haproxy".to_owned(), 10.0), ("own".to_owned(), 5.0)],
+            missing: vec![("smg".to_owned(), "no wheel".to_owned())],
+        };
+        let all: Value = serde_json::from_str(&all(&outcome, &options("--seed 5"))).unwrap();
+        assert_eq!((&all["better"], &all["rounds"], &all["seed"]), (&json!("lower"), &json!(7), &json!(5)));
+        let ratios: Vec<_> =
+            all["rows"].as_array().unwrap().iter().map(|row| (&row["name"], &row["ratio"])).collect();
+        assert_eq!(
+            ratios,
+            [
+                (&json!("cpu/haproxy"), &json!(1.0)),
+                (&json!("cpu/own"), &json!(1.5)),
+                (&json!("idle/haproxy"), &json!(1.0)),
+                (&json!("idle/own"), &json!(0.5)),
+            ]
+        );
+        assert_eq!(all["missing"], json!([{ "name": "smg", "why": "no wheel" }]));
+    }
+}

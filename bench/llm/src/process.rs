@@ -1,0 +1,117 @@
+//! A contender's processes: started, looked at through `/proc`, ended.
+//!
+//! Bound: at most 64 processes a contender; one that does not end within five seconds of being asked is killed.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PROCESSES_MAX: usize = 64;
+const END_WAIT_MAX: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A program that runs until this is dropped.
+pub(crate) struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts a program; what it says goes to a file.
+    pub(crate) fn start(command: &mut Command, log: &Path) -> io::Result<Self> {
+        let file = File::create(log)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        Ok(Self { child: command.spawn()? })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn runs(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Adds up how long all threads of it and its children have run, in user and in system mode.
+    pub(crate) fn cpu(&self) -> io::Result<Duration> {
+        let mut ns = 0;
+        for pid in family(self.child.id())? {
+            for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+                // What `stat` has as ticks of 10 ms, the scheduler has in nanoseconds.
+                let text = fs::read_to_string(task?.path().join("schedstat"))?;
+                ns += first_number(&text).ok_or_else(|| io::Error::other("schedstat has no number"))?;
+            }
+        }
+        Ok(Duration::from_nanos(ns))
+    }
+
+    /// Adds up the memory of it and its children that is in memory, in bytes; pages they share count for each.
+    pub(crate) fn rss(&self) -> io::Result<u64> {
+        let mut kib = 0;
+        for pid in family(self.child.id())? {
+            let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            kib += line.and_then(first_number).ok_or_else(|| io::Error::other("a process without VmRSS"))?;
+        }
+        Ok(kib * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // One that is gone already cannot be told to go.
+        let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        let asked = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if END_WAIT_MAX < asked.elapsed() {
+                drop(self.child.kill());
+                drop(self.child.wait());
+                return;
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+}
+
+fn family(first: u32) -> io::Result<Vec<u32>> {
+    let mut all = vec![first];
+    let mut at = 0;
+    while at < all.len() && all.len() < PROCESSES_MAX {
+        for task in fs::read_dir(format!("/proc/{}/task", all[at]))? {
+            let children = fs::read_to_string(task?.path().join("children"))?;
+            all.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+        at += 1;
+    }
+    Ok(all)
+}
+
+fn first_number(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+
+    #[test]
+    fn what_children_do_counts() {
+        let log = std::env::temp_dir().join(format!("llm-bench-process-{}", std::process::id()));
+        let script = "sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; exec sleep 1000'";
+        let started =
+            Process::start(Command::new("sh").args(["-c", &format!("{script}; true")]), &log).unwrap();
+        while !fs::read_to_string(&log).unwrap().contains("done") {
+            black_box(());
+        }
+        assert_eq!(family(started.child.id()).unwrap().len(), 2);
+        assert!(Duration::from_millis(5) < started.cpu().unwrap());
+        assert!(500_000 < started.rss().unwrap());
+        fs::remove_file(log).unwrap();
+        // Its child outlives a shell that was told to end; this one is told, too.
+        let child = family(started.child.id()).unwrap()[1];
+        kill_process(Pid::from_raw(child as i32).unwrap(), Signal::TERM).unwrap();
+    }
+}

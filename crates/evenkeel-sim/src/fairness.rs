@@ -1,0 +1,104 @@
+//! How far apart clients of one engine drift that all want more than their share: the workloads of the Virtual Token
+//! Counter (VTC, "Fairness in Serving Large Language Models", 2024), on an engine like the one they were published for.
+//!
+//! Service is counted as it is done: an input token is one unit when the prompt is read, an output token two when it is
+//! said. The gap of two clients is the most that one of them got more than the other since both began to wait; a
+//! workload's is that of the pair that drifted furthest.
+
+mod engine;
+mod gap;
+mod line;
+mod stage;
+mod vtc;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::time::Duration;
+
+pub use gap::Gap;
+pub use stage::{Fairness, measure};
+
+/// Who is served next by the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// Evenkeel's pipeline, as a door drives it.
+    Evenkeel,
+    /// Whoever has the smallest virtual counter, as published.
+    Vtc,
+    /// Whoever came first.
+    Fifo,
+}
+
+/// Clients of one engine.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// What reports call it.
+    pub name: &'static str,
+    /// Who asks.
+    pub clients: Vec<Client>,
+    /// How long they ask.
+    pub duration: Duration,
+    /// The gap that plain VTC is said to have, and that is not to be exceeded.
+    pub vtc_gap: Cost,
+}
+
+/// One client: every request is like the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// Tokens of its prompts.
+    pub input: u64,
+    /// Tokens of its answers, which is also the most that it asks for.
+    pub output: u64,
+    /// How many requests it sends a minute.
+    pub rpm: u32,
+    /// When it sends them.
+    pub rhythm: Rhythm,
+}
+
+/// When a client sends its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rhythm {
+    /// As evenly as a clock.
+    Even,
+    /// At random.
+    Random,
+    /// Evenly for so long, then nothing for as long.
+    OnOff(Duration),
+}
+
+impl Client {
+    const fn even(rpm: u32, input: u64, output: u64) -> Self {
+        Self { input, output, rpm, rhythm: Rhythm::Even }
+    }
+
+    const fn random(rpm: u32, input: u64, output: u64) -> Self {
+        Self { input, output, rpm, rhythm: Rhythm::Random }
+    }
+
+    /// What one of its requests costs.
+    pub fn cost(&self) -> Cost {
+        Cost(self.input + 2 * self.output)
+    }
+}
+
+/// The workloads of the paper in which every client wants more than its share.
+pub fn workloads() -> Vec<Workload> {
+    let workload = |name, clients: &[Client], vtc_gap| Workload {
+        name,
+        clients: clients.to_vec(),
+        duration: Duration::from_secs(600),
+        vtc_gap: Cost(vtc_gap),
+    };
+    let eight = [24, 24, 24, 36, 36, 36, 36, 36].map(|rpm| Client::even(rpm, 256, 256));
+    let minute = Rhythm::OnOff(Duration::from_secs(60));
+    vec![
+        workload("2 clients", &[Client::even(90, 256, 256), Client::even(180, 256, 256)], 7_878),
+        workload("8 clients", &eight, 3_346),
+        workload("short, long", &[Client::random(480, 64, 64), Client::random(90, 256, 256)], 6_598),
+        workload("in, out", &[Client::random(480, 512, 32), Client::random(90, 32, 512)], 1_501),
+        workload(
+            "on and off",
+            &[Client { rhythm: minute, ..Client::even(120, 256, 256) }, Client::even(180, 256, 256)],
+            9_975,
+        ),
+    ]
+}
