@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn what_is_found_is_kept_apart_from_the_corpus() {
-        let line = call(&TARGETS[0], "found".to_owned(), 7).to_string();
+        let target = TARGETS.iter().find(|target| target.name == "request").unwrap();
+        let line = call(target, "found".to_owned(), 7).to_string();
         assert!(line.contains(" request found crates/evenkeel-llm/tests/corpus/request -- "), "{line}");
         assert!(line.contains("-max_total_time=7 "), "{line}");
     }
