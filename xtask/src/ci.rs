@@ -129,12 +129,25 @@ fn no_std() -> Result<(), Failure> {
     .run()
 }
 
+/// The crates with models of what threads share.
+pub(crate) const LOOM_CRATES: &[&str] = &["evenkeel-actor", "evenkeel-llm"];
+
+/// Runs the models of one crate.
+pub(crate) fn loom_of(package: &str) -> Call {
+    Call::cargo("test --locked --release --no-default-features --lib")
+        .args(["--package", package, "--target-dir", "target/loom"])
+        .env("RUSTFLAGS", "--cfg loom")
+        // Built once and run for seconds: nothing to gain from a slow linker.
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+}
+
 /// Runs the models of what threads share, each in every order with few preemptions.
 fn loom() -> Result<(), Failure> {
-    Call::cargo("test --locked --release --package evenkeel-actor --no-default-features --lib")
-        .args(["--target-dir", "target/loom"])
-        .env("RUSTFLAGS", "--cfg loom")
-        .run()
+    for &package in LOOM_CRATES {
+        loom_of(package).run()?;
+    }
+    Ok(())
 }
 
 /// Builds the documentation twice: private items for whoever works here, then, left in `target/doc`,

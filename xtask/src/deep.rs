@@ -1,6 +1,7 @@
 //! `cargo xtask deep`: what takes too long for CI.
 
 use crate::args::{Command, Rest, Wanted, Words};
+use crate::ci::{LOOM_CRATES, loom_of};
 use crate::failure::Failure;
 use crate::process::Call;
 use crate::stage::{self, AfterFailure, Plan, Stage};
@@ -54,11 +55,10 @@ fn miri() -> Result<(), Failure> {
 }
 
 fn loom() -> Result<(), Failure> {
-    Call::cargo("test --locked --release --package evenkeel-actor --no-default-features --lib")
-        .args(["--target-dir", "target/loom"])
-        .env("RUSTFLAGS", "--cfg loom")
-        .env("LOOM_MAX_PREEMPTIONS", "4")
-        .run()
+    for &package in LOOM_CRATES {
+        loom_of(package).env("LOOM_MAX_PREEMPTIONS", "4").run()?;
+    }
+    Ok(())
 }
 
 fn properties() -> Result<(), Failure> {

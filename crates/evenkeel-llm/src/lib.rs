@@ -1,28 +1,53 @@
 //! Evenkeel's LLM door: OpenAI-compatible servers behind admission, token-fair turns, load-aware choice and honest
 //! failure.
 
+#![cfg_attr(loom, allow(dead_code, unreachable_pub, reason = "models use the walk alone"))]
+
+#[cfg(not(loom))]
 mod admin;
+#[cfg(not(loom))]
 mod answer;
+#[cfg(not(loom))]
 mod bill;
+#[cfg(not(loom))]
 mod door;
+#[cfg(not(loom))]
 mod forward;
+#[cfg(not(loom))]
 mod headers;
+#[cfg(not(loom))]
 mod json;
+#[cfg(not(loom))]
 mod models;
+#[cfg(not(loom))]
 mod monitor;
+#[cfg(not(loom))]
 mod nodes;
+#[cfg(not(loom))]
 mod options;
+#[cfg(not(loom))]
 mod refuse;
+#[cfg(not(loom))]
 mod relay;
+#[cfg(not(loom))]
 pub mod request;
+#[cfg(not(loom))]
 pub mod sse;
+#[cfg(not(loom))]
 mod status;
+#[cfg(not(loom))]
 mod upstream;
+#[cfg(not(loom))]
 pub mod usage;
 mod walk;
 
+#[cfg(not(loom))]
 pub use door::{Llm, LlmError};
+#[cfg(not(loom))]
 pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched};
+#[cfg(not(loom))]
 pub use nodes::{Node, NodeError};
+#[cfg(not(loom))]
 pub use options::{CONCURRENCY_DEFAULT, HealthOptions, LlmOptions, NodeOptions};
+#[cfg(not(loom))]
 pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};

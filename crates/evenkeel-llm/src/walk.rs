@@ -6,12 +6,16 @@
 //!
 //! Bounds: the lock is never held across an await, a wake-up or a tell; one entry per request that waits; one timer.
 
+mod clock;
+mod lock;
+#[cfg(all(test, loom))]
+mod models;
 mod place;
 mod tell;
 
 use core::task::Waker;
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use evenkeel_pipeline::{
     Arrival, Event, InvalidOptions, OptimizedLoadManager, PipelineOptions, Rejection, RequestId,
@@ -20,19 +24,16 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_telemetry::{Reason, Step, Watch};
-use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::time::timeout_at;
 
+use clock::Clock;
+use lock::Mutex;
 pub(crate) use place::{Place, Slot, Turned};
 
 /// One pool's walk, shared by all its requests.
 pub(crate) struct Walk {
-    origin: tokio::time::Instant,
+    clock: Clock,
     state: Mutex<State>,
     watch: Arc<Watch>,
-    /// Rung when something is due earlier than the timer knows.
-    alarm: Arc<Notify>,
 }
 
 struct State {
@@ -90,20 +91,15 @@ impl Walk {
     /// Starts a walk without nodes, and its timer; needs a Tokio runtime.
     pub(crate) fn start(options: PipelineOptions, watch: Arc<Watch>) -> Result<Arc<Self>, InvalidOptions> {
         let machine = OptimizedLoadManager::new(options)?;
-        let alarm = Arc::new(Notify::new());
-        let walk = Arc::new(Self {
-            origin: tokio::time::Instant::now(),
-            state: Mutex::new(State { machine, waiters: HashMap::new(), alarm_at: None }),
-            watch,
-            alarm: alarm.clone(),
-        });
-        tokio::spawn(keep_time(Arc::downgrade(&walk), alarm));
+        let state = Mutex::new(State { machine, waiters: HashMap::new(), alarm_at: None });
+        let walk = Arc::new(Self { clock: Clock::start(), state, watch });
+        walk.clock.keep(&walk);
         Ok(walk)
     }
 
     /// The time, as every step of the walk is told it.
     pub(crate) fn now(&self) -> Instant {
-        Instant::ORIGIN + self.origin.elapsed()
+        self.clock.now()
     }
 
     /// Who is told what happens.
@@ -180,7 +176,7 @@ impl Walk {
     }
 
     /// Does what is due, and names the time at which the next thing is.
-    fn pass_time(&self) -> Option<tokio::time::Instant> {
+    fn pass_time(&self) -> Option<Instant> {
         let now = self.now();
         let mut state = self.state.lock();
         state.machine.handle_time(now);
@@ -189,7 +185,7 @@ impl Walk {
         let due = state.alarm_at;
         drop(state);
         self.publish(now, Outcome { rings: false, ..outcome }, now);
-        due.map(|due| self.origin + due.since(Instant::ORIGIN))
+        due
     }
 
     /// Tells and wakes; a request that ends came in at `entered_at`.
@@ -199,7 +195,7 @@ impl Walk {
         }
         outcome.wakers.into_iter().for_each(Waker::wake);
         if outcome.rings {
-            self.alarm.notify_one();
+            self.clock.ring();
         }
     }
 }
@@ -207,7 +203,7 @@ impl Walk {
 /// The timer ends by itself once nobody walks any more.
 impl Drop for Walk {
     fn drop(&mut self) {
-        self.alarm.notify_one();
+        self.clock.ring();
     }
 }
 
@@ -261,19 +257,5 @@ impl Ticket {
     }
 }
 
-/// Does what is due when it is, for as long as anybody walks.
-async fn keep_time(walk: Weak<Walk>, alarm: Arc<Notify>) {
-    loop {
-        let Some(due) = walk.upgrade().map(|walk| walk.pass_time()) else { return };
-        match due {
-            Some(due) => {
-                // Either way the machine is asked again.
-                let _ = timeout_at(due, alarm.notified()).await;
-            }
-            None => alarm.notified().await,
-        }
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

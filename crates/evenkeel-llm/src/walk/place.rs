@@ -17,7 +17,7 @@ use super::{Grant, Ticket, Verdict, Waiter};
 /// A request that waits for a slot; dropped, it gives its place back.
 pub(crate) struct Place {
     /// `None` once it has a slot or was turned away.
-    ticket: Option<Ticket>,
+    pub(super) ticket: Option<Ticket>,
     /// Known already; otherwise it comes by way of the walk's waiters.
     verdict: Option<Verdict>,
     since: Instant,
@@ -62,7 +62,7 @@ impl Place {
 }
 
 impl Waiter {
-    fn keep(&mut self, cx: &Context<'_>) {
+    pub(super) fn keep(&mut self, cx: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             None => self.waker = Some(cx.waker().clone()),

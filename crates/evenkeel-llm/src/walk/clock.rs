@@ -1,0 +1,86 @@
+//! The walk's time and its one timer: Tokio's, or in models whatever they set.
+
+#[cfg(loom)]
+pub(super) use model::Clock;
+#[cfg(not(loom))]
+pub(super) use real::Clock;
+
+#[cfg(not(loom))]
+mod real {
+    use std::sync::{Arc, Weak};
+
+    use evenkeel_policy::time::Instant;
+    use tokio::sync::Notify;
+    use tokio::time::timeout_at;
+
+    use crate::walk::Walk;
+
+    pub(in crate::walk) struct Clock {
+        origin: tokio::time::Instant,
+        /// Rung when something is due earlier than the timer knows.
+        alarm: Arc<Notify>,
+    }
+
+    impl Clock {
+        pub(in crate::walk) fn start() -> Self {
+            Self { origin: tokio::time::Instant::now(), alarm: Arc::new(Notify::new()) }
+        }
+
+        pub(in crate::walk) fn now(&self) -> Instant {
+            Instant::ORIGIN + self.origin.elapsed()
+        }
+
+        pub(in crate::walk) fn ring(&self) {
+            self.alarm.notify_one();
+        }
+
+        /// Has the walk do what is due when it is, for as long as anybody walks; needs a Tokio runtime.
+        pub(in crate::walk) fn keep(&self, walk: &Arc<Walk>) {
+            tokio::spawn(keep_time(Arc::downgrade(walk), self.origin, self.alarm.clone()));
+        }
+    }
+
+    async fn keep_time(walk: Weak<Walk>, origin: tokio::time::Instant, alarm: Arc<Notify>) {
+        loop {
+            let Some(due) = walk.upgrade().map(|walk| walk.pass_time()) else { return };
+            match due {
+                Some(due) => {
+                    // Either way the machine is asked again.
+                    let _ = timeout_at(origin + due.since(Instant::ORIGIN), alarm.notified()).await;
+                }
+                None => alarm.notified().await,
+            }
+        }
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use evenkeel_policy::time::{Duration, Instant};
+
+    use crate::walk::Walk;
+
+    /// A clock that a model moves, who then has to pass the time itself.
+    pub(in crate::walk) struct Clock(AtomicU64);
+
+    impl Clock {
+        pub(in crate::walk) fn start() -> Self {
+            Self(AtomicU64::new(0))
+        }
+
+        pub(in crate::walk) fn now(&self) -> Instant {
+            Instant::ORIGIN + Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        }
+
+        pub(in crate::walk) fn set(&self, since_origin: Duration) {
+            self.0.store(since_origin.as_nanos() as u64, Ordering::Relaxed);
+        }
+
+        pub(in crate::walk) fn ring(&self) {}
+
+        pub(in crate::walk) fn keep(&self, _walk: &Arc<Walk>) {}
+    }
+}
