@@ -10,6 +10,7 @@
 //! | admit | [`backpressure`] | take it, slow it, or turn it away now |
 //! | queue | [`drr`] | whose turn is it |
 //! | pick node | [`score`] | which node can and should do it |
+//! | pick node | [`limit`] | how many requests a node should have at once |
 //! | pick path | [`swrr`], [`path`] | which way to that node |
 //! | observe | [`estimate`] | how fast, how often wrong, how much |
 //!
@@ -24,6 +25,7 @@ pub mod drr;
 pub mod estimate;
 pub mod id;
 pub mod interner;
+pub mod limit;
 pub mod path;
 pub mod score;
 pub mod setting;

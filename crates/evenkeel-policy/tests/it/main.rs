@@ -5,6 +5,7 @@ mod backpressure;
 mod drr;
 mod estimate;
 mod interner;
+mod limit;
 mod path;
 mod score;
 mod swrr;
