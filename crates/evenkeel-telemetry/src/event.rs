@@ -5,6 +5,8 @@
 
 mod words;
 
+pub(crate) use words::InWords;
+
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
@@ -180,6 +182,8 @@ pub enum NodeChange {
     Draining,
     /// It finishes what it has and is forgotten then.
     Leaving,
+    /// It has finished what it had, and is forgotten.
+    Left,
     /// It broke and is left alone.
     Opened {
         /// Until when.
@@ -280,6 +284,7 @@ words! { NodeChange:
     Self::Closed => 5 "closed",
     Self::Spared { .. } => 6 "spared",
     Self::Path { .. } => 7 "path",
+    Self::Left => 8 "left",
 }
 
 impl Event {

@@ -62,6 +62,11 @@ impl<M: Metric, const N: usize> Family<M, N> {
         self.inner.with(&values)
     }
 
+    /// Forgets every series whose first values are these, and makes room for others; handles to them count for nobody.
+    pub fn forget(&self, first: &[&str]) {
+        self.inner.forget(first);
+    }
+
     /// Counts a value that became [`OTHER`] before it came here.
     pub(crate) fn count_over(&self) {
         self.inner.over.count();
@@ -163,6 +168,15 @@ impl<M: Clone + Kind> Series<M> {
         known.series.entry(key).or_insert_with(|| M::make(self.shape.bounds)).clone()
     }
 
+    fn forget(&self, first: &[&str]) {
+        let mut known = self.known.lock();
+        let Known { values, series } = &mut *known;
+        series.retain(|key, _| !first.iter().zip(key).all(|(value, of)| value == of));
+        for (at, values) in values.iter_mut().enumerate() {
+            values.retain(|value| series.keys().any(|key| key[at] == *value));
+        }
+    }
+
     /// Lists every series by its values; the lock is free again before anything is printed.
     pub(crate) fn list(&self) -> Vec<(Vec<String>, M)> {
         let known = self.known.lock();
@@ -204,6 +218,25 @@ mod tests {
         }
         let keys: Vec<_> = family.inner.list().into_iter().map(|(values, _)| values.join(" ")).collect();
         assert_eq!(keys, ["a full", "other full", "other late"]);
+    }
+
+    #[test]
+    fn a_value_that_is_forgotten_is_off_the_page_and_makes_room() {
+        let labels = [Label { name: "pool", values_max: 2 }, Label { name: "node", values_max: 1 }];
+        let series = Series::<Counter>::new(SHAPE, &labels, Counter::default());
+        let family = Family::<Counter, 2> { inner: Arc::new(series) };
+        for values in [["a", "one"], ["b", "one"], ["a", "two"]] {
+            family.with(values).count();
+        }
+        let keys = || family.inner.list().into_iter().map(|(values, _)| values.join(" ")).collect::<Vec<_>>();
+        assert_eq!(keys(), ["a one", "a other", "b one"]);
+        family.forget(&["a", "one"]);
+        assert_eq!(keys(), ["a other", "b one"]);
+        family.with(["a", "two"]);
+        assert_eq!(keys(), ["a other", "b one"], "another pool has a node of this name");
+        family.forget(&["b", "one"]);
+        family.with(["a", "two"]);
+        assert_eq!(keys(), ["a other", "a two"]);
     }
 
     #[test]

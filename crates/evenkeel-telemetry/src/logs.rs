@@ -12,7 +12,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::event::{Event, NodeChange};
+use crate::event::{Event, InWords, NodeChange};
 use crate::meters::WalkMeters;
 
 /// The filter of whoever gives none.
@@ -126,6 +126,7 @@ impl Start<'_> {
 /// Requests are numbered by their walk: only with its pool is the number a name. Names are looked up when a line is
 /// written, not before.
 pub(crate) fn tell(event: &Event, meters: &WalkMeters) {
+    let name = || event.node().and_then(|node| meters.node_name(node));
     macro_rules! log {
         ($level:expr) => {
             tracing::event!(
@@ -136,9 +137,10 @@ pub(crate) fn tell(event: &Event, meters: &WalkMeters) {
                 request = event.request().map(|request| request.0),
                 tenant = event.tenant().and_then(|tenant| meters.tenant_name(tenant)),
                 tenant_id = event.tenant().map(|tenant| tenant.0),
-                node = event.node().and_then(|node| meters.node_name(node)),
+                node = name().as_deref(),
                 node_id = event.node().map(|node| node.0),
-                "{event}"
+                "{}",
+                InWords { event, node_name: name().as_deref() }
             )
         };
     }

@@ -1,18 +1,20 @@
 //! Events as metrics: one walk's, by tenant and by node.
 //!
-//! Bound: an event costs one look into a table and one to three atomic steps; a tenant or node beyond the limits, or
-//! one that nobody named, counts as `other`.
+//! Bound: an event costs one look into a table and one to three atomic steps, for a node also a lock that only coming
+//! and going nodes hold for long; a tenant or node beyond the limits, or one that nobody named, counts as `other`.
 
 mod paths;
 mod router;
 
+use std::collections::HashMap;
 use std::iter::repeat_with;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::path::PathState;
+use parking_lot::RwLock;
 
 use crate::event::{Ending, Event, Failure, NodeChange, Reason, Step};
 use crate::family::{Family, Label, OTHER};
@@ -53,7 +55,7 @@ pub const DURATION_BOUNDS: &[Duration] = &[
 pub struct MeterLimits {
     /// How many tenants; the ids from here on are `other`.
     pub tenants_max: usize,
-    /// How many nodes; the ids from here on are `other`.
+    /// How many nodes at a time; further ones are `other`.
     pub nodes_max: usize,
 }
 
@@ -72,7 +74,9 @@ pub struct WalkMeters {
     /// By id, which of `tenants`; ids are given again, to others.
     tenant_places: Box<[AtomicUsize]>,
     other_tenant: TenantMeters,
-    nodes: Box<[OnceLock<NodeMeters>]>,
+    /// Those that are there; ids are never given again.
+    nodes: RwLock<HashMap<NodeId, NodeMeters>>,
+    nodes_max: usize,
     other_node: NodeMeters,
     /// One per [`Failure`].
     failed_over: Vec<Counter>,
@@ -114,7 +118,7 @@ struct TenantMeters {
 
 #[derive(Debug)]
 struct NodeMeters {
-    name: String,
+    name: Arc<str>,
     dispatched: Counter,
     first_byte: Histogram,
     /// One per [`NodeChange`].
@@ -134,7 +138,8 @@ impl WalkMeters {
             tenants: places(limits.tenants_max),
             tenant_places: repeat_with(|| AtomicUsize::new(NOWHERE)).take(limits.tenants_max).collect(),
             other_tenant: families.tenant(pool, OTHER),
-            nodes: places(limits.nodes_max),
+            nodes: RwLock::default(),
+            nodes_max: limits.nodes_max,
             other_node: families.node(pool, OTHER),
             failed_over: Failure::WORDS.iter().map(|word| failed_over.with([pool, word])).collect(),
             path_changes: PATH_STATES.map(|word| path_changes.with([pool, word])),
@@ -165,10 +170,24 @@ impl WalkMeters {
 
     /// Names a node on the page; an id keeps its first name.
     pub fn name_node(&self, node: NodeId, name: &str) {
-        let Some(place) = self.nodes.get(node.index()) else {
+        let mut nodes = self.nodes.write();
+        if nodes.contains_key(&node) {
+            return;
+        }
+        if self.nodes_max <= nodes.len() {
             return self.families.dispatched.count_over();
-        };
-        place.get_or_init(|| self.families.node(&self.pool, name));
+        }
+        nodes.insert(node, self.families.node(&self.pool, name));
+    }
+
+    /// Takes a node that is gone off the page, and gives its place to others.
+    pub fn forget_node(&self, node: NodeId) {
+        let mut nodes = self.nodes.write();
+        let Some(gone) = nodes.remove(&node) else { return };
+        // One that replaces it has its name while it finishes what it has.
+        if nodes.values().all(|other| other.name != gone.name) {
+            self.families.forget_node(&self.pool, &gone.name);
+        }
     }
 
     /// The pool of nodes the walk is over.
@@ -182,8 +201,8 @@ impl WalkMeters {
     }
 
     /// The name a node was given, if it has a place.
-    pub fn node_name(&self, node: NodeId) -> Option<&str> {
-        self.nodes.get(node.index())?.get().map(|node| node.name.as_str())
+    pub fn node_name(&self, node: NodeId) -> Option<Arc<str>> {
+        self.nodes.read().get(&node).map(|node| node.name.clone())
     }
 
     /// Counts an event.
@@ -205,9 +224,9 @@ impl WalkMeters {
             Step::Cancelled => tenant.cancelled.count(),
             Step::Dispatched { node, waited, .. } => {
                 tenant.wait.record(*waited);
-                self.node(*node).dispatched.count();
+                self.with_node(*node, |node| node.dispatched.count());
             }
-            Step::FirstByte { node, after } => self.node(*node).first_byte.record(*after),
+            Step::FirstByte { node, after } => self.with_node(*node, |node| node.first_byte.record(*after)),
             Step::FailedOver { failure, .. } => self.failed_over[failure.index()].count(),
             Step::Finished { actual, ending, .. } => {
                 tenant.finished[ending.index()].count();
@@ -217,7 +236,7 @@ impl WalkMeters {
     }
 
     fn tell_change(&self, node: NodeId, change: &NodeChange) {
-        self.node(node).changes[change.index()].count();
+        self.with_node(node, |node| node.changes[change.index()].count());
         if let NodeChange::Path { transition, .. } = change {
             self.path_changes[path_state(transition.to)].count();
         }
@@ -232,8 +251,8 @@ impl WalkMeters {
         self.tenants.get(place)?.get()
     }
 
-    fn node(&self, node: NodeId) -> &NodeMeters {
-        self.nodes.get(node.index()).and_then(OnceLock::get).unwrap_or(&self.other_node)
+    fn with_node(&self, node: NodeId, count: impl FnOnce(&NodeMeters)) {
+        count(self.nodes.read().get(&node).unwrap_or(&self.other_node));
     }
 }
 
@@ -282,7 +301,7 @@ impl Families {
 
     fn node(&self, pool: &str, node: &str) -> NodeMeters {
         NodeMeters {
-            name: node.to_owned(),
+            name: node.into(),
             dispatched: self.dispatched.with([pool, node]),
             first_byte: self.first_byte.with([pool, node]),
             changes: NodeChange::WORDS
@@ -290,6 +309,14 @@ impl Families {
                 .map(|word| self.node_changes.with([pool, node, word]))
                 .collect(),
         }
+    }
+}
+
+impl Families {
+    fn forget_node(&self, pool: &str, node: &str) {
+        self.dispatched.forget(&[pool, node]);
+        self.first_byte.forget(&[pool, node]);
+        self.node_changes.forget(&[pool, node]);
     }
 }
 

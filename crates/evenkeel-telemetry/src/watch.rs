@@ -2,7 +2,7 @@
 
 use evenkeel_policy::time::Instant;
 
-use crate::event::Event;
+use crate::event::{Event, NodeChange};
 use crate::journal::{Journal, JournalLimits};
 use crate::logs;
 use crate::meters::{MeterLimits, PathMeters, RouterMeters, WalkMeters};
@@ -48,6 +48,9 @@ impl Watch {
         }
         self.journal.tell(now, event);
         logs::tell(event, &self.meters);
+        if let Event::Node { node, change: NodeChange::Left } = event {
+            self.meters.forget_node(*node);
+        }
     }
 
     /// The metrics, to name tenants and nodes.

@@ -4,18 +4,49 @@ use std::fmt;
 
 use super::{Because, Ending, Event, Failure, NodeChange, Reason, Step};
 use evenkeel_policy::estimate::Outcome;
+use evenkeel_policy::id::NodeId;
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request { step, .. } => step.fmt(f),
-            Self::Node { node, change } => write!(f, "node {} {change}", node.0),
-        }
+        InWords { event: self, node_name: None }.fmt(f)
     }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, None)
+    }
+}
+
+/// An event that calls its node by name.
+pub(crate) struct InWords<'a> {
+    pub(crate) event: &'a Event,
+    /// Without one, the node's number.
+    pub(crate) node_name: Option<&'a str>,
+}
+
+impl fmt::Display for InWords<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.event {
+            Event::Request { step, .. } => step.write(f, self.node_name),
+            Event::Node { node, change } => write!(f, "{} {change}", Called(*node, self.node_name)),
+        }
+    }
+}
+
+struct Called<'a>(NodeId, Option<&'a str>);
+
+impl fmt::Display for Called<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Some(name) => write!(f, "node {name}"),
+            None => write!(f, "node {}", self.0.0),
+        }
+    }
+}
+
+impl Step {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: Option<&str>) -> fmt::Result {
         match self {
             Self::Accepted { model, cost } => {
                 write!(f, "accepted for model {}, thought to cost {cost}", model.0)
@@ -28,20 +59,21 @@ impl fmt::Display for Step {
             }
             Self::Cancelled => f.write_str("cancelled while it waited"),
             Self::Dispatched { node, path, waited, because, attempt } => {
-                write!(f, "dispatched to node {}", node.0)?;
+                write!(f, "dispatched to {}", Called(*node, name))?;
                 if let Some(path) = path {
                     write!(f, " by path {}", path.0)?;
                 }
                 write!(f, " after {waited:?}, attempt {attempt}: {because}")
             }
             Self::FirstByte { node, after } => {
-                write!(f, "first byte from node {} after {after:?}", node.0)
+                write!(f, "first byte from {} after {after:?}", Called(*node, name))
             }
             Self::FailedOver { failure, attempt } => {
                 write!(f, "failed over after attempt {attempt}: {failure}")
             }
             Self::Finished { node, actual, took, ending } => {
-                write!(f, "finished on node {} after {took:?} at a cost of {actual}: {ending}", node.0)
+                let node = Called(*node, name);
+                write!(f, "finished on {node} after {took:?} at a cost of {actual}: {ending}")
             }
         }
     }
@@ -100,6 +132,7 @@ impl fmt::Display for NodeChange {
             Self::Serving => f.write_str("takes work"),
             Self::Draining => f.write_str("takes no new work"),
             Self::Leaving => f.write_str("takes no new work and leaves"),
+            Self::Left => f.write_str("is gone"),
             Self::Opened { .. } => f.write_str("broke and is left alone"),
             Self::HalfOpened => f.write_str("is tried again"),
             Self::Closed => f.write_str("is well"),

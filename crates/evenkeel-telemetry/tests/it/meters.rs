@@ -164,6 +164,35 @@ fn a_story_reads_as_sentences() {
     );
 }
 
+/// Ids are never given again, names and places are.
+#[test]
+fn after_a_thousand_nodes_that_came_and_went_the_next_has_its_own_series_and_nothing_is_left_of_them() {
+    let watched = Watched::new();
+    let pages: Vec<usize> = (10..1_010)
+        .map(|id| {
+            let (node, name) = (NodeId(id), format!("node-{id}"));
+            watched.watch.meters().name_node(node, &name);
+            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeChange::Serving });
+            let labels = [("node", name.as_str()), ("to", "serving")];
+            assert_eq!(watched.value("evenkeel_node_changes_total", &labels), Some(1.0));
+            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeChange::Left });
+            assert_eq!(watched.value("evenkeel_node_changes_total", &labels), None);
+            assert_eq!(watched.watch.meters().node_name(node), None);
+            watched.registry.page().lines().count()
+        })
+        .collect();
+    assert!(pages.iter().all(|lines| *lines == pages[0]), "{pages:?}");
+}
+
+#[test]
+fn a_node_that_replaces_one_of_its_name_keeps_its_series_when_that_has_gone() {
+    let watched = Watched::new();
+    watched.watch.meters().name_node(NodeId(7), "box");
+    watched.change(NodeChange::Left);
+    watched.watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(7), change: NodeChange::Serving });
+    assert_eq!(watched.value("evenkeel_node_changes_total", &[NODE, ("to", "serving")]), Some(1.0));
+}
+
 const TENANT: (&str, &str) = ("tenant", "acme");
 const NODE: (&str, &str) = ("node", "box");
 const LIMITS: MeterLimits = MeterLimits { tenants_max: 2, nodes_max: 2 };
