@@ -8,6 +8,7 @@ mod requests;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
+use evenkeel_policy::limit::Epoch;
 use evenkeel_policy::score::Request;
 use evenkeel_policy::time::{Duration, Instant};
 
@@ -48,6 +49,13 @@ pub struct Arrival {
     pub request: Request,
 }
 
+impl Arrival {
+    /// Tells whether its answer is told of before its end.
+    pub(crate) fn comes_bit_by_bit(&self) -> bool {
+        self.upfront < self.cost
+    }
+}
+
 /// How a request ended that a node has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
@@ -85,6 +93,8 @@ pub(crate) struct Ticket {
     pub(crate) waited_before: Duration,
     pub(crate) timeout_at: Instant,
     pub(crate) attempts: u32,
+    /// Of which nodes without room refused so many.
+    pub(crate) refused: u32,
     /// Nodes that failed it.
     pub(crate) tried: Vec<NodeId>,
     /// How often another of its lane went before it for a warm node.
@@ -129,6 +139,8 @@ pub(crate) struct Flight {
     pub(crate) node: NodeId,
     pub(crate) path: Option<PathId>,
     pub(crate) since: Instant,
+    /// Which of the node's limits it was sent under.
+    pub(crate) epoch: Epoch,
     pub(crate) answer: Answer,
     /// What its tenant is charged so far.
     pub(crate) charged: Cost,

@@ -44,6 +44,10 @@ impl OptimizedLoadManager {
         if let Err(late) = admit_by_deadline(expected, timeout) {
             return Err(Rejection::TooLate { retry_after: late.retry_after });
         }
+        let rested_at = self.nodes.rested_at(self.now, model, &[]);
+        if self.now < rested_at && self.now + timeout <= rested_at {
+            return Err(Rejection::TooLate { retry_after: retry_after(Some(rested_at.since(self.now))) });
+        }
         let admission = self
             .wait_queue
             .admit(self.now, model, tenant)

@@ -56,6 +56,11 @@ impl OptimizedLoadManager {
                 let carried = tally.paths.get(&(id, path.path)).copied().unwrap_or_default();
                 check(path.in_flight == carried, || format!("{id:?}: {path:?} beside {carried}"))?;
             }
+            if let Some(asking) = node.rest.asked_by() {
+                let flies =
+                    self.requests.get(asking).and_then(Ticket::flight).is_some_and(|it| it.node == id);
+                check(flies, || format!("{id:?} is asked by {asking:?}"))?;
+            }
             if let Some(probe) = node.breaker.probe() {
                 let flies = self.requests.get(probe).and_then(Ticket::flight).is_some_and(|it| it.node == id);
                 let tried = node.breaker.state() == BreakerState::HalfOpen;

@@ -9,12 +9,12 @@
 //! charged, when something is due. The steps are the files.
 //!
 //! ```
-//! use evenkeel_pipeline::{Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions};
+//! use evenkeel_pipeline::{Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Slots};
 //! use evenkeel_policy::{cost::Cost, estimate::Outcome, id::TenantId, score::Request, time::Instant, weight::Weight};
 //!
 //! let mut walk = OptimizedLoadManager::new(PipelineOptions::default()).unwrap();
 //! let (now, model) = (Instant::ORIGIN, ModelId(0));
-//! let spec = NodeSpec { slots: 1, weight: Weight::ONE, models: vec![model], paths: vec![] };
+//! let spec = NodeSpec { slots: Slots::Fixed(1), weight: Weight::ONE, models: vec![model], paths: vec![] };
 //! let node = walk.add_node(now, &spec).unwrap();
 //! let arrival = Arrival {
 //!     tenant: TenantId(0),
@@ -52,7 +52,7 @@ pub use observe::{Counts, Ending, Event, ModelStatus, NodeStatus, PoolStats, Sta
 pub use options::{
     AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,
 };
-pub use pick_node::{Because, BreakerState, CacheEntry, CacheStats, Duty, NodeSpec};
+pub use pick_node::{Because, BreakerState, CacheEntry, CacheStats, Duty, EngineLoad, NodeSpec, Slots};
 pub use pick_path::{PathSpec, PathStatus};
 pub use queue::TenantRule;
 pub use rejection::{Rejection, Stopped, WaitEntry, WaitError, WaitResult};

@@ -77,6 +77,11 @@ pub enum Event {
         /// What it is to do.
         duty: Duty,
     },
+    /// A node that was to leave has finished what it had, and is forgotten.
+    Left {
+        /// The node.
+        node: NodeId,
+    },
     /// A node broke, is tried again, or is well.
     Breaker {
         /// The node.
@@ -111,6 +116,7 @@ impl Event {
             Self::Retry { .. }
             | Self::Done { .. }
             | Self::Duty { .. }
+            | Self::Left { .. }
             | Self::Breaker { .. }
             | Self::Spared { .. }
             | Self::Path { .. } => None,
@@ -186,10 +192,24 @@ impl OptimizedLoadManager {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
         node.on_latency(now, now.since(flight.since));
+        node.rest.on_answer(request);
         let breaker = node.breaker.on_answer(now, request);
         let transition = flight.path.and_then(|path| node.paths.on_answer(now, path));
         self.tell_path(flight.node, flight.path, transition);
         self.tell_breaker(flight.node, breaker);
+    }
+
+    /// A node has begun to say an answer bit by bit.
+    ///
+    /// When an answer in one piece begins says how long it is, not how loaded its node.
+    pub(crate) fn observe_first_token(&mut self, request: RequestId, flight: &Flight) {
+        let now = self.now;
+        if !self.requests.get(request).is_some_and(|ticket| ticket.arrival.comes_bit_by_bit()) {
+            return;
+        }
+        if let Some(node) = self.nodes.get_mut(flight.node) {
+            node.capacity.on_first_token(flight.epoch, now.since(flight.since));
+        }
     }
 
     /// A request is done, well or not.
@@ -212,9 +232,8 @@ impl OptimizedLoadManager {
             Failure::TimedOut => (Some(Probe::Lost), true),
             Failure::Broken => (None, true),
             Failure::Busy { retry_after } => {
-                let until = now + retry_after.unwrap_or(spare.spare).min(spare.spare_max);
-                let until = node.spared_until.map_or(until, |before| before.max(until));
-                node.spared_until = Some(until);
+                let until = node.rest.begin(now, spare.rest(retry_after));
+                node.capacity.on_refusal(flight.epoch, node.busy.saturating_sub(1));
                 self.events.push_back(Event::Spared { node: flight.node, until });
                 (None, false)
             }
@@ -254,7 +273,7 @@ impl OptimizedLoadManager {
     pub(crate) fn observe_time(&mut self, id: NodeId) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(id) else { return };
-        node.spared_until = node.spared_until.filter(|until| now < *until);
+        node.rest.on_time(now);
         let breaker = node.breaker.on_time(now);
         node.refresh(now);
         for (path, transition) in node.paths.on_time(now) {

@@ -161,6 +161,11 @@ pub struct BreakerOptions {
 }
 
 impl BreakerOptions {
+    /// Says how long a node is to rest that has no room and asks for `retry_after`.
+    pub(crate) fn rest(&self, retry_after: Option<Duration>) -> Duration {
+        retry_after.unwrap_or(self.spare).min(self.spare_max)
+    }
+
     fn check(&self) -> Result<(), SettingOutOfRange> {
         check("failures_max", f64::from(self.failures_max), 1.0, 1e3)?;
         check("error_ratio_max", self.error_ratio_max, 0.01, 1.0)?;

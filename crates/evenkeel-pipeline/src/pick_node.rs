@@ -6,26 +6,32 @@
 mod affinity;
 mod breaker;
 mod cache;
+mod capacity;
 mod node;
+mod rest;
 
 use std::collections::BTreeMap;
 
+use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::path::{PathConfig, PathRule};
 use evenkeel_policy::score::{self, Candidate, Chooser, Limits, Picker};
 use evenkeel_policy::setting::SettingOutOfRange;
-use evenkeel_policy::swrr::{SwrrError, SwrrRules};
+use evenkeel_policy::swrr::SwrrRules;
 use evenkeel_policy::time::Instant;
 
 pub use breaker::BreakerState;
 pub(crate) use cache::NodeSelectionCache;
 pub use cache::{CacheEntry, CacheStats};
+pub(crate) use capacity::Capacity;
+pub use capacity::{EngineLoad, Slots};
 pub use node::{Duty, NodeSpec};
-pub(crate) use node::{FIGURES_AGE_MAX, Node, Work};
+pub(crate) use node::{FIGURES_AGE_MAX, Node, Taken, Work};
 
 use crate::accept::{ModelId, Ticket};
 use crate::options::{AffinityOptions, BreakerOptions, PipelineOptions};
 use crate::pick_path::Paths;
+use crate::walk::RegistryError;
 use affinity::{Load, Pool};
 
 /// Why a request goes to a node.
@@ -66,6 +72,8 @@ pub(crate) struct Nodes {
     affinity: AffinityOptions,
     random: Random,
     candidates: Vec<Candidate>,
+    /// What a request costs that nobody knows more of.
+    usual_cost: Cost,
     breaker: BreakerOptions,
     backoff: PathRule,
     swrr: SwrrRules,
@@ -86,6 +94,7 @@ impl Nodes {
             affinity: options.affinity,
             random: Random::new(options.seed),
             candidates: Vec::new(),
+            usual_cost: options.quantum,
             breaker: options.breaker,
             backoff: PathRule::new(PathConfig { backoff_min, backoff_max, ..PathConfig::default() })?,
             swrr: SwrrRules::new(&options.swrr)?,
@@ -93,11 +102,15 @@ impl Nodes {
         })
     }
 
-    pub(crate) fn add(&mut self, now: Instant, spec: &NodeSpec) -> Result<NodeId, SwrrError> {
+    pub(crate) fn add(&mut self, now: Instant, spec: &NodeSpec) -> Result<NodeId, RegistryError> {
+        let capacity = Capacity::new(spec.slots)?;
         let paths = Paths::new(&spec.paths, &self.swrr, self.path, now)?;
         let id = NodeId(self.next);
         self.next += 1;
-        self.nodes.insert(id, Node::new(spec, paths, (self.breaker, self.backoff), now));
+        self.nodes.insert(
+            id,
+            Node::new(spec, (capacity, self.usual_cost), paths, (self.breaker, self.backoff), now),
+        );
         Ok(id)
     }
 
@@ -137,6 +150,15 @@ impl Nodes {
         let model = ticket.arrival.model;
         self.iter()
             .any(|(id, node)| node.duty == Duty::Serving && node.serves(model) && !ticket.tried.contains(&id))
+    }
+
+    /// Tells when the first of the nodes that could do a request has rested; `now` if one is not resting.
+    pub(crate) fn rested_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
+        self.iter()
+            .filter(|(id, node)| node.duty == Duty::Serving && node.serves(model) && !tried.contains(id))
+            .map(|(_, node)| node.rest.until().unwrap_or(now))
+            .min()
+            .unwrap_or(now)
     }
 
     /// Tells whether a node can do a request now.
@@ -183,7 +205,7 @@ impl Nodes {
         let mut best: Option<(u64, NodeId, Load)> = None;
         for (id, node) in self.iter().filter(|(_, node)| node.is_open() && node.serves(ticket.arrival.model))
         {
-            let load = Load { busy: node.busy, slots: node.slots };
+            let load = Load { busy: node.busy.saturating_add(node.elsewhere()), slots: node.slots() };
             pool.add(load);
             let rank = affinity::rank(key, id);
             if best.is_none_or(|(highest, ..)| highest < rank) {

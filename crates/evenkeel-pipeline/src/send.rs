@@ -5,17 +5,20 @@
 
 mod budget;
 
+use evenkeel_policy::backpressure::retry_after;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, NodeId, TenantId};
+use evenkeel_policy::time::Instant;
 
 pub(crate) use budget::RetryBudget;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Answer, Arrival, Failure, Flight, ModelId, RequestId, Stage};
+use crate::accept::{Answer, Arrival, Failure, Flight, ModelId, RequestId, Stage, Ticket};
 use crate::observe::Event;
-use crate::pick_node::{Because, Duty, FIGURES_AGE_MAX, Pick, Work};
+use crate::pick_node::{Because, Duty, FIGURES_AGE_MAX, Node, Pick, Taken, Work};
 use crate::queue::LaneEnd;
 use crate::rejection::{Rejection, Stopped};
+use crate::walk::Due;
 
 /// A request, and the node that has a slot for it.
 struct Placed {
@@ -132,7 +135,9 @@ impl OptimizedLoadManager {
         self.wait_queue.give_place_back(model, tenant);
         self.wake(model, passed_over);
         let work = Work { model, request: arrival.request, cost: arrival.cost };
-        let path = self.nodes.get_mut(pick.node).and_then(|node| node.take(now, request, &work));
+        let taken = self.nodes.get_mut(pick.node).map(|node| node.take(now, request, &work));
+        let Taken { path, epoch } = taken.unwrap_or_default();
+        self.time_node(pick.node);
         if let Some(affinity) = arrival.affinity {
             self.node_cache.note(now, (model, affinity), pick.node);
         }
@@ -145,6 +150,7 @@ impl OptimizedLoadManager {
             node: pick.node,
             path,
             since: now,
+            epoch,
             answer: Answer::Awaited,
             charged,
             load: arrival.cost,
@@ -168,41 +174,77 @@ impl OptimizedLoadManager {
         if node.duty == Duty::Leaving && node.busy == 0 {
             self.forget_node(flight.node);
         }
+        self.time_node(flight.node);
     }
 
     /// Tries a failed request elsewhere, or says why not.
     pub(crate) fn retry(&mut self, request: RequestId, failure: Failure) {
-        let Some(ticket) = self.requests.get(request) else { return };
-        let (arrival, attempts) = (ticket.arrival, ticket.attempts);
-        if let Err(stopped) = self.may_retry(request) {
-            self.reject(request, Rejection::Failed { attempts, failure, stopped });
-            return;
+        match self.may_retry(request) {
+            Ok(()) => self.queue_again(request, failure),
+            Err(stopped) => self.stop(request, failure, stopped),
         }
-        let (now, default_timeout) = (self.now, self.options.load.wait_queue.default_timeout);
+    }
+
+    /// Lets a request wait on that a node without room refused: it had no slot, so this is no second attempt.
+    ///
+    /// It is turned away if no node will have rested before its time is over.
+    pub(crate) fn wait_again(&mut self, request: RequestId, failure: Failure) {
+        let Some(ticket) = self.requests.get_mut(request) else { return };
+        ticket.refused += 1;
+        let Some(ticket) = self.requests.get(request) else { return };
+        let (model, tenant) = (ticket.arrival.model, ticket.arrival.tenant);
+        let rested_at = self.nodes.rested_at(self.now, model, &ticket.tried);
+        if self.now < rested_at && self.wait_ends_at(ticket) <= rested_at {
+            let retry_after = retry_after(Some(rested_at.since(self.now)));
+            self.reject(request, Rejection::TooLate { retry_after });
+        } else if !self.nodes.has_untried(ticket) {
+            self.stop(request, failure, Stopped::NoOtherNode);
+        } else if self.wait_ends_at(ticket) <= self.now {
+            self.stop(request, failure, Stopped::DeadlinePassed);
+        } else if !self.wait_queue.rejoin(model, tenant) {
+            self.stop(request, failure, Stopped::QueueFull);
+        } else {
+            self.queue_again(request, failure);
+        }
+    }
+
+    /// Ends a request that is not tried again.
+    fn stop(&mut self, request: RequestId, failure: Failure, stopped: Stopped) {
+        let attempts = self.requests.get(request).map_or(0, |ticket| ticket.attempts);
+        self.reject(request, Rejection::Failed { attempts, failure, stopped });
+    }
+
+    /// Puts a request that has its place to the front of its lane, with what is left of its time.
+    fn queue_again(&mut self, request: RequestId, failure: Failure) {
+        let now = self.now;
+        let Some(timeout_at) = self.requests.get(request).map(|ticket| self.wait_ends_at(ticket)) else {
+            return;
+        };
         let Some(ticket) = self.requests.get_mut(request) else { return };
         ticket.waiting_since = now;
-        ticket.timeout_at =
-            ticket.deadline_at.unwrap_or(now + default_timeout.saturating_sub(ticket.waited_before));
+        ticket.timeout_at = timeout_at;
         ticket.stage = Stage::Queued;
+        let (tenant, attempt) = (ticket.arrival.tenant, ticket.attempts);
         self.wait_queue.join(request, ticket);
         self.wait_queue.enter(request, ticket, LaneEnd::Front);
         self.timers.set_request(request, ticket);
         self.counts.retried += 1;
-        self.tell(Event::Retry { request, tenant: arrival.tenant, failure, attempt: attempts });
+        self.tell(Event::Retry { request, tenant, failure, attempt });
+    }
+
+    /// Until when a request that comes back from a node may wait.
+    fn wait_ends_at(&self, ticket: &Ticket) -> Instant {
+        let wait_max = self.options.load.wait_queue.default_timeout;
+        ticket.deadline_at.unwrap_or(self.now + wait_max.saturating_sub(ticket.waited_before))
     }
 
     /// Takes a place and a retry for a request, or says why it gets neither.
     fn may_retry(&mut self, request: RequestId) -> Result<(), Stopped> {
         let ticket = self.requests.get(request).ok_or(Stopped::NoOtherNode)?;
-        let wait_max = self.options.load.wait_queue.default_timeout;
-        if self.options.retry.attempts_max <= ticket.attempts {
+        if self.options.retry.attempts_max <= ticket.attempts - ticket.refused {
             return Err(Stopped::AttemptsUsed);
         }
-        let over = match ticket.deadline_at {
-            Some(deadline_at) => deadline_at <= self.now,
-            None => wait_max <= ticket.waited_before,
-        };
-        if over {
+        if self.wait_ends_at(ticket) <= self.now {
             return Err(Stopped::DeadlinePassed);
         }
         if !self.nodes.has_untried(ticket) {
@@ -217,6 +259,14 @@ impl OptimizedLoadManager {
             return Err(Stopped::BudgetSpent);
         }
         Ok(())
+    }
+
+    /// Sets when something about a node changes by itself, if a request that came or went changed that.
+    fn time_node(&mut self, id: NodeId) {
+        let at = self.nodes.get(id).and_then(Node::timeout);
+        if self.timers.of(Due::Node(id)) != at {
+            self.timers.set_node(id, at);
+        }
     }
 
     /// Looks again later if somebody waits beside a free slot: gates open with time alone.

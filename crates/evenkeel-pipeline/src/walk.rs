@@ -8,7 +8,7 @@ mod timers;
 
 use std::collections::VecDeque;
 
-use evenkeel_policy::backpressure::BackpressureController;
+use evenkeel_policy::backpressure::{BackpressureController, retry_after};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId};
@@ -21,7 +21,7 @@ pub(crate) use timers::{Due, Timers};
 use crate::accept::{Answer, Arrival, End, Failure, Flight, ModelId, RequestId, Requests, Stage, Ticket};
 use crate::observe::{Counts, Ending, Event};
 use crate::options::{InvalidOptions, PipelineOptions};
-use crate::pick_node::{NodeSelectionCache, Nodes};
+use crate::pick_node::{EngineLoad, NodeSelectionCache, Nodes};
 use crate::queue::{LaneEnd, WaitQueue};
 use crate::rejection::{Rejection, WaitEntry};
 use crate::send::RetryBudget;
@@ -79,6 +79,7 @@ impl OptimizedLoadManager {
             waited_before: Duration::ZERO,
             timeout_at: self.now + timeout,
             attempts: 0,
+            refused: 0,
             tried: Vec::new(),
             skipped: 0,
             stage: Stage::Queued,
@@ -111,6 +112,7 @@ impl OptimizedLoadManager {
         }
         self.set_flight(request, Flight { answer: Answer::Begun, ..flight });
         self.observe_answer(request, &flight);
+        self.observe_first_token(request, &flight);
         self.dispatch();
     }
 
@@ -152,8 +154,25 @@ impl OptimizedLoadManager {
             Answer::Begun => self.finish(request, flight.actual, Ending::Broken { failure }),
             Answer::Awaited => {
                 self.give_slot_back(request, &flight, Cost::ZERO);
-                self.retry(request, failure);
+                match failure {
+                    Failure::Busy { .. } => self.wait_again(request, failure),
+                    Failure::Unreachable | Failure::TimedOut | Failure::Broken => {
+                        self.retry(request, failure);
+                    }
+                }
             }
+        }
+        if let Failure::Busy { .. } = failure {
+            self.turn_hopeless_away(flight.node);
+        }
+        self.dispatch();
+    }
+
+    /// Takes in what a node says of its own load; `None` when it does not say any more.
+    pub fn handle_engine_load(&mut self, now: Instant, node: NodeId, load: Option<EngineLoad>) {
+        self.advance(now);
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.on_engine_load(load);
         }
         self.dispatch();
     }
@@ -258,6 +277,24 @@ impl OptimizedLoadManager {
             self.wait_queue.give_place_back(ticket.arrival.model, ticket.arrival.tenant);
         }
         self.reject(request, rejection);
+    }
+
+    /// Ends at once the waits that no node will have rested in time for, now that `node` rests.
+    fn turn_hopeless_away(&mut self, node: NodeId) {
+        let models = self.nodes.get(node).map(|node| node.models().to_vec()).unwrap_or_default();
+        for model in models {
+            let rested_at = self.nodes.rested_at(self.now, model, &[]);
+            let Some(ring) = self.wait_queue.ring(model).filter(|_| self.now < rested_at) else { continue };
+            let waiting = ring.lanes().flat_map(|(_, lane)| lane.waiting()).map(|(_, request)| *request);
+            let hopeless = |request: &RequestId| {
+                self.requests.get(*request).is_some_and(|ticket| ticket.timeout_at <= rested_at)
+            };
+            let hopeless: Vec<RequestId> = waiting.filter(hopeless).collect();
+            let retry_after = retry_after(Some(rested_at.since(self.now)));
+            for request in hopeless {
+                self.turn_away(request, Rejection::TooLate { retry_after });
+            }
+        }
     }
 
     /// Ends a request that has neither place nor slot.

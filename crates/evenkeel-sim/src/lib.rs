@@ -5,6 +5,7 @@
 
 mod agenda;
 pub mod fairness;
+mod knee;
 mod record;
 mod rng;
 mod scenario;
@@ -12,6 +13,7 @@ mod scenarios;
 mod world;
 
 pub use agenda::Agenda;
+pub use knee::{KneePlan, KneeRun, Look, Scrapes, run_knee};
 pub use record::{Event, Run, Share, Stamped, TenantSummary};
 pub use rng::Rng;
 pub use scenario::{Admit, Change, Demand, NodePlan, Order, PathPlan, Scenario, TenantPlan};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, End, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec,
-    PipelineOptions, RegistryError, Rejection, RequestId, TenantRule,
+    PipelineOptions, RegistryError, Rejection, RequestId, Slots, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -121,7 +121,8 @@ impl<'a> World<'a> {
     fn start(&mut self) -> Result<(), SimError> {
         for node in &self.scenario.nodes {
             let paths = node.paths.iter().map(|path| PathSpec { rtt: Some(path.rtt) }).collect();
-            let spec = NodeSpec { slots: node.slots, weight: Weight::ONE, models: vec![MODEL], paths };
+            let spec =
+                NodeSpec { slots: Slots::Fixed(node.slots), weight: Weight::ONE, models: vec![MODEL], paths };
             self.walk.add_node(Instant::ORIGIN, &spec)?;
         }
         for id in 0..self.rules.len() {

@@ -119,6 +119,7 @@ mod tests {
             waited_before: Duration::ZERO,
             timeout_at: Instant::ORIGIN,
             attempts: 0,
+            refused: 0,
             tried: vec![],
             skipped: 0,
             stage: Stage::Queued,

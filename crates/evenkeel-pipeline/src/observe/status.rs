@@ -5,13 +5,14 @@
 use evenkeel_policy::backpressure::BackpressureState;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::limit::LimitStatus;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use super::Counts;
 use crate::OptimizedLoadManager;
 use crate::accept::ModelId;
-use crate::pick_node::{BreakerState, CacheEntry, CacheStats, Duty, Node};
+use crate::pick_node::{BreakerState, CacheEntry, CacheStats, Duty, EngineLoad, Node};
 use crate::pick_path::PathStatus;
 use crate::queue::Tenant;
 
@@ -60,6 +61,12 @@ pub struct NodeStatus {
     pub node: NodeId,
     /// How many requests it works on at once.
     pub slots: u32,
+    /// How that was found, if it is.
+    pub limit: Option<LimitStatus>,
+    /// What it says of its load, if it does.
+    pub engine: Option<EngineLoad>,
+    /// How many requests of others it has, as far as it says so.
+    pub elsewhere: u32,
     /// How many it has.
     pub busy: u32,
     /// What they are charged.
@@ -153,13 +160,16 @@ impl OptimizedLoadManager {
     fn node_status(&self, id: NodeId, node: &Node) -> NodeStatus {
         NodeStatus {
             node: id,
-            slots: node.slots,
+            slots: node.slots(),
+            limit: node.capacity.status(),
+            engine: node.engine,
+            elsewhere: node.elsewhere(),
             busy: node.busy,
             in_flight: node.in_flight,
             weight: node.weight(),
             duty: node.duty,
             breaker: node.breaker.state(),
-            spared_until: node.spared_until,
+            spared_until: node.rest.until(),
             p95: node.p95(self.now),
             error_rate: node.breaker.error_rate(self.now),
             models: node.models().to_vec(),

@@ -5,12 +5,15 @@
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{Ewma, Gains, LatencyWindow, Outcome, RatioWindow};
 use evenkeel_policy::id::{NodeId, PathId};
+use evenkeel_policy::limit::Epoch;
 use evenkeel_policy::path::PathRule;
 use evenkeel_policy::score::{Candidate, NodeStats, Request, Status};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use super::breaker::Breaker;
+use super::capacity::{Capacity, EngineLoad, Slots};
+use super::rest::Rest;
 use crate::accept::{ModelId, RequestId};
 use crate::options::BreakerOptions;
 use crate::pick_path::{PathSpec, Paths};
@@ -22,7 +25,7 @@ pub(crate) const FIGURES_AGE_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSpec {
     /// How many requests it works on at once.
-    pub slots: u32,
+    pub slots: Slots,
     /// How much of the work it should get, relative to the others.
     pub weight: Weight,
     /// What it serves.
@@ -44,14 +47,17 @@ pub enum Duty {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) slots: u32,
+    pub(crate) capacity: Capacity,
+    /// What it last said of its load.
+    pub(crate) engine: Option<EngineLoad>,
+    usual_cost: Cost,
     weight: Weight,
     /// In order.
     models: Vec<ModelId>,
     pub(crate) paths: Paths,
     pub(crate) duty: Duty,
-    /// Until when it said it has no room.
-    pub(crate) spared_until: Option<Instant>,
+    /// Whether it said it has no room, and for how long.
+    pub(crate) rest: Rest,
     pub(crate) breaker: Breaker,
     pub(crate) busy: u32,
     transactions: u32,
@@ -79,17 +85,20 @@ struct Figures {
 impl Node {
     pub(super) fn new(
         spec: &NodeSpec,
+        (capacity, usual_cost): (Capacity, Cost),
         paths: Paths,
         (breaker, backoff): (BreakerOptions, PathRule),
         now: Instant,
     ) -> Self {
         Self {
-            slots: spec.slots,
+            capacity,
+            engine: None,
+            usual_cost,
             weight: spec.weight,
             models: ordered(&spec.models),
             paths,
             duty: Duty::Serving,
-            spared_until: None,
+            rest: Rest::new(breaker.spare),
             breaker: Breaker::new(breaker, backoff),
             busy: 0,
             transactions: 0,
@@ -123,21 +132,39 @@ impl Node {
 
     /// Tells whether it takes new work, slots apart.
     pub(crate) fn is_open(&self) -> bool {
-        self.duty == Duty::Serving && self.spared_until.is_none() && self.breaker.admits()
+        self.duty == Duty::Serving && self.rest.admits() && self.breaker.admits()
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.is_open() && self.busy < self.slots
+        self.is_open() && self.busy < self.slots()
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.capacity.slots()
+    }
+
+    /// How many requests of others it has, as far as it says so.
+    pub(crate) fn elsewhere(&self) -> u32 {
+        self.engine.map_or(0, |load| load.running.saturating_add(load.waiting).saturating_sub(self.busy))
+    }
+
+    /// Takes in what it says of its load; `None` when it does not say any more.
+    pub(crate) fn on_engine_load(&mut self, load: Option<EngineLoad>) {
+        self.engine = load;
+        if let Some(load) = load {
+            self.capacity.on_engine_queue(load.waiting, self.busy);
+        }
     }
 
     /// Takes a slot and chooses the way.
-    pub(crate) fn take(&mut self, now: Instant, request: RequestId, work: &Work) -> Option<PathId> {
+    pub(crate) fn take(&mut self, now: Instant, request: RequestId, work: &Work) -> Taken {
         self.busy += 1;
         self.transactions += u32::from(work.request == Request::BeginTx);
         self.in_flight += work.cost;
         self.last_model = Some(work.model);
         self.breaker.on_send(request);
-        self.paths.pick(now)
+        self.rest.on_send(now, request);
+        Taken { path: self.paths.pick(now), epoch: self.capacity.on_send(self.busy) }
     }
 
     /// Corrects what its work is thought to cost.
@@ -151,6 +178,7 @@ impl Node {
         self.transactions -= u32::from(work.request == Request::BeginTx);
         self.in_flight = self.in_flight - work.cost;
         self.breaker.on_release(request);
+        self.rest.on_release(request);
         if let Some(path) = path {
             self.paths.release(path);
         }
@@ -187,7 +215,7 @@ impl Node {
 
     /// What a chooser sees of it: a database connection and a transaction are both a slot.
     pub(crate) fn stats(&self) -> NodeStats {
-        let slots = i32::try_from(self.slots).unwrap_or(i32::MAX);
+        let slots = i32::try_from(self.slots()).unwrap_or(i32::MAX);
         let Figures { p95_latency_ms, latency_samples, error_rate_1m, timeouts_1m, uptime_sec, .. } =
             self.figures;
         NodeStats {
@@ -204,7 +232,7 @@ impl Node {
             timeouts_1m,
             uptime_sec,
             status: self.status(),
-            in_flight: self.in_flight,
+            in_flight: self.in_flight + Cost(self.usual_cost.0.saturating_mul(self.elsewhere().into())),
             latency_estimate_ms: self.latency_mean.mean().unwrap_or(0.0),
             ..NodeStats::default()
         }
@@ -228,7 +256,7 @@ impl Node {
 
     /// When something about it changes by itself.
     pub(crate) fn timeout(&self) -> Option<Instant> {
-        [self.spared_until, self.breaker.timeout(), self.paths.timeout()].into_iter().flatten().min()
+        [self.rest.timeout(), self.breaker.timeout(), self.paths.timeout()].into_iter().flatten().min()
     }
 
     fn status(&self) -> Status {
@@ -238,6 +266,14 @@ impl Node {
             Duty::Draining | Duty::Leaving => Status::Draining,
         }
     }
+}
+
+/// A slot that was taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) path: Option<PathId>,
+    /// Which of the node's limits it counts for.
+    pub(crate) epoch: Epoch,
 }
 
 /// What a slot is taken for.

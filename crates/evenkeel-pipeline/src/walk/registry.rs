@@ -6,13 +6,14 @@
 use std::fmt;
 
 use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrError;
 use evenkeel_policy::time::Instant;
 
 use crate::OptimizedLoadManager;
 use crate::accept::ModelId;
 use crate::observe::Event;
-use crate::pick_node::{Duty, NodeSpec};
+use crate::pick_node::{Capacity, Duty, NodeSpec, Slots};
 use crate::queue::TenantRule;
 
 impl OptimizedLoadManager {
@@ -49,12 +50,13 @@ impl OptimizedLoadManager {
     }
 
     /// Changes how many requests a node works on at once; those it has are left to it.
-    pub fn set_slots(&mut self, now: Instant, node: NodeId, slots: u32) -> Result<(), RegistryError> {
+    pub fn set_slots(&mut self, now: Instant, node: NodeId, slots: Slots) -> Result<(), RegistryError> {
         self.advance(now);
         self.check_node(node)?;
         let known = self.nodes.get_mut(node).ok_or(RegistryError::UnknownNode { node })?;
-        let more = known.slots < slots;
-        known.slots = slots;
+        let before = known.slots();
+        known.capacity = Capacity::new(slots)?;
+        let more = before < known.slots();
         if more {
             self.wait_queue.forget_rates(known.models());
         }
@@ -97,6 +99,7 @@ impl OptimizedLoadManager {
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.nodes.remove(node);
         self.timers.set_node(node, None);
+        self.tell(Event::Left { node });
     }
 
     fn set_duty(&mut self, now: Instant, node: NodeId, duty: Duty) -> Result<(), RegistryError> {
@@ -104,17 +107,15 @@ impl OptimizedLoadManager {
         self.check_node(node)?;
         let Some(known) = self.nodes.get_mut(node) else { return Ok(()) };
         known.duty = duty;
+        let idle = known.busy == 0;
         match duty {
             Duty::Serving => self.wait_queue.forget_rates(known.models()),
-            Duty::Draining => self.node_cache.invalidate(node, |_| true),
-            Duty::Leaving => {
-                self.node_cache.invalidate(node, |_| true);
-                if known.busy == 0 {
-                    self.forget_node(node);
-                }
-            }
+            Duty::Draining | Duty::Leaving => self.node_cache.invalidate(node, |_| true),
         }
         self.tell(Event::Duty { node, duty });
+        if duty == Duty::Leaving && idle {
+            self.forget_node(node);
+        }
         self.dispatch();
         Ok(())
     }
@@ -161,6 +162,8 @@ pub enum RegistryError {
     },
     /// A path cannot be used as given.
     Path(SwrrError),
+    /// How many requests a node works on cannot be found so.
+    Limit(SettingOutOfRange),
 }
 
 impl fmt::Display for RegistryError {
@@ -171,6 +174,7 @@ impl fmt::Display for RegistryError {
             Self::TooManyModels { models_max } => write!(f, "more than {models_max} models"),
             Self::TooManyTenants { tenants_max } => write!(f, "more than {tenants_max} tenants"),
             Self::Path(error) => error.fmt(f),
+            Self::Limit(error) => error.fmt(f),
         }
     }
 }
@@ -180,5 +184,11 @@ impl std::error::Error for RegistryError {}
 impl From<SwrrError> for RegistryError {
     fn from(error: SwrrError) -> Self {
         Self::Path(error)
+    }
+}
+
+impl From<SettingOutOfRange> for RegistryError {
+    fn from(error: SettingOutOfRange) -> Self {
+        Self::Limit(error)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
     Arrival, End, Event, Failure, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
-    Rejection, RequestId, TenantRule,
+    Rejection, RequestId, Slots, TenantRule,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -185,7 +185,11 @@ impl Door {
                 assert!(flew != waited, "who is turned away was somewhere");
                 assert!(self.rejected.insert(request, rejection).is_none(), "turned away twice");
             }
-            Event::Duty { .. } | Event::Breaker { .. } | Event::Spared { .. } | Event::Path { .. } => {}
+            Event::Duty { .. }
+            | Event::Left { .. }
+            | Event::Breaker { .. }
+            | Event::Spared { .. }
+            | Event::Path { .. } => {}
         }
     }
 }
@@ -203,7 +207,7 @@ pub(crate) fn asks(tenant: u32) -> Arrival {
 }
 
 pub(crate) fn spec(slots: u32, models: &[ModelId]) -> NodeSpec {
-    NodeSpec { slots, weight: Weight::ONE, models: models.to_vec(), paths: vec![] }
+    NodeSpec { slots: Slots::Fixed(slots), weight: Weight::ONE, models: models.to_vec(), paths: vec![] }
 }
 
 pub(crate) fn with_paths(slots: u32, rtts: &[u64]) -> NodeSpec {

@@ -147,6 +147,82 @@ fn a_busy_node_that_asks_for_a_day_is_spared_a_minute() {
     assert_eq!(door.walk.status().nodes[0].spared_until, Some(door.now + 60 * SECOND));
 }
 
+/// Neither attempts nor the retry budget limit this: nothing was attempted.
+#[test]
+fn a_request_that_a_node_without_room_refuses_waits_on_until_it_has_room() {
+    let mut door = Door::to(&[1]);
+    let request = door.ask(0);
+    for _ in 0..20 {
+        door.fail(request, Failure::Busy { retry_after: None });
+        assert!(!door.is_flying(request) && !door.rejected.contains_key(&request));
+        door.pass(SECOND);
+        assert!(door.is_flying(request));
+    }
+    door.end(request, 500);
+    let other = door.ask(0);
+    door.fail(other, Failure::Broken);
+    assert_eq!(stopped(&door, other), Stopped::NoOtherNode, "a failure is still one");
+}
+
+#[test]
+fn a_node_that_stays_busy_refuses_one_request_per_rest() {
+    let mut door = Door::to(&[4]);
+    let requests: Vec<_> = (0..4).map(|_| door.ask(0)).collect();
+    requests.iter().for_each(|request| door.fail(*request, Failure::Busy { retry_after: None }));
+    for _ in 0..3 {
+        door.pass(SECOND);
+        let asking = only_flying(&door);
+        door.fail(asking, Failure::Busy { retry_after: None });
+        assert!(door.flying.is_empty());
+    }
+    door.pass(SECOND);
+    door.first_byte(only_flying(&door));
+    assert_eq!(door.flying.len(), 4, "one that was answered opens it to all");
+}
+
+#[test]
+fn a_rested_node_is_taken_to_have_room_when_it_does_not_refuse_at_once() {
+    let mut door = Door::to(&[2]);
+    let (first, second) = (door.ask(0), door.ask(0));
+    door.fail(first, Failure::Busy { retry_after: Some(5 * SECOND) });
+    door.end(second, 500);
+    door.ask(0);
+    door.pass(5 * SECOND);
+    only_flying(&door);
+    door.pass(SECOND);
+    assert_eq!(door.flying.len(), 2, "an answer in one piece may take minutes");
+}
+
+#[test]
+fn when_every_node_rests_longer_than_anybody_waits_all_are_turned_away_at_once() {
+    let mut door = Door::to(&[1, 1]);
+    let (one, other) = (door.ask(0), door.ask(0));
+    let waits = door.ask(0);
+    let patient = door.arrive(Arrival { deadline: Some(120 * SECOND), ..asks(0) });
+    door.fail(one, Failure::Busy { retry_after: Some(50 * SECOND) });
+    assert!(!door.rejected.contains_key(&one), "the other node does not rest");
+    door.fail(other, Failure::Busy { retry_after: Some(40 * SECOND) });
+    let late = door.ask(0);
+    for turned in [one, other, waits, late] {
+        let told = door.rejected[&turned];
+        assert_eq!(told, Rejection::TooLate { retry_after: 40 * SECOND });
+    }
+    assert!(door.walk.wait_entry(patient).is_some(), "who has time waits");
+    door.pass(40 * SECOND);
+    assert_eq!(only_flying(&door), patient);
+}
+
+#[test]
+fn whoever_can_wait_for_a_node_to_rest_does() {
+    let mut door = Door::to(&[1]);
+    let request = door.ask(0);
+    door.fail(request, Failure::Busy { retry_after: Some(29 * SECOND) });
+    let late = door.ask(0);
+    assert!(door.rejected.is_empty());
+    door.pass(29 * SECOND);
+    assert!(door.is_flying(request) || door.is_flying(late));
+}
+
 #[test]
 fn a_broken_node_takes_nothing_then_one_request_at_a_time_then_all() {
     let mut door = broken_node();

@@ -1,12 +1,14 @@
 //! Random histories of everything a door can say: nothing is lost, nothing leaks, nothing drifts.
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, End, Failure, ModelId, PipelineLimits, PipelineOptions, RequestId, TenantRule,
+    AdmitRule, Arrival, End, EngineLoad, Failure, ModelId, PipelineLimits, PipelineOptions, RequestId, Slots,
+    TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
+use evenkeel_policy::limit::LimitConfig;
 use evenkeel_policy::path::Probe;
 use evenkeel_policy::score::{Chooser, HotColdConfig, Request, ScoreConfig};
 use evenkeel_policy::time::Duration;
@@ -36,6 +38,8 @@ enum Step {
     AddPaths(u32),
     SetModels(u32, Vec<u32>),
     SetSlots(u32, u32),
+    Adapt(u32),
+    EngineLoad(u32, Option<(u32, u32)>),
     Drain(u32),
     Resume(u32),
     Remove(u32),
@@ -114,7 +118,15 @@ fn take(door: &mut Door, requests: &mut Vec<RequestId>, step: Step) {
             let _ = door.walk.set_node_models(now, NodeId(node), &ids(models));
         }
         Step::SetSlots(node, slots) => {
-            let _ = door.walk.set_slots(now, NodeId(node), slots);
+            let _ = door.walk.set_slots(now, NodeId(node), Slots::Fixed(slots));
+        }
+        Step::Adapt(node) => {
+            let config = LimitConfig { max: 6, initial: 4, ..LimitConfig::default() };
+            let _ = door.walk.set_slots(now, NodeId(node), Slots::Adaptive(config));
+        }
+        Step::EngineLoad(node, load) => {
+            let load = load.map(|(running, waiting)| EngineLoad { running, waiting, cache_used: None });
+            door.walk.handle_engine_load(now, NodeId(node), load);
         }
         Step::Drain(node) => {
             let _ = door.walk.drain_node(now, NodeId(node));
@@ -181,6 +193,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4_u32).prop_map(Step::AddPaths),
         1 => (node(), vec(0..3_u32, 0..3)).prop_map(|(node, models)| Step::SetModels(node, models)),
         1 => (node(), 0..4_u32).prop_map(|(node, slots)| Step::SetSlots(node, slots)),
+        1 => node().prop_map(Step::Adapt),
+        2 => (node(), option::of((0..20_u32, 0..20_u32))).prop_map(|(node, load)| Step::EngineLoad(node, load)),
         1 => node().prop_map(Step::Drain),
         1 => node().prop_map(Step::Resume),
         1 => node().prop_map(Step::Remove),

@@ -2,7 +2,7 @@
 
 use evenkeel_pipeline::{
     Arrival, Duty, End, Event, InvalidOptions, ModelId, OptimizedLoadManager, PipelineLimits,
-    PipelineOptions, RegistryError, RetryOptions, TenantRule,
+    PipelineOptions, RegistryError, RetryOptions, Slots, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, InvalidConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -48,7 +48,7 @@ fn more_slots_are_used_at_once_and_fewer_as_work_ends() {
     let mut door = Door::to(&[1]);
     let requests: Vec<_> = (0..6).map(|_| door.ask(0)).collect();
     let set = |door: &mut Door, slots| {
-        door.walk.set_slots(door.now, NodeId(0), slots).unwrap();
+        door.walk.set_slots(door.now, NodeId(0), Slots::Fixed(slots)).unwrap();
         door.settle();
     };
     set(&mut door, 3);

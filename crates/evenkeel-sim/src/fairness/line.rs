@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
-    Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId,
+    Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId, Slots,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -50,7 +50,12 @@ impl Line {
         let order = match turns {
             Turns::Evenkeel => {
                 let mut walk = OptimizedLoadManager::new(options(seed))?;
-                let spec = NodeSpec { slots: SLOTS, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
+                let spec = NodeSpec {
+                    slots: Slots::Fixed(SLOTS),
+                    weight: Weight::ONE,
+                    models: vec![MODEL],
+                    paths: vec![],
+                };
                 walk.add_node(Instant::ORIGIN, &spec)?;
                 Order::Evenkeel { walk: Box::new(walk), requests: vec![], tickets: BTreeMap::new() }
             }

@@ -3,6 +3,7 @@
 
 mod cli;
 mod fairness;
+mod knee;
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;

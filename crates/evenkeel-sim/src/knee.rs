@@ -1,0 +1,286 @@
+//! One engine that batches, token by token, and a node in front of it whose limit follows the engine's knee.
+//!
+//! The engine works on `batch` requests at once and lets the others wait inside, first come first served: up to there a
+//! first token takes as long as reading the prompt, past it as long as the queue. Nobody tells the node where that is.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use evenkeel_pipeline::{
+    Arrival, End, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId,
+    Slots,
+};
+use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::estimate::Outcome;
+use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::score::Request;
+use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::weight::Weight;
+
+use crate::agenda::Agenda;
+use crate::rng::Rng;
+use crate::world::SimError;
+
+const MODEL: ModelId = ModelId(0);
+const NODE: NodeId = NodeId(0);
+/// How long a step takes in which every answer grows by a token: at least, and more for each answer.
+const STEP: Duration = Duration::from_millis(20);
+const STEP_PER_ANSWER: Duration = Duration::from_micros(300);
+/// How much longer a step takes for each token of a prompt that is read in it.
+const READING: Duration = Duration::from_micros(100);
+const SCRAPES: Duration = Duration::from_secs(2);
+const LOOKS: Duration = Duration::from_secs(1);
+
+/// What a run is set up with.
+#[derive(Clone, Debug)]
+pub struct KneePlan {
+    /// What is drawn.
+    pub seed: u64,
+    /// How long it lasts.
+    pub duration: Duration,
+    /// How many requests are wanted at all times.
+    pub clients: u32,
+    /// What the node is given.
+    pub slots: Slots,
+    /// Whether the engine is asked how loaded it is.
+    pub scrapes: Scrapes,
+    /// How many requests the engine works on at once, from when on.
+    pub batches: Vec<(Duration, u32)>,
+}
+
+/// Whether the engine is asked how loaded it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scrapes {
+    /// Every two seconds.
+    Every,
+    /// Never.
+    Never,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Default)]
+pub struct KneeRun {
+    /// Once a second: the node's limit, and how many wait inside of the engine.
+    pub looks: Vec<Look>,
+    /// When each answer ended.
+    pub finished: Vec<Duration>,
+    /// When each answer began, and how long after it was sent.
+    pub first_tokens: Vec<(Duration, Duration)>,
+}
+
+/// How everything stood at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// When.
+    pub at: Duration,
+    /// How many requests the node may have.
+    pub limit: u32,
+    /// How many wait inside of the engine.
+    pub queued: usize,
+}
+
+impl KneeRun {
+    /// The median limit between two moments.
+    pub fn median_limit(&self, from: Duration, to: Duration) -> u32 {
+        let mut limits: Vec<u32> = self.between(from, to).map(|look| look.limit).collect();
+        limits.sort_unstable();
+        limits.get(limits.len() / 2).copied().unwrap_or(0)
+    }
+
+    /// The mean length of the engine's queue between two moments.
+    pub fn mean_queue(&self, from: Duration, to: Duration) -> f64 {
+        let (count, sum) = self.between(from, to).fold((0, 0), |(n, sum), look| (n + 1, sum + look.queued));
+        sum as f64 / f64::from(count.max(1))
+    }
+
+    /// How many answers a second ended between two moments.
+    pub fn throughput(&self, from: Duration, to: Duration) -> f64 {
+        let ended = self.finished.iter().filter(|at| (from..to).contains(*at)).count();
+        ended as f64 / (to.saturating_sub(from)).as_secs_f64()
+    }
+
+    /// How long 95 of 100 first tokens took between two moments.
+    pub fn first_token_p95(&self, from: Duration, to: Duration) -> Duration {
+        let within = self.first_tokens.iter().filter(|(at, _)| (from..to).contains(at));
+        let mut took: Vec<Duration> = within.map(|(_, took)| *took).collect();
+        took.sort_unstable();
+        took.get(took.len() * 95 / 100).copied().unwrap_or_default()
+    }
+
+    fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Look> {
+        self.looks.iter().filter(move |look| (from..to).contains(&look.at))
+    }
+}
+
+/// Runs it to its end.
+pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
+    let mut stage = Stage::new(plan)?;
+    let end = Instant::ORIGIN + plan.duration;
+    for _ in 0..plan.clients {
+        stage.ask();
+    }
+    stage.follow();
+    while let Some(due) = stage.agenda.next_until(end) {
+        stage.happen(due);
+        stage.follow();
+    }
+    Ok(stage.run)
+}
+
+enum Due {
+    StepEnds,
+    Look,
+    Scrape,
+    Batch(u32),
+}
+
+#[derive(Clone, Copy)]
+struct Sequence {
+    request: RequestId,
+    prompt: u64,
+    output: u64,
+    said: u64,
+    sent_at: Instant,
+}
+
+struct Stage {
+    agenda: Agenda<Due>,
+    rng: Rng,
+    walk: OptimizedLoadManager,
+    /// What each request that is not sent yet wants: its prompt's and its answer's length.
+    wanted: BTreeMap<RequestId, (u64, u64)>,
+    batch: usize,
+    queue: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    stepping: bool,
+    run: KneeRun,
+}
+
+impl Stage {
+    fn new(plan: &KneePlan) -> Result<Self, SimError> {
+        let places = plan.clients as usize + 1;
+        let backpressure = BackpressureConfig {
+            max_queue_size: places,
+            warning_threshold: 0.99,
+            overload_threshold: 1.0,
+            ..BackpressureConfig::default()
+        };
+        let wait_queue = WaitQueueConfig {
+            max_waiting: places,
+            default_timeout: Duration::from_secs(300),
+            warning_threshold: 0.99,
+            overload_threshold: 1.0,
+        };
+        let load = LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() };
+        let mut walk = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
+        let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
+        walk.add_node(Instant::ORIGIN, &spec)?;
+        let mut agenda = Agenda::new();
+        plan.batches.iter().for_each(|(at, batch)| agenda.note(*at, Due::Batch(*batch)));
+        agenda.note(LOOKS, Due::Look);
+        if plan.scrapes == Scrapes::Every {
+            agenda.note(SCRAPES, Due::Scrape);
+        }
+        Ok(Self {
+            agenda,
+            rng: Rng::new(plan.seed),
+            walk,
+            wanted: BTreeMap::new(),
+            batch: 1,
+            queue: VecDeque::new(),
+            running: Vec::new(),
+            stepping: false,
+            run: KneeRun::default(),
+        })
+    }
+
+    fn ask(&mut self) {
+        let (prompt, output) = (64 + self.rng.below(448), 32 + self.rng.below(224));
+        let arrival = Arrival {
+            tenant: TenantId(0),
+            model: MODEL,
+            cost: Cost(prompt + 2 * output),
+            upfront: Cost(prompt),
+            affinity: None,
+            deadline: None,
+            request: Request::Infer,
+        };
+        let request = self.walk.handle_arrival(self.agenda.now(), arrival);
+        self.wanted.insert(request, (prompt, output));
+    }
+
+    fn happen(&mut self, due: Due) {
+        let now = self.agenda.now();
+        match due {
+            Due::StepEnds => self.end_step(),
+            Due::Batch(batch) => self.batch = batch as usize,
+            Due::Look => {
+                let limit = self.walk.status().nodes[0].slots;
+                let at = now.since(Instant::ORIGIN);
+                self.run.looks.push(Look { at, limit, queued: self.queue.len() });
+                self.agenda.note(LOOKS, Due::Look);
+            }
+            Due::Scrape => {
+                let (running, waiting) = (self.running.len() as u32, self.queue.len() as u32);
+                let load = EngineLoad { running, waiting, cache_used: None };
+                self.walk.handle_engine_load(now, NODE, Some(load));
+                self.agenda.note(SCRAPES, Due::Scrape);
+            }
+        }
+        self.begin_step();
+    }
+
+    /// Sends what the pipeline says.
+    fn follow(&mut self) {
+        while let Some(event) = self.walk.poll_event() {
+            let Event::Dispatch { request, .. } = event else { continue };
+            let Some((prompt, output)) = self.wanted.remove(&request) else { continue };
+            let sent_at = self.agenda.now();
+            self.queue.push_back(Sequence { request, prompt, output, said: 0, sent_at });
+        }
+        self.begin_step();
+    }
+
+    fn begin_step(&mut self) {
+        if self.stepping {
+            return;
+        }
+        let mut prompts = 0;
+        while self.running.len() < self.batch
+            && let Some(next) = self.queue.pop_front()
+        {
+            prompts += next.prompt;
+            self.running.push(next);
+        }
+        if self.running.is_empty() {
+            return;
+        }
+        self.stepping = true;
+        let takes = STEP + STEP_PER_ANSWER * self.running.len() as u32 + READING * prompts as u32;
+        self.agenda.note(takes, Due::StepEnds);
+    }
+
+    fn end_step(&mut self) {
+        self.stepping = false;
+        let now = self.agenda.now();
+        let at = now.since(Instant::ORIGIN);
+        let mut done = Vec::new();
+        for sequence in &mut self.running {
+            sequence.said += 1;
+            if sequence.said == 1 {
+                self.run.first_tokens.push((at, now.since(sequence.sent_at)));
+                self.walk.handle_first_byte(now, sequence.request);
+            }
+            if sequence.output <= sequence.said {
+                done.push(*sequence);
+            }
+        }
+        self.running.retain(|sequence| sequence.said < sequence.output);
+        for sequence in done {
+            let actual = Cost(sequence.prompt + 2 * sequence.output);
+            self.walk.handle_end(now, sequence.request, End { actual, outcome: Outcome::Good });
+            self.run.finished.push(at);
+            self.ask();
+        }
+    }
+}
