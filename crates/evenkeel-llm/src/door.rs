@@ -16,7 +16,6 @@ use evenkeel_telemetry::{RouterFigures, Watch};
 use http::Method;
 use parking_lot::{Mutex, RwLock};
 
-use crate::admin;
 use crate::forward::forward;
 use crate::models;
 use crate::monitor::{Monitors, NotStarted};
@@ -51,7 +50,7 @@ impl Llm {
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
         let models_max = pipeline.limits.models_max;
         let walk = Walk::start(pipeline, watch)?;
-        let nodes = Arc::new(Nodes::new(walk.clone(), models_max));
+        let nodes = Arc::new(Nodes::new(walk.clone(), models_max, options.adaptive));
         let hearing = nodes.clone();
         let monitors = Monitors::start(upstream.clone(), options.health, move |report| hearing.hear(report))?;
         let llm = Arc::new(Self {
@@ -87,12 +86,7 @@ impl Llm {
         routes.add(Method::GET, "/v1/models", Access::Tenant, self.answers(models::list))?;
         routes.add(Method::GET, "/v1/models/*", Access::Tenant, self.answers(models::one))?;
         routes.add(Method::GET, "/api/load-status", Access::Admin, self.answers(status::load))?;
-        routes.add(Method::GET, "/api/nodes", Access::Admin, self.answers(status::nodes))?;
-        let llm = self.clone();
-        let added = handler(move |call| admin::add(llm.clone(), call));
-        routes.add(Method::POST, "/api/nodes", Access::Admin, added)?;
-        routes.add(Method::POST, "/api/nodes/*", Access::Admin, self.answers(admin::change))?;
-        routes.add(Method::DELETE, "/api/nodes/*", Access::Admin, self.answers(admin::remove))
+        routes.add(Method::GET, "/api/nodes", Access::Admin, self.answers(status::nodes))
     }
 
     fn answers(self: &Arc<Self>, answer: fn(&Self, &Call) -> Result<Response, Refusal>) -> Handler {
@@ -129,6 +123,16 @@ impl Llm {
             self.nodes.remove(&node.options.name)?;
         }
         Ok(watched?)
+    }
+
+    /// Tells whether there is a node of this name.
+    pub fn has_node(&self, name: &str) -> bool {
+        self.nodes.has(name)
+    }
+
+    /// Counts the nodes, those that leave excepted.
+    pub fn nodes_len(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Lets a node finish what it has and take nothing new.

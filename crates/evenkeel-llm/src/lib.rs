@@ -4,8 +4,6 @@
 #![cfg_attr(loom, allow(dead_code, unreachable_pub, reason = "models use the walk alone"))]
 
 #[cfg(not(loom))]
-mod admin;
-#[cfg(not(loom))]
 mod answer;
 #[cfg(not(loom))]
 mod bill;
@@ -44,10 +42,10 @@ mod walk;
 #[cfg(not(loom))]
 pub use door::{Llm, LlmError};
 #[cfg(not(loom))]
-pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched};
+pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched, read_metrics, read_slots};
 #[cfg(not(loom))]
 pub use nodes::{Node, NodeError};
 #[cfg(not(loom))]
-pub use options::{CONCURRENCY_DEFAULT, HealthOptions, LlmOptions, NodeOptions};
+pub use options::{Concurrency, HealthOptions, LlmOptions, NodeOptions};
 #[cfg(not(loom))]
 pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};

@@ -1,7 +1,7 @@
 //! Nodes looked after: whether they are well, what they are, what they serve.
 //!
-//! An actor per node asks what it is and serves; a child of it per path checks whether the node answers. What they find
-//! out is told as it is, and decides nothing here: the walk and whoever sets it up make of it what they want.
+//! An actor per node asks what it is and serves; a child of it per path checks whether the node answers, and another how
+//! loaded the engine is, if it is one that says so. What they find out is told as it is, and decides nothing here: the walk and whoever sets it up make of it what they want.
 //!
 //! Bounds: an actor has one question open at a time, for `timeout` at most; an answer is at most 4 MiB, a node's models
 //! at most 1024. An actor that fails is made again, after half a minute at most.
@@ -9,12 +9,15 @@
 mod caller;
 mod check;
 mod engine;
+mod gauges;
 mod node;
 mod prober;
+mod scraper;
 mod survey;
 
 pub use check::Check;
 pub use engine::Engine;
+pub use gauges::{read_metrics, read_slots};
 
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -28,6 +31,7 @@ use evenkeel_actor::{
     ActorRef, ActorSystemConfig, ActorSystemRunner, Props, ReadyQueueScheduler, SpawnError, StartError,
     StopMode,
 };
+use evenkeel_pipeline::EngineLoad;
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::time::Duration;
 use http::HeaderValue;
@@ -77,6 +81,8 @@ pub enum Finding {
     Engine(Engine),
     /// How many requests it says it works on at once; told when that changes.
     Slots(u32),
+    /// How loaded it says it is; told every `load_interval` while it says so, and once when it does not any more.
+    Load(Option<EngineLoad>),
 }
 
 /// The actors that look after nodes; when it is dropped, they end.

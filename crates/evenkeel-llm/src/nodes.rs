@@ -8,14 +8,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_actor::SpawnError;
-use evenkeel_pipeline::{ModelId, NodeSpec, OptimizedLoadManager, PathSpec, RegistryError};
+use evenkeel_pipeline::{ModelId, NodeSpec, OptimizedLoadManager, PathSpec, RegistryError, Slots};
 use evenkeel_policy::id::{NodeId, PathId};
+use evenkeel_policy::limit::LimitConfig;
 use evenkeel_policy::time::Instant;
 use http::HeaderValue;
 use parking_lot::RwLock;
 
 use crate::monitor::{Check, Engine, Finding, Report, Watched};
-use crate::options::{CONCURRENCY_DEFAULT, NodeOptions};
+use crate::options::{Concurrency, NodeOptions};
 use crate::upstream::{BadUrl, Origin};
 use crate::walk::Walk;
 
@@ -62,6 +63,7 @@ pub(crate) struct Nodes {
     /// Held while the walk is told, so that nobody is sent to a node that cannot be found here.
     table: RwLock<Table>,
     models_max: u32,
+    adaptive: LimitConfig,
 }
 
 #[derive(Default)]
@@ -92,8 +94,8 @@ enum Source {
 }
 
 impl Nodes {
-    pub(crate) fn new(walk: Arc<Walk>, models_max: u32) -> Self {
-        Self { walk, table: RwLock::default(), models_max }
+    pub(crate) fn new(walk: Arc<Walk>, models_max: u32, adaptive: LimitConfig) -> Self {
+        Self { walk, table: RwLock::default(), models_max, adaptive }
     }
 
     /// Adds a node, which takes work at once.
@@ -105,7 +107,7 @@ impl Nodes {
         if options.paths.is_empty() {
             return Err(NodeError::NoUrl { name });
         }
-        if options.max_concurrency == Some(0) {
+        if options.max_concurrency == Some(Concurrency::Fixed(0)) {
             return Err(NodeError::NoSlots { name });
         }
         let origins: Result<Vec<_>, _> = options.paths.iter().map(|url| Origin::parse(url)).collect();
@@ -120,13 +122,16 @@ impl Nodes {
         // With one way only there is nothing to choose.
         let ways = if origins.len() == 1 { 0 } else { origins.len() };
         let spec = NodeSpec {
-            slots: options.max_concurrency.unwrap_or(CONCURRENCY_DEFAULT),
+            slots: self.slots(&options, None),
             weight: options.weight,
             models: models.clone(),
             paths: vec![PathSpec::default(); ways],
         };
-        let id = self.walk.change(|machine, now| machine.add_node(now, &spec))?;
-        self.walk.watch().meters().name_node(id, &name);
+        let meters = self.walk.watch().meters();
+        // Named before anything is told of it.
+        let id = self
+            .walk
+            .change(|machine, now| machine.add_node(now, &spec).inspect(|id| meters.name_node(*id, &name)))?;
         let source = if options.models.is_empty() { Source::Awaited } else { Source::Options };
         let node = Arc::new(Node { id, options, origins, authorization });
         table.entries.push(Entry { node: node.clone(), models, source, engine: None });
@@ -177,16 +182,34 @@ impl Nodes {
             }
             Finding::Models(models) => {
                 if let Err(error) = self.set_models(node, &models) {
-                    tracing::warn!(node = node.0, %error, "models not taken over");
+                    let node = self.walk.watch().meters().node_name(node);
+                    tracing::warn!(node = node.as_deref(), %error, "models not taken over");
                 }
             }
             Finding::Engine(engine) => self.edit(node, |entry| entry.engine = Some(engine)),
-            Finding::Slots(slots) => {
-                let is_said = self.get(node).is_some_and(|node| node.options.max_concurrency.is_none());
-                if is_said && 0 < slots {
-                    // A node that leaves meanwhile needs none.
-                    let _gone = self.walk.change(|machine, now| machine.set_slots(now, node, slots));
-                }
+            Finding::Slots(told) => {
+                let is_fixed =
+                    |node: &Node| matches!(node.options.max_concurrency, Some(Concurrency::Fixed(_)));
+                let Some(known) = self.get(node).filter(|node| !is_fixed(node) && 0 < told) else { return };
+                let slots = self.slots(&known.options, Some(told));
+                // A node that leaves meanwhile needs none.
+                let _gone = self.walk.change(|machine, now| machine.set_slots(now, node, slots));
+            }
+            Finding::Load(load) => {
+                self.walk.change(|machine, now| machine.handle_engine_load(now, node, load));
+            }
+        }
+    }
+
+    /// How many requests a node is given that says it works on `told` at once, or does not say.
+    fn slots(&self, options: &NodeOptions, told: Option<u32>) -> Slots {
+        match (options.max_concurrency, told) {
+            (Some(Concurrency::Fixed(slots)), _) | (None, Some(slots)) => Slots::Fixed(slots),
+            (None | Some(Concurrency::Adaptive), None) => Slots::Adaptive(self.adaptive),
+            (Some(Concurrency::Adaptive), Some(max)) => {
+                let LimitConfig { min, initial, .. } = self.adaptive;
+                let max = max.clamp(min, self.adaptive.max);
+                Slots::Adaptive(LimitConfig { max, initial: initial.min(max), ..self.adaptive })
             }
         }
     }
@@ -220,6 +243,15 @@ impl Nodes {
     pub(crate) fn engine(&self, node: NodeId) -> Option<Engine> {
         let table = self.table.read();
         table.entries.iter().find(|entry| entry.node.id == node).and_then(|entry| entry.engine)
+    }
+
+    /// Tells whether there is a node of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.table.read().find(name).is_some()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.read().entries.len()
     }
 
     /// Finds a node of the walk.

@@ -1,6 +1,7 @@
 //! What the door is set up with; every value has been checked by whoever read it, and is checked again where it is used.
 
 use evenkeel_pipeline::PipelineOptions;
+use evenkeel_policy::limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
@@ -12,14 +13,22 @@ pub struct LlmOptions {
     pub pipeline: PipelineOptions,
     /// How nodes are looked after.
     pub health: HealthOptions,
+    /// How nodes are measured that have as many requests as they are good for.
+    pub adaptive: LimitConfig,
     /// How long a node may take to its first byte before another is asked; `None` leaves it to `request_timeout`.
     pub first_byte_max: Option<Duration>,
     /// The nodes known from the start.
     pub nodes: Vec<NodeOptions>,
 }
 
-/// How many requests a node works on at once that neither it nor anybody else says anything about.
-pub const CONCURRENCY_DEFAULT: u32 = 8;
+/// How many requests a node works on at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concurrency {
+    /// So many.
+    Fixed(u32),
+    /// As many as begin their answers about as soon as from an idle node.
+    Adaptive,
+}
 
 /// A node as configured.
 #[derive(Clone, Debug)]
@@ -30,8 +39,8 @@ pub struct NodeOptions {
     pub paths: Vec<String>,
     /// What it serves; none named means that it is asked.
     pub models: Vec<String>,
-    /// How many requests it works on at once; without it, as many as it says, or else [`CONCURRENCY_DEFAULT`].
-    pub max_concurrency: Option<u32>,
+    /// How many requests it works on at once; without it, as many as it says, or else as it turns out to be good for.
+    pub max_concurrency: Option<Concurrency>,
     /// How much of the work it should get, relative to the others.
     pub weight: Weight,
     /// The key it wants to be called with, if any.
@@ -47,6 +56,8 @@ pub struct HealthOptions {
     pub timeout: Duration,
     /// How often it is asked what it serves.
     pub models_interval: Duration,
+    /// How often an engine is asked how loaded it is that says so; `None` asks none.
+    pub load_interval: Option<Duration>,
 }
 
 impl Default for HealthOptions {
@@ -55,6 +66,7 @@ impl Default for HealthOptions {
             interval: Duration::from_secs(5),
             timeout: Duration::from_secs(2),
             models_interval: Duration::from_secs(30),
+            load_interval: Some(Duration::from_secs(2)),
         }
     }
 }

@@ -4,11 +4,12 @@ use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
 use evenkeel_pipeline::{
-    BreakerState, CacheStats, Counts, Duty, ModelId, ModelStatus, NodeStatus, OptimizedLoadManager,
-    PathStatus, PoolStats, TenantStatus,
+    BreakerState, CacheStats, Counts, Duty, EngineLoad, ModelId, ModelStatus, NodeStatus,
+    OptimizedLoadManager, PathStatus, PoolStats, TenantStatus,
 };
 use evenkeel_policy::backpressure::BackpressureState;
 use evenkeel_policy::id::TenantId;
+use evenkeel_policy::limit::LimitStatus;
 use evenkeel_policy::path::PathState;
 use evenkeel_policy::time::{Duration, Instant};
 use serde_json::{Value, json};
@@ -87,7 +88,13 @@ fn model_json(llm: &Llm, status: &ModelStatus) -> Value {
 fn node_json(llm: &Llm, status: &NodeStatus, now: Instant) -> Value {
     let node = llm.nodes.get(status.node);
     let name = node.as_ref().map_or_else(
-        || llm.walk.watch().meters().node_name(status.node).unwrap_or("leaving").to_owned(),
+        || {
+            llm.walk
+                .watch()
+                .meters()
+                .node_name(status.node)
+                .map_or("leaving".to_owned(), |name| name.to_string())
+        },
         |node| node.options.name.clone(),
     );
     let urls: Vec<String> = node.iter().flat_map(|node| node.origins()).map(ToString::to_string).collect();
@@ -102,6 +109,8 @@ fn node_json(llm: &Llm, status: &NodeStatus, now: Instant) -> Value {
         "engine": llm.nodes.engine(status.node).map(Engine::name),
         "urls": urls,
         "slots": status.slots,
+        "adaptive": status.limit.map(limit_json),
+        "engine_load": status.engine.map(|load| engine_json(load, status.elsewhere)),
         "busy": status.busy,
         "in_flight_cost": status.in_flight.0,
         "weight": status.weight.as_f64(),
@@ -114,6 +123,15 @@ fn node_json(llm: &Llm, status: &NodeStatus, now: Instant) -> Value {
         "models": status.models.iter().map(|model| model_name(llm, *model)).collect::<Vec<_>>(),
         "paths": status.paths.iter().map(|path| path_json(&urls, path)).collect::<Vec<_>>(),
     })
+}
+
+fn limit_json(limit: LimitStatus) -> Value {
+    json!({"limit": limit.limit, "idle_first_token_ms": limit.idle_ms, "first_token_ms": limit.recent_ms})
+}
+
+fn engine_json(load: EngineLoad, elsewhere: u32) -> Value {
+    let EngineLoad { running, waiting, cache_used } = load;
+    json!({"running": running, "waiting": waiting, "cache_used": cache_used, "elsewhere": elsewhere})
 }
 
 fn path_json(urls: &[String], status: &PathStatus) -> Value {

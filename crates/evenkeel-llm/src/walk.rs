@@ -244,6 +244,7 @@ impl Verdict {
             Event::Retry { .. }
             | Event::Done { .. }
             | Event::Duty { .. }
+            | Event::Left { .. }
             | Event::Breaker { .. }
             | Event::Spared { .. }
             | Event::Path { .. } => None,

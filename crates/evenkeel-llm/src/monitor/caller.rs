@@ -36,7 +36,10 @@ impl Caller {
     async fn ask(&self, origin: &Origin, path: &'static str) -> Result<Answer, SendError> {
         let mut request = Request::new(Full::<Bytes>::default());
         *request.uri_mut() = http::Uri::from_static(path);
-        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(
+            header::ACCEPT,
+            HeaderValue::from_static("application/json, text/plain;q=0.9, */*;q=0.1"),
+        );
         if let Some(authorization) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
@@ -55,6 +58,11 @@ impl Caller {
 }
 
 impl Answer {
+    /// All that was said.
+    pub(super) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
     /// Reads it as JSON; `None` if it is none, or no success.
     pub(super) fn json(&self) -> Option<Value> {
         if !self.status.is_success() {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use evenkeel_actor::{Actor, ActorError, Context, Flow, Handled, Props, Signal, TimerId};
+use evenkeel_actor::{Actor, ActorError, ActorRef, Context, Flow, Handled, Props, Signal, TimerId};
 use evenkeel_policy::id::PathId;
 
 use super::caller::Caller;
 use super::check::Question;
 use super::engine::Engine;
 use super::prober::{Answered, Prober, wait};
+use super::scraper::{Heard, Scraper};
 use super::survey::{Survey, survey};
 use super::{Finding, Voice};
 use crate::options::HealthOptions;
@@ -25,6 +26,8 @@ pub(super) struct WatchedNode {
     told: Survey,
     /// What it is; forgotten when it comes back from being unwell.
     engine: Option<Engine>,
+    /// Who asks how loaded it is, if anybody does.
+    scraper: Option<ActorRef<Heard>>,
 }
 
 /// What the actor is told.
@@ -42,7 +45,7 @@ impl WatchedNode {
         origins: Arc<[Origin]>,
         health: HealthOptions,
     ) -> Self {
-        Self { voice, caller, origins, health, told: Survey::default(), engine: None }
+        Self { voice, caller, origins, health, told: Survey::default(), engine: None, scraper: None }
     }
 
     fn begin(&self, ctx: &mut Context<'_, Self>) -> Handled<Told> {
@@ -74,9 +77,30 @@ impl WatchedNode {
         Ok(())
     }
 
+    fn watch_load(&mut self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
+        let Some(interval) = self.health.load_interval else { return Ok(()) };
+        let (voice, caller, origins) = (self.voice.clone(), self.caller.clone(), self.origins.clone());
+        let patience = self.health.models_interval;
+        let props = Props::new(move || Scraper {
+            voice: voice.clone(),
+            caller: caller.clone(),
+            origins: origins.clone(),
+            interval,
+            patience,
+            engine: None,
+            last: None,
+        });
+        let scraper = ctx.spawn(&props.build()).map_err(|error| ActorError::new(error.to_string()))?;
+        self.scraper = Some(scraper);
+        Ok(())
+    }
+
     /// Tells what changed.
     fn take_in(&mut self, survey: Survey) {
         self.engine = survey.engine;
+        if let (Some(scraper), Some(engine)) = (&self.scraper, survey.engine) {
+            scraper.tell(Heard::Engine(engine));
+        }
         if let Some(engine) = survey.engine.filter(|engine| self.told.engine != Some(*engine)) {
             self.told.engine = Some(engine);
             self.voice.say(Finding::Engine(engine));
@@ -97,6 +121,7 @@ impl Actor for WatchedNode {
 
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Told> {
         self.watch_paths(ctx)?;
+        self.watch_load(ctx)?;
         self.begin(ctx)
     }
 

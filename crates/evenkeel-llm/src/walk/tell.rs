@@ -46,6 +46,7 @@ pub(super) fn telemetry(event: &pipeline::Event, took: Duration) -> Event {
             };
             Event::Node { node, change }
         }
+        pipeline::Event::Left { node } => Event::Node { node, change: NodeChange::Left },
         pipeline::Event::Breaker { node, state } => {
             let change = match state {
                 BreakerState::Open { until } => NodeChange::Opened { until },

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 use std::task::Wake;
 
-use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Stopped, TenantRule};
+use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Slots, Stopped, TenantRule};
 use evenkeel_policy::estimate::Outcome as Did;
 use evenkeel_policy::score::Request;
 use evenkeel_policy::weight::Weight;
@@ -267,7 +267,8 @@ fn walk_to(slots: &[u32]) -> Arc<Walk> {
         Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
     let walk = Walk::start(PipelineOptions::default(), Arc::new(watch)).unwrap();
     for slots in slots {
-        let spec = NodeSpec { slots: *slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
+        let spec =
+            NodeSpec { slots: Slots::Fixed(*slots), weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
         walk.change(|machine, now| machine.add_node(now, &spec)).unwrap();
     }
     walk

@@ -4,6 +4,7 @@
 mod checks;
 mod corpus;
 mod door;
+mod load;
 mod monitor;
 mod pages;
 mod request;

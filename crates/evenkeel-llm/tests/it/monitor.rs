@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use evenkeel_llm::{
     Check, Engine, Finding, HealthOptions, Monitors, Origin, Report, TlsRoots, Upstream, Watched,
 };
+use evenkeel_pipeline::EngineLoad;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::time::Duration;
@@ -20,7 +21,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Checks as fast as can be, and waits for answers for as long as it takes.
 fn eager() -> HealthOptions {
-    HealthOptions { interval: Duration::from_millis(1), timeout: HOUR, models_interval: HOUR }
+    HealthOptions {
+        interval: Duration::from_millis(1),
+        timeout: HOUR,
+        models_interval: HOUR,
+        load_interval: None,
+    }
 }
 
 struct Listener {
@@ -65,6 +71,14 @@ impl Listener {
         .await
     }
 
+    async fn load(&mut self) -> Option<EngineLoad> {
+        self.until(|finding| match finding {
+            Finding::Load(load) => Some(load),
+            _ => None,
+        })
+        .await
+    }
+
     async fn models(&mut self) -> Vec<String> {
         self.until(|finding| match finding {
             Finding::Models(models) => Some(models),
@@ -86,7 +100,7 @@ impl Listener {
                 None
             }
             Finding::Models(models) => Some(models),
-            Finding::Checked { .. } => None,
+            Finding::Checked { .. } | Finding::Load(_) => None,
         });
         let models = models.await;
         (engine.expect("an engine is told before its models"), slots, models)
@@ -227,6 +241,51 @@ async fn checks_are_an_interval_apart() {
 }
 
 #[tokio::test]
+async fn an_engine_that_says_how_loaded_it_is_is_asked_until_it_does_not_and_is_well_all_the_while() {
+    let list = page("/v1/models", 200, r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#);
+    let (health, metrics) = (page("/health", 200, ""), |running| {
+        page(
+            "/metrics",
+            200,
+            &format!("vllm:num_requests_running{{engine=\"0\"}} {running}.0\nvllm:num_requests_waiting 2\n"),
+        )
+    });
+    let node = Pages::start(vec![health.clone(), list.clone(), metrics(3)]).await;
+    let mut listener = listen(HealthOptions { load_interval: Some(Duration::from_millis(1)), ..eager() });
+    listener.watch(vec![node.origin()]);
+    let told = |running| Some(EngineLoad { running, waiting: 2, cache_used: None });
+    assert_eq!(listener.load().await, told(3));
+    node.replace(vec![health.clone(), list.clone(), metrics(9)]);
+    while listener.load().await != told(9) {}
+    node.replace(vec![health, list]);
+    while listener.load().await.is_some() {}
+    assert!(matches!(listener.check().await, Check::Well { .. }));
+}
+
+#[tokio::test]
+async fn an_engine_that_nobody_knows_is_not_asked_how_loaded_it_is() {
+    let list = page("/v1/models", 200, r#"{"data":[{"id":"m","owned_by":"somebody"}]}"#);
+    let node = Pages::start(vec![page("/health", 200, ""), list]).await;
+    let mut listener = listen(HealthOptions { load_interval: Some(Duration::from_millis(1)), ..eager() });
+    listener.watch(vec![node.origin()]);
+    assert_eq!(listener.models().await, named(&["m"]));
+    for _ in 0..20 {
+        listener.check().await;
+    }
+    assert_eq!(node.asked("/metrics"), 0);
+}
+
+#[tokio::test]
+async fn llama_cpp_without_metrics_is_asked_for_its_slots() {
+    let list = page("/v1/models", 200, r#"{"data":[{"id":"m","owned_by":"llamacpp"}]}"#);
+    let slots = page("/slots", 200, r#"[{"id":0,"is_processing":true},{"id":1,"is_processing":false}]"#);
+    let node = Pages::start(vec![list, page("/metrics", 501, "{}"), slots]).await;
+    let mut listener = listen(HealthOptions { load_interval: Some(Duration::from_millis(1)), ..eager() });
+    listener.watch(vec![node.origin()]);
+    assert_eq!(listener.load().await, Some(EngineLoad { running: 1, ..EngineLoad::default() }));
+}
+
+#[tokio::test]
 async fn models_are_asked_for_again_and_told_when_they_change() {
     let list =
         |name| page("/v1/models", 200, &format!(r#"{{"data":[{{"id":"{name}","owned_by":"vllm"}}]}}"#));
@@ -290,7 +349,7 @@ async fn every_path_is_checked_and_any_tells_what_the_node_serves() {
             Finding::Checked { path: Some(PathId(1)), check } => well = matches!(check, Check::Well { .. }),
             Finding::Checked { path, .. } => panic!("nobody has path {path:?}"),
             Finding::Models(told) => models = told == named(&["m"]),
-            Finding::Engine(_) | Finding::Slots(_) => {}
+            Finding::Engine(_) | Finding::Slots(_) | Finding::Load(_) => {}
         }
         (failed && well && models).then_some(())
     });
@@ -335,7 +394,7 @@ async fn a_monitor_that_fails_comes_back() {
         match reports.recv().await.unwrap().finding {
             Finding::Checked { .. } => checks += 1,
             Finding::Engine(_) => engines += 1,
-            Finding::Models(_) | Finding::Slots(_) => {}
+            Finding::Models(_) | Finding::Slots(_) | Finding::Load(_) => {}
         }
     }
 }

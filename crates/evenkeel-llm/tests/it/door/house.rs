@@ -8,7 +8,7 @@ use evenkeel_door::key::KeyHash;
 use evenkeel_door::listener::{Listener, ListenerLimits};
 use evenkeel_door::route::{Readiness, Routes};
 use evenkeel_door::tenant::{Gate, TenantSettings, Tenants, Unprotected};
-use evenkeel_llm::{Llm, LlmOptions, NodeOptions, TlsRoots, Upstream};
+use evenkeel_llm::{Concurrency, Llm, LlmOptions, NodeOptions, TlsRoots, Upstream};
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::{JournalLimits, MeterLimits, Registry, RouterMeters, Watch};
 use http::{Method, Request, Response};
@@ -62,7 +62,7 @@ pub(crate) fn node(name: &str, url: &str, slots: u32) -> NodeOptions {
         name: name.to_owned(),
         paths: vec![url.to_owned()],
         models: vec!["m".to_owned()],
-        max_concurrency: Some(slots),
+        max_concurrency: Some(Concurrency::Fixed(slots)),
         weight: Weight::ONE,
         api_key: None,
     }

@@ -1,0 +1,158 @@
+//! What engines say of their load: their own pages, and whatever else a page may be.
+
+use evenkeel_llm::{Engine, read_metrics, read_slots};
+use evenkeel_pipeline::EngineLoad;
+use proptest::prelude::*;
+use serde_json::json;
+
+const VLLM: &str = r#"# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{generation="0"} 10734.0
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"} 7.0
+vllm:num_requests_running{engine="1",model_name="meta-llama/Llama-3.1-8B-Instruct"} 5.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"} 2.0
+vllm:num_requests_waiting{engine="1",model_name="meta-llama/Llama-3.1-8B-Instruct"} 1.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="meta-llama/Llama-3.1-8B-Instruct"} 0.75
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="meta-llama/Llama-3.1-8B-Instruct"} 0.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"} 1.75e+02
+"#;
+
+/// As of 0.6: the cache has another name.
+const VLLM_OLD: &str = r#"vllm:num_requests_running{model_name="m"} 3.0
+vllm:num_requests_swapped{model_name="m"} 0.0
+vllm:num_requests_waiting{model_name="m"} 4.0
+vllm:gpu_cache_usage_perc{model_name="m"} 0.5
+vllm:cpu_cache_usage_perc{model_name="m"} 0.9
+"#;
+
+const SGLANG: &str = r#"# HELP sglang:num_running_reqs The number of running requests
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",tp_rank="0"} 162.0
+# TYPE sglang:num_queue_reqs gauge
+sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",priority=""} 2826.0
+sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",priority="0"} 2000.0
+sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",priority="1"} 826.0
+sglang:token_usage{model_name="meta-llama/Llama-3.1-8B-Instruct"} 0.28
+sglang:gen_throughput{model_name="meta-llama/Llama-3.1-8B-Instruct"} 86.50814177726902
+"#;
+
+const LLAMA_CPP: &str = "# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 3141
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 4
+# TYPE llamacpp:requests_deferred gauge
+llamacpp:requests_deferred 46
+llamacpp:n_busy_slots_per_decode 3.87
+";
+
+const TGI: &str = "# TYPE tgi_batch_current_size gauge
+tgi_batch_current_size 4
+
+# TYPE tgi_queue_size gauge
+tgi_queue_size 7
+# TYPE tgi_request_generated_tokens histogram
+tgi_request_generated_tokens_bucket{le=\"1\"} 0
+tgi_request_generated_tokens_sum 8123
+";
+
+fn load(running: u32, waiting: u32, cache_used: Option<f64>) -> Option<EngineLoad> {
+    Some(EngineLoad { running, waiting, cache_used })
+}
+
+const PAGES: [(Engine, &str); 5] = [
+    (Engine::Vllm, VLLM),
+    (Engine::Vllm, VLLM_OLD),
+    (Engine::Sglang, SGLANG),
+    (Engine::LlamaCpp, LLAMA_CPP),
+    (Engine::Tgi, TGI),
+];
+
+#[test]
+fn every_engines_page_is_read() {
+    let read: Vec<_> = PAGES.iter().map(|(engine, page)| read_metrics(*engine, page.as_bytes())).collect();
+    assert_eq!(
+        read,
+        [
+            load(12, 3, Some(0.75)),
+            load(3, 4, Some(0.5)),
+            load(162, 2_826, Some(0.28)),
+            load(4, 46, None),
+            load(4, 7, None),
+        ]
+    );
+}
+
+#[test]
+fn another_engines_page_says_nothing_and_engines_without_one_are_not_read() {
+    assert_eq!(read_metrics(Engine::Tgi, VLLM.as_bytes()), None);
+    for engine in [Engine::Ollama, Engine::LmStudio, Engine::Unknown] {
+        assert_eq!(read_metrics(engine, VLLM.as_bytes()), None);
+    }
+}
+
+#[test]
+fn odd_lines_are_passed_over_and_numbers_that_cannot_be_counted_are_none() {
+    let read = |page: &str| read_metrics(Engine::Vllm, page.as_bytes());
+    let running = "vllm:num_requests_running";
+    assert_eq!(read(&format!("{running}{{a=\"}} 9\\\"\",b=\"{{\"}} 5 1700000000000\r\n")), load(5, 0, None));
+    assert_eq!(read(&format!("  {running}\t6  ")), load(6, 0, None));
+    assert_eq!(read(&format!("{running} 1e99")), load(u32::MAX, 0, None));
+    for odd in [" NaN", " -1", " +Inf", " ", "", "{a=\"b\"", "{a=\"b} 5", " x", "_extra 9", "{} "] {
+        assert_eq!(read(&format!("{running}{odd}\n# {running} 7\n")), None, "{odd}");
+    }
+}
+
+#[test]
+fn llama_cpps_slots_are_counted_in_either_spelling() {
+    assert_eq!(
+        read_slots(&json!([{"id": 0, "is_processing": true}, {"is_processing": false}])),
+        load(1, 0, None)
+    );
+    assert_eq!(read_slots(&json!([{"state": 1}, {"state": 0}, {"state": 1}])), load(2, 0, None));
+    for said in [json!({"error": "no"}), json!([1]), json!([{}])] {
+        assert_eq!(read_slots(&said), None, "{said}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_page_is_reading_it_ends(page in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        for (engine, _) in PAGES {
+            let _ = read_metrics(engine, &page);
+        }
+    }
+
+    /// Cut anywhere, with a byte changed anywhere: still a page, of which what is left is read.
+    #[test]
+    fn a_broken_page_is_read_as_far_as_it_goes(which in 0..PAGES.len(), cut in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let (engine, page) = PAGES[which];
+        let mut page = page.as_bytes()[..cut.index(page.len())].to_vec();
+        if !page.is_empty() {
+            let at = at.index(page.len());
+            page[at] = byte;
+        }
+        let _ = read_metrics(engine, &page);
+    }
+
+    #[test]
+    fn what_others_say_on_the_page_changes_nothing(
+        which in 0..PAGES.len(),
+        noise in proptest::collection::vec("[a-z_:#]{0,12}[{]?[a-z=\"\\\\,]{0,8}[}]?[ 0-9.eE+-]{0,8}", 0..20),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let (engine, page) = PAGES[which];
+        let mut lines: Vec<&str> = page.lines().collect();
+        let at = at.index(lines.len() + 1);
+        lines.splice(at..at, noise.iter().map(String::as_str));
+        let noisy = lines.join("\n");
+        prop_assert_eq!(read_metrics(engine, noisy.as_bytes()), read_metrics(engine, page.as_bytes()));
+    }
+}
