@@ -20,11 +20,13 @@ use std::fs;
 use std::path::Path;
 
 use evenkeel_door::tenant::{Exposure, TenantSettings, TenantsError, Unprotected};
+use evenkeel_llm::NodeOptions;
 use evenkeel_pipeline::PipelineOptions;
 use serde_json::{Map, Value as Json};
 use toml::de::DeTable;
 
-pub use llm::LlmConfig;
+pub(crate) use llm::nodes_to_toml;
+pub use llm::{KeptNodes, LlmConfig};
 pub use origin::{Mistake, Mistakes, Origin};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
@@ -112,16 +114,36 @@ pub fn read_tenants(path: &str, text: &str) -> Result<Vec<TenantSettings>, Mista
 
 /// Reads one tenant from its settings by name, as programs send them.
 pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, Mistakes> {
+    let mut tenants = read_one("tenants", settings, read_tenants)?;
+    Ok(tenants.pop().expect("one table is one tenant"))
+}
+
+/// Reads a file with nodes and nothing else.
+pub fn read_nodes(path: &str, text: &str) -> Result<KeptNodes, Mistakes> {
+    with_file(path, text, &BTreeMap::new(), &[], llm::read_kept).map(|(kept, _)| kept)
+}
+
+/// Reads one node from its settings by name, as programs send them.
+pub fn read_node(settings: &Map<String, Json>) -> Result<NodeOptions, Mistakes> {
+    let mut kept = read_one("nodes", settings, read_nodes)?;
+    Ok(kept.nodes.pop().expect("one table is one node"))
+}
+
+/// Reads a list of one entry, whose place nobody knows.
+fn read_one<T>(
+    list: &str,
+    settings: &Map<String, Json>,
+    read: impl FnOnce(&str, &str) -> Result<T, Mistakes>,
+) -> Result<T, Mistakes> {
     let nested = settings.iter().find(|(_, value)| value.is_object());
     if let Some((key, _)) = nested {
         return Err(Mistakes::of(format_args!("{key} must not be an object")));
     }
-    let mut tenants = read_tenants("", &table_of(settings)).map_err(|Mistakes(mistakes)| {
+    read("", &table_of(list, settings)).map_err(|Mistakes(mistakes)| {
         // Lines of a file that nobody wrote say nothing.
         let placeless = |mistake: Mistake| Mistake { origin: Origin::Default, ..mistake };
         Mistakes(mistakes.into_iter().map(placeless).collect())
-    })?;
-    Ok(tenants.pop().expect("one table is one tenant"))
+    })
 }
 
 /// Reads a file of limited size.

@@ -15,6 +15,7 @@ macro_rules! causes {
 }
 
 mod api;
+mod nodes;
 mod reload;
 
 use std::fmt;
@@ -38,6 +39,7 @@ use tokio::time::sleep;
 
 use crate::config::{Config, Mistakes};
 use crate::data_dir::{DataDir, DataDirError};
+use crate::node_book::{NodeBook, NodeBookError};
 use crate::tenant_book::{BookError, Change, TenantBook};
 
 pub use reload::{ReloadError, Reloaded};
@@ -70,6 +72,7 @@ struct State {
     /// What it was told last.
     config: Config,
     book: TenantBook,
+    nodes: NodeBook,
     folder: DataDir,
 }
 
@@ -79,6 +82,8 @@ impl Gateway {
         let (server, telemetry) = (config.server.clone(), config.telemetry.clone());
         let book = TenantBook::read(folder.path(), config.tenants.clone(), &server.admin)?;
         config.check_exposure(book.all().len())?;
+        let mut added = NodeBook::read(folder.path())?;
+        nodes::yield_to(&mut added, &config.llm.options.nodes);
         let tls =
             server.tls.as_ref().map(|files| Tls::load(&files.cert, &files.key)).transpose()?.map(Arc::new);
         let refused = |error| StartError::Listen { address: server.listen, error };
@@ -107,11 +112,13 @@ impl Gateway {
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
         let readiness = Readiness::default();
-        let state = Mutex::new(State { started: config.clone(), config, book, folder });
+        let state = Mutex::new(State { started: config.clone(), config, book, nodes: added, folder });
         let core = Arc::new(Core { gate, llm, registry, router, readiness, tls, state });
+        core.restore_nodes();
         let mut routes = Routes::new(core.readiness.clone());
         core.llm.add_routes(&mut routes)?;
         api::add_routes(&core, &mut routes, telemetry.metrics)?;
+        nodes::add_routes(&core, &mut routes)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let gate = core.gate.clone();
         let serving = tokio::spawn(async move {
@@ -142,6 +149,11 @@ impl Gateway {
     /// How many tenants there are.
     pub fn tenants(&self) -> usize {
         self.core.gate.tenants().len()
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.core.llm.nodes_len()
     }
 
     /// Puts another configuration to work; on an error the old one stays.
@@ -241,6 +253,8 @@ pub enum StartError {
     Config(Mistakes),
     /// The tenants added at run time cannot be read.
     Book(BookError),
+    /// The nodes added at run time cannot be read.
+    Nodes(NodeBookError),
     /// The tenants cannot all be at once.
     Tenants(TenantsError),
     /// Its certificate cannot be used.
@@ -262,6 +276,7 @@ pub enum StartError {
 causes! { StartError:
     Config(Mistakes),
     Book(BookError),
+    Nodes(NodeBookError),
     Tenants(TenantsError),
     Tls(TlsError),
     Roots(BadRoots),
@@ -278,6 +293,7 @@ impl fmt::Display for StartError {
             Self::Listen { address, error } => write!(f, "cannot listen on {address}: {error}"),
             Self::Config(error) => error.fmt(f),
             Self::Book(error) => error.fmt(f),
+            Self::Nodes(error) => error.fmt(f),
             Self::Tenants(error) => error.fmt(f),
             Self::Tls(error) => error.fmt(f),
             Self::Roots(error) => error.fmt(f),

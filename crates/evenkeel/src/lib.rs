@@ -6,5 +6,6 @@ pub mod config;
 pub mod data_dir;
 pub mod demo;
 pub mod gateway;
+pub mod node_book;
 pub mod sim_node;
 pub mod tenant_book;

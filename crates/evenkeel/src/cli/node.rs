@@ -19,7 +19,7 @@ Examples:
   EVENKEEL_ADMIN_KEY=ek-... evenkeel node list --url https://llm.example:7070
 ";
 
-/// Lists, drains and resumes the model servers of a running server; adds and removes them until its restart.
+/// Lists, drains, resumes, adds and removes the model servers of a running server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct NodeArgs {
@@ -68,9 +68,9 @@ struct AddArgs {
     /// A model it serves; may be given several times, and without any it is asked
     #[arg(long = "model", value_name = "NAME")]
     models: Vec<String>,
-    /// Requests it works on at once
+    /// Requests it works on at once; `adaptive` finds it out
     #[arg(long, value_name = "N")]
-    max_concurrency: Option<u32>,
+    max_concurrency: Option<String>,
     /// How much of the work it gets, relative to the others
     #[arg(long, value_name = "F")]
     weight: Option<f64>,
@@ -92,8 +92,13 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
         Action::Add(args) => add(&args),
         Action::Remove(args) => {
             let path = format!("/api/nodes/{}", segment(&args.name));
-            args.place.client()?.ask(Method::DELETE, &path, None)?;
-            eprintln!("node {} removed", args.name);
+            let done = args.place.client()?.ask(Method::DELETE, &path, None)?;
+            let until = if done["until_restart"] == true {
+                ", until the server is started again: the config file has it"
+            } else {
+                ""
+            };
+            eprintln!("node {} removed{until}", args.name);
             Ok(())
         }
     }
@@ -122,14 +127,14 @@ fn change(args: &NamedArgs, change: &str, becomes: &str) -> Result<(), Failure> 
 
 fn add(args: &AddArgs) -> Result<(), Failure> {
     let mut settings = json!({"name": args.named.name, "url": args.node_url, "models": args.models});
-    if let Some(max_concurrency) = args.max_concurrency {
-        settings["max_concurrency"] = Value::from(max_concurrency);
+    if let Some(slots) = &args.max_concurrency {
+        settings["max_concurrency"] = slots.parse::<u32>().map_or_else(|_| json!(slots), Value::from);
     }
     if let Some(weight) = args.weight {
         settings["weight"] = Value::from(weight);
     }
     args.named.place.client()?.ask(Method::POST, "/api/nodes", Some(&settings))?;
-    eprintln!("node {} added, until the server is started again; [[llm.nodes]] keeps it", args.named.name);
+    eprintln!("node {} added", args.named.name);
     Ok(())
 }
 

@@ -77,10 +77,9 @@ fn claim(config: &Config) -> Result<DataDir, Failure> {
 
 async fn serve(args: &ServeArgs, config: Config, folder: DataDir) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let nodes = config.llm.options.nodes.len();
     let gateway = Gateway::start(config, folder).await?;
     gateway.tell();
-    advise(args, nodes);
+    advise(args, gateway.nodes());
     while signals.next().await == Wish::Reload {
         reload(args, &gateway);
     }

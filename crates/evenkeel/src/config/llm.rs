@@ -1,17 +1,22 @@
 //! `[llm]`: the nodes, how they are looked after, and the limits of their walk.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use evenkeel_llm::{HealthOptions, LlmOptions, NodeOptions, Origin as NodeOrigin};
+use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, Origin as NodeOrigin};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
+use evenkeel_policy::limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 use http::Uri;
+use serde_json::{Value as Json, json};
 
 use super::origin::Origin;
-use super::reader::Section;
-use super::value::{Number, Whole};
+use super::reader::{Read, Section};
+use super::show::toml_text;
+use super::tenants::table_of;
+use super::value::{Number, Value as _, Whole};
 
 /// How many ways to one node there may be.
 const PATHS_MAX: usize = 16;
@@ -40,8 +45,9 @@ pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, flags: 
         affinity: affinity(&mut section.section("affinity")),
         ..pipeline
     };
+    let adaptive = adaptive(&mut section.section("adaptive"));
     let nodes = nodes(section, flags, pipeline.limits.nodes_max);
-    LlmConfig { options: LlmOptions { pipeline, health, first_byte_max, nodes }, ca_file }
+    LlmConfig { options: LlmOptions { pipeline, health, adaptive, first_byte_max, nodes }, ca_file }
 }
 
 fn health(section: &mut Section<'_>) -> HealthOptions {
@@ -53,7 +59,29 @@ fn health(section: &mut Section<'_>) -> HealthOptions {
         interval: secs("interval_secs", default.interval),
         timeout: secs("timeout_secs", default.timeout),
         models_interval: secs("models_interval_secs", default.models_interval),
+        load_interval: load_interval(section, default.load_interval),
     }
+}
+
+/// Reads how often an engine is asked for its load; 0 is never.
+fn load_interval(section: &mut Section<'_>, default: Option<Duration>) -> Option<Duration> {
+    let default = Number(default.unwrap_or_default().as_secs_f64());
+    let often = section.within("load_interval_secs", default, Number(0.0)..=Number(3_600.0));
+    (Number(0.0) < often).then(|| often.as_secs())
+}
+
+fn adaptive(section: &mut Section<'_>) -> LimitConfig {
+    let default = LimitConfig::default();
+    let mut slots = |key, default: u32, range: RangeInclusive<u32>| {
+        let whole = |slots: u32| Whole(i64::from(slots));
+        section.within(key, whole(default), whole(*range.start())..=whole(*range.end())).as_u32()
+    };
+    // The widest first, because it bounds the others.
+    let max = slots("max", default.max, 1..=65_536);
+    let min = slots("min", default.min.min(max), 1..=max);
+    let initial = slots("initial", default.initial.clamp(min, max), min..=max);
+    let tolerance = section.within("tolerance", Number(default.tolerance), Number(1.0)..=Number(10.0)).0;
+    LimitConfig { min, max, initial, tolerance }
 }
 
 fn limits(section: &mut Section<'_>) -> PipelineLimits {
@@ -142,6 +170,52 @@ fn nodes(section: &mut Section<'_>, flags: &[String], nodes_max: usize) -> Vec<N
     nodes.into_iter().map(|(_, node)| node).collect()
 }
 
+/// What a file of nodes holds.
+#[derive(Clone, Debug, Default)]
+pub struct KeptNodes {
+    /// The nodes.
+    pub nodes: Vec<NodeOptions>,
+    /// The names of those that take no work, whoever set them up.
+    pub drained: Vec<String>,
+}
+
+/// What such a file is written as; a later one may hold what this reader would drop.
+const VERSION: i64 = 1;
+
+/// Reads a file of nodes.
+pub(super) fn read_kept(root: &mut Section<'_>) -> KeptNodes {
+    let version = root.read("version", Whole(VERSION));
+    if version.value != Whole(VERSION) {
+        root.mistake(&version.origin, format!("version must be {VERSION}; a later evenkeel wrote this"));
+    }
+    let drained = root.read("drained", Vec::<String>::new()).value;
+    let mut nodes = Vec::new();
+    for (origin, mut table) in root.sections("nodes") {
+        let node = node(&mut table, &origin);
+        add(root, &mut nodes, origin, node);
+    }
+    KeptNodes { nodes: nodes.into_iter().map(|(_, node)| node).collect(), drained }
+}
+
+/// Writes nodes as a file that reads as the same nodes, keys included.
+pub(crate) fn nodes_to_toml(kept: &KeptNodes) -> String {
+    let drained = toml_text(&json!(kept.drained));
+    let mut text = format!("version = {VERSION}\ndrained = {drained}\n\n");
+    for node in &kept.nodes {
+        let settings = [
+            ("name", json!(node.name)),
+            ("paths", json!(node.paths)),
+            ("models", json!(node.models)),
+            ("max_concurrency", node.max_concurrency.map_or(Json::Null, |slots| slots.show())),
+            ("weight", Number(node.weight.as_f64()).show()),
+            ("api_key", json!(node.api_key.as_ref().map(|key| key.expose()))),
+        ];
+        let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        text.push_str(&table_of("nodes", &settings));
+    }
+    text
+}
+
 fn add(section: &Section<'_>, nodes: &mut Vec<(Origin, NodeOptions)>, origin: Origin, node: NodeOptions) {
     if let Some((first, _)) = nodes.iter().find(|(_, other)| other.name == node.name) {
         section.mistake(&origin, format!("two nodes are named {:?}; the first is at {first}", node.name));
@@ -183,12 +257,17 @@ fn node(table: &mut Section<'_>, origin: &Origin) -> NodeOptions {
     if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
         table.mistake(&models.origin, format!("models must be at most {MODELS_MAX} names"));
     }
-    let max_concurrency = table.optional_within("max_concurrency", Whole(1)..=Whole(65_536));
+    let max_concurrency = table.optional::<Concurrency>("max_concurrency");
+    if let Some(Read { value: Concurrency::Fixed(slots), origin }) = &max_concurrency
+        && !(1..=65_536).contains(slots)
+    {
+        table.mistake(origin, "max_concurrency must be from 1 to 65536");
+    }
     NodeOptions {
         name: named.unwrap_or_else(|| name_of(&paths)),
         paths,
         models: models.value,
-        max_concurrency: max_concurrency.map(Whole::as_u32),
+        max_concurrency: max_concurrency.map(|read| read.value),
         weight: table.read("weight", Weight::ONE).value,
         api_key: table.optional::<Secret<String>>("api_key").map(|read| read.value),
     }

@@ -106,14 +106,14 @@ pub(crate) fn to_toml(tenants: &[TenantSettings]) -> String {
         let hashes: Vec<String> = tenant.key_hashes.iter().map(ToString::to_string).collect();
         let mut settings = describe(tenant);
         settings.insert("key_hashes".to_owned(), json!(hashes));
-        text.push_str(&table_of(&settings));
+        text.push_str(&table_of("tenants", &settings));
     }
     text
 }
 
-/// Writes what somebody said of one tenant as a file would; what is `null` is left out.
-pub(crate) fn table_of(settings: &Map<String, Json>) -> String {
-    let mut text = "[[tenants]]\n".to_owned();
+/// Writes one entry of a list as a file would; what is `null` is left out.
+pub(crate) fn table_of(list: &str, settings: &Map<String, Json>) -> String {
+    let mut text = format!("[[{list}]]\n");
     for (key, value) in settings.iter().filter(|(_, value)| !value.is_null()) {
         text.push_str(&format!("{} = {}\n", toml_text(&json!(key)), toml_text(value)));
     }

@@ -3,6 +3,7 @@
 use super::*;
 use evenkeel_door::key::KeyHash;
 use evenkeel_door::tenant::Standing;
+use evenkeel_llm::Concurrency;
 use evenkeel_policy::backpressure::LoadManagerConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
@@ -230,7 +231,10 @@ fn nodes_have_a_name_a_way_and_what_else_they_need() {
     let nodes = &config.llm.options.nodes;
     let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["gpu-1", "10.0.0.6:8000", "mine"]);
-    assert_eq!((nodes[0].max_concurrency, nodes[0].weight), (Some(16), Weight::new(2.5).unwrap()));
+    assert_eq!(
+        (nodes[0].max_concurrency, nodes[0].weight),
+        (Some(Concurrency::Fixed(16)), Weight::new(2.5).unwrap())
+    );
     assert_eq!(nodes[0].api_key.as_ref().unwrap().expose(), "sk-secret");
     assert_eq!(nodes[1].paths.len(), 2);
 }
@@ -260,6 +264,10 @@ fn a_node_that_cannot_be_is_told() {
         ),
         ("url = 'http://a'\nweight = 0", "3: weight must be a number from 0.01 to 1000"),
         ("url = 'http://a'\nmax_concurrency = 0", "3: max_concurrency must be from 1 to 65536"),
+        (
+            "url = 'http://a'\nmax_concurrency = 'many'",
+            "3: max_concurrency must be a whole number, or \"adaptive\"",
+        ),
         (
             "url = 'http://a'\n[[llm.nodes]]\nurl = 'http://a/b'",
             "3: two nodes are named \"a\"; the first is at evenkeel.toml:1",

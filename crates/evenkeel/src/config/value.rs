@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use evenkeel_door::key::KeyHash;
+use evenkeel_llm::Concurrency;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
@@ -111,6 +112,36 @@ impl Value for Number {
     fn show(&self) -> Json {
         // Whole up to here, a float is shown as people write it.
         if self.0.fract() == 0.0 && self.0.abs() < 1e15 { json!(self.0 as i64) } else { json!(self.0) }
+    }
+}
+
+/// The word for a node that has as many requests as it turns out to be good for.
+const ADAPTIVE: &str = "adaptive";
+
+impl Value for Concurrency {
+    fn kind() -> String {
+        format!("a whole number, or {ADAPTIVE:?}")
+    }
+
+    fn from_toml(value: &DeValue<'_>) -> Option<Self> {
+        match value.as_str() {
+            Some(word) => (word == ADAPTIVE).then_some(Self::Adaptive),
+            None => Whole::from_toml(value).map(|slots| Self::Fixed(slots.as_u32())),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        if text == ADAPTIVE {
+            return Some(Self::Adaptive);
+        }
+        Whole::from_text(text).map(|slots| Self::Fixed(slots.as_u32()))
+    }
+
+    fn show(&self) -> Json {
+        match self {
+            Self::Fixed(slots) => json!(slots),
+            Self::Adaptive => json!(ADAPTIVE),
+        }
     }
 }
 

@@ -92,7 +92,7 @@ async fn remove(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
 }
 
 /// Reads an object; an empty body is an empty one.
-async fn read_object(call: &mut Call) -> Result<Map<String, Value>, Refusal> {
+pub(super) async fn read_object(call: &mut Call) -> Result<Map<String, Value>, Refusal> {
     let bytes = call.read_body().await?;
     if bytes.is_empty() {
         return Ok(Map::new());
@@ -138,7 +138,7 @@ fn with_key(name: &str, key: Option<Secret<String>>) -> Value {
     json!({"name": name, "key": key.map(|key| key.expose().clone())})
 }
 
-fn told(status: StatusCode, answer: &Value) -> Response {
+pub(super) fn told(status: StatusCode, answer: &Value) -> Response {
     let mut response = Response::new(body::full(answer.to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -5,7 +5,7 @@ use std::fmt;
 use evenkeel_door::tls::TlsError;
 use evenkeel_llm::NodeOptions;
 
-use super::Core;
+use super::{Core, nodes};
 use crate::config::{Config, Mistakes};
 use crate::tenant_book::{BookError, TenantBook};
 
@@ -48,7 +48,23 @@ impl Core {
         if let Err(error) = self.llm.set_tenants(&tenants.all()) {
             reloaded.troubles.push(error.to_string());
         }
-        self.reload_nodes(&state.config.llm.options.nodes, &config.llm.options.nodes, &mut reloaded);
+        let mut added = state.nodes.clone();
+        let configured = &config.llm.options.nodes;
+        for name in nodes::yield_to(&mut added, configured) {
+            if let Err(error) = self.llm.remove_node(&name) {
+                reloaded.troubles.push(error.to_string());
+            }
+        }
+        self.reload_nodes(&state.config.llm.options.nodes, configured, &mut reloaded);
+        for name in added.drained().iter().filter(|name| reloaded.nodes_added.contains(name)) {
+            if let Err(error) = self.llm.drain_node(name) {
+                reloaded.troubles.push(error.to_string());
+            }
+        }
+        if let Err(error) = added.write(&state.folder) {
+            reloaded.troubles.push(error.to_string());
+        }
+        state.nodes = added;
         state.book = book;
         state.config = config;
         self.warn_if_open();

@@ -1,6 +1,7 @@
 //! The binary and its parts at their real edge: sockets on loopback, ports the system picks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod busy;
 mod check;
 mod checks;
 mod cli;
@@ -14,6 +15,7 @@ mod faults;
 mod fleet;
 mod folder;
 mod leaving;
+mod nodes;
 mod openai;
 mod raw;
 mod serve;

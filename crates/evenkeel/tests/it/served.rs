@@ -28,6 +28,10 @@ impl Served {
     }
 
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self::launch(command).reached()
+    }
+
+    fn launch(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let (told, log) = channel();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -39,11 +43,21 @@ impl Served {
                 }
             }
         });
-        let mut served = Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log };
-        let started = served.wait_log("started");
+        Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log }
+    }
+
+    /// Starts it, and waits for a line that comes before it says where it is.
+    pub(crate) fn spawn_until(folder: &Folder, said: &str) -> Self {
+        let served = Self::launch(&mut folder.command(&["serve", "--listen", "127.0.0.1:0"]));
+        served.wait_log(said);
+        served.reached()
+    }
+
+    fn reached(mut self) -> Self {
+        let started = self.wait_log("started");
         let url = started["url"].as_str().unwrap();
-        served.address = url.split("://").nth(1).unwrap().parse().unwrap();
-        served
+        self.address = url.split("://").nth(1).unwrap().parse().unwrap();
+        self
     }
 
     /// Waits for a line of the log with this message.

@@ -1,0 +1,228 @@
+//! `POST` and `DELETE /api/nodes…`: nodes that come, rest and go while requests walk, and after a restart still have.
+
+use std::sync::Arc;
+
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::{Call, RouteError, Routes, handler};
+use evenkeel_door::tenant::Access;
+use evenkeel_llm::{NodeError, NodeOptions};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::Core;
+use super::api::{read_object, told};
+use crate::config::read_node;
+use crate::node_book::{NodeBook, NodeBookError};
+
+const NODES: &str = "/api/nodes";
+const NODE: &str = "/api/nodes/";
+
+/// What to do with a node.
+enum Wish {
+    Add(Box<NodeOptions>),
+    Drain { name: String },
+    Resume { name: String },
+    Remove { name: String },
+}
+
+/// Whether a change outlives the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lasts {
+    ForGood,
+    /// The config file says otherwise at the next start.
+    UntilRestart,
+}
+
+pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes) -> Result<(), RouteError> {
+    let own = core.clone();
+    routes.add(Method::POST, NODES, Access::Admin, handler(move |call| add(own.clone(), call)))?;
+    let own = core.clone();
+    routes.add(
+        Method::POST,
+        &format!("{NODE}*"),
+        Access::Admin,
+        handler(move |call| turn(own.clone(), call)),
+    )?;
+    let own = core.clone();
+    routes.add(
+        Method::DELETE,
+        &format!("{NODE}*"),
+        Access::Admin,
+        handler(move |call| remove(own.clone(), call)),
+    )
+}
+
+async fn add(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
+    let settings = read_object(&mut call).await?;
+    let node = read_node(&settings).map_err(|mistakes| Refusal::invalid(mistakes.to_string()))?;
+    let name = node.name.clone();
+    let lasts = change(core, Wish::Add(Box::new(node))).await?;
+    Ok(told(StatusCode::CREATED, &done(&name, lasts)))
+}
+
+/// Drains or resumes a node: `POST /api/nodes/{name}/drain`.
+async fn turn(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
+    let path = call.request.uri().path().strip_prefix(NODE).ok_or(Refusal::NoRoute)?;
+    let (name, turn) = path.rsplit_once('/').ok_or(Refusal::NoRoute)?;
+    let name = decoded(name)?;
+    let wish = match turn {
+        "drain" => Wish::Drain { name: name.clone() },
+        "resume" => Wish::Resume { name: name.clone() },
+        _ => return Err(Refusal::NoRoute),
+    };
+    let lasts = change(core, wish).await?;
+    Ok(told(StatusCode::OK, &done(&name, lasts)))
+}
+
+/// Takes a node out: `DELETE /api/nodes/{name}`.
+async fn remove(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
+    let name = decoded(call.request.uri().path().strip_prefix(NODE).ok_or(Refusal::NoRoute)?)?;
+    let lasts = change(core, Wish::Remove { name: name.clone() }).await?;
+    Ok(told(StatusCode::OK, &done(&name, lasts)))
+}
+
+fn done(name: &str, lasts: Lasts) -> Value {
+    json!({"name": name, "until_restart": lasts == Lasts::UntilRestart})
+}
+
+/// Writes to disk on a thread that may wait for it.
+async fn change(core: Arc<Core>, wish: Wish) -> Result<Lasts, Refusal> {
+    let changed = tokio::task::spawn_blocking(move || core.change_nodes(wish)).await;
+    changed.map_err(|_| Refusal::Internal)?.map_err(refused)
+}
+
+impl Core {
+    /// Makes a change and writes it down; what cannot be written down is taken back.
+    fn change_nodes(&self, wish: Wish) -> Result<Lasts, ChangeError> {
+        let mut state = self.state.lock();
+        let mut next = state.nodes.clone();
+        let mut lasts = Lasts::ForGood;
+        match &wish {
+            Wish::Add(node) => {
+                self.llm.add_node(NodeOptions::clone(node))?;
+                next.add(NodeOptions::clone(node));
+            }
+            Wish::Drain { name } => {
+                self.llm.drain_node(name)?;
+                next.drain(name);
+            }
+            Wish::Resume { name } => {
+                self.llm.resume_node(name)?;
+                next.resume(name);
+            }
+            Wish::Remove { name } => {
+                if !self.llm.has_node(name) {
+                    return Err(NodeError::Unknown { name: name.clone() }.into());
+                }
+                if !next.remove(name) {
+                    lasts = Lasts::UntilRestart;
+                }
+            }
+        }
+        if let Err(error) = next.write(&state.folder) {
+            let taken_back = match &wish {
+                Wish::Add(node) => self.llm.remove_node(&node.name),
+                Wish::Drain { name } => self.llm.resume_node(name),
+                Wish::Resume { name } => self.llm.drain_node(name),
+                Wish::Remove { .. } => Ok(()),
+            };
+            taken_back?;
+            return Err(error.into());
+        }
+        state.nodes = next;
+        if let Wish::Remove { name } = &wish {
+            self.llm.remove_node(name)?;
+        }
+        Ok(lasts)
+    }
+
+    /// Takes in the nodes that were added at an earlier run, and drains those that were.
+    pub(super) fn restore_nodes(&self) {
+        let state = self.state.lock();
+        for node in state.nodes.added() {
+            if let Err(error) = self.llm.add_node(node.clone()) {
+                tracing::warn!(target: "evenkeel", node = node.name, %error, "a node that was added at run time is left out");
+            }
+        }
+        for name in state.nodes.drained() {
+            if self.llm.has_node(name) && self.llm.drain_node(name).is_ok() {
+                tracing::info!(target: "evenkeel", node = name, "still drained");
+            }
+        }
+    }
+}
+
+/// Has the config file's nodes win over those of their names in the book, and says so.
+pub(super) fn yield_to(book: &mut NodeBook, configured: &[NodeOptions]) -> Vec<String> {
+    let gone = book.yield_to(configured);
+    for name in &gone {
+        tracing::warn!(target: "evenkeel", node = name, "the config file has a node of this name: it wins over the one that was added at run time");
+    }
+    book.forget_unknown(configured);
+    gone
+}
+
+/// Why nodes stay as they were.
+#[derive(Debug)]
+enum ChangeError {
+    /// The door does not take it.
+    Node(NodeError),
+    /// It cannot be written down.
+    Book(NodeBookError),
+}
+
+causes! { ChangeError: Node(NodeError), Book(NodeBookError), }
+
+fn refused(error: ChangeError) -> Refusal {
+    match error {
+        ChangeError::Node(NodeError::Unknown { name }) => {
+            Refusal::NotFound { what: format!("node {name:?}") }
+        }
+        ChangeError::Node(
+            error @ (NodeError::NoName
+            | NodeError::Twice { .. }
+            | NodeError::NoUrl { .. }
+            | NodeError::NoSlots { .. }
+            | NodeError::Url { .. }
+            | NodeError::Key { .. }
+            | NodeError::Walk(_)
+            | NodeError::Monitor(_)),
+        ) => Refusal::invalid(error.to_string()),
+        ChangeError::Book(error) => {
+            tracing::error!(target: "evenkeel", %error, "nodes not changed");
+            Refusal::Internal
+        }
+    }
+}
+
+/// Reads a name from a path, where `%2F` and the like stand for bytes.
+fn decoded(part: &str) -> Result<String, Refusal> {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let hex = rest.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()).ok_or(Refusal::NoRoute)?;
+        bytes.push(byte);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| Refusal::NoRoute)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_from_a_path() {
+        assert_eq!(decoded("gpu%20a%2Fb"), Ok("gpu a/b".to_owned()));
+        for bad in ["%", "%2", "%zz", "%ff"] {
+            assert_eq!(decoded(bad), Err(Refusal::NoRoute), "{bad}");
+        }
+    }
+}
