@@ -12,7 +12,7 @@ use evenkeel_door::tenant::{Access, TENANTS_MAX, Tenant};
 use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError, TenantRule};
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
-use evenkeel_telemetry::{RouterFigures, Watch};
+use evenkeel_telemetry::{EngineFigures, NodeFigures, RouterFigures, Watch};
 use http::Method;
 use parking_lot::{Mutex, RwLock};
 
@@ -166,9 +166,15 @@ impl Llm {
         self.monitors.write_metrics(out)
     }
 
-    /// The figures that a page of metrics shows.
+    /// The figures that a page of metrics shows; those of nodes are shown by this.
     pub fn figures(&self) -> RouterFigures {
         let status = self.walk.look(OptimizedLoadManager::status);
+        for node in &status.nodes {
+            let engine =
+                node.engine.map(|load| EngineFigures { running: load.running, waiting: load.waiting });
+            let figures = NodeFigures { slots: node.slots, busy: node.busy, engine };
+            self.walk.watch().meters().show_node(node.node, &figures);
+        }
         let pool = self.upstream.stats();
         RouterFigures {
             queue_size: status.waiting,

@@ -37,7 +37,8 @@ pub use event::{Because, Ending, Event, Failure, ModelId, NodeChange, Reason, Re
 pub use family::{Family, Label, Metric, Named, OTHER, VALUE_LEN_MAX};
 pub use journal::{Journal, JournalLimits, Story};
 pub use meters::{
-    DURATION_BOUNDS, MeterLimits, POOLS_MAX, PathMeters, RouterFigures, RouterMeters, WalkMeters,
+    DURATION_BOUNDS, EngineFigures, MeterLimits, NodeFigures, POOLS_MAX, PathMeters, RouterFigures,
+    RouterMeters, WalkMeters,
 };
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramReading};
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};

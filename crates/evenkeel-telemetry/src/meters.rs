@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 
 use crate::event::{Ending, Event, Failure, NodeChange, Reason, Step};
 use crate::family::{Family, Label, OTHER};
-use crate::metric::{Counter, Histogram};
+use crate::metric::{Counter, Gauge, Histogram};
 use crate::names;
 use crate::registry::{RegisterError, Registry};
 
@@ -65,6 +65,26 @@ impl Default for MeterLimits {
     }
 }
 
+/// How a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeFigures {
+    /// How many requests it may have at once.
+    pub slots: u32,
+    /// How many it has from here.
+    pub busy: u32,
+    /// What its engine says, if it says so.
+    pub engine: Option<EngineFigures>,
+}
+
+/// What an engine says of its load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineFigures {
+    /// Requests it works on, whoever's they are.
+    pub running: u32,
+    /// Requests that wait inside of it.
+    pub waiting: u32,
+}
+
 /// The metrics of one walk.
 #[derive(Debug)]
 pub struct WalkMeters {
@@ -98,6 +118,10 @@ struct Families {
     dispatched: Family<Counter, 2>,
     first_byte: Family<Histogram, 2>,
     node_changes: Family<Counter, 3>,
+    slots: Family<Gauge, 2>,
+    busy: Family<Gauge, 2>,
+    engine_running: Family<Gauge, 2>,
+    engine_waiting: Family<Gauge, 2>,
 }
 
 #[derive(Debug)]
@@ -187,6 +211,21 @@ impl WalkMeters {
         // One that replaces it has its name while it finishes what it has.
         if nodes.values().all(|other| other.name != gone.name) {
             self.families.forget_node(&self.pool, &gone.name);
+        }
+    }
+
+    /// Shows how a node stands; called before a page is printed. One that has no name of its own is not shown.
+    pub fn show_node(&self, node: NodeId, figures: &NodeFigures) {
+        let Some(name) = self.node_name(node) else { return };
+        let (families, labels) = (&self.families, [self.pool.as_str(), &*name]);
+        families.slots.with(labels).set(figures.slots.into());
+        families.busy.with(labels).set(figures.busy.into());
+        match figures.engine {
+            Some(EngineFigures { running, waiting }) => {
+                families.engine_running.with(labels).set(running.into());
+                families.engine_waiting.with(labels).set(waiting.into());
+            }
+            None => families.forget_engine(&self.pool, &name),
         }
     }
 
@@ -281,6 +320,10 @@ impl Families {
             dispatched: registry.counters(names::DISPATCHED_TOTAL, [pool, node])?,
             first_byte: registry.histograms(names::FIRST_BYTE_SECONDS, [pool, node], DURATION_BOUNDS)?,
             node_changes: registry.counters(names::NODE_CHANGES_TOTAL, [pool, node, to])?,
+            slots: registry.gauges(names::NODE_SLOTS, [pool, node])?,
+            busy: registry.gauges(names::NODE_BUSY, [pool, node])?,
+            engine_running: registry.gauges(names::NODE_ENGINE_RUNNING, [pool, node])?,
+            engine_waiting: registry.gauges(names::NODE_ENGINE_WAITING, [pool, node])?,
         })
     }
 
@@ -317,6 +360,14 @@ impl Families {
         self.dispatched.forget(&[pool, node]);
         self.first_byte.forget(&[pool, node]);
         self.node_changes.forget(&[pool, node]);
+        self.slots.forget(&[pool, node]);
+        self.busy.forget(&[pool, node]);
+        self.forget_engine(pool, node);
+    }
+
+    fn forget_engine(&self, pool: &str, node: &str) {
+        self.engine_running.forget(&[pool, node]);
+        self.engine_waiting.forget(&[pool, node]);
     }
 }
 

@@ -53,6 +53,12 @@ metrics! {
     FINISHED_TOTAL = "evenkeel_finished_total": "requests that ended with a slot, by pool, tenant and ending";
     COST_UNITS_TOTAL = "evenkeel_cost_units_total": "what finished requests cost, by pool and tenant";
     NODE_CHANGES_TOTAL = "evenkeel_node_changes_total": "changes of nodes, by pool, node and what they became";
+    NODE_SLOTS = "evenkeel_node_slots": "requests that a node may have at once, by pool and node";
+    NODE_BUSY = "evenkeel_node_busy": "requests that a node has from here, by pool and node";
+    NODE_ENGINE_RUNNING = "evenkeel_node_engine_running":
+        "requests that an engine says it works on, whoever's they are, by pool and node";
+    NODE_ENGINE_WAITING = "evenkeel_node_engine_waiting":
+        "requests that an engine says wait inside of it, by pool and node";
     PATH_CHANGES_TOTAL = "evenkeel_path_changes_total": "changes of paths, by pool and what they became";
 
     LABELS_OVER_TOTAL = "evenkeel_telemetry_labels_over_total":

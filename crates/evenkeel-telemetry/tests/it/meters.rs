@@ -8,8 +8,8 @@ use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::path::{Cause, PathState, Transition};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::{
-    Because, Ending, Event, Failure, JournalLimits, MeterLimits, ModelId, NodeChange, Reason, Registry,
-    RequestId, RouterMeters, Step, Watch,
+    Because, Ending, EngineFigures, Event, Failure, JournalLimits, MeterLimits, ModelId, NodeChange,
+    NodeFigures, Reason, Registry, RequestId, RouterMeters, Step, Watch,
 };
 
 use crate::reader::{read, value};
@@ -182,6 +182,17 @@ fn after_a_thousand_nodes_that_came_and_went_the_next_has_its_own_series_and_not
         })
         .collect();
     assert!(pages.iter().all(|lines| *lines == pages[0]), "{pages:?}");
+}
+
+#[test]
+fn an_engine_that_says_nothing_any_more_has_no_figures() {
+    let watched = Watched::new();
+    let show = |engine| watched.watch.meters().show_node(BOX, &NodeFigures { slots: 8, busy: 2, engine });
+    let waiting = || watched.value("evenkeel_node_engine_waiting", &[NODE]);
+    show(Some(EngineFigures { running: 5, waiting: 3 }));
+    assert_eq!((waiting(), watched.value("evenkeel_node_slots", &[NODE])), (Some(3.0), Some(8.0)));
+    show(None);
+    assert_eq!((waiting(), watched.value("evenkeel_node_busy", &[NODE])), (None, Some(2.0)));
 }
 
 #[test]

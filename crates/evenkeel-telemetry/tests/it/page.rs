@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use evenkeel_policy::id::NodeId;
 use evenkeel_telemetry::{
-    DURATION_BOUNDS, JournalLimits, Label, MeterLimits, Named, Registry, RouterFigures, RouterMeters, Watch,
-    names,
+    DURATION_BOUNDS, EngineFigures, JournalLimits, Label, MeterLimits, Named, NodeFigures, Registry,
+    RouterFigures, RouterMeters, Watch, names,
 };
 use proptest::prelude::*;
 
@@ -17,6 +18,9 @@ fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
     let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
     RouterMeters::new(&registry).unwrap();
     watch.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
+    watch.meters().name_node(NodeId(0), "a");
+    let engine = Some(EngineFigures { running: 3, waiting: 1 });
+    watch.meters().show_node(NodeId(0), &NodeFigures { slots: 8, busy: 2, engine });
     let page = read(&registry.page()).unwrap();
     let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
     let mut named: Vec<_> = names::ALL.iter().map(|named| (named.name, named.help)).collect();

@@ -234,7 +234,10 @@ fn when_all_nodes_are_down_requests_wait_for_the_first_that_comes_back() {
 #[test]
 fn a_pool_that_is_busy_says_when_to_come_back() {
     let busy = faulty(Fault::new(FaultKind::TooManyRequestsRetryAfter));
-    let fleet = Fleet::start("all-busy", CONFIG, vec![("busy", busy)]);
+    // A second's rest is all that a request may wait.
+    let config = CONFIG.replace("spare_max_secs = 0.001", "spare_max_secs = 60");
+    let config = format!("[load_manager]\ndefault_timeout_secs = 1\n{config}");
+    let fleet = Fleet::start("all-busy", &config, vec![("busy", busy)]);
     let reply = fleet.post("none", CHAT, &chat(json!({})));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("queue_full")));
     assert!(

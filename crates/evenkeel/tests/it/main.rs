@@ -1,6 +1,7 @@
 //! The binary and its parts at their real edge: sockets on loopback, ports the system picks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod adaptive;
 mod busy;
 mod check;
 mod checks;

@@ -1,0 +1,125 @@
+//! Nodes that get as many requests as their engines turn out to be good for, and what others have engines do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use evenkeel::sim_node::{SimNode, SimOptions};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::fleet::{CHAT, Fleet};
+use crate::raw::{chat, fast, open, stuck};
+
+const CONFIG: &str = "
+[llm.health]
+load_interval_secs = 0.05
+";
+
+/// First tokens after a tenth of a second, so that a busy machine is not taken for a busy engine.
+fn engine(slots: u32) -> SimOptions {
+    SimOptions { slots, first_token: Duration::from_millis(100), tokens_per_second: 100, ..fast() }
+}
+
+#[test]
+fn a_small_engine_is_found_out_and_its_own_queue_stays_short() {
+    let (_runtime, sim) = start(engine(3));
+    let fleet = Fleet::start("adaptive-small", &format!("{CONFIG}{}", node("small", &sim, "")), vec![]);
+    while_asked(&fleet, 24, || {
+        fleet.wait_status("found out", |status| status["nodes"][0]["slots"].as_u64() <= Some(3));
+        for _ in 0..50 {
+            let slots = fleet.status()["nodes"][0]["slots"].as_u64().unwrap();
+            assert!((1..=6).contains(&slots), "{slots} for an engine of 3");
+        }
+    });
+    let status = fleet.status();
+    let told = &status["nodes"][0];
+    assert_eq!(told["engine"], "sim-node");
+    assert!(told["adaptive"]["limit"].is_number() && told["engine_load"]["running"].is_number(), "{told:#}");
+    assert_eq!((&status["counts"]["refused"], &status["counts"]["timed_out"]), (&json!(0), &json!(0)));
+}
+
+#[test]
+fn a_large_engine_is_used() {
+    let (_runtime, sim) = start(engine(64));
+    let config = node("large", &sim, "max_concurrency = 'adaptive'");
+    let fleet =
+        Fleet::start("adaptive-large", &format!("[llm.health]\nload_interval_secs = 0\n{config}"), vec![]);
+    while_asked(&fleet, 48, || {
+        fleet.wait_status("used", |status| status["nodes"][0]["slots"].as_u64() >= Some(16));
+    });
+    let told = fleet.status()["nodes"][0].clone();
+    assert_eq!(told["engine_load"], Value::Null, "it is not asked");
+    assert!(told["adaptive"]["idle_first_token_ms"].as_f64() > Some(90.0), "{told:#}");
+    let page = fleet.get("/metrics").body;
+    assert!(page.contains("evenkeel_node_slots{pool=\"llm\",node=\"large\"}"), "{page}");
+}
+
+#[test]
+fn an_engine_that_works_for_others_is_chosen_less() {
+    let (_one, shared) = start(SimOptions { slots: 8, ..stuck() });
+    let (_two, own) = start(fast());
+    let slots = "max_concurrency = 8";
+    let config = format!("{CONFIG}{}{}", node("shared", &shared, slots), node("own", &own, slots));
+    let fleet = Fleet::start("adaptive-others", &config, vec![]);
+    let others: Vec<_> = (0..3).map(|_| open(shared.address(), &request())).collect();
+    let is_seen = |status: &Value| status["nodes"][0]["engine_load"]["elsewhere"] == 3;
+    fleet.wait_status("seen", is_seen);
+    for user in 0..6 {
+        let reply = fleet.post("none", CHAT, &chat(json!({"user": user.to_string(), "messages": [{"role": "user", "content": user.to_string()}]})));
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    let page = fleet.get("/metrics").body;
+    assert!(page.contains("evenkeel_node_engine_running{pool=\"llm\",node=\"shared\"} 3"), "{page}");
+    assert!(page.contains("evenkeel_dispatched_total{pool=\"llm\",node=\"shared\"} 0"), "{page}");
+    drop(others);
+    fleet.wait_status("gone", |status| status["nodes"][0]["engine_load"]["elsewhere"] == 0);
+}
+
+/// Has so many clients ask for streams without a pause, until `seen` returns.
+fn while_asked(fleet: &Fleet, clients: usize, seen: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for client in 0..clients {
+            let over = &over;
+            scope.spawn(move || {
+                let ask = chat(json!({"stream": true, "user": client.to_string()}));
+                while !over.load(Ordering::Relaxed) {
+                    let reply = fleet.post("none", CHAT, &ask);
+                    assert_eq!(reply.status, 200, "{reply:?}");
+                }
+            });
+        }
+        // A test that fails ends its clients, too.
+        let ending = End(&over);
+        seen();
+        drop(ending);
+    });
+}
+
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn start(options: SimOptions) -> (Runtime, SimNode) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let sim = runtime.block_on(SimNode::bind(options)).unwrap();
+    (runtime, sim)
+}
+
+fn node(name: &str, sim: &SimNode, more: &str) -> String {
+    format!("\n[[llm.nodes]]\nname = '{name}'\nurl = 'http://{}'\nmodels = ['sim']\n{more}\n", sim.address())
+}
+
+/// A request that goes past the gateway.
+fn request() -> String {
+    let body = chat(json!({"stream": true})).to_string();
+    let length = body.len();
+    format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
