@@ -6,9 +6,10 @@
 //! client's wish, not the engine's load.
 //!
 //! Bounds: the limit stays within `min..=max`. It rises only at the end of a window in which three quarters of it were in
-//! use and no queue was seen, by at most its square root (one at least); whatever lowers it leaves half of it at least.
-//! First tokens and refusals count only for the limit their request was sent under. One window in `EASE_EVERY_MAX` runs
-//! at half the limit, to measure the engine while it is not full.
+//! use and no queue was seen, by at most its square root (one at least), or by one when a used engine that nobody has
+//! streamed from is seen without a queue; whatever lowers it leaves half of it at least. First tokens and refusals count
+//! only for the limit their request was sent under. One window in `EASE_EVERY_MAX` runs at half the limit, to measure the
+//! engine while it is not full.
 
 use core::fmt;
 
@@ -19,7 +20,7 @@ use crate::time::Duration;
 const WINDOW_MAX: u32 = 64;
 /// The fewest, also while eased off.
 const WINDOW_MIN: u32 = 8;
-/// After how many windows the engine is measured again, at most; at first after two, then twice as many each time.
+/// After how many windows the engine is measured again, at most; at first after one, then twice as many each time.
 const EASE_EVERY_MAX: u32 = 64;
 /// How fast what an idle engine takes is believed to grow: a change of the engine is seen when it is eased off.
 const RISE: f64 = 0.02;
@@ -118,23 +119,20 @@ pub struct LimitStatus {
 }
 
 impl ConcurrencyLimit {
-    /// Begins eased off, to learn what the engine takes while it is not full.
+    /// Begins where it is told to; the engine is measured after the first window.
     pub fn new(config: LimitConfig) -> Result<Self, SettingOutOfRange> {
         config.check()?;
-        let resume = f64::from(config.initial);
-        let mut limit = Self {
+        Ok(Self {
             config,
-            limit: resume,
+            limit: f64::from(config.initial),
             phase: Phase::Steady,
             epoch: Epoch::default(),
             window: Window::default(),
             idle_ms: None,
             recent_ms: None,
-            ease_in: 0,
+            ease_in: 1,
             ease_every: 1,
-        };
-        limit.ease();
-        Ok(limit)
+        })
     }
 
     /// How many requests may be in flight.
@@ -177,8 +175,12 @@ impl ConcurrencyLimit {
 
     /// Takes in how many requests wait inside of the engine, while ours that are there are `in_flight`.
     ///
-    /// A few wait for the next step of any engine: up to an eighth of the limit is no queue.
+    /// A few wait for the next step of any engine: up to an eighth of the limit is no queue. Where nobody streams, that
+    /// there is none is all that is ever heard.
     pub fn on_engine_queue(&mut self, waiting: u32, in_flight: u32) {
+        if waiting == 0 && self.is_used(in_flight) && self.has_heard_nothing() {
+            return self.move_to(self.limit + 1.0);
+        }
         if f64::from(waiting) * 8.0 <= self.limit {
             return;
         }
@@ -188,6 +190,11 @@ impl ConcurrencyLimit {
         if ours {
             self.lower_to(self.limit - f64::from(waiting).clamp(1.0, (self.limit / 4.0).max(1.0)));
         }
+    }
+
+    /// Whether no first token has ever come.
+    fn has_heard_nothing(&self) -> bool {
+        self.recent_ms.is_none() && self.window.samples == 0
     }
 
     fn window_len(&self) -> u32 {
@@ -278,11 +285,25 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn it_begins_at_half_and_learns_what_an_engine_takes_that_is_not_full() {
-        let mut limit = limit();
+    fn after_its_first_window_it_learns_at_half_what_an_engine_takes_that_is_not_full() {
+        let mut limit = new();
+        assert_eq!(limit.limit(), 8);
+        window(&mut limit, 500);
         assert_eq!(limit.limit(), 4);
         window(&mut limit, 50);
-        assert_eq!((limit.limit(), limit.status().idle_ms), (8, Some(50.0)));
+        assert_eq!((limit.limit(), limit.status().idle_ms), (9, Some(50.0)));
+    }
+
+    #[test]
+    fn where_nobody_streams_an_engine_without_a_queue_gets_more() {
+        let mut silent = new();
+        (0..20).for_each(|_| silent.on_engine_queue(0, silent.limit()));
+        assert_eq!(silent.limit(), 28);
+        silent.on_engine_queue(0, 5);
+        assert_eq!(silent.limit(), 28, "it does not use what it has");
+        let mut streaming = limit();
+        streaming.on_engine_queue(0, 8);
+        assert_eq!(streaming.limit(), 8, "its first tokens say more");
     }
 
     #[test]
@@ -295,7 +316,6 @@ mod tests {
     #[test]
     fn it_does_not_rise_while_it_is_not_used() {
         let mut limit = limit();
-        window(&mut limit, 50);
         for _ in 0..100 {
             let epoch = limit.on_send(5);
             limit.on_first_token(epoch, Duration::from_millis(50));
@@ -306,7 +326,6 @@ mod tests {
     #[test]
     fn it_falls_when_first_tokens_come_late() {
         let mut limit = limit();
-        window(&mut limit, 50);
         window(&mut limit, 500);
         assert_eq!(limit.limit(), 7);
         // Late only when full: eased off, it is as quick as ever.
@@ -319,9 +338,9 @@ mod tests {
 
     #[test]
     fn what_was_sent_before_a_change_says_nothing_about_it() {
-        let mut limit = limit();
+        let mut limit = new();
         let old = limit.on_send(4);
-        window(&mut limit, 50);
+        measured(&mut limit);
         (0..1_000).for_each(|_| limit.on_first_token(old, Duration::from_secs(9)));
         limit.on_refusal(old, 0);
         assert_eq!(limit.limit(), 8);
@@ -330,7 +349,6 @@ mod tests {
     #[test]
     fn of_many_refusals_at_once_one_counts() {
         let mut limit = limit();
-        window(&mut limit, 50);
         let epoch = limit.on_send(8);
         (0..8).for_each(|_| limit.on_refusal(epoch, 6));
         assert_eq!(limit.limit(), 5);
@@ -342,7 +360,6 @@ mod tests {
     #[test]
     fn a_queue_inside_of_the_engine_lowers_it_once_it_has_taken_effect() {
         let mut limit = limit();
-        window(&mut limit, 50);
         limit.on_engine_queue(1, 8);
         assert_eq!(limit.limit(), 8, "one of eight waits for the next step");
         limit.on_engine_queue(9, 8);
@@ -379,14 +396,27 @@ mod tests {
 
     #[test]
     fn how_it_stands_is_told_in_words() {
-        let mut limit = limit();
-        assert_eq!(limit.status().to_string(), "limit 4.0");
-        window(&mut limit, 50);
+        let mut limit = new();
+        assert_eq!(limit.status().to_string(), "limit 8.0");
+        measured(&mut limit);
         assert_eq!(limit.status().to_string(), "limit 8.0, first tokens 50 ms, 50 ms when not full");
     }
 
-    fn limit() -> ConcurrencyLimit {
+    fn new() -> ConcurrencyLimit {
         ConcurrencyLimit::new(LimitConfig::default()).unwrap()
+    }
+
+    /// A limit of eight that knows that the engine takes 50 ms while it is not full.
+    fn limit() -> ConcurrencyLimit {
+        let mut limit = new();
+        measured(&mut limit);
+        limit
+    }
+
+    fn measured(limit: &mut ConcurrencyLimit) {
+        window(limit, 50);
+        window(limit, 50);
+        limit.limit = 8.0;
     }
 
     /// A window of first tokens while all of the limit is used.

@@ -75,6 +75,20 @@ fn an_engines_own_queue_lowers_the_limit() {
 }
 
 #[test]
+fn a_node_that_nobody_streams_from_gets_more_while_its_engine_has_no_queue() {
+    let mut door = adaptive();
+    (0..50).for_each(|_| {
+        door.ask(0);
+    });
+    for running in 4..20 {
+        let load = EngineLoad { running, waiting: 0, cache_used: None };
+        door.walk.handle_engine_load(door.now, NodeId(0), Some(load));
+        door.settle();
+    }
+    assert_eq!((slots(&door), door.flying.len()), (20, 20));
+}
+
+#[test]
 fn what_others_have_an_engine_do_counts_as_its_load_until_it_does_not_say_so() {
     let mut door = Door::to(&[8, 8]);
     let busy = NodeId(0);
@@ -102,8 +116,8 @@ fn a_limit_that_cannot_be_makes_no_node() {
 /// A door to one node that begins with four requests.
 fn adaptive() -> Door {
     let mut door = Door::new(PipelineOptions::default());
-    door.add_spec(&NodeSpec { slots: Slots::Adaptive(LimitConfig::default()), ..spec(1, &[MODEL]) });
-    assert_eq!(slots(&door), 4);
+    let slots = Slots::Adaptive(LimitConfig { initial: 4, ..LimitConfig::default() });
+    door.add_spec(&NodeSpec { slots, ..spec(1, &[MODEL]) });
     door
 }
 

@@ -69,6 +69,20 @@ fn a_secret_is_hidden_in_either_format() {
 }
 
 #[test]
+fn a_node_is_called_by_its_name_also_in_the_line_that_says_it_is_gone() {
+    let lines = json_lines(None, || {
+        let watch =
+            Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
+        watch.meters().name_node(NodeId(300), "gpu-1");
+        for change in [NodeChange::Serving, NodeChange::Left, NodeChange::Serving] {
+            watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(300), change });
+        }
+    });
+    let said: Vec<_> = lines.iter().map(|line| line["message"].as_str().unwrap()).collect();
+    assert_eq!(said, ["node gpu-1 takes work", "node gpu-1 is gone", "node 300 takes work"]);
+}
+
+#[test]
 fn for_people_a_line_is_no_json() {
     let text = logged(None, Format::Human, || tracing::info!("started"));
     assert!(text.contains("started") && !text.starts_with('{'), "{text}");

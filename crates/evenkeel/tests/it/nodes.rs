@@ -20,10 +20,16 @@ fn a_node_that_was_added_is_there_after_a_kill_and_a_removed_one_is_not() {
     for name in ["stays", "rests", "goes"] {
         let added = served.post("/api/nodes", &add(name));
         assert_eq!((added.status, added.json()), (201, json!({"name": name, "until_restart": false})));
+        let line = served.wait_log("takes work");
+        assert_eq!(
+            (&line["node"], &line["message"]),
+            (&json!(name), &json!(format!("node {name} takes work")))
+        );
     }
     assert_eq!(served.post("/api/nodes", &add("stays")).status, 400);
     assert_eq!(served.post("/api/nodes/rests/drain", &Value::Null).status, 200);
     assert_eq!(served.delete("/api/nodes/goes").json(), json!({"name": "goes", "until_restart": false}));
+    assert_eq!(served.wait_log("is gone")["message"], "node goes is gone", "by name to the end");
     assert_eq!(served.delete("/api/nodes/goes").status, 404);
     served.signal("KILL");
     served.wait();

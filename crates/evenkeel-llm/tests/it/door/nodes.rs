@@ -48,6 +48,35 @@ async fn a_node_is_added_and_taken_out_again() {
 }
 
 #[tokio::test]
+async fn of_a_thousand_nodes_that_came_and_went_the_last_has_its_own_series_and_nothing_is_left_of_the_others()
+ {
+    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
+    let house = House::to(vec![]).await;
+    let page = || {
+        house.llm.figures();
+        house.registry.page()
+    };
+    let empty = page().lines().count();
+    for number in 0..1_000 {
+        let name = format!("gpu-{number}");
+        house.llm.add_node(node(&name, &url, 1)).unwrap();
+        if number % 100 == 99 {
+            assert_eq!(house.post(CHAT, ASK).await.status, 200);
+            house.until_idle().await;
+            let page = page();
+            let dispatched = format!("evenkeel_dispatched_total{{pool=\"llm\",node=\"{name}\"}} 1");
+            assert!(page.contains(&dispatched), "no series of {name}");
+            assert!(page.contains("evenkeel_dispatched_total{pool=\"llm\",node=\"other\"} 0"));
+        }
+        house.llm.remove_node(&name).unwrap();
+    }
+    // One request was the tenant's first, whose series stay.
+    let left: Vec<String> = page().lines().filter(|line| line.contains("gpu-")).map(str::to_owned).collect();
+    assert_eq!(left, Vec::<String>::new());
+    assert!(page().lines().count() < empty + 200, "{} lines, {empty} before", page().lines().count());
+}
+
+#[tokio::test]
 async fn only_administrators_see_nodes() {
     let house = House::to(vec![]).await;
     for path in ["/api/load-status", "/api/nodes"] {
