@@ -8,7 +8,8 @@
 
 mod clock;
 mod lock;
-#[cfg(all(test, loom))]
+#[cfg(loom)]
+#[cfg(test)]
 mod models;
 mod place;
 mod tell;
@@ -258,5 +259,6 @@ impl Ticket {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

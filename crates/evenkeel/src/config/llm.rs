@@ -208,7 +208,7 @@ pub(crate) fn nodes_to_toml(kept: &KeptNodes) -> String {
             ("models", json!(node.models)),
             ("max_concurrency", node.max_concurrency.map_or(Json::Null, |slots| slots.show())),
             ("weight", Number(node.weight.as_f64()).show()),
-            ("api_key", json!(node.api_key.as_ref().map(|key| key.expose()))),
+            ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
         ];
         let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         text.push_str(&table_of("nodes", &settings));
