@@ -11,12 +11,13 @@ use evenkeel_door::tenant::Caller;
 use evenkeel_pipeline::{Arrival, ModelId};
 use evenkeel_policy::score;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
 use crate::bill::Bill;
+use crate::deadline::Deadline;
 use crate::door::Llm;
 use crate::headers::{self, QUEUE_WAIT_MS};
 use crate::nodes::Node;
@@ -24,17 +25,24 @@ use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
 use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
+use crate::wording::{self, ANTHROPIC_ID};
+
+/// Where Anthropic's servers look for a key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Answers a request for a model.
 pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Result<Response, Refusal> {
-    let mut waited = Duration::ZERO;
+    let (request_id, mut waited) = (call.request_id.clone(), Duration::ZERO);
     let answer = answer(llm, endpoint, call, &mut waited).await;
-    let mut response = answer.unwrap_or_else(Refusal::into_response);
+    let mut response = answer.unwrap_or_else(|refusal| wording::of(endpoint)(refusal, &request_id));
     let millis = match waited.as_millis() as u64 {
         0 => HeaderValue::from_static("0"),
         millis => HeaderValue::from(millis),
     };
     response.headers_mut().insert(QUEUE_WAIT_MS, millis);
+    if endpoint.is_anthropic() {
+        response.headers_mut().insert(ANTHROPIC_ID, request_id);
+    }
     Ok(response)
 }
 
@@ -51,12 +59,13 @@ async fn answer(
     if endpoint == Endpoint::Other {
         check_path(call.request.uri().path())?;
     }
+    let deadline = Deadline::of(call.request.headers(), Instant::now)?;
     let body = call.read_body().await?;
     let ask = read(endpoint, &call, &body)?;
     tenant.check_model(&ask.model)?;
     let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
     let bill = Bill::open(&llm, &tenant, model, &ask)?;
-    let outgoing = Outgoing::new(call, ask.forwarded(&body));
+    let outgoing = Outgoing::new(endpoint, call, ask.forwarded(&body));
     drop(body);
     let guess = bill.guess();
     let mut place = llm.walk.enter(Arrival {
@@ -69,13 +78,19 @@ async fn answer(
             Delivery::Whole => guess.cost(),
         },
         affinity: ask.affinity,
-        deadline: None,
+        deadline: deadline.wait_max(Instant::now, llm.wait_max),
         request: score::Request::Infer,
     });
     loop {
         let slot = place.await.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
         *waited = slot.waited();
-        match llm.ask_node(&slot, &outgoing, ask.delivery).await {
+        let asking = llm.ask_node(&slot, &outgoing, ask.delivery);
+        let asked = match deadline.told_at {
+            // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
+            Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| Refusal::UpstreamTimeout)?,
+            None => asking.await,
+        };
+        match asked {
             Ok(answer) => return Ok(answer.pass_on(slot, bill, endpoint, &ask)),
             Err(trouble) => {
                 let again = slot.fail(trouble.failure());
@@ -86,7 +101,7 @@ async fn answer(
 }
 
 fn read(endpoint: Endpoint, call: &Call, body: &Bytes) -> Result<Ask, Refusal> {
-    if endpoint == Endpoint::Other {
+    if matches!(endpoint, Endpoint::Transcription | Endpoint::Other) {
         let content_type = call.request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
         if let Some(ask) = Ask::parse_form(content_type, body) {
             return ask;
@@ -129,7 +144,7 @@ impl Llm {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
         let begun = async {
             let sent = self.upstream.send_made(node.origin(slot.path()), || outgoing.request(&node));
-            Answer::begin(sent.await?).await
+            Answer::begin(sent.await?, outgoing.endpoint).await
         };
         let begun = match (delivery, self.first_byte_max) {
             (Delivery::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(Trouble::Late)),
@@ -146,6 +161,7 @@ impl Llm {
 
 /// A request as every node gets it.
 struct Outgoing {
+    endpoint: Endpoint,
     method: Method,
     target: Uri,
     headers: HeaderMap,
@@ -153,11 +169,11 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(call: Call, body: Bytes) -> Self {
+    fn new(endpoint: Endpoint, call: Call, body: Bytes) -> Self {
         let request_id = call.request_id;
         let (head, _) = call.request.into_parts();
         let headers = headers::for_nodes(head.headers, request_id);
-        Self { method: head.method, target: head.uri, headers, body }
+        Self { endpoint, method: head.method, target: head.uri, headers, body }
     }
 
     fn request(&self, node: &Node) -> Request<Full<Bytes>> {
@@ -167,9 +183,21 @@ impl Outgoing {
         *request.headers_mut() = self.headers.clone();
         if let Some(authorization) = node.authorization() {
             request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+            if self.endpoint.is_anthropic()
+                && let Some(key) = bare_key(authorization)
+            {
+                request.headers_mut().insert(X_API_KEY, key);
+            }
         }
         request
     }
+}
+
+/// A node's key as Anthropic's servers want it.
+fn bare_key(authorization: &HeaderValue) -> Option<HeaderValue> {
+    let mut key = HeaderValue::from_bytes(authorization.as_bytes().strip_prefix(b"Bearer ")?).ok()?;
+    key.set_sensitive(true);
+    Some(key)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod admin;
 mod answer;
 mod bill;
+mod deadline;
 mod door;
 mod forward;
 mod headers;
@@ -20,6 +21,7 @@ mod status;
 mod upstream;
 pub mod usage;
 mod walk;
+mod wording;
 
 pub use door::{Llm, LlmError};
 pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched};

@@ -9,13 +9,14 @@ use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use crate::door::Llm;
+use crate::wording::unwaited;
 
 /// Lists the models that any node serves and the tenant may use.
 pub(crate) fn list(llm: &Llm, call: &Call) -> Result<Response, Refusal> {
     let tenant = tenant(call)?;
     let models = llm.nodes.models();
     let listed = models.iter().filter(|name| tenant.check_model(name).is_ok()).map(|name| model(name));
-    Ok(answer(&json!({"object": "list", "data": listed.collect::<Vec<_>>()})))
+    Ok(answer_unwaited(&json!({"object": "list", "data": listed.collect::<Vec<_>>()})))
 }
 
 /// Describes one model, whose name may have slashes in it.
@@ -23,7 +24,7 @@ pub(crate) fn one(llm: &Llm, call: &Call) -> Result<Response, Refusal> {
     let name = call.request.uri().path().trim_start_matches("/v1/models/");
     tenant(call)?.check_model(name)?;
     if llm.nodes.models().iter().any(|served| **served == *name) {
-        return Ok(answer(&model(name)));
+        return Ok(answer_unwaited(&model(name)));
     }
     Err(Refusal::NoModel { model: name.to_owned() })
 }
@@ -37,6 +38,10 @@ fn tenant(call: &Call) -> Result<&Tenant, Refusal> {
 
 fn model(name: &str) -> Value {
     json!({"id": name, "object": "model", "created": 0, "owned_by": "evenkeel"})
+}
+
+fn answer_unwaited(value: &Value) -> Response {
+    unwaited(answer(value))
 }
 
 /// Answers with JSON.

@@ -9,7 +9,6 @@ use core::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use evenkeel_door::body::BodyError;
-use evenkeel_door::refusal::Refusal;
 use evenkeel_policy::estimate::Outcome;
 use http_body::{Body, Frame};
 
@@ -21,6 +20,7 @@ use crate::sse::{Ending, Hide, Scanner};
 use crate::upstream::{SendError, UpstreamBody};
 use crate::usage::{AnswerScanner, Usage};
 use crate::walk::Slot;
+use crate::wording;
 
 /// The body of an answer that is longer than one piece.
 pub(crate) struct Relay {
@@ -35,6 +35,8 @@ pub(crate) struct Relay {
     open: Option<(Slot, Bill)>,
     /// Whether the node serves the request, or tells the client of its mistake.
     served: bool,
+    /// How much has come.
+    bytes: u64,
     /// How the body ends once everything ready is passed on.
     broken: Option<Trouble>,
 }
@@ -57,17 +59,18 @@ impl Relay {
         // Only these two are asked for counts that their client did not ask for.
         let hide = match (endpoint, ask.usage) {
             (Endpoint::Chat | Endpoint::Completions, UsageWish::NotAsked) => Hide::Usage,
-            (Endpoint::Embeddings | Endpoint::Other, _) | (_, UsageWish::Asked) => Hide::Nothing,
+            _ => Hide::Nothing,
         };
-        let reading = match (form, endpoint) {
-            (Form::Events, Endpoint::Chat | Endpoint::Completions) => Reading::Events(Scanner::of_json(hide)),
-            (Form::Events, Endpoint::Embeddings | Endpoint::Other) => Reading::Events(Scanner::new(hide)),
-            (Form::Json, _) => Reading::Json(AnswerScanner::default()),
-            (Form::Opaque, _) => Reading::Opaque,
+        let reading = match form {
+            Form::Events if endpoint.has_last_word() => Reading::Events(Scanner::of_json(hide)),
+            Form::Events => Reading::Events(Scanner::new(hide)),
+            Form::Json => Reading::Json(AnswerScanner::default()),
+            Form::Opaque => Reading::Opaque,
         };
         slot.first_byte();
         let (ready, open) = (Vec::new(), Some((slot, bill)));
-        let mut relay = Self { endpoint, reading, ready, next: 0, rest, open, served, broken: None };
+        let mut relay =
+            Self { endpoint, reading, ready, next: 0, rest, open, served, bytes: 0, broken: None };
         begun.into_iter().for_each(|chunk| relay.read(chunk));
         relay.end_if_read();
         relay
@@ -75,6 +78,7 @@ impl Relay {
 
     /// Reads a chunk, and counts what it says.
     fn read(&mut self, chunk: Bytes) {
+        self.bytes += chunk.len() as u64;
         let (told, seen) = match &mut self.reading {
             Reading::Events(scanner) => {
                 let found = scanner.scan(chunk, &mut self.ready);
@@ -115,13 +119,21 @@ impl Relay {
         let outcome = match &mut self.reading {
             Reading::Events(scanner) => {
                 let ending = scanner.finish(&mut self.ready);
-                match (ending, scanner.found().error, self.endpoint) {
-                    (Ending::Cut, ..) => return self.break_off(Trouble::Unfinished),
-                    (_, true, _) => Outcome::Bad,
-                    (Ending::Done, ..) | (_, _, Endpoint::Embeddings | Endpoint::Other) => Outcome::Good,
-                    (Ending::Unsaid, _, Endpoint::Chat | Endpoint::Completions) => {
+                match (ending, scanner.found().error) {
+                    (Ending::Cut, _) => return self.break_off(Trouble::Unfinished),
+                    // An error that is the client's to read is not the node's fault.
+                    (_, true) => {
+                        if self.served {
+                            Outcome::Bad
+                        } else {
+                            Outcome::Good
+                        }
+                    }
+                    (Ending::Done, _) => Outcome::Good,
+                    (Ending::Unsaid, _) if self.endpoint.has_last_word() => {
                         return self.break_off(Trouble::Unfinished);
                     }
+                    (Ending::Unsaid, _) => Outcome::Good,
                 }
             }
             Reading::Json(_) | Reading::Opaque => Outcome::Good,
@@ -133,7 +145,9 @@ impl Relay {
             }
             Reading::Json(scanner) if scanner.usage().is_some() => bill.learn(),
             // Who tells nothing is charged what was guessed.
-            Reading::Json(_) | Reading::Opaque if self.served => bill.note(bill.guess()),
+            Reading::Json(_) | Reading::Opaque if self.served => {
+                bill.note(Usage::untold(self.endpoint, bill.guess(), self.bytes));
+            }
             Reading::Events(_) | Reading::Json(_) | Reading::Opaque => {}
         }
         slot.end(bill.so_far().cost(), outcome);
@@ -159,7 +173,7 @@ impl Relay {
         match &self.reading {
             Reading::Events(scanner) => {
                 let before = if scanner.is_between_events() { "" } else { "\n\n" };
-                self.ready.push(error_event(before, self.endpoint, &trouble.refusal()));
+                self.ready.push(wording::event(before, self.endpoint, &trouble.refusal()));
             }
             Reading::Json(_) | Reading::Opaque => self.broken = Some(trouble),
         }
@@ -211,17 +225,4 @@ impl Body for Relay {
     fn is_end_stream(&self) -> bool {
         self.rest.is_none() && self.broken.is_none() && self.ready.len() <= self.next
     }
-}
-
-/// An error as the last event of a stream, in the words of the endpoint.
-fn error_event(before: &str, endpoint: Endpoint, refusal: &Refusal) -> Bytes {
-    let mut error = refusal.to_json();
-    let name = match endpoint {
-        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings => "",
-        Endpoint::Other => {
-            error["type"] = "error".into();
-            "event: error\n"
-        }
-    };
-    Bytes::from(format!("{before}{name}data: {error}\n\n"))
 }

@@ -115,6 +115,13 @@ impl House {
         read(response).await
     }
 
+    /// Asks as nobody in particular, with these headers.
+    pub(crate) async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Read {
+        let mut client = self.client().await;
+        let response = client.send_with(Method::POST, path, headers, body).await;
+        read(response).await
+    }
+
     pub(crate) async fn call(&self, method: Method, tenant: &str, path: &str, body: &str) -> Read {
         let mut client = self.client().await;
         let response = client.send(method, tenant, path, body).await;
@@ -177,15 +184,31 @@ impl Client {
         path: &str,
         body: &str,
     ) -> Response<Incoming> {
-        let request = Request::builder()
+        let key = format!("Bearer ek-{tenant}");
+        self.send_with(method, path, &[("authorization", &key)], body).await
+    }
+
+    pub(crate) async fn send_with(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<Incoming> {
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "gateway")
-            .header("authorization", format!("Bearer ek-{tenant}"))
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body.to_owned())))
-            .unwrap();
-        self.requests.send_request(request).await.unwrap()
+            .header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.request(request.body(body.to_owned()).unwrap()).await
+    }
+
+    /// Sends what has all its headers.
+    pub(crate) async fn request(&mut self, request: Request<String>) -> Response<Incoming> {
+        self.requests.send_request(request.map(|body| Full::new(Bytes::from(body)))).await.unwrap()
     }
 }
 
