@@ -63,9 +63,11 @@ pub(crate) fn event(before: &str, endpoint: Endpoint, refusal: &Refusal) -> Byte
 }
 
 fn anthropic_body(refusal: &Refusal) -> Value {
-    let error =
-        json!({"type": anthropic_kind(refusal), "message": refusal.to_string(), "code": refusal.code()});
-    json!({"type": "error", "error": error})
+    json!({"type": "error", "error": {
+        "type": anthropic_kind(refusal),
+        "message": refusal.to_string(),
+        "details": {"error_code": refusal.code()},
+    }})
 }
 
 fn anthropic_kind(refusal: &Refusal) -> &'static str {
