@@ -125,6 +125,7 @@ impl Answer {
 
     /// Hands the answer to the client, and the slot back as soon as its node is done.
     pub(crate) fn pass_on(mut self, slot: Slot, mut bill: Bill, endpoint: Endpoint, ask: &Ask) -> Response {
+        bill.trace.answered(self.status);
         let whole = match (self.form, &self.rest) {
             (Form::Json | Form::Opaque, Rest::Nothing(usage)) => Some(*usage),
             (Form::Events, Rest::Nothing(_)) | (_, Rest::Body(_)) => None,
@@ -138,6 +139,7 @@ impl Answer {
                     bill.learn();
                 }
             }
+            bill.trace.served();
             // What a client did wrong costs nothing.
             slot.end_at_once(bill.so_far().cost());
             body::full(all)

@@ -80,19 +80,9 @@ impl Llm {
             let llm = self.clone();
             handler(move |call| forward(llm.clone(), endpoint, call))
         };
-        for (path, endpoint) in [
-            ("/v1/chat/completions", Endpoint::Chat),
-            ("/v1/completions", Endpoint::Completions),
-            ("/v1/embeddings", Endpoint::Embeddings),
-            ("/v1/messages", Endpoint::Messages),
-            ("/v1/messages/count_tokens", Endpoint::CountTokens),
-            ("/v1/responses", Endpoint::Responses),
-            ("/v1/rerank", Endpoint::Rerank),
-            ("/v1/audio/speech", Endpoint::Speech),
-            ("/v1/audio/transcriptions", Endpoint::Transcription),
-            ("/v1/audio/translations", Endpoint::Transcription),
-            ("/v1/*", Endpoint::Other),
-        ] {
+        let routed = Endpoint::ALL.map(|endpoint| (endpoint.route(), endpoint));
+        let translated = ("/v1/audio/translations", Endpoint::Transcription);
+        for (path, endpoint) in routed.into_iter().chain([translated]) {
             let wording = wording::of(endpoint);
             routes.add_worded(Method::POST, path, Access::Tenant, forwarded(endpoint), wording)?;
         }

@@ -1,5 +1,6 @@
 //! One request's way: read, let in, sent to a node, to another if that fails before its answer began, and answered.
 
+use core::mem;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::headers::{self, QUEUE_WAIT_MS};
 use crate::nodes::Node;
 use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
+use crate::trace::{TRACEPARENT, Trace};
 use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
 use crate::wording::{self, ANTHROPIC_ID};
@@ -33,8 +35,12 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Answers a request for a model.
 pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Result<Response, Refusal> {
     let (request_id, mut waited) = (call.request_id.clone(), Duration::ZERO);
-    let answer = answer(llm, endpoint, call, &mut waited).await;
-    let mut response = answer.unwrap_or_else(|refusal| wording::of(endpoint)(refusal, &request_id));
+    let mut trace = Trace::begin(llm.walk.watch().tracer(), endpoint, &call);
+    let answer = answer(llm, endpoint, call, &mut waited, &mut trace).await;
+    let mut response = answer.unwrap_or_else(|refusal| {
+        trace.refused(&refusal, waited);
+        wording::of(endpoint)(refusal, &request_id)
+    });
     let millis = match waited.as_millis() as u64 {
         0 => HeaderValue::from_static("0"),
         millis => HeaderValue::from(millis),
@@ -51,6 +57,7 @@ async fn answer(
     endpoint: Endpoint,
     mut call: Call,
     waited: &mut Duration,
+    trace: &mut Trace,
 ) -> Result<Response, Refusal> {
     let Caller::Tenant(tenant) = call.caller.clone() else { return Err(Refusal::Internal) };
     if llm.is_draining() {
@@ -62,9 +69,10 @@ async fn answer(
     let deadline = Deadline::of(call.request.headers(), Instant::now)?;
     let body = call.read_body().await?;
     let ask = read(endpoint, &call, &body)?;
+    trace.ask(&tenant, &ask);
     tenant.check_model(&ask.model)?;
     let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
-    let bill = Bill::open(&llm, &tenant, model, &ask)?;
+    let mut bill = Bill::open(&llm, &tenant, model, &ask)?;
     let outgoing = Outgoing::new(endpoint, call, ask.forwarded(&body));
     drop(body);
     let guess = bill.guess();
@@ -84,15 +92,19 @@ async fn answer(
     loop {
         let slot = place.await.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
         *waited = slot.waited();
-        let asking = llm.ask_node(&slot, &outgoing, ask.delivery);
+        let asking = llm.ask_node(&slot, &outgoing, ask.delivery, trace);
         let asked = match deadline.told_at {
             // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
             Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| Refusal::UpstreamTimeout)?,
             None => asking.await,
         };
         match asked {
-            Ok(answer) => return Ok(answer.pass_on(slot, bill, endpoint, &ask)),
+            Ok(answer) => {
+                bill.trace = mem::take(trace);
+                return Ok(answer.pass_on(slot, bill, endpoint, &ask));
+            }
             Err(trouble) => {
+                trace.failed(&trouble);
                 let again = slot.fail(trouble.failure());
                 place = again.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
             }
@@ -140,10 +152,13 @@ impl Llm {
         slot: &Slot,
         outgoing: &Outgoing,
         delivery: Delivery,
+        trace: &mut Trace,
     ) -> Result<Answer, Trouble> {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
+        trace.sent(slot, &node);
         let begun = async {
-            let sent = self.upstream.send_made(node.origin(slot.path()), || outgoing.request(&node));
+            let made = || outgoing.request(&node, trace.header());
+            let sent = self.upstream.send_made(node.origin(slot.path()), made);
             Answer::begin(sent.await?, outgoing.endpoint).await
         };
         let begun = match (delivery, self.first_byte_max) {
@@ -176,11 +191,14 @@ impl Outgoing {
         Self { endpoint, method: head.method, target: head.uri, headers, body }
     }
 
-    fn request(&self, node: &Node) -> Request<Full<Bytes>> {
+    fn request(&self, node: &Node, trace: Option<HeaderValue>) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.target.clone();
         *request.headers_mut() = self.headers.clone();
+        if let Some(trace) = trace {
+            request.headers_mut().insert(TRACEPARENT, trace);
+        }
         if let Some(authorization) = node.authorization() {
             request.headers_mut().insert(AUTHORIZATION, authorization.clone());
             if self.endpoint.is_anthropic()

@@ -18,6 +18,7 @@ mod relay;
 pub mod request;
 pub mod sse;
 mod status;
+mod trace;
 mod upstream;
 pub mod usage;
 mod walk;

@@ -150,6 +150,10 @@ impl Relay {
             }
             Reading::Events(_) | Reading::Json(_) | Reading::Opaque => {}
         }
+        match outcome {
+            Outcome::Good => bill.trace.served(),
+            Outcome::Bad => bill.trace.broken(&Trouble::Told),
+        }
         slot.end(bill.so_far().cost(), outcome);
     }
 
@@ -167,7 +171,8 @@ impl Relay {
     /// Ends the request because its node did not finish; a stream says so, any other body breaks off.
     fn break_off(&mut self, trouble: Trouble) {
         self.rest = None;
-        if let Some((slot, _)) = self.open.take() {
+        if let Some((slot, mut bill)) = self.open.take() {
+            bill.trace.broken(&trouble);
             slot.break_off(trouble.failure());
         }
         match &self.reading {

@@ -46,6 +46,50 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// All of them.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Chat,
+        Self::Completions,
+        Self::Embeddings,
+        Self::Messages,
+        Self::CountTokens,
+        Self::Responses,
+        Self::Rerank,
+        Self::Speech,
+        Self::Transcription,
+        Self::Other,
+    ];
+
+    /// The path it is asked at.
+    pub(crate) fn route(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+            Self::Embeddings => "/v1/embeddings",
+            Self::Messages => "/v1/messages",
+            Self::CountTokens => "/v1/messages/count_tokens",
+            Self::Responses => "/v1/responses",
+            Self::Rerank => "/v1/rerank",
+            Self::Speech => "/v1/audio/speech",
+            Self::Transcription => "/v1/audio/transcriptions",
+            Self::Other => "/v1/*",
+        }
+    }
+
+    /// What it has a model do, in the words that traces have for it.
+    pub(crate) fn operation(self) -> &'static str {
+        match self {
+            Self::Chat | Self::Messages | Self::Responses => "chat",
+            Self::Completions => "text_completion",
+            Self::Embeddings => "embeddings",
+            Self::CountTokens => "count_tokens",
+            Self::Rerank => "rerank",
+            Self::Speech => "speech",
+            Self::Transcription => "transcription",
+            Self::Other => "other",
+        }
+    }
+
     /// Whether Anthropic's clients ask it, and hear of errors in Anthropic's words.
     pub(crate) fn is_anthropic(self) -> bool {
         matches!(self, Self::Messages | Self::CountTokens)
