@@ -95,8 +95,9 @@ impl Relay {
             }
         };
         let Some((slot, bill)) = self.open.as_mut().filter(|_| self.served) else { return };
-        // Until the node says otherwise, the prompt was as long as it looked.
-        let so_far = told.unwrap_or(Usage { input: bill.guess().input, output: seen });
+        // Until the node says otherwise, the prompt was as long as it looked. Some count an answer only at its end.
+        let told = told.unwrap_or(Usage { input: bill.guess().input, output: 0 });
+        let so_far = Usage { output: told.output.max(seen), ..told };
         bill.note(so_far);
         slot.progress(so_far.cost());
     }
@@ -141,6 +142,10 @@ impl Relay {
         let Some((slot, mut bill)) = self.open.take() else { return };
         match &self.reading {
             Reading::Events(scanner) if scanner.found().usage.is_some() || 0 < scanner.found().tokens => {
+                // The last word about an answer's length is the node's, not the number of its pieces.
+                if let Some(told) = scanner.found().usage.filter(|told| self.served && 0 < told.output) {
+                    bill.note(told);
+                }
                 bill.learn();
             }
             Reading::Json(scanner) if scanner.usage().is_some() => bill.learn(),

@@ -57,6 +57,12 @@ def counts_tokens():
     assert counted.input_tokens == ask().usage.input_tokens, counted
 
 
+def lists_models():
+    (model,) = client().models.list()
+    assert (model.type, model.id) == ("model", "sim"), model
+    assert client().models.retrieve("sim").display_name == "sim"
+
+
 def calls_tools():
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     tools = [{"name": "weather", "description": "tells it", "input_schema": schema}]
@@ -152,6 +158,7 @@ for step in [
     creates,
     streams,
     counts_tokens,
+    lists_models,
     calls_tools,
     maps_errors,
     hears_of_a_cut_within_the_stream,

@@ -3,16 +3,18 @@
 use evenkeel_door::tenant::TenantSettings;
 use evenkeel_llm::{LlmOptions, NodeOptions};
 use evenkeel_telemetry::Secret;
+use http::Method;
 use serde_json::{Value, json};
 
 use super::engine::{Engine, Pen, event};
-use super::house::{House, node, tenant};
+use super::house::{House, node, piece, tenant};
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
 const MESSAGE: &str = r#"{"model":"m","max_tokens":64,"messages":[{"role":"user","content":"hello"}]}"#;
 const MESSAGE_STREAM: &str =
     r#"{"model":"m","max_tokens":64,"stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+const PIECE: &str = r#","index":0,"delta":{"type":"text_delta","text":"hi"}"#;
 const RESPONSE_STREAM: &str = r#"{"model":"m","stream":true,"input":"hello"}"#;
 
 #[tokio::test]
@@ -56,6 +58,27 @@ async fn a_stream_of_messages_is_passed_on_counted_and_ends_with_its_own_last_wo
     );
     house.until_idle().await;
     assert_cost(&house, "open", 11 + 2 * 3);
+}
+
+#[tokio::test]
+async fn who_leaves_a_stream_of_messages_pays_for_what_it_was_sent_before_it_was_counted() {
+    let mut engine = Engine::start().await;
+    let house = House::to(vec![node("a", &engine.url, 1)]).await;
+    let mut client = house.client().await;
+    let (response, pen) = tokio::join!(client.send(Method::POST, "none", MESSAGES, MESSAGE_STREAM), async {
+        let (pen, _) = engine.hears().await.stream();
+        begin_message(&pen);
+        (0..50).for_each(|_| named(&pen, "content_block_delta", PIECE));
+        pen
+    });
+    let (mut body, mut said) = (response.into_body(), String::new());
+    while said.matches("text_delta").count() < 50 {
+        said.push_str(&piece(&mut body).await.unwrap());
+    }
+    drop((body, client));
+    house.until_idle().await;
+    assert_cost(&house, "open", 11 + 2 * 50);
+    drop(pen);
 }
 
 #[tokio::test]
@@ -143,19 +166,22 @@ async fn a_response_that_breaks_off_says_so_as_the_api_and_its_clients_have_it()
 }
 
 fn say_message(pen: &Pen, last: &[&str]) {
-    let named = |kind: &str, more: &str| {
-        let data = format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{more}}}\n\n");
-        pen.send(Ok(data.into())).unwrap();
-    };
-    named(
-        "message_start",
-        r#","message":{"role":"assistant","usage":{"input_tokens":11,"output_tokens":1}}"#,
-    );
-    named("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
-    named("content_block_delta", r#","index":0,"delta":{"type":"text_delta","text":"hi"}"#);
-    named("content_block_stop", r#","index":0"#);
-    named("message_delta", r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}"#);
-    last.iter().for_each(|kind| named(kind, ""));
+    begin_message(pen);
+    (0..5).for_each(|_| named(pen, "content_block_delta", PIECE));
+    named(pen, "content_block_stop", r#","index":0"#);
+    named(pen, "message_delta", r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}"#);
+    last.iter().for_each(|kind| named(pen, kind, ""));
+}
+
+fn begin_message(pen: &Pen) {
+    let message = r#","message":{"role":"assistant","usage":{"input_tokens":11,"output_tokens":1}}"#;
+    named(pen, "message_start", message);
+    named(pen, "content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
+}
+
+fn named(pen: &Pen, kind: &str, more: &str) {
+    let data = format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{more}}}\n\n");
+    pen.send(Ok(data.into())).unwrap();
 }
 
 fn say_response(pen: &Pen, completed: bool) {
