@@ -135,13 +135,16 @@ pub(crate) fn judge(status: StatusCode, retry_after: Option<Duration>) -> Result
 
 /// What engines call a client's mistake, in small letters and without what stands between words.
 const MISTAKES: [&str; 7] =
-    ["invalidrequest", "badrequest", "notfound", "permission", "contextlength", "toolarge", "validation"];
+    ["invalid", "badrequest", "notfound", "permission", "contextlength", "toolarge", "validation"];
+/// What they call not taking a key, which is ours.
+const KEYS: [&str; 2] = ["apikey", "authentication"];
 /// What they call having no room.
 const NO_ROOM: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
 
 /// Decides whether an error that a stream begins with is the client's, from its number or its words.
 pub(crate) fn judge_told(said: &Value) -> Result<(), Trouble> {
-    let error = if said["error"].is_object() { &said["error"] } else { said };
+    let inner = [&said["error"], &said["response"]["error"]];
+    let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(said);
     let number = |name: &&'static str| {
         let value = &error[*name];
         value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u16::try_from(number).ok())
@@ -159,7 +162,7 @@ pub(crate) fn judge_told(said: &Value) -> Result<(), Trouble> {
     let is_any = |known: &[&str]| known.iter().any(|word| plain.contains(word));
     match () {
         () if is_any(&NO_ROOM) => Err(Trouble::Busy { retry_after: None }),
-        () if is_any(&MISTAKES) => Ok(()),
+        () if is_any(&MISTAKES) && !is_any(&KEYS) => Ok(()),
         () => Err(Trouble::Told),
     }
 }
@@ -178,7 +181,20 @@ mod tests {
             (json!({"error": {"type": "invalid_request_error", "code": "context_length_exceeded"}}), Ok(())),
             (json!({"type": "error", "error": {"type": "not_found_error"}}), Ok(())),
             (json!({"type": "error", "error": {"type": "overloaded_error"}}), busy.clone()),
-            (json!({"error": {"code": "429"}}), busy),
+            (json!({"error": {"code": "429"}}), busy.clone()),
+            (
+                json!({"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded"}}}),
+                busy,
+            ),
+            (json!({"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}), Ok(())),
+            (
+                json!({"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
+                Err(Trouble::Told),
+            ),
+            (
+                json!({"error": {"type": "invalid_request_error", "code": "invalid_api_key"}}),
+                Err(Trouble::Told),
+            ),
             (json!({"error": {"code": 500, "type": "InternalServerError"}}), Err(Trouble::Told)),
             (json!({"error": {"code": 401}}), Err(Trouble::Told)),
             (json!({"error": "out of memory"}), Err(Trouble::Told)),

@@ -78,7 +78,7 @@ impl Event {
             b"type" if cursor.kind()? == Kind::Text => {
                 let kind = cursor.text()?;
                 said.done |= LAST.contains(&kind.raw());
-                said.error |= kind.raw() == b"error";
+                said.error |= matches!(kind.raw(), b"error" | b"response.failed");
                 Ok(())
             }
             b"delta" => {
