@@ -11,3 +11,4 @@ mod nodes;
 mod serve;
 mod tenants;
 mod told;
+mod traces;
