@@ -8,6 +8,8 @@ mod answer;
 #[cfg(not(loom))]
 mod bill;
 #[cfg(not(loom))]
+mod deadline;
+#[cfg(not(loom))]
 mod door;
 #[cfg(not(loom))]
 mod forward;
@@ -34,10 +36,14 @@ pub mod sse;
 #[cfg(not(loom))]
 mod status;
 #[cfg(not(loom))]
+mod trace;
+#[cfg(not(loom))]
 mod upstream;
 #[cfg(not(loom))]
 pub mod usage;
 mod walk;
+#[cfg(not(loom))]
+mod wording;
 
 #[cfg(not(loom))]
 pub use door::{Llm, LlmError};

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_policy::id::NodeId;
+use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
     DURATION_BOUNDS, EngineFigures, JournalLimits, Label, MeterLimits, Named, NodeFigures, Registry,
     RouterFigures, RouterMeters, Watch, names,
@@ -17,6 +18,7 @@ fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
     let registry = Registry::new();
     let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
     RouterMeters::new(&registry).unwrap();
+    Tracer::new(&registry, TraceOptions::default()).unwrap();
     watch.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
     watch.meters().name_node(NodeId(0), "a");
     let engine = Some(EngineFigures { running: 3, waiting: 1 });

@@ -24,3 +24,4 @@ mod served;
 mod smuggling;
 mod storm;
 mod tenant;
+mod traces;
