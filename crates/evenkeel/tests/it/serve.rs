@@ -294,6 +294,10 @@ fn an_admin_key_is_asked_for_where_there_is_one() {
         assert_eq!(served.get_with_key(path, "ek-wrong").status, 403, "{path}");
         assert_eq!(served.get_with_key(path, key).status, 200, "{path}");
     }
+    let add = json!({"name": "a", "url": "http://127.0.0.1:1"});
+    assert_eq!(served.post("/api/nodes", &add).status, 401);
+    assert_eq!(served.post("/api/nodes/a/drain", &json!({})).status, 401);
+    assert_eq!(served.delete("/api/nodes/a").status, 401);
     let told = folder.run(&["tenant", "list"]).failed();
     assert!(told.contains("EVENKEEL_ADMIN_KEY"), "{told}");
     let mut command = folder.command(&["tenant", "list"]);
