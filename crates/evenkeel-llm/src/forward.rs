@@ -10,16 +10,14 @@ use evenkeel_door::route::Call;
 use evenkeel_door::tenant::Caller;
 use evenkeel_pipeline::{Arrival, ModelId};
 use evenkeel_policy::score;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
-use http_body_util::Full;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request};
 use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::bill::Bill;
 use crate::door::Llm;
 use crate::headers::{self, QUEUE_WAIT_MS};
-use crate::nodes::Node;
 use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
 use crate::usage::Usage;
@@ -56,7 +54,7 @@ async fn answer(
     tenant.check_model(&ask.model)?;
     let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
     let bill = Bill::open(&llm, &tenant, model, &ask)?;
-    let outgoing = Outgoing::new(call, ask.forwarded(&body));
+    let outgoing = outgoing(call, ask.forwarded(&body));
     drop(body);
     let guess = bill.guess();
     let mut place = llm.walk.enter(Arrival {
@@ -123,12 +121,12 @@ impl Llm {
     async fn ask_node(
         &self,
         slot: &Slot,
-        outgoing: &Outgoing,
+        outgoing: &Request<Bytes>,
         delivery: Delivery,
     ) -> Result<Answer, Trouble> {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
         let begun = async {
-            let sent = self.upstream.send_made(node.origin(slot.path()), || outgoing.request(&node));
+            let sent = self.upstream.send_as(node.origin(slot.path()), outgoing, node.authorization());
             Answer::begin(sent.await?).await
         };
         let begun = match (delivery, self.first_byte_max) {
@@ -144,32 +142,11 @@ impl Llm {
     }
 }
 
-/// A request as every node gets it.
-struct Outgoing {
-    method: Method,
-    target: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-}
-
-impl Outgoing {
-    fn new(call: Call, body: Bytes) -> Self {
-        let request_id = call.request_id;
-        let (head, _) = call.request.into_parts();
-        let headers = headers::for_nodes(head.headers, request_id);
-        Self { method: head.method, target: head.uri, headers, body }
-    }
-
-    fn request(&self, node: &Node) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.target.clone();
-        *request.headers_mut() = self.headers.clone();
-        if let Some(authorization) = node.authorization() {
-            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
-        }
-        request
-    }
+/// Makes the request that every node gets.
+fn outgoing(call: Call, body: Bytes) -> Request<Bytes> {
+    let (mut head, _) = call.request.into_parts();
+    head.headers = headers::for_nodes(head.headers, call.request_id);
+    Request::from_parts(head, body)
 }
 
 #[cfg(test)]

@@ -1,0 +1,329 @@
+//! Heads of HTTP/1.1: written from a request, read into a response.
+//!
+//! Bounds: an answer's head has at most [`HEAD_BYTES_MAX`] bytes and [`HEADERS_MAX`] headers. What two readers could
+//! understand differently, two lengths above all, is no head.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use memchr::memchr_iter;
+
+use super::framing::Framing;
+use super::{Origin, SendError};
+
+/// How long the head of an answer may be.
+pub(super) const HEAD_BYTES_MAX: usize = 256 * 1024;
+/// How many headers an answer may have.
+const HEADERS_MAX: usize = 128;
+/// How many most answers have.
+const HEADERS_USUAL: usize = 32;
+
+/// Writes the head of a request, for a body of `len` bytes.
+///
+/// The origin's base goes in front of the path; host and length are the connection's affair, and `authorization`
+/// counts instead of what the request says.
+pub(super) fn write(
+    head: &mut Vec<u8>,
+    origin: &Origin,
+    request: &Request<Bytes>,
+    authorization: Option<&HeaderValue>,
+) {
+    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
+    let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    put(&[request.method().as_str().as_bytes(), b" ", origin.base().as_bytes(), target.as_bytes()]);
+    put(&[b" HTTP/1.1\r\nhost: ", origin.host_header().as_bytes(), b"\r\n"]);
+    for (name, value) in request.headers() {
+        let replaced = authorization.is_some() && name == http::header::AUTHORIZATION;
+        if !replaced && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(name) {
+            put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+        }
+    }
+    if let Some(authorization) = authorization {
+        put(&[b"authorization: ", authorization.as_bytes(), b"\r\n"]);
+    }
+    let len = request.body().len();
+    if 0 < len || ![Method::GET, Method::HEAD].contains(request.method()) {
+        let mut digits = [0; 20];
+        put(&[b"content-length: ", decimal(len, &mut digits), b"\r\n"]);
+    }
+    put(&[b"\r\n"]);
+}
+
+/// Writes a number into the end of `digits`.
+fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+/// Whether a connection can be used after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Afterwards {
+    Stays,
+    Closes,
+}
+
+/// An answer's head, and what it says about what follows.
+pub(super) struct AnswerHead {
+    pub(super) response: Response<()>,
+    pub(super) body: Framing,
+    pub(super) afterwards: Afterwards,
+}
+
+/// Takes an answer's head from what was read; `None` if it is not complete.
+///
+/// `looked` is how much was looked at before, without finding its end. Word of what the node still does (a status below
+/// 200) is passed over.
+pub(super) fn read(
+    input: &mut BytesMut,
+    looked: &mut usize,
+    method: &Method,
+) -> Result<Option<AnswerHead>, SendError> {
+    loop {
+        let Some(len) = end(input, *looked) else {
+            if *looked == 0 {
+                check_beginning(input)?;
+            }
+            if HEAD_BYTES_MAX < input.len() {
+                return Err(malformed("a head without end"));
+            }
+            *looked = input.len();
+            return Ok(None);
+        };
+        *looked = 0;
+        let bytes = input.split_to(len).freeze();
+        let mut few = [httparse::EMPTY_HEADER; HEADERS_USUAL];
+        let head = match parse(&bytes, &mut few, method) {
+            Err(httparse::Error::TooManyHeaders) => {
+                parse(&bytes, &mut [httparse::EMPTY_HEADER; HEADERS_MAX], method)
+            }
+            head => head,
+        };
+        if let Some(head) = head.map_err(malformed)?? {
+            return Ok(Some(head));
+        }
+    }
+}
+
+/// Finds the end of a head that is not in the first `looked` bytes.
+fn end(input: &[u8], looked: usize) -> Option<usize> {
+    let lines = memchr_iter(b'\n', &input[looked..]).map(|at| looked + at + 1);
+    lines.into_iter().find(|end| input[..*end].ends_with(b"\r\n\r\n"))
+}
+
+/// Refuses what cannot become a head, whatever follows.
+fn check_beginning(input: &[u8]) -> Result<(), SendError> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    match httparse::Response::new(&mut headers).parse(input) {
+        Ok(httparse::Status::Partial) => Ok(()),
+        Ok(httparse::Status::Complete(_)) => Err(malformed("lines that do not end as they should")),
+        Err(error) => Err(malformed(error)),
+    }
+}
+
+/// Parses a head; the outer error is one of room for headers, or of syntax.
+fn parse<'a>(
+    bytes: &'a Bytes,
+    headers: &mut [httparse::Header<'a>],
+    method: &Method,
+) -> Result<Result<Option<AnswerHead>, SendError>, httparse::Error> {
+    let mut head = httparse::Response::new(headers);
+    if head.parse(bytes)?.is_partial() {
+        return Ok(Err(malformed("a head that ends before it begins")));
+    }
+    Ok(understand(bytes, &head, method))
+}
+
+/// What an answer's headers say about its body and its connection.
+#[derive(Default)]
+struct Said {
+    length: Option<u64>,
+    /// Whether the body comes in chunks, if it is encoded for its transfer at all.
+    chunked: Option<bool>,
+    close: bool,
+    keep_alive: bool,
+}
+
+fn understand(
+    bytes: &Bytes,
+    head: &httparse::Response<'_, '_>,
+    method: &Method,
+) -> Result<Option<AnswerHead>, SendError> {
+    let status = StatusCode::from_u16(head.code.unwrap_or(0)).map_err(malformed)?;
+    if status == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(malformed("another protocol that nobody asked for"));
+    }
+    if status.is_informational() {
+        return Ok(None);
+    }
+    let mut said = Said::default();
+    let mut response = Response::new(());
+    // What is added on the way to the client finds room.
+    response.headers_mut().reserve(head.headers.len() + 2);
+    for header in head.headers.iter() {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(malformed)?;
+        said.note(&name, header.value)?;
+        let value = HeaderValue::from_maybe_shared(bytes.slice_ref(header.value)).map_err(malformed)?;
+        response.headers_mut().append(name, value);
+    }
+    let is_old = head.version == Some(0);
+    let body = match (said.chunked, said.length) {
+        _ if *method == Method::HEAD || matches!(status.as_u16(), 204 | 304) => Framing::Done,
+        (Some(_), Some(_)) => return Err(malformed("an answer with two lengths")),
+        (Some(true), None) => Framing::CHUNKED,
+        (None, Some(length)) => Framing::of_length(length),
+        (Some(false) | None, None) => Framing::UntilClose,
+    };
+    let stays = !said.close && (said.keep_alive || !is_old) && body != Framing::UntilClose;
+    let afterwards = if stays { Afterwards::Stays } else { Afterwards::Closes };
+    *response.status_mut() = status;
+    *response.version_mut() = if is_old { Version::HTTP_10 } else { Version::HTTP_11 };
+    Ok(Some(AnswerHead { response, body, afterwards }))
+}
+
+impl Said {
+    fn note(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), SendError> {
+        if name == CONTENT_LENGTH {
+            let length = length(value)?;
+            if self.length.replace(length).is_some_and(|other| other != length) {
+                return Err(malformed("an answer with two lengths"));
+            }
+        } else if name == TRANSFER_ENCODING {
+            let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
+            let chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+            if self.chunked.replace(chunked).is_some() {
+                return Err(malformed("two codings of a transfer"));
+            }
+        } else if name == CONNECTION {
+            for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                self.close |= word.eq_ignore_ascii_case(b"close");
+                self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn length(digits: &[u8]) -> Result<u64, SendError> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let number = core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    number.filter(|_| is_number).ok_or_else(|| malformed("a length that is no number"))
+}
+
+fn malformed(error: impl ToString) -> SendError {
+    SendError::Malformed { error: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_written_with_its_host_and_length() {
+        let origin = Origin::parse("http://node:8000/base/v1").unwrap();
+        let request = Request::post("/v1/chat/completions?a=b")
+            .header("host", "client")
+            .header("content-length", "7")
+            .header("transfer-encoding", "chunked")
+            .header("authorization", "Bearer client")
+            .header("x-mine", "1")
+            .body(Bytes::from("0123456789"))
+            .unwrap();
+        let written = |authorization: Option<&'static str>| {
+            let mut head = Vec::new();
+            write(&mut head, &origin, &request, authorization.map(HeaderValue::from_static).as_ref());
+            String::from_utf8(head).unwrap()
+        };
+        let line = "POST /base/v1/chat/completions?a=b HTTP/1.1\r\nhost: node:8000\r\n";
+        assert_eq!(
+            written(None),
+            format!("{line}authorization: Bearer client\r\nx-mine: 1\r\ncontent-length: 10\r\n\r\n")
+        );
+        assert_eq!(
+            written(Some("Bearer node")),
+            format!("{line}x-mine: 1\r\nauthorization: Bearer node\r\ncontent-length: 10\r\n\r\n")
+        );
+    }
+
+    #[test]
+    fn only_what_usually_has_a_body_says_that_it_has_none() {
+        for (method, expected) in [
+            ("GET", "GET /v1/models HTTP/1.1\r\nhost: node\r\n\r\n"),
+            ("POST", "POST /v1/models HTTP/1.1\r\nhost: node\r\ncontent-length: 0\r\n\r\n"),
+        ] {
+            let request = Request::builder().method(method).uri("/v1/models").body(Bytes::new()).unwrap();
+            let mut head = Vec::new();
+            write(&mut head, &Origin::parse("http://node").unwrap(), &request, None);
+            assert_eq!(String::from_utf8(head).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_head_says_how_its_body_ends_and_whether_the_connection_stays() {
+        use Afterwards::{Closes, Stays};
+        for (said, body, afterwards) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Stays),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5", Framing::Bytes(5), Stays),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close", Framing::Done, Closes),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked", Framing::CHUNKED, Stays),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip", Framing::UntilClose, Closes),
+            ("HTTP/1.1 200 OK", Framing::UntilClose, Closes),
+            ("HTTP/1.1 204 No Content", Framing::Done, Stays),
+            ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5", Framing::Done, Stays),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Closes),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive", Framing::Bytes(5), Stays),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Stays),
+        ] {
+            let head = read_at_once(&format!("{said}\r\n\r\n"), &Method::POST).unwrap().unwrap();
+            assert_eq!((head.body, head.afterwards), (body, afterwards), "{said}");
+        }
+        let head = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
+        assert_eq!(read_at_once(head, &Method::HEAD).unwrap().unwrap().body, Framing::Done);
+    }
+
+    #[test]
+    fn a_head_is_the_same_wherever_it_is_cut() {
+        let said = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\na: b\r\nc: d\r\n\r\nbody";
+        for at in 1..said.len() - "body".len() {
+            let (mut input, mut looked) = (BytesMut::from(&said[..at]), 0);
+            assert!(read(&mut input, &mut looked, &Method::POST).unwrap().is_none(), "cut at {at}");
+            input.extend_from_slice(&said.as_bytes()[at..]);
+            let head = read(&mut input, &mut looked, &Method::POST).unwrap().unwrap();
+            assert_eq!((head.response.headers()["c"].as_bytes(), &input[..]), (&b"d"[..], &b"body"[..]));
+        }
+    }
+
+    #[test]
+    fn what_has_two_meanings_or_none_is_malformed() {
+        for said in [
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: \r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+            "HTTP/1.1 200 OK\n\n",
+            "220 mail",
+        ] {
+            let read = read_at_once(said, &Method::POST);
+            assert!(matches!(read, Err(SendError::Malformed { .. })), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_head_has_as_many_headers_as_allowed_and_no_more() {
+        let head = |headers: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(headers));
+        assert!(read_at_once(&head(HEADERS_MAX), &Method::POST).unwrap().is_some());
+        assert!(read_at_once(&head(HEADERS_MAX + 1), &Method::POST).is_err());
+    }
+
+    fn read_at_once(said: &str, method: &Method) -> Result<Option<AnswerHead>, SendError> {
+        read(&mut BytesMut::from(said), &mut 0, method)
+    }
+}
