@@ -31,6 +31,8 @@ use crate::walk::{Length, Walk};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// hyper needs that much to read heads.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
+/// How many headers hyper takes unless it is told otherwise.
+const HEADERS_MAX_OF_HYPER: usize = 100;
 
 /// The limits of a listener.
 #[derive(Clone, Debug)]
@@ -215,9 +217,12 @@ impl Servers {
         http1
             .timer(TokioTimer::new())
             .header_read_timeout(limits.head_wait_max)
-            .max_headers(limits.headers_max)
             .max_buf_size(limits.head_bytes_max)
             .max_header_size(limits.head_bytes_max);
+        // Its own limit costs hyper nothing; any other, a list made for each request.
+        if limits.headers_max != HEADERS_MAX_OF_HYPER {
+            http1.max_headers(limits.headers_max);
+        }
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
