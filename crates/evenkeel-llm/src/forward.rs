@@ -10,16 +10,17 @@ use evenkeel_door::route::Call;
 use evenkeel_door::tenant::Caller;
 use evenkeel_pipeline::{Arrival, ModelId};
 use evenkeel_policy::score;
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request};
 use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::bill::Bill;
 use crate::door::Llm;
-use crate::headers::{self, QUEUE_WAIT_MS};
+use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
 use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
+use crate::upstream::Passed;
 use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
 
@@ -54,7 +55,7 @@ async fn answer(
     tenant.check_model(&ask.model)?;
     let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
     let bill = Bill::open(&llm, &tenant, model, &ask)?;
-    let outgoing = outgoing(call, ask.forwarded(&body));
+    let outgoing = Outgoing::new(call, ask.forwarded(&body));
     drop(body);
     let guess = bill.guess();
     let mut place = llm.walk.enter(Arrival {
@@ -121,12 +122,16 @@ impl Llm {
     async fn ask_node(
         &self,
         slot: &Slot,
-        outgoing: &Request<Bytes>,
+        Outgoing { request, id }: &Outgoing,
         delivery: Delivery,
     ) -> Result<Answer, Trouble> {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
         let begun = async {
-            let sent = self.upstream.send_as(node.origin(slot.path()), outgoing, node.authorization());
+            let authorization = node.authorization().map(|value| (AUTHORIZATION.as_str(), value));
+            let adds = [(REQUEST_ID, id), authorization.unwrap_or((REQUEST_ID, id))];
+            let adds = if authorization.is_some() { &adds[..] } else { &adds[..1] };
+            let passed = Passed { keeps: headers::is_for_nodes, adds };
+            let sent = self.upstream.send_passed(node.origin(slot.path()), request, passed);
             Answer::begin(sent.await?).await
         };
         let begun = match (delivery, self.first_byte_max) {
@@ -142,11 +147,18 @@ impl Llm {
     }
 }
 
-/// Makes the request that every node gets.
-fn outgoing(call: Call, body: Bytes) -> Request<Bytes> {
-    let (mut head, _) = call.request.into_parts();
-    head.headers = headers::for_nodes(head.headers, call.request_id);
-    Request::from_parts(head, body)
+/// A request as every node gets it, but for what is left out on the way.
+struct Outgoing {
+    request: Request<Bytes>,
+    id: HeaderValue,
+}
+
+impl Outgoing {
+    fn new(call: Call, body: Bytes) -> Self {
+        let (mut head, _) = call.request.into_parts();
+        headers::drop_listed(&mut head.headers);
+        Self { request: Request::from_parts(head, body), id: call.request_id }
+    }
 }
 
 #[cfg(test)]

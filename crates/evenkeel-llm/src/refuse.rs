@@ -7,8 +7,9 @@ use core::fmt;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_pipeline::{Failure, Rejection};
 use evenkeel_policy::time::Duration;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 
+use crate::headers::retry_after;
 use crate::upstream::SendError;
 
 /// When to ask a busy node again that does not say.
@@ -117,9 +118,11 @@ impl core::error::Error for Trouble {}
 ///
 /// What a client did wrong is passed on. So is 501: a node that lacks a feature is not broken, or whoever asks for it
 /// could break every node. A node that does not take our key is broken, whatever the client's key was.
-pub(crate) fn judge(status: StatusCode, retry_after: Option<Duration>) -> Result<(), Trouble> {
+pub(crate) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<(), Trouble> {
     match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Trouble::Busy { retry_after }),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Err(Trouble::Busy { retry_after: retry_after(headers) })
+        }
         StatusCode::NOT_IMPLEMENTED => Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(Trouble::Status(status)),
         status if status.is_success() || status.is_client_error() => Ok(()),
@@ -150,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_clients_mistake_is_passed_on_and_a_nodes_is_not() {
-        let judged = |status: u16| judge(StatusCode::from_u16(status).unwrap(), None).is_ok();
+        let judged = |status: u16| judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new()).is_ok();
         let passed: Vec<u16> = (200..600).filter(|status| judged(*status)).collect();
         let passes =
             |status: &u16| matches!(status, 200..=299 | 400..=499 | 501) && ![401, 407, 429].contains(status);

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use evenkeel_pipeline::PoolStats;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_policy::time::Duration;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -43,6 +43,13 @@ pub struct Upstream {
     pool: Arc<Pool>,
 }
 
+/// What a node gets of a request's headers, and what it gets besides.
+#[derive(Clone, Copy)]
+pub(crate) struct Passed<'a> {
+    pub(crate) keeps: fn(&HeaderName) -> bool,
+    pub(crate) adds: &'a [(&'static str, &'a HeaderValue)],
+}
+
 impl Upstream {
     /// Starts without connections.
     pub fn new(settings: ConnectionPoolConfig, roots: TlsRoots) -> Self {
@@ -50,29 +57,29 @@ impl Upstream {
         Self { settings, tls: TlsConnector::from(roots.into_config()), pool }
     }
 
-    /// Sends a request, and waits for the head of its answer; see [`send_as`](Self::send_as).
+    /// Sends a request, and waits for the head of its answer; see [`send_passed`](Self::send_passed).
     pub async fn send(
         &self,
         origin: &Origin,
         request: &Request<Bytes>,
     ) -> Result<Response<UpstreamBody>, SendError> {
-        self.send_as(origin, request, None).await
+        self.send_passed(origin, request, Passed { keeps: |_| true, adds: &[] }).await
     }
 
-    /// Sends a request with somebody's `Authorization`, and waits for the head of its answer.
+    /// Sends a request with some of its headers and some others, and waits for the head of its answer.
     ///
     /// The request names a path, which the origin's base goes in front of; `Host` and the length are set here. A kept
     /// connection that turns out to be closed before any of the answer came is replaced by a new one, once. Dropping
     /// the future closes the connection.
-    pub async fn send_as(
+    pub(crate) async fn send_passed(
         &self,
         origin: &Origin,
         request: &Request<Bytes>,
-        authorization: Option<&HeaderValue>,
+        passed: Passed<'_>,
     ) -> Result<Response<UpstreamBody>, SendError> {
         let host = self.pool.host(origin);
         if let Some(mut link) = self.pool.take(&host) {
-            match link.exchange(origin, request, authorization, Age::Kept).await {
+            match link.exchange(origin, request, passed, Age::Kept).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
                     return Ok(self.answered(response, link, host));
@@ -83,7 +90,7 @@ impl Upstream {
         }
         let wire = connect::connect(origin, &self.settings, &self.tls).await?;
         let mut link = Box::new(Link::new(wire, self.settings.request_timeout, &self.pool.counters));
-        match link.exchange(origin, request, authorization, Age::New).await {
+        match link.exchange(origin, request, passed, Age::New).await {
             Ok(response) => Ok(self.answered(response, link, host)),
             Err(failed) => Err(failed.error),
         }

@@ -37,8 +37,10 @@ impl Caller {
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = http::Uri::from_static(path);
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        let sent = self.upstream.send_as(origin, &request, self.authorization.as_ref());
-        let (head, body) = sent.await?.into_parts();
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
+        let (head, body) = self.upstream.send(origin, &request).await?.into_parts();
         let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 return SendError::Malformed { error: "longer than any answer to this".to_owned() };

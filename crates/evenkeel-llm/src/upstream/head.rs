@@ -4,12 +4,12 @@
 //! understand differently, two lengths above all, is no head.
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use memchr::memchr_iter;
 
 use super::framing::Framing;
-use super::{Origin, SendError};
+use super::{Origin, Passed, SendError};
 
 /// How long the head of an answer may be.
 pub(super) const HEAD_BYTES_MAX: usize = 256 * 1024;
@@ -18,28 +18,22 @@ const HEADERS_MAX: usize = 128;
 /// How many most answers have.
 const HEADERS_USUAL: usize = 32;
 
-/// Writes the head of a request, for a body of `len` bytes.
+/// Writes the head of a request.
 ///
-/// The origin's base goes in front of the path; host and length are the connection's affair, and `authorization`
-/// counts instead of what the request says.
-pub(super) fn write(
-    head: &mut Vec<u8>,
-    origin: &Origin,
-    request: &Request<Bytes>,
-    authorization: Option<&HeaderValue>,
-) {
+/// The origin's base goes in front of the path; host and length are the connection's affair.
+pub(super) fn write(head: &mut Vec<u8>, origin: &Origin, request: &Request<Bytes>, passed: Passed<'_>) {
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
     let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     put(&[request.method().as_str().as_bytes(), b" ", origin.base().as_bytes(), target.as_bytes()]);
     put(&[b" HTTP/1.1\r\nhost: ", origin.host_header().as_bytes(), b"\r\n"]);
     for (name, value) in request.headers() {
-        let replaced = authorization.is_some() && name == http::header::AUTHORIZATION;
-        if !replaced && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(name) {
+        let is_ours = matches!(name.as_str(), "host" | "content-length" | "transfer-encoding");
+        if !is_ours && (passed.keeps)(name) {
             put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
         }
     }
-    if let Some(authorization) = authorization {
-        put(&[b"authorization: ", authorization.as_bytes(), b"\r\n"]);
+    for (name, value) in passed.adds {
+        put(&[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }
     let len = request.body().len();
     if 0 < len || ![Method::GET, Method::HEAD].contains(request.method()) {
@@ -222,6 +216,8 @@ fn malformed(error: impl ToString) -> SendError {
 
 #[cfg(test)]
 mod tests {
+    use http::header::AUTHORIZATION;
+
     use super::*;
 
     #[test]
@@ -235,19 +231,14 @@ mod tests {
             .header("x-mine", "1")
             .body(Bytes::from("0123456789"))
             .unwrap();
-        let written = |authorization: Option<&'static str>| {
-            let mut head = Vec::new();
-            write(&mut head, &origin, &request, authorization.map(HeaderValue::from_static).as_ref());
-            String::from_utf8(head).unwrap()
-        };
-        let line = "POST /base/v1/chat/completions?a=b HTTP/1.1\r\nhost: node:8000\r\n";
+        let node = HeaderValue::from_static("Bearer node");
+        let passed = Passed { keeps: |name| name != AUTHORIZATION, adds: &[(AUTHORIZATION.as_str(), &node)] };
+        let mut head = Vec::new();
+        write(&mut head, &origin, &request, passed);
         assert_eq!(
-            written(None),
-            format!("{line}authorization: Bearer client\r\nx-mine: 1\r\ncontent-length: 10\r\n\r\n")
-        );
-        assert_eq!(
-            written(Some("Bearer node")),
-            format!("{line}x-mine: 1\r\nauthorization: Bearer node\r\ncontent-length: 10\r\n\r\n")
+            String::from_utf8(head).unwrap(),
+            "POST /base/v1/chat/completions?a=b HTTP/1.1\r\nhost: node:8000\r\nx-mine: 1\r\n\
+             authorization: Bearer node\r\ncontent-length: 10\r\n\r\n"
         );
     }
 
@@ -259,7 +250,8 @@ mod tests {
         ] {
             let request = Request::builder().method(method).uri("/v1/models").body(Bytes::new()).unwrap();
             let mut head = Vec::new();
-            write(&mut head, &Origin::parse("http://node").unwrap(), &request, None);
+            let passed = Passed { keeps: |_| true, adds: &[] };
+            write(&mut head, &Origin::parse("http://node").unwrap(), &request, passed);
             assert_eq!(String::from_utf8(head).unwrap(), expected);
         }
     }

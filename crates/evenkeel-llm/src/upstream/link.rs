@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use evenkeel_policy::time::Duration;
-use http::{HeaderValue, Method, Request, Response};
+use http::{Method, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -19,7 +19,7 @@ use super::connect::Wire;
 use super::framing::{Framing, Misframed};
 use super::head::{self, Afterwards, AnswerHead};
 use super::pool::{Counters, Open};
-use super::{Origin, SendError, after};
+use super::{Origin, Passed, SendError, after};
 
 /// How much room there is for what is read, and when it is made anew.
 const READ_BYTES: usize = 16 * 1024;
@@ -107,12 +107,12 @@ impl Link {
         &mut self,
         origin: &Origin,
         request: &Request<Bytes>,
-        authorization: Option<&HeaderValue>,
+        passed: Passed<'_>,
         age: Age,
     ) -> Result<Response<()>, Failed> {
         self.head.clear();
         self.head_sent = 0;
-        head::write(&mut self.head, origin, request, authorization);
+        head::write(&mut self.head, origin, request, passed);
         self.body = request.body().clone();
         self.method.clone_from(request.method());
         self.looked = 0;
