@@ -11,6 +11,7 @@ pub mod disconnect;
 mod framing;
 pub mod key;
 pub mod listener;
+mod quiet;
 pub mod rate;
 pub mod refusal;
 pub mod request_id;

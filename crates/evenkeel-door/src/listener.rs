@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{Suspect, Version, Watched};
+use crate::quiet::Quiet;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
 use crate::tenant::{Exposure, Gate};
@@ -280,10 +281,10 @@ impl Connection {
             let walk = walk.clone();
             async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, length).await) }
         });
-        let mut serving = pin!(self.servers.http1.serve_connection(TokioIo::new(stream), service));
+        let mut serving = Quiet::new(self.servers.http1.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             ended = &mut serving => return ended,
-            _ = self.stopped.changed() => serving.as_mut().graceful_shutdown(),
+            _ = self.stopped.changed() => serving.inner().graceful_shutdown(),
         }
         serving.await
     }
