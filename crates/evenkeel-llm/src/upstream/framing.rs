@@ -79,6 +79,10 @@ impl Framing {
             }
             let line = input.split_to(end + 1);
             let line = line.strip_suffix(b"\r\n").ok_or(Misframed)?;
+            // Some take it for the end of a line, and see another chunk.
+            if line.contains(&b'\r') {
+                return Err(Misframed);
+            }
             *self = match *self {
                 Self::Size => match size(line)? {
                     0 => Self::Trailers(0),
@@ -149,10 +153,19 @@ mod tests {
             "1\r\nab\r\n",
             "1\r\na\n",
             "1\r\nabc",
+            "1;a\rb\r\na\r\n",
+            "0\r\nx: y\rz\r\n\r\n",
+            "0\r\nx: y\n\r\n",
+            "0x5\r\n",
+            " 5\r\n",
+            "5\0\r\n",
             &endless,
             &trailers,
         ] {
-            assert_eq!(read(Framing::CHUNKED, &[said]), Err(Misframed), "{said}");
+            for at in (0..=said.len()).take(64) {
+                let read = read(Framing::CHUNKED, &[&said[..at], &said[at..]]);
+                assert_eq!(read, Err(Misframed), "{said} cut at {at}");
+            }
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) const HEAD_BYTES_MAX: usize = 256 * 1024;
 const HEADERS_MAX: usize = 128;
 /// How many most answers have.
 const HEADERS_USUAL: usize = 32;
+/// What every answer of HTTP/1 begins with.
+const BEGINNING: &[u8] = b"HTTP/1.";
 
 /// Writes the head of a request.
 ///
@@ -70,54 +72,67 @@ pub(super) struct AnswerHead {
     pub(super) afterwards: Afterwards,
 }
 
-/// Takes an answer's head from what was read; `None` if it is not complete.
-///
-/// `looked` is how much was looked at before, without finding its end. Word of what the node still does (a status below
-/// 200) is passed over.
-pub(super) fn read(
-    input: &mut BytesMut,
-    looked: &mut usize,
-    method: &Method,
-) -> Result<Option<AnswerHead>, SendError> {
-    loop {
-        let Some(len) = end(input, *looked) else {
-            if *looked == 0 {
-                check_beginning(input)?;
+/// Looks for an answer's head in what is read.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    /// How much of the input was looked at without finding the end.
+    looked: usize,
+    /// How long everything was that came before the head: word of what the node still does (a status below 200).
+    passed: usize,
+}
+
+impl Head {
+    /// Takes the head from what was read; `None` if it is not complete.
+    pub(super) fn take(
+        &mut self,
+        input: &mut BytesMut,
+        method: &Method,
+    ) -> Result<Option<AnswerHead>, SendError> {
+        loop {
+            let Some(len) = self.find_end(input)? else { return Ok(None) };
+            self.looked = 0;
+            self.passed += len;
+            let bytes = input.split_to(len).freeze();
+            let mut few = [httparse::EMPTY_HEADER; HEADERS_USUAL];
+            let head = match parse(&bytes, &mut few, method) {
+                Err(httparse::Error::TooManyHeaders) => {
+                    parse(&bytes, &mut [httparse::EMPTY_HEADER; HEADERS_MAX], method)
+                }
+                head => head,
+            };
+            if let Some(head) = head.map_err(malformed)?? {
+                return Ok(Some(head));
             }
-            if HEAD_BYTES_MAX < input.len() {
-                return Err(malformed("a head without end"));
-            }
-            *looked = input.len();
-            return Ok(None);
-        };
-        *looked = 0;
-        let bytes = input.split_to(len).freeze();
-        let mut few = [httparse::EMPTY_HEADER; HEADERS_USUAL];
-        let head = match parse(&bytes, &mut few, method) {
-            Err(httparse::Error::TooManyHeaders) => {
-                parse(&bytes, &mut [httparse::EMPTY_HEADER; HEADERS_MAX], method)
-            }
-            head => head,
-        };
-        if let Some(head) = head.map_err(malformed)?? {
-            return Ok(Some(head));
         }
     }
-}
 
-/// Finds the end of a head that is not in the first `looked` bytes.
-fn end(input: &[u8], looked: usize) -> Option<usize> {
-    let lines = memchr_iter(b'\n', &input[looked..]).map(|at| looked + at + 1);
-    lines.into_iter().find(|end| input[..*end].ends_with(b"\r\n\r\n"))
-}
+    /// Whether nothing of an answer has come, not even word that there will be one.
+    pub(super) fn is_unbegun(&self, input: &[u8]) -> bool {
+        self.passed == 0 && input.is_empty()
+    }
 
-/// Refuses what cannot become a head, whatever follows.
-fn check_beginning(input: &[u8]) -> Result<(), SendError> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    match httparse::Response::new(&mut headers).parse(input) {
-        Ok(httparse::Status::Partial) => Ok(()),
-        Ok(httparse::Status::Complete(_)) => Err(malformed("lines that do not end as they should")),
-        Err(error) => Err(malformed(error)),
+    /// Finds the end of a head, and looks at no byte twice.
+    fn find_end(&mut self, input: &[u8]) -> Result<Option<usize>, SendError> {
+        let beginning = BEGINNING.len().min(input.len());
+        if input[..beginning] != BEGINNING[..beginning] {
+            return Err(malformed("it begins with something else"));
+        }
+        let mut end = None;
+        for at in memchr_iter(b'\n', &input[self.looked..]).map(|at| self.looked + at) {
+            // Some take a line feed alone for the end of a line, and see another head.
+            if !input[..at].ends_with(b"\r") {
+                return Err(malformed("lines that do not end as they should"));
+            }
+            if input[..at].ends_with(b"\n\r") {
+                end = Some(at + 1);
+                break;
+            }
+        }
+        if HEAD_BYTES_MAX < self.passed + end.unwrap_or(input.len()) {
+            return Err(malformed("a head without end"));
+        }
+        self.looked = input.len();
+        Ok(end)
     }
 }
 
@@ -128,8 +143,9 @@ fn parse<'a>(
     method: &Method,
 ) -> Result<Result<Option<AnswerHead>, SendError>, httparse::Error> {
     let mut head = httparse::Response::new(headers);
-    if head.parse(bytes)?.is_partial() {
-        return Ok(Err(malformed("a head that ends before it begins")));
+    // Two who look for the same end must find the same.
+    if head.parse(bytes)? != httparse::Status::Complete(bytes.len()) {
+        return Ok(Err(malformed("a head that ends elsewhere")));
     }
     Ok(understand(bytes, &head, method))
 }
@@ -138,8 +154,7 @@ fn parse<'a>(
 #[derive(Default)]
 struct Said {
     length: Option<u64>,
-    /// Whether the body comes in chunks, if it is encoded for its transfer at all.
-    chunked: Option<bool>,
+    chunked: bool,
     close: bool,
     keep_alive: bool,
 }
@@ -168,13 +183,17 @@ fn understand(
     }
     let is_old = head.version == Some(0);
     let body = match (said.chunked, said.length) {
+        (true, Some(_)) => return Err(malformed("an answer with two lengths")),
+        (true, None) if is_old => return Err(malformed("chunks from before there were any")),
         _ if *method == Method::HEAD || matches!(status.as_u16(), 204 | 304) => Framing::Done,
-        (Some(_), Some(_)) => return Err(malformed("an answer with two lengths")),
-        (Some(true), None) => Framing::CHUNKED,
-        (None, Some(length)) => Framing::of_length(length),
-        (Some(false) | None, None) => Framing::UntilClose,
+        (true, None) => Framing::CHUNKED,
+        (false, Some(length)) => Framing::of_length(length),
+        (false, None) => Framing::UntilClose,
     };
-    let stays = !said.close && (said.keep_alive || !is_old) && body != Framing::UntilClose;
+    // What has no body, and speaks of one, may send it.
+    let doubtful =
+        status == StatusCode::NO_CONTENT && (said.chunked || said.length.is_some_and(|len| 0 < len));
+    let stays = !said.close && !doubtful && (said.keep_alive || !is_old) && body != Framing::UntilClose;
     let afterwards = if stays { Afterwards::Stays } else { Afterwards::Closes };
     *response.status_mut() = status;
     *response.version_mut() = if is_old { Version::HTTP_10 } else { Version::HTTP_11 };
@@ -189,11 +208,11 @@ impl Said {
                 return Err(malformed("an answer with two lengths"));
             }
         } else if name == TRANSFER_ENCODING {
-            let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
-            let chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
-            if self.chunked.replace(chunked).is_some() {
-                return Err(malformed("two codings of a transfer"));
+            // Nobody said that we understand any other.
+            if self.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                return Err(malformed("a coding of the transfer that nobody asked for"));
             }
+            self.chunked = true;
         } else if name == CONNECTION {
             for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                 self.close |= word.eq_ignore_ascii_case(b"close");
@@ -263,10 +282,12 @@ mod tests {
             ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Stays),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5", Framing::Bytes(5), Stays),
             ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close", Framing::Done, Closes),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked", Framing::CHUNKED, Stays),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip", Framing::UntilClose, Closes),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: \tChunked ", Framing::CHUNKED, Stays),
             ("HTTP/1.1 200 OK", Framing::UntilClose, Closes),
             ("HTTP/1.1 204 No Content", Framing::Done, Stays),
+            ("HTTP/1.1 204 No Content\r\ncontent-length: 0", Framing::Done, Stays),
+            ("HTTP/1.1 204 No Content\r\ncontent-length: 5", Framing::Done, Closes),
+            ("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked", Framing::Done, Closes),
             ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5", Framing::Done, Stays),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Closes),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive", Framing::Bytes(5), Stays),
@@ -283,29 +304,71 @@ mod tests {
     fn a_head_is_the_same_wherever_it_is_cut() {
         let said = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\na: b\r\nc: d\r\n\r\nbody";
         for at in 1..said.len() - "body".len() {
-            let (mut input, mut looked) = (BytesMut::from(&said[..at]), 0);
-            assert!(read(&mut input, &mut looked, &Method::POST).unwrap().is_none(), "cut at {at}");
+            let (mut input, mut head) = (BytesMut::from(&said[..at]), Head::default());
+            assert!(head.take(&mut input, &Method::POST).unwrap().is_none(), "cut at {at}");
             input.extend_from_slice(&said.as_bytes()[at..]);
-            let head = read(&mut input, &mut looked, &Method::POST).unwrap().unwrap();
+            let head = head.take(&mut input, &Method::POST).unwrap().unwrap();
             assert_eq!((head.response.headers()["c"].as_bytes(), &input[..]), (&b"d"[..], &b"body"[..]));
         }
     }
 
     #[test]
-    fn what_has_two_meanings_or_none_is_malformed() {
+    fn what_has_two_meanings_or_none_is_malformed_wherever_it_is_cut() {
         for said in [
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 204 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: xchunked\r\n\r\n",
+            "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 0x5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 18446744073709551616\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: \r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length : 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nx: y\r\n folded\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nx: y\rz: 1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nx\0: y\r\n\r\n",
             "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+            "HTTP/1.1 099 Too Early\r\n\r\n",
+            "HTTP/1.1 20 OK\r\n\r\n",
+            "HTTP/2.0 200 OK\r\n\r\n",
             "HTTP/1.1 200 OK\n\n",
+            "HTTP/1.1 200 OK\r\nx: y\n\nbody\r\n\r\n",
+            "HTTP/1.1 200 OK\nx: y\r\n\r\n",
+            "\r\nHTTP/1.1 200 OK\r\n\r\n",
             "220 mail",
         ] {
-            let read = read_at_once(said, &Method::POST);
-            assert!(matches!(read, Err(SendError::Malformed { .. })), "{said}");
+            for at in 0..said.len() {
+                let mut head = Head::default();
+                let mut input = BytesMut::from(&said[..at]);
+                let first = head.take(&mut input, &Method::POST);
+                input.extend_from_slice(&said.as_bytes()[at..]);
+                let whole = first.and_then(|none| {
+                    assert!(none.is_none(), "{said} cut at {at}");
+                    head.take(&mut input, &Method::POST)
+                });
+                assert!(matches!(whole, Err(SendError::Malformed { .. })), "{said} cut at {at}");
+            }
         }
+    }
+
+    #[test]
+    fn word_of_what_the_node_still_does_is_heard_only_so_long() {
+        let (mut head, mut input) = (Head::default(), BytesMut::new());
+        assert!(head.is_unbegun(&input));
+        let word = "HTTP/1.1 102 Processing\r\n\r\n";
+        for _ in 0..HEAD_BYTES_MAX / word.len() {
+            input.extend_from_slice(word.as_bytes());
+            assert!(head.take(&mut input, &Method::POST).unwrap().is_none());
+            assert!(!head.is_unbegun(&input));
+        }
+        input.extend_from_slice(word.as_bytes());
+        assert!(matches!(head.take(&mut input, &Method::POST), Err(SendError::Malformed { .. })));
     }
 
     #[test]
@@ -316,6 +379,6 @@ mod tests {
     }
 
     fn read_at_once(said: &str, method: &Method) -> Result<Option<AnswerHead>, SendError> {
-        read(&mut BytesMut::from(said), &mut 0, method)
+        Head::default().take(&mut BytesMut::from(said), method)
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::connect::Wire;
 use super::framing::{Framing, Misframed};
-use super::head::{self, Afterwards, AnswerHead};
+use super::head::{self, Afterwards, AnswerHead, Head};
 use super::pool::{Counters, Open};
 use super::{Origin, Passed, SendError, after};
 
@@ -36,8 +36,7 @@ pub(super) struct Link {
     body: Bytes,
     sending: Sending,
     method: Method,
-    /// How much of `input` was looked at for the end of a head.
-    looked: usize,
+    answer: Head,
     framing: Framing,
     afterwards: Afterwards,
     time_max: Duration,
@@ -92,7 +91,7 @@ impl Link {
             body: Bytes::new(),
             sending: Sending::Done,
             method: Method::GET,
-            looked: 0,
+            answer: Head::default(),
             framing: Framing::Done,
             afterwards: Afterwards::Stays,
             time_max,
@@ -115,7 +114,7 @@ impl Link {
         head::write(&mut self.head, origin, request, passed);
         self.body = request.body().clone();
         self.method.clone_from(request.method());
-        self.looked = 0;
+        self.answer = Head::default();
         self.sending = match age {
             Age::Kept => Sending::Unsure,
             Age::New => Sending::Begun,
@@ -134,7 +133,7 @@ impl Link {
         self.send(cx);
         loop {
             if !self.input.is_empty() {
-                match head::read(&mut self.input, &mut self.looked, &self.method) {
+                match self.answer.take(&mut self.input, &self.method) {
                     Ok(Some(head)) => return Poll::Ready(Ok(self.answered(head))),
                     Ok(None) => {}
                     Err(error) => return Poll::Ready(Err(Failed { error, after: Progress::Answered })),
@@ -148,7 +147,7 @@ impl Link {
                     SendError::Timeout
                 }
             };
-            let after = if self.input.is_empty() { Progress::Sent } else { Progress::Answered };
+            let after = if self.answer.is_unbegun(&self.input) { Progress::Sent } else { Progress::Answered };
             return Poll::Ready(Err(Failed { error, after }));
         }
     }

@@ -1,5 +1,6 @@
 //! Requests to nodes, and the connections they go over.
 
+mod answers;
 mod failures;
 mod kept;
 mod times;
