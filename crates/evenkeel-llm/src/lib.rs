@@ -25,4 +25,5 @@ pub use door::{Llm, LlmError};
 pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched};
 pub use nodes::{Node, NodeError};
 pub use options::{CONCURRENCY_DEFAULT, HealthOptions, LlmOptions, NodeOptions};
+pub use upstream::wire;
 pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};

@@ -15,6 +15,7 @@ mod link;
 mod origin;
 mod pool;
 mod roots;
+pub mod wire;
 
 pub use body::UpstreamBody;
 pub use error::SendError;

@@ -19,6 +19,7 @@ use super::connect::Wire;
 use super::framing::{Framing, Misframed};
 use super::head::{self, Afterwards, AnswerHead, Head};
 use super::pool::{Counters, Open};
+use super::wire::misframed;
 use super::{Origin, Passed, SendError, after};
 
 /// How much room there is for what is read, and when it is made anew.
@@ -169,7 +170,7 @@ impl Link {
                 }
                 Ok(None) if self.framing == Framing::Done => return Poll::Ready(Ok(None)),
                 Ok(None) => {}
-                Err(Misframed) => return Poll::Ready(Err(cut("it is not framed as it says"))),
+                Err(Misframed) => return Poll::Ready(Err(misframed())),
             }
             // A node may read what is left of the request while it answers.
             self.send(cx);
