@@ -17,6 +17,7 @@ pub mod refusal;
 pub mod request_id;
 pub mod route;
 pub mod tenant;
+mod timer;
 pub mod tls;
 mod walk;
 

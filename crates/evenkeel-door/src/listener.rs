@@ -25,6 +25,7 @@ use crate::quiet::Quiet;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
 use crate::tenant::{Exposure, Gate};
+use crate::timer::ConnectionTimer;
 use crate::tls::Tls;
 use crate::walk::{Length, Walk};
 
@@ -215,8 +216,8 @@ struct Servers {
 impl Servers {
     fn new(limits: &ListenerLimits) -> Self {
         let mut http1 = http1::Builder::new();
+        // Every connection brings a timer of its own.
         http1
-            .timer(TokioTimer::new())
             .header_read_timeout(limits.head_wait_max)
             .max_buf_size(limits.head_bytes_max)
             .max_header_size(limits.head_bytes_max);
@@ -281,10 +282,15 @@ impl Connection {
             let walk = walk.clone();
             async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, length).await) }
         });
-        let mut serving = Quiet::new(self.servers.http1.serve_connection(TokioIo::new(stream), service));
+        let mut server = self.servers.http1.clone();
+        server.timer(ConnectionTimer::default());
+        let mut serving = Quiet::new(server.serve_connection(TokioIo::new(stream), service));
+        // To be asked whether it is over takes a lock that all connections share.
+        let mut stopped = Quiet::new(async move { self.stopped.changed().await.is_ok() });
         tokio::select! {
+            biased;
             ended = &mut serving => return ended,
-            _ = self.stopped.changed() => serving.inner().graceful_shutdown(),
+            _ = &mut stopped => serving.inner().graceful_shutdown(),
         }
         serving.await
     }

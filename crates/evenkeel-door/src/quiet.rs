@@ -2,7 +2,8 @@
 //!
 //! hyper's connection and the handler it polls wake each other: a body that is asked for, a body that has come. The
 //! scheduler puts a task that wakes itself behind all others, and wakes a thread that sleeps to take one of them over.
-//! Here such a wake-up is heard by the poll that is going on, which begins again.
+//! Here such a wake-up is heard by the poll that is going on, which begins again. And a task that waits for several
+//! futures polls them all whichever woke it; here one that did not is left alone.
 //!
 //! Bound: begins again at most [`AGAIN_MAX`] times before others get their turn.
 
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 
 const AGAIN_MAX: usize = 4;
 
-/// A future whose own wake-ups stay with it.
+/// A future whose own wake-ups stay with it, and which is polled for its own wake-ups only.
 pub(crate) struct Quiet<F> {
     future: Pin<Box<F>>,
     bell: Arc<Bell>,
@@ -29,7 +30,9 @@ impl<F> Quiet<F> {
         Self { future: Box::pin(future), waker: Waker::from(bell.clone()), bell }
     }
 
+    /// The future itself; what is done to it is seen by the next poll.
     pub(crate) fn inner(&mut self) -> Pin<&mut F> {
+        self.bell.state.store(RUNG, Ordering::Release);
         self.future.as_mut()
     }
 }
@@ -39,6 +42,9 @@ impl<F: Future> Future for Quiet<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let Self { future, bell, waker } = &mut *self;
+        if bell.is_awaited_by(cx.waker()) {
+            return Poll::Pending;
+        }
         for _ in 0..=AGAIN_MAX {
             bell.hush();
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
@@ -68,6 +74,12 @@ struct Bell {
 }
 
 impl Bell {
+    /// Whether nothing happened since the task began to wait, which is the one that will be woken.
+    fn is_awaited_by(&self, task: &Waker) -> bool {
+        self.state.load(Ordering::Acquire) == AWAITED
+            && self.task.lock().as_ref().is_some_and(|known| known.will_wake(task))
+    }
+
     /// Begins a poll, which will see whatever happened so far.
     fn hush(&self) {
         // Read and written in one: whoever rang before must be seen by this poll, whoever rings later sees it.
@@ -141,6 +153,33 @@ mod tests {
         assert_eq!(poll_once(2), (3, 0));
         assert_eq!(poll_once(AGAIN_MAX), (AGAIN_MAX + 1, 0));
         assert_eq!(poll_once(usize::MAX), (AGAIN_MAX + 1, 1));
+    }
+
+    #[test]
+    fn a_future_that_was_not_woken_is_left_alone_unless_another_task_has_it() {
+        let mut polls = 0;
+        let mut wakers = Vec::new();
+        let mut quiet = Quiet::new(poll_fn(|cx| {
+            polls += 1;
+            wakers.push(cx.waker().clone());
+            Poll::<()>::Pending
+        }));
+        let (one, other) = (Arc::new(WakeUps::default()), Arc::new(WakeUps::default()));
+        let poll = |quiet: &mut Quiet<_>, task: &Arc<WakeUps>| {
+            let _ = Pin::new(quiet).poll(&mut Context::from_waker(&Waker::from(task.clone())));
+        };
+        let task = Waker::from(one.clone());
+        for _ in 0..3 {
+            let _ = Pin::new(&mut quiet).poll(&mut Context::from_waker(&task));
+        }
+        poll(&mut quiet, &other);
+        quiet.waker.wake_by_ref();
+        assert_eq!((one.0.load(Ordering::Relaxed), other.0.load(Ordering::Relaxed)), (0, 1));
+        poll(&mut quiet, &other);
+        quiet.inner();
+        poll(&mut quiet, &other);
+        drop(quiet);
+        assert_eq!(polls, 4, "once for each task, once woken, once changed");
     }
 
     #[test]
