@@ -36,21 +36,19 @@ fn run(wanted: &Wanted) -> Result<(), Failure> {
 }
 
 fn miri() -> Result<(), Failure> {
-    tools::ensure(&[Tool::Nightly, Tool::Miri])?;
+    let nextest = Tool::Subcommand { name: "nextest", package: "cargo-nextest" };
+    tools::ensure(&[Tool::Nightly, Tool::Miri, nextest])?;
     Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()?;
+    // A process per test, so that a long one holds up no other and each is told when it is done.
+    let actor =
+        "run nightly cargo miri nextest run --profile miri --locked --package evenkeel-actor --all-features";
+    // A panic that a test wants would be told with a backtrace, which takes Miri minutes.
+    let of =
+        |flags| Call::new("rustup", actor).args(["--lib"]).env("RUST_BACKTRACE", "0").env("MIRIFLAGS", flags);
     // Queues of crossbeam leave their last blocks to the end of the program, and keep to Tree Borrows
     // only (crossbeam issue 545); what is unsafe here keeps to both.
-    let actor = "run nightly cargo miri test --locked --package evenkeel-actor --all-features --lib";
-    // A panic that a test wants would be told with a backtrace, which takes Miri minutes.
-    Call::new("rustup", actor)
-        .env("RUST_BACKTRACE", "0")
-        .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-tree-borrows")
-        .run()?;
-    Call::new("rustup", actor)
-        .args(["--", "raw::", "mailbox::"])
-        .env("RUST_BACKTRACE", "0")
-        .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks")
-        .run()
+    of("-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-tree-borrows").run()?;
+    of("-Zmiri-disable-isolation -Zmiri-ignore-leaks").args(["raw::", "mailbox::"]).run()
 }
 
 fn loom() -> Result<(), Failure> {

@@ -38,6 +38,7 @@ pub(crate) enum Tool {
 pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::Python,
     Tool::PythonPackage { folder: "target/python", name: "openai", version: "3.49.0" },
+    Tool::PythonPackage { folder: "target/python", name: "anthropic", version: "2.8.0" },
     Tool::Node,
     // Version 7 does not run on the Node.js that Debian has.
     Tool::NodePackage { name: "openai", version: "6.49.0" },

@@ -130,8 +130,14 @@ impl Refusal {
 
     /// Writes the refusal as a response.
     pub fn into_response(self) -> Response {
+        let body = self.to_json();
+        self.with_body(&body)
+    }
+
+    /// Writes the refusal as a response whose body is in another shape.
+    pub fn with_body(self, body: &Value) -> Response {
         let status = self.status();
-        let mut response = Response::new(body::full(self.to_json().to_string()));
+        let mut response = Response::new(body::full(body.to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -158,6 +164,11 @@ impl Refusal {
             Self::Unready | Self::Draining => Some(Duration::from_secs(1)),
             _ => None,
         }
+    }
+
+    /// The word for it that clients rely on.
+    pub fn code(&self) -> &'static str {
+        self.look().code
     }
 
     fn look(&self) -> Look {

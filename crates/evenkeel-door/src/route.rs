@@ -67,6 +67,14 @@ where
     Arc::new(move |call| Box::pin(answer(call)))
 }
 
+/// How a route says no to the request of this name.
+pub type Wording = fn(Refusal, &HeaderValue) -> Response;
+
+/// Says no in OpenAI's shape, which routes do that name no other.
+pub fn plainly(refusal: Refusal, _: &HeaderValue) -> Response {
+    refusal.into_response()
+}
+
 /// Whether this server wants traffic, for `/readyz`.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<AtomicBool>);
@@ -93,6 +101,14 @@ pub(crate) struct Route {
     method: Method,
     pub(crate) access: Access,
     pub(crate) handler: Handler,
+    pub(crate) wording: Wording,
+}
+
+/// Why no route answers, and how that is said.
+#[derive(Debug)]
+pub(crate) struct Unrouted {
+    pub(crate) refusal: Refusal,
+    pub(crate) wording: Wording,
 }
 
 /// The table of routes; `/livez` and `/readyz` are in it from the start.
@@ -111,7 +127,8 @@ impl Routes {
             let is_ready = readiness.is_ready();
             async move { if is_ready { Ok(text("ready\n")) } else { Err(Refusal::Draining) } }
         });
-        let probe = |handler| vec![Route { method: Method::GET, access: Access::Public, handler }];
+        let probe =
+            |handler| vec![Route { method: Method::GET, access: Access::Public, handler, wording: plainly }];
         let exact = [("/livez".to_owned(), probe(live)), ("/readyz".to_owned(), probe(ready))];
         Self { exact: exact.into(), prefixes: Vec::new(), len: 2 }
     }
@@ -123,6 +140,18 @@ impl Routes {
         path: &str,
         access: Access,
         handler: Handler,
+    ) -> Result<(), RouteError> {
+        self.add_worded(method, path, access, handler, plainly)
+    }
+
+    /// Adds a route that has its own way to say no, from the first check on.
+    pub fn add_worded(
+        &mut self,
+        method: Method,
+        path: &str,
+        access: Access,
+        handler: Handler,
+        wording: Wording,
     ) -> Result<(), RouteError> {
         if ROUTES_MAX <= self.len {
             return Err(RouteError::TooMany);
@@ -138,7 +167,7 @@ impl Routes {
         if routes.iter().any(|route| route.method == method) {
             return Err(RouteError::Twice { method, path: path.to_owned() });
         }
-        routes.push(Route { method, access, handler });
+        routes.push(Route { method, access, handler, wording });
         self.len += 1;
         Ok(())
     }
@@ -156,14 +185,16 @@ impl Routes {
     }
 
     /// Finds what answers; `HEAD` is answered by `GET` unless it has a route of its own.
-    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, Refusal> {
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, Unrouted> {
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, r)| r);
-        let routes = self.exact.get(path).or_else(prefixed).ok_or(Refusal::NoRoute)?;
+        let none = || Unrouted { refusal: Refusal::NoRoute, wording: plainly };
+        let routes = self.exact.get(path).or_else(prefixed).ok_or_else(none)?;
         let by = |method| routes.iter().find(|route| route.method == method);
         let found = by(method).or_else(|| by(&Method::GET).filter(|_| method == Method::HEAD));
         found.ok_or_else(|| {
             let methods: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
-            Refusal::Method { allow: methods.join(", ") }
+            let wording = routes.first().map_or(plainly as Wording, |route| route.wording);
+            Unrouted { refusal: Refusal::Method { allow: methods.join(", ") }, wording }
         })
     }
 }
@@ -223,7 +254,7 @@ mod tests {
     }
 
     fn found(table: &Routes, method: Method, path: &str) -> Result<Access, Refusal> {
-        table.find(&method, path).map(|route| route.access)
+        table.find(&method, path).map(|route| route.access).map_err(|unrouted| unrouted.refusal)
     }
 
     #[test]

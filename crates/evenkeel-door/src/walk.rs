@@ -18,7 +18,7 @@ use crate::body::Response;
 use crate::disconnect::{Disconnect, Presence, WatchedBody};
 use crate::refusal::Refusal;
 use crate::request_id::{REQUEST_ID, RequestIds};
-use crate::route::{Answer, Call, Routes};
+use crate::route::{Answer, Call, Route, Routes, Unrouted};
 use crate::tenant::{Caller, Gate};
 
 /// Headers that mean one thing; two of them are an attempt to mean two.
@@ -53,12 +53,16 @@ impl Walk {
         let (presence, disconnect) = Presence::new(self.in_flight.clone());
         let (method, version) = (request.method().clone(), request.version());
         let request_id = self.ids.of(request.headers());
-        let answer = match self.call(request, peer, length, request_id.clone(), disconnect) {
+        let (route, wording) = match self.routes.find(&method, request.uri().path()) {
+            Ok(route) => (Ok(route), route.wording),
+            Err(Unrouted { refusal, wording }) => (Err(refusal), wording),
+        };
+        let answer = match self.call(route, request, peer, length, request_id.clone(), disconnect) {
             Ok(answer) => caught(answer).await,
             Err(refusal) => Err(refusal),
         };
         let must_close = version < Version::HTTP_2 && matches!(answer, Err(Refusal::Framing));
-        let mut response = answer.unwrap_or_else(Refusal::into_response);
+        let mut response = answer.unwrap_or_else(|refusal| wording(refusal, &request_id));
         response.headers_mut().insert(REQUEST_ID, request_id);
         if must_close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -69,6 +73,7 @@ impl Walk {
     /// Lets a request in, as far as its handler.
     fn call(
         &self,
+        route: Result<&Route, Refusal>,
         request: Request<Incoming>,
         peer: SocketAddr,
         length: Length,
@@ -79,7 +84,7 @@ impl Walk {
             return Err(Refusal::Framing);
         }
         check_single(request.headers())?;
-        let route = self.routes.find(request.method(), request.uri().path())?;
+        let route = route?;
         let caller = self.gate.caller(route.access, request.headers(), peer)?;
         let bytes_max = self.body_bytes_max as u64;
         if bytes_max < request.body().size_hint().lower() {

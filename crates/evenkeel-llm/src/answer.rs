@@ -1,7 +1,7 @@
 //! A node's answer from its head to the point from which it is the client's: until then another node can be asked.
 //!
 //! Bound: of an answer in one piece at most [`HELD_MAX`] bytes are held back to see that it is whole; of any other, what
-//! comes first.
+//! comes first, which of a stream is its first event.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -16,9 +16,10 @@ use http_body_util::BodyExt;
 use crate::bill::Bill;
 use crate::headers;
 use crate::json::{Cursor, Fault, Kind};
-use crate::refuse::{Trouble, judge};
+use crate::refuse::{Trouble, judge, judge_told};
 use crate::relay::Relay;
 use crate::request::{Ask, Endpoint};
+use crate::sse::{Opening, OpeningReader};
 use crate::upstream::UpstreamBody;
 use crate::usage::{Counts, Usage};
 use crate::walk::Slot;
@@ -53,10 +54,12 @@ impl Form {
     }
 
     /// Whether more is to be read before the answer is the client's.
-    fn holds_back(self, held: usize) -> bool {
+    fn holds_back(self, held: usize, opening: Option<&Opening>) -> bool {
         match self {
             Self::Json => held <= HELD_MAX,
-            Self::Events | Self::Opaque => held == 0,
+            // Whether it is an answer, its first event tells.
+            Self::Events => opening.is_none(),
+            Self::Opaque => held == 0,
         }
     }
 }
@@ -68,6 +71,8 @@ pub(crate) struct Answer {
     form: Form,
     begun: Vec<Bytes>,
     rest: Rest,
+    /// Whether the node serves the request, or tells the client of its mistake.
+    served: bool,
 }
 
 /// What is still to come of an answer.
@@ -79,7 +84,10 @@ enum Rest {
 
 impl Answer {
     /// Reads the beginning of an answer; a node that is busy or broken is found out here.
-    pub(crate) async fn begin(response: http::Response<UpstreamBody>) -> Result<Self, Trouble> {
+    pub(crate) async fn begin(
+        response: http::Response<UpstreamBody>,
+        endpoint: Endpoint,
+    ) -> Result<Self, Trouble> {
         let (head, mut body) = response.into_parts();
         let status = head.status;
         if let Err(trouble) = judge(status, &head.headers) {
@@ -88,31 +96,53 @@ impl Answer {
         }
         let form = Form::of(&head.headers);
         let (mut begun, mut held, mut ended) = (Vec::new(), 0, body.is_end_stream());
-        while !ended && form.holds_back(held) {
+        let (mut reader, mut opening) = (OpeningReader::default(), None);
+        while !ended && form.holds_back(held, opening.as_ref()) {
             let Some(frame) = body.frame().await else {
                 ended = true;
                 break;
             };
             if let Ok(bytes) = frame?.into_data() {
                 held += bytes.len();
+                if form == Form::Events {
+                    opening = reader.read(&bytes);
+                }
                 begun.push(bytes);
             }
             ended = body.is_end_stream();
         }
-        let rest =
-            if ended { Rest::Nothing(check_whole(status, form, &mut begun)?) } else { Rest::Body(body) };
-        Ok(Self { status, headers: headers::for_client(head.headers), form, begun, rest })
+        let served = match opening {
+            Some(opening) if status.is_success() => check_opening(&opening, endpoint)?,
+            Some(_) | None => status.is_success(),
+        };
+        let rest = if ended {
+            Rest::Nothing(check_whole(status, form, &mut begun, &reader)?)
+        } else {
+            Rest::Body(body)
+        };
+        Ok(Self { status, headers: headers::for_client(head.headers), form, begun, rest, served })
     }
 
     /// Hands the answer to the client, and the slot back as soon as its node is done.
     pub(crate) fn pass_on(mut self, slot: Slot, mut bill: Bill, endpoint: Endpoint, ask: &Ask) -> Response {
+        bill.trace.answered(self.status);
         let whole = match (self.form, &self.rest) {
             (Form::Json | Form::Opaque, Rest::Nothing(usage)) => Some(*usage),
             (Form::Events, Rest::Nothing(_)) | (_, Rest::Body(_)) => None,
         };
         let body = if let Some(usage) = whole {
-            settle_whole(self.status, usage, slot, &mut bill);
-            body::full(self.begun.pop().unwrap_or_default())
+            let all = self.begun.pop().unwrap_or_default();
+            if self.served {
+                let untold = Usage::untold(endpoint, bill.guess(), all.len() as u64);
+                bill.note(usage.unwrap_or(untold));
+                if usage.is_some() || untold != bill.guess() {
+                    bill.learn();
+                }
+            }
+            bill.trace.served();
+            // What a client did wrong costs nothing.
+            slot.end_at_once(bill.so_far().cost());
+            body::full(all)
         } else {
             if self.form == Form::Events {
                 // What is hidden is missing from it.
@@ -122,8 +152,8 @@ impl Answer {
                 Rest::Body(body) => Some(body),
                 Rest::Nothing(_) => None,
             };
-            let served = self.status.is_success();
-            Relay::new(self.form, (endpoint, ask), self.begun, rest, (slot, bill, served)).boxed_unsync()
+            let held = (slot, bill, self.served);
+            Relay::new(self.form, (endpoint, ask), self.begun, rest, held).boxed_unsync()
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
@@ -132,15 +162,13 @@ impl Answer {
     }
 }
 
-/// Ends a request whose answer is at hand; what a client did wrong costs nothing.
-fn settle_whole(status: StatusCode, usage: Option<Usage>, slot: Slot, bill: &mut Bill) {
-    if status.is_success() {
-        bill.note(usage.unwrap_or(bill.guess()));
-        if usage.is_some() {
-            bill.learn();
-        }
+/// Sees what a stream begins with: whether it serves the client, or tells it of its mistake.
+fn check_opening(opening: &Opening, endpoint: Endpoint) -> Result<bool, Trouble> {
+    match opening {
+        Opening::Garbage if endpoint.has_last_word() => Err(Trouble::NotJson),
+        Opening::Answer | Opening::Garbage => Ok(true),
+        Opening::Error(said) => judge_told(said).map(|()| false),
     }
-    slot.end_at_once(bill.so_far().cost());
 }
 
 /// Reads what has come of an answer that nobody wants, so that its connection can be used again.
@@ -150,9 +178,18 @@ fn read_what_is_here(body: &mut UpstreamBody) {
 }
 
 /// Sees that an answer is what it says it is, joins it, and finds what it took.
-fn check_whole(status: StatusCode, form: Form, begun: &mut Vec<Bytes>) -> Result<Option<Usage>, Trouble> {
+fn check_whole(
+    status: StatusCode,
+    form: Form,
+    begun: &mut Vec<Bytes>,
+    opening: &OpeningReader,
+) -> Result<Option<Usage>, Trouble> {
     if form == Form::Events {
-        return if begun.is_empty() { Err(Trouble::Empty) } else { Ok(None) };
+        return match () {
+            () if begun.is_empty() => Err(Trouble::Empty),
+            () if status.is_success() && opening.is_cut() => Err(Trouble::Unfinished),
+            () => Ok(None),
+        };
     }
     if 1 < begun.len() {
         let mut joined = BytesMut::with_capacity(begun.iter().map(Bytes::len).sum());
@@ -216,7 +253,10 @@ mod tests {
 
     #[test]
     fn an_answer_is_whole_or_refused() {
-        let check = |answer: &'static str| check_whole(StatusCode::OK, Form::Json, &mut vec![answer.into()]);
+        let opening = OpeningReader::default();
+        let check = |answer: &'static str| {
+            check_whole(StatusCode::OK, Form::Json, &mut vec![answer.into()], &opening)
+        };
         let usage = Some(Usage { input: 1, output: 2 });
         assert_eq!(check(r#"{"usage":{"prompt_tokens":1,"completion_tokens":2}} "#), Ok(usage));
         assert_eq!(check(r#"[{"score":0.5}]"#), Ok(None));

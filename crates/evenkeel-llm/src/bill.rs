@@ -12,6 +12,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::door::Llm;
 use crate::request::Ask;
+use crate::trace::Trace;
 use crate::usage::Usage;
 
 /// A request's open bill; dropped, it is settled with what is known.
@@ -22,6 +23,8 @@ pub(crate) struct Bill {
     guess: Usage,
     so_far: Usage,
     taken_at: Instant,
+    /// Goes on as long as the answer does.
+    pub(crate) trace: Trace,
 }
 
 impl Bill {
@@ -39,7 +42,7 @@ impl Bill {
             return Err(refusal);
         }
         let (llm, tenant, so_far) = (llm.clone(), tenant.clone(), Usage::default());
-        Ok(Self { llm, tenant, model, guess, so_far, taken_at })
+        Ok(Self { llm, tenant, model, guess, so_far, taken_at, trace: Trace::default() })
     }
 
     /// What the request was thought to take.
@@ -65,6 +68,7 @@ impl Bill {
 
 impl Drop for Bill {
     fn drop(&mut self) {
+        self.trace.used(self.so_far);
         if self.tenant.settings.tpm.is_some() {
             let (guess, truly) = (self.guess.tokens(), self.so_far.tokens());
             self.tenant.settle_tokens(guess, truly, self.taken_at, self.llm.walk.now());

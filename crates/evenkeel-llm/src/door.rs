@@ -27,6 +27,7 @@ use crate::status;
 use crate::upstream::Upstream;
 use crate::usage::Forecast;
 use crate::walk::Walk;
+use crate::wording;
 
 /// How many averages of answers' lengths are kept, of tenants and of models.
 const FORECASTS_MAX: usize = 20_000;
@@ -39,6 +40,8 @@ pub struct Llm {
     pub(crate) upstream: Upstream,
     pub(crate) forecast: Mutex<Forecast>,
     pub(crate) first_byte_max: Option<Duration>,
+    /// How long a request waits for a slot that says nothing else.
+    pub(crate) wait_max: Duration,
     pub(crate) tenants: RwLock<BTreeMap<TenantId, Arc<Tenant>>>,
     draining: AtomicBool,
 }
@@ -49,7 +52,7 @@ impl Llm {
         let mut pipeline = options.pipeline;
         // Ids of tenants that have left are held until the next reload.
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
-        let models_max = pipeline.limits.models_max;
+        let (models_max, wait_max) = (pipeline.limits.models_max, pipeline.load.wait_queue.default_timeout);
         let walk = Walk::start(pipeline, watch)?;
         let nodes = Arc::new(Nodes::new(walk.clone(), models_max));
         let hearing = nodes.clone();
@@ -61,6 +64,7 @@ impl Llm {
             upstream,
             forecast: Mutex::new(Forecast::new(FORECASTS_MAX)),
             first_byte_max: options.first_byte_max,
+            wait_max,
             tenants: RwLock::default(),
             draining: AtomicBool::new(false),
         });
@@ -76,16 +80,17 @@ impl Llm {
             let llm = self.clone();
             handler(move |call| forward(llm.clone(), endpoint, call))
         };
-        for (path, endpoint) in [
-            ("/v1/chat/completions", Endpoint::Chat),
-            ("/v1/completions", Endpoint::Completions),
-            ("/v1/embeddings", Endpoint::Embeddings),
-            ("/v1/*", Endpoint::Other),
-        ] {
-            routes.add(Method::POST, path, Access::Tenant, forwarded(endpoint))?;
+        let routed = Endpoint::ALL.map(|endpoint| (endpoint.route(), endpoint));
+        let translated = ("/v1/audio/translations", Endpoint::Transcription);
+        for (path, endpoint) in routed.into_iter().chain([translated]) {
+            let wording = wording::of(endpoint);
+            routes.add_worded(Method::POST, path, Access::Tenant, forwarded(endpoint), wording)?;
         }
-        routes.add(Method::GET, "/v1/models", Access::Tenant, self.answers(models::list))?;
-        routes.add(Method::GET, "/v1/models/*", Access::Tenant, self.answers(models::one))?;
+        for (path, answer) in
+            [("/v1/models", self.answers(models::list)), ("/v1/models/*", self.answers(models::one))]
+        {
+            routes.add_worded(Method::GET, path, Access::Tenant, answer, wording::openai)?;
+        }
         routes.add(Method::GET, "/api/load-status", Access::Admin, self.answers(status::load))?;
         routes.add(Method::GET, "/api/nodes", Access::Admin, self.answers(status::nodes))?;
         let llm = self.clone();

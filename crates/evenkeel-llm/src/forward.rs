@@ -1,5 +1,6 @@
 //! One request's way: read, let in, sent to a node, to another if that fails before its answer began, and answered.
 
+use core::mem;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -12,28 +13,41 @@ use evenkeel_pipeline::{Arrival, ModelId};
 use evenkeel_policy::score;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
 use crate::bill::Bill;
+use crate::deadline::Deadline;
 use crate::door::Llm;
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
 use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
+use crate::trace::{TRACEPARENT, Trace};
 use crate::upstream::Passed;
 use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
+use crate::wording::{self, ANTHROPIC_ID};
+
+/// Where Anthropic's servers look for a key.
+const X_API_KEY: &str = "x-api-key";
 
 /// Answers a request for a model.
 pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Result<Response, Refusal> {
-    let mut waited = Duration::ZERO;
-    let answer = answer(llm, endpoint, call, &mut waited).await;
-    let mut response = answer.unwrap_or_else(Refusal::into_response);
+    let (request_id, mut waited) = (call.request_id.clone(), Duration::ZERO);
+    let mut trace = Trace::begin(llm.walk.watch().tracer(), endpoint, &call);
+    let answer = answer(llm, endpoint, call, &mut waited, &mut trace).await;
+    let mut response = answer.unwrap_or_else(|refusal| {
+        trace.refused(&refusal, waited);
+        wording::of(endpoint)(refusal, &request_id)
+    });
     let millis = match waited.as_millis() as u64 {
         0 => HeaderValue::from_static("0"),
         millis => HeaderValue::from(millis),
     };
     response.headers_mut().insert(QUEUE_WAIT_MS, millis);
+    if endpoint.is_anthropic() {
+        response.headers_mut().insert(ANTHROPIC_ID, request_id);
+    }
     Ok(response)
 }
 
@@ -42,6 +56,7 @@ async fn answer(
     endpoint: Endpoint,
     mut call: Call,
     waited: &mut Duration,
+    trace: &mut Trace,
 ) -> Result<Response, Refusal> {
     let Caller::Tenant(tenant) = call.caller.clone() else { return Err(Refusal::Internal) };
     if llm.is_draining() {
@@ -50,12 +65,14 @@ async fn answer(
     if endpoint == Endpoint::Other {
         check_path(call.request.uri().path())?;
     }
+    let deadline = Deadline::of(call.request.headers(), Instant::now)?;
     let body = call.read_body().await?;
     let ask = read(endpoint, &call, &body)?;
+    trace.ask(&tenant, &ask);
     tenant.check_model(&ask.model)?;
     let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
-    let bill = Bill::open(&llm, &tenant, model, &ask)?;
-    let outgoing = Outgoing::new(call, ask.forwarded(&body));
+    let mut bill = Bill::open(&llm, &tenant, model, &ask)?;
+    let outgoing = Outgoing::new(endpoint, call, ask.forwarded(&body));
     drop(body);
     let guess = bill.guess();
     let mut place = llm.walk.enter(Arrival {
@@ -68,15 +85,25 @@ async fn answer(
             Delivery::Whole => guess.cost(),
         },
         affinity: ask.affinity,
-        deadline: None,
+        deadline: deadline.wait_max(Instant::now, llm.wait_max),
         request: score::Request::Infer,
     });
     loop {
         let slot = place.await.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
         *waited = slot.waited();
-        match llm.ask_node(&slot, &outgoing, ask.delivery).await {
-            Ok(answer) => return Ok(answer.pass_on(slot, bill, endpoint, &ask)),
+        let asking = llm.ask_node(&slot, &outgoing, ask.delivery, trace);
+        let asked = match deadline.told_at {
+            // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
+            Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| Refusal::UpstreamTimeout)?,
+            None => asking.await,
+        };
+        match asked {
+            Ok(answer) => {
+                bill.trace = mem::take(trace);
+                return Ok(answer.pass_on(slot, bill, endpoint, &ask));
+            }
             Err(trouble) => {
+                trace.failed(&trouble);
                 let again = slot.fail(trouble.failure());
                 place = again.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
             }
@@ -85,7 +112,7 @@ async fn answer(
 }
 
 fn read(endpoint: Endpoint, call: &Call, body: &Bytes) -> Result<Ask, Refusal> {
-    if endpoint == Endpoint::Other {
+    if matches!(endpoint, Endpoint::Transcription | Endpoint::Other) {
         let content_type = call.request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
         if let Some(ask) = Ask::parse_form(content_type, body) {
             return ask;
@@ -122,17 +149,28 @@ impl Llm {
     async fn ask_node(
         &self,
         slot: &Slot,
-        Outgoing { request, id }: &Outgoing,
+        outgoing: &Outgoing,
         delivery: Delivery,
+        trace: &mut Trace,
     ) -> Result<Answer, Trouble> {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
+        trace.sent(slot, &node);
         let begun = async {
-            let authorization = node.authorization().map(|value| (AUTHORIZATION.as_str(), value));
-            let adds = [(REQUEST_ID, id), authorization.unwrap_or((REQUEST_ID, id))];
-            let adds = if authorization.is_some() { &adds[..] } else { &adds[..1] };
-            let passed = Passed { keeps: headers::is_for_nodes, adds };
-            let sent = self.upstream.send_passed(node.origin(slot.path()), request, passed);
-            Answer::begin(sent.await?).await
+            let (authorization, trace) = (node.authorization(), trace.header());
+            let key = authorization.filter(|_| outgoing.endpoint.is_anthropic()).and_then(bare_key);
+            let (mut adds, mut count) = ([(REQUEST_ID, &outgoing.id); 4], 1);
+            let others = [
+                authorization.map(|value| (AUTHORIZATION.as_str(), value)),
+                key.as_ref().map(|value| (X_API_KEY, value)),
+                trace.as_ref().map(|value| (TRACEPARENT, value)),
+            ];
+            for other in others.into_iter().flatten() {
+                adds[count] = other;
+                count += 1;
+            }
+            let passed = Passed { keeps: headers::is_for_nodes, adds: &adds[..count] };
+            let sent = self.upstream.send_passed(node.origin(slot.path()), &outgoing.request, passed);
+            Answer::begin(sent.await?, outgoing.endpoint).await
         };
         let begun = match (delivery, self.first_byte_max) {
             (Delivery::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(Trouble::Late)),
@@ -149,16 +187,24 @@ impl Llm {
 
 /// A request as every node gets it, but for what is left out on the way.
 struct Outgoing {
+    endpoint: Endpoint,
     request: Request<Bytes>,
     id: HeaderValue,
 }
 
 impl Outgoing {
-    fn new(call: Call, body: Bytes) -> Self {
+    fn new(endpoint: Endpoint, call: Call, body: Bytes) -> Self {
         let (mut head, _) = call.request.into_parts();
         headers::drop_listed(&mut head.headers);
-        Self { request: Request::from_parts(head, body), id: call.request_id }
+        Self { endpoint, request: Request::from_parts(head, body), id: call.request_id }
     }
+}
+
+/// A node's key as Anthropic's servers want it.
+fn bare_key(authorization: &HeaderValue) -> Option<HeaderValue> {
+    let mut key = HeaderValue::from_bytes(authorization.as_bytes().strip_prefix(b"Bearer ")?).ok()?;
+    key.set_sensitive(true);
+    Some(key)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod admin;
 mod answer;
 mod bill;
+mod deadline;
 mod door;
 mod forward;
 mod headers;
@@ -17,9 +18,11 @@ mod relay;
 pub mod request;
 pub mod sse;
 mod status;
+mod trace;
 mod upstream;
 pub mod usage;
 mod walk;
+mod wording;
 
 pub use door::{Llm, LlmError};
 pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched};

@@ -9,13 +9,22 @@ use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use crate::door::Llm;
+use crate::wording::unwaited;
 
 /// Lists the models that any node serves and the tenant may use.
 pub(crate) fn list(llm: &Llm, call: &Call) -> Result<Response, Refusal> {
     let tenant = tenant(call)?;
     let models = llm.nodes.models();
-    let listed = models.iter().filter(|name| tenant.check_model(name).is_ok()).map(|name| model(name));
-    Ok(answer(&json!({"object": "list", "data": listed.collect::<Vec<_>>()})))
+    let allowed = models.iter().filter(|name| tenant.check_model(name).is_ok());
+    if is_anthropics(call) {
+        let listed: Vec<_> = allowed.map(|name| anthropic_model(name)).collect();
+        let ends = [listed.first(), listed.last()].map(|model| model.map(|model| model["id"].clone()));
+        let [first_id, last_id] = ends;
+        let list = json!({"data": listed, "has_more": false, "first_id": first_id, "last_id": last_id});
+        return Ok(answer_unwaited(&list));
+    }
+    let listed: Vec<_> = allowed.map(|name| model(name)).collect();
+    Ok(answer_unwaited(&json!({"object": "list", "data": listed})))
 }
 
 /// Describes one model, whose name may have slashes in it.
@@ -23,7 +32,8 @@ pub(crate) fn one(llm: &Llm, call: &Call) -> Result<Response, Refusal> {
     let name = call.request.uri().path().trim_start_matches("/v1/models/");
     tenant(call)?.check_model(name)?;
     if llm.nodes.models().iter().any(|served| **served == *name) {
-        return Ok(answer(&model(name)));
+        let model = if is_anthropics(call) { anthropic_model(name) } else { model(name) };
+        return Ok(answer_unwaited(&model));
     }
     Err(Refusal::NoModel { model: name.to_owned() })
 }
@@ -35,8 +45,21 @@ fn tenant(call: &Call) -> Result<&Tenant, Refusal> {
     }
 }
 
+/// Whether one of Anthropic's clients asks: they all name the version of the API they speak.
+fn is_anthropics(call: &Call) -> bool {
+    call.request.headers().contains_key("anthropic-version")
+}
+
+fn anthropic_model(name: &str) -> Value {
+    json!({"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"})
+}
+
 fn model(name: &str) -> Value {
     json!({"id": name, "object": "model", "created": 0, "owned_by": "evenkeel"})
+}
+
+fn answer_unwaited(value: &Value) -> Response {
+    unwaited(answer(value))
 }
 
 /// Answers with JSON.

@@ -8,6 +8,7 @@ use evenkeel_door::refusal::Refusal;
 use evenkeel_pipeline::{Failure, Rejection};
 use evenkeel_policy::time::Duration;
 use http::{HeaderMap, StatusCode};
+use serde_json::Value;
 
 use crate::headers::retry_after;
 use crate::upstream::SendError;
@@ -57,6 +58,8 @@ pub(crate) enum Trouble {
     Empty,
     /// Its answer is not the JSON it says it is.
     NotJson,
+    /// Its stream began with an error.
+    Told,
     /// Its stream ended before it was complete.
     Unfinished,
 }
@@ -78,7 +81,7 @@ impl Trouble {
             Self::Gone => Failure::Unreachable,
             Self::Late => Failure::TimedOut,
             Self::Busy { retry_after } => Failure::Busy { retry_after: *retry_after },
-            Self::Status(_) | Self::Empty | Self::NotJson | Self::Unfinished => Failure::Broken,
+            Self::Status(_) | Self::Empty | Self::NotJson | Self::Told | Self::Unfinished => Failure::Broken,
         }
     }
 
@@ -107,6 +110,7 @@ impl fmt::Display for Trouble {
             Self::Status(status) => write!(f, "node answered {status}"),
             Self::Empty => f.write_str("node answered nothing"),
             Self::NotJson => f.write_str("answer is not the JSON it says it is"),
+            Self::Told => f.write_str("stream began with an error"),
             Self::Unfinished => f.write_str("stream ended before it was complete"),
         }
     }
@@ -123,6 +127,8 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<(), Troub
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Err(Trouble::Busy { retry_after: retry_after(headers) })
         }
+        // Anthropic's own.
+        status if status.as_u16() == 529 => Err(Trouble::Busy { retry_after: retry_after(headers) }),
         StatusCode::NOT_IMPLEMENTED => Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(Trouble::Status(status)),
         status if status.is_success() || status.is_client_error() => Ok(()),
@@ -130,10 +136,77 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<(), Troub
     }
 }
 
+/// What engines call a client's mistake, in small letters and without what stands between words.
+const MISTAKES: [&str; 7] =
+    ["invalid", "badrequest", "notfound", "permission", "contextlength", "toolarge", "validation"];
+/// What they call not taking a key, which is ours.
+const KEYS: [&str; 2] = ["apikey", "authentication"];
+/// What they call having no room.
+const NO_ROOM: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
+
+/// Decides whether an error that a stream begins with is the client's, from its number or its words.
+pub(crate) fn judge_told(said: &Value) -> Result<(), Trouble> {
+    let inner = [&said["error"], &said["response"]["error"]];
+    let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(said);
+    let number = |name: &&'static str| {
+        let value = &error[*name];
+        value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u16::try_from(number).ok())
+    };
+    let numbers = ["status", "status_code", "code"];
+    if let Some(status) = numbers.iter().find_map(number).and_then(|code| StatusCode::from_u16(code).ok()) {
+        return judge(status, &HeaderMap::new()).map_err(|trouble| match trouble {
+            Trouble::Busy { .. } => trouble,
+            _ => Trouble::Told,
+        });
+    }
+    let words = ["type", "code"].iter().filter_map(|name| error[*name].as_str());
+    let plain: String = words.flat_map(str::chars).filter(char::is_ascii_alphanumeric).collect();
+    let plain = plain.to_ascii_lowercase();
+    let is_any = |known: &[&str]| known.iter().any(|word| plain.contains(word));
+    match () {
+        () if is_any(&NO_ROOM) => Err(Trouble::Busy { retry_after: None }),
+        () if is_any(&MISTAKES) && !is_any(&KEYS) => Ok(()),
+        () => Err(Trouble::Told),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use evenkeel_pipeline::Stopped;
+    use serde_json::json;
+
+    #[test]
+    fn an_error_in_a_stream_is_the_clients_if_it_was_its_mistake() {
+        let busy = Err(Trouble::Busy { retry_after: None });
+        for (said, judged) in [
+            (json!({"error": {"message": "x", "type": "BadRequestError", "code": 400}}), Ok(())),
+            (json!({"error": {"type": "invalid_request_error", "code": "context_length_exceeded"}}), Ok(())),
+            (json!({"type": "error", "error": {"type": "not_found_error"}}), Ok(())),
+            (json!({"type": "error", "error": {"type": "overloaded_error"}}), busy.clone()),
+            (json!({"error": {"code": "429"}}), busy.clone()),
+            (
+                json!({"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded"}}}),
+                busy,
+            ),
+            (json!({"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}), Ok(())),
+            (
+                json!({"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
+                Err(Trouble::Told),
+            ),
+            (
+                json!({"error": {"type": "invalid_request_error", "code": "invalid_api_key"}}),
+                Err(Trouble::Told),
+            ),
+            (json!({"error": {"code": 500, "type": "InternalServerError"}}), Err(Trouble::Told)),
+            (json!({"error": {"code": 401}}), Err(Trouble::Told)),
+            (json!({"error": "out of memory"}), Err(Trouble::Told)),
+            (json!({"error": {"type": "api_error"}}), Err(Trouble::Told)),
+            (Value::Null, Err(Trouble::Told)),
+        ] {
+            assert_eq!(judge_told(&said), judged, "{said}");
+        }
+    }
 
     #[test]
     fn every_way_to_be_turned_away_has_its_status() {

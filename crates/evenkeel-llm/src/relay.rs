@@ -9,7 +9,6 @@ use core::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use evenkeel_door::body::BodyError;
-use evenkeel_door::refusal::Refusal;
 use evenkeel_policy::estimate::Outcome;
 use http_body::{Body, Frame};
 
@@ -21,6 +20,7 @@ use crate::sse::{Ending, Hide, Scanner};
 use crate::upstream::{SendError, UpstreamBody};
 use crate::usage::{AnswerScanner, Usage};
 use crate::walk::Slot;
+use crate::wording;
 
 /// The body of an answer that is longer than one piece.
 pub(crate) struct Relay {
@@ -35,6 +35,8 @@ pub(crate) struct Relay {
     open: Option<(Slot, Bill)>,
     /// Whether the node serves the request, or tells the client of its mistake.
     served: bool,
+    /// How much has come.
+    bytes: u64,
     /// How the body ends once everything ready is passed on.
     broken: Option<Trouble>,
 }
@@ -57,17 +59,18 @@ impl Relay {
         // Only these two are asked for counts that their client did not ask for.
         let hide = match (endpoint, ask.usage) {
             (Endpoint::Chat | Endpoint::Completions, UsageWish::NotAsked) => Hide::Usage,
-            (Endpoint::Embeddings | Endpoint::Other, _) | (_, UsageWish::Asked) => Hide::Nothing,
+            _ => Hide::Nothing,
         };
-        let reading = match (form, endpoint) {
-            (Form::Events, Endpoint::Chat | Endpoint::Completions) => Reading::Events(Scanner::of_json(hide)),
-            (Form::Events, Endpoint::Embeddings | Endpoint::Other) => Reading::Events(Scanner::new(hide)),
-            (Form::Json, _) => Reading::Json(AnswerScanner::default()),
-            (Form::Opaque, _) => Reading::Opaque,
+        let reading = match form {
+            Form::Events if endpoint.has_last_word() => Reading::Events(Scanner::of_json(hide)),
+            Form::Events => Reading::Events(Scanner::new(hide)),
+            Form::Json => Reading::Json(AnswerScanner::default()),
+            Form::Opaque => Reading::Opaque,
         };
         slot.first_byte();
         let (ready, open) = (Vec::new(), Some((slot, bill)));
-        let mut relay = Self { endpoint, reading, ready, next: 0, rest, open, served, broken: None };
+        let mut relay =
+            Self { endpoint, reading, ready, next: 0, rest, open, served, bytes: 0, broken: None };
         begun.into_iter().for_each(|chunk| relay.read(chunk));
         relay.end_if_read();
         relay
@@ -75,6 +78,7 @@ impl Relay {
 
     /// Reads a chunk, and counts what it says.
     fn read(&mut self, chunk: Bytes) {
+        self.bytes += chunk.len() as u64;
         let (told, seen) = match &mut self.reading {
             Reading::Events(scanner) => {
                 let found = scanner.scan(chunk, &mut self.ready);
@@ -91,8 +95,9 @@ impl Relay {
             }
         };
         let Some((slot, bill)) = self.open.as_mut().filter(|_| self.served) else { return };
-        // Until the node says otherwise, the prompt was as long as it looked.
-        let so_far = told.unwrap_or(Usage { input: bill.guess().input, output: seen });
+        // Until the node says otherwise, the prompt was as long as it looked. Some count an answer only at its end.
+        let told = told.unwrap_or(Usage { input: bill.guess().input, output: 0 });
+        let so_far = Usage { output: told.output.max(seen), ..told };
         bill.note(so_far);
         slot.progress(so_far.cost());
     }
@@ -115,13 +120,21 @@ impl Relay {
         let outcome = match &mut self.reading {
             Reading::Events(scanner) => {
                 let ending = scanner.finish(&mut self.ready);
-                match (ending, scanner.found().error, self.endpoint) {
-                    (Ending::Cut, ..) => return self.break_off(Trouble::Unfinished),
-                    (_, true, _) => Outcome::Bad,
-                    (Ending::Done, ..) | (_, _, Endpoint::Embeddings | Endpoint::Other) => Outcome::Good,
-                    (Ending::Unsaid, _, Endpoint::Chat | Endpoint::Completions) => {
+                match (ending, scanner.found().error) {
+                    (Ending::Cut, _) => return self.break_off(Trouble::Unfinished),
+                    // An error that is the client's to read is not the node's fault.
+                    (_, true) => {
+                        if self.served {
+                            Outcome::Bad
+                        } else {
+                            Outcome::Good
+                        }
+                    }
+                    (Ending::Done, _) => Outcome::Good,
+                    (Ending::Unsaid, _) if self.endpoint.has_last_word() => {
                         return self.break_off(Trouble::Unfinished);
                     }
+                    (Ending::Unsaid, _) => Outcome::Good,
                 }
             }
             Reading::Json(_) | Reading::Opaque => Outcome::Good,
@@ -129,12 +142,22 @@ impl Relay {
         let Some((slot, mut bill)) = self.open.take() else { return };
         match &self.reading {
             Reading::Events(scanner) if scanner.found().usage.is_some() || 0 < scanner.found().tokens => {
+                // The last word about an answer's length is the node's, not the number of its pieces.
+                if let Some(told) = scanner.found().usage.filter(|told| self.served && 0 < told.output) {
+                    bill.note(told);
+                }
                 bill.learn();
             }
             Reading::Json(scanner) if scanner.usage().is_some() => bill.learn(),
             // Who tells nothing is charged what was guessed.
-            Reading::Json(_) | Reading::Opaque if self.served => bill.note(bill.guess()),
+            Reading::Json(_) | Reading::Opaque if self.served => {
+                bill.note(Usage::untold(self.endpoint, bill.guess(), self.bytes));
+            }
             Reading::Events(_) | Reading::Json(_) | Reading::Opaque => {}
+        }
+        match outcome {
+            Outcome::Good => bill.trace.served(),
+            Outcome::Bad => bill.trace.broken(&Trouble::Told),
         }
         slot.end(bill.so_far().cost(), outcome);
     }
@@ -153,13 +176,14 @@ impl Relay {
     /// Ends the request because its node did not finish; a stream says so, any other body breaks off.
     fn break_off(&mut self, trouble: Trouble) {
         self.rest = None;
-        if let Some((slot, _)) = self.open.take() {
+        if let Some((slot, mut bill)) = self.open.take() {
+            bill.trace.broken(&trouble);
             slot.break_off(trouble.failure());
         }
         match &self.reading {
             Reading::Events(scanner) => {
                 let before = if scanner.is_between_events() { "" } else { "\n\n" };
-                self.ready.push(error_event(before, self.endpoint, &trouble.refusal()));
+                self.ready.push(wording::event(before, self.endpoint, &trouble.refusal()));
             }
             Reading::Json(_) | Reading::Opaque => self.broken = Some(trouble),
         }
@@ -211,17 +235,4 @@ impl Body for Relay {
     fn is_end_stream(&self) -> bool {
         self.rest.is_none() && self.broken.is_none() && self.ready.len() <= self.next
     }
-}
-
-/// An error as the last event of a stream, in the words of the endpoint.
-fn error_event(before: &str, endpoint: Endpoint, refusal: &Refusal) -> Bytes {
-    let mut error = refusal.to_json();
-    let name = match endpoint {
-        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings => "",
-        Endpoint::Other => {
-            error["type"] = "error".into();
-            "event: error\n"
-        }
-    };
-    Bytes::from(format!("{before}{name}data: {error}\n\n"))
 }

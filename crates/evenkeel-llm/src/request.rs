@@ -15,6 +15,7 @@ use evenkeel_door::refusal::Refusal;
 
 use crate::json::{Fault, What};
 use reader::Reader;
+pub(crate) use words::TOKEN_BYTES;
 
 /// How long the name of a model may be.
 pub const MODEL_BYTES_MAX: usize = 256;
@@ -28,8 +29,81 @@ pub enum Endpoint {
     Completions,
     /// `/v1/embeddings`.
     Embeddings,
+    /// `/v1/messages`, Anthropic's.
+    Messages,
+    /// `/v1/messages/count_tokens`, Anthropic's.
+    CountTokens,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/rerank`.
+    Rerank,
+    /// `/v1/audio/speech`.
+    Speech,
+    /// `/v1/audio/transcriptions` and `/v1/audio/translations`.
+    Transcription,
     /// Anything else that names a model.
     Other,
+}
+
+impl Endpoint {
+    /// All of them.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Chat,
+        Self::Completions,
+        Self::Embeddings,
+        Self::Messages,
+        Self::CountTokens,
+        Self::Responses,
+        Self::Rerank,
+        Self::Speech,
+        Self::Transcription,
+        Self::Other,
+    ];
+
+    /// The path it is asked at.
+    pub(crate) fn route(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+            Self::Embeddings => "/v1/embeddings",
+            Self::Messages => "/v1/messages",
+            Self::CountTokens => "/v1/messages/count_tokens",
+            Self::Responses => "/v1/responses",
+            Self::Rerank => "/v1/rerank",
+            Self::Speech => "/v1/audio/speech",
+            Self::Transcription => "/v1/audio/transcriptions",
+            Self::Other => "/v1/*",
+        }
+    }
+
+    /// What it has a model do, in the words that traces have for it.
+    pub(crate) fn operation(self) -> &'static str {
+        match self {
+            Self::Chat | Self::Messages | Self::Responses => "chat",
+            Self::Completions => "text_completion",
+            Self::Embeddings => "embeddings",
+            Self::CountTokens => "count_tokens",
+            Self::Rerank => "rerank",
+            Self::Speech => "speech",
+            Self::Transcription => "transcription",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether Anthropic's clients ask it, and hear of errors in Anthropic's words.
+    pub(crate) fn is_anthropic(self) -> bool {
+        matches!(self, Self::Messages | Self::CountTokens)
+    }
+
+    /// Whether its streams are JSON to the last word, and have one.
+    pub(crate) fn has_last_word(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions | Self::Messages | Self::Responses)
+    }
+
+    /// Whether its answers have no tokens.
+    fn is_wordless(self) -> bool {
+        matches!(self, Self::Embeddings | Self::CountTokens | Self::Rerank)
+    }
 }
 
 /// How the answer is wanted.
@@ -65,6 +139,8 @@ pub struct Ask {
     pub input_tokens: u64,
     /// How many tokens its answers may have in all; `None` is as many as the model likes.
     pub output_max: Option<u64>,
+    /// How many tokens its answer has, where the request alone decides that.
+    pub output_known: Option<u64>,
     /// What it has in common with requests that should meet the same node.
     pub affinity: Option<u64>,
     splice: Option<Splice>,

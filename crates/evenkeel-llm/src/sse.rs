@@ -6,6 +6,7 @@
 
 mod boundary;
 mod event;
+mod opening;
 
 use core::mem;
 
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use crate::usage::{Counts, Usage};
 use boundary::Boundary;
 use event::Event;
+pub(crate) use opening::{Opening, OpeningReader};
 
 /// How long an event may be to be read.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;

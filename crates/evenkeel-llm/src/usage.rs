@@ -6,6 +6,7 @@ mod forecast;
 use evenkeel_policy::cost::Cost;
 
 use crate::json::{Cursor, Fault, Kind};
+use crate::request::{Endpoint, TOKEN_BYTES};
 pub use answer::AnswerScanner;
 pub use forecast::Forecast;
 
@@ -29,6 +30,15 @@ impl Usage {
         self.input.saturating_add(self.output)
     }
 
+    /// What an answer of so many bytes took that tells no counts: what was guessed, or, where all of it is text that
+    /// was made, what such a text takes.
+    pub(crate) fn untold(endpoint: Endpoint, guess: Self, bytes: u64) -> Self {
+        if endpoint == Endpoint::Transcription {
+            return Self { output: bytes / TOKEN_BYTES, ..guess };
+        }
+        guess
+    }
+
     /// Finds the counts in a whole answer.
     pub fn of_json(answer: &[u8]) -> Option<Self> {
         let mut scanner = AnswerScanner::default();
@@ -42,6 +52,10 @@ impl Usage {
 pub(crate) struct Counts {
     input: Option<u64>,
     output: Option<u64>,
+    /// Tokens of the prompt that Anthropic counts apart, as they were, or are now, in a cache.
+    cached: [Option<u64>; 2],
+    /// Both together, for those who tell nothing else.
+    total: Option<u64>,
 }
 
 impl Counts {
@@ -56,6 +70,9 @@ impl Counts {
             let count = match name.raw() {
                 b"prompt_tokens" | b"input_tokens" => &mut counts.input,
                 b"completion_tokens" | b"output_tokens" => &mut counts.output,
+                b"cache_creation_input_tokens" => &mut counts.cached[0],
+                b"cache_read_input_tokens" => &mut counts.cached[1],
+                b"total_tokens" => &mut counts.total,
                 _ => return cursor.skip(),
             };
             if cursor.kind()? != Kind::Number {
@@ -71,6 +88,10 @@ impl Counts {
     pub(crate) fn update(&mut self, later: Self) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
+        self.total = later.total.or(self.total);
+        for (cached, later) in self.cached.iter_mut().zip(later.cached) {
+            *cached = later.or(*cached);
+        }
     }
 
     /// The counts, if any was told; embeddings have no output.
@@ -78,7 +99,10 @@ impl Counts {
         if self == Self::default() {
             return None;
         }
-        Some(Usage { input: self.input.unwrap_or(0), output: self.output.unwrap_or(0) })
+        let Self { input, output, cached, total } = self;
+        let told = input.or(total.filter(|_| output.is_none())).unwrap_or(0);
+        let input = cached.iter().flatten().fold(told, |sum, cached| sum.saturating_add(*cached));
+        Some(Usage { input, output: output.unwrap_or(0) })
     }
 }
 
@@ -113,6 +137,21 @@ mod tests {
     fn embeddings_have_no_output() {
         let answer = br#"{"data":[],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
         assert_eq!(Usage::of_json(answer), Some(Usage { input: 5, output: 0 }));
+    }
+
+    #[test]
+    fn what_a_cache_spared_is_part_of_the_prompt() {
+        let answer =
+            br#"{"usage":{"input_tokens":3,"cache_creation_input_tokens":10,"cache_read_input_tokens":null,
+            "output_tokens":4}}"#;
+        assert_eq!(Usage::of_json(answer), Some(Usage { input: 13, output: 4 }));
+    }
+
+    #[test]
+    fn who_tells_only_a_total_has_read_it() {
+        let told = |usage: &str| Usage::of_json(format!(r#"{{"usage":{usage}}}"#).as_bytes());
+        assert_eq!(told(r#"{"total_tokens":9}"#), Some(Usage { input: 9, output: 0 }));
+        assert_eq!(told(r#"{"total_tokens":9,"output_tokens":4}"#), Some(Usage { input: 0, output: 4 }));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Evenkeel's one place for metrics, structured events and logs.
+//! Evenkeel's one place for metrics, structured events, logs and traces.
 //!
 //! A step of the walk tells one [`Event`] to its [`Watch`]; metrics, the journal behind `explain` and the log read it.
 //! What no event tells is counted with handles of a [`Registry`], whose [`page`](Registry::page) Prometheus reads.
@@ -31,6 +31,7 @@ pub mod names;
 mod page;
 mod registry;
 mod secret;
+pub mod trace;
 mod watch;
 
 pub use event::{Because, Ending, Event, Failure, ModelId, NodeChange, Reason, RequestId, Step};

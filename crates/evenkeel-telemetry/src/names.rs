@@ -57,6 +57,9 @@ metrics! {
 
     LABELS_OVER_TOTAL = "evenkeel_telemetry_labels_over_total":
         "label values that became `other` because there are too many, by metric";
+    SPANS_EXPORTED_TOTAL = "evenkeel_telemetry_spans_exported_total": "spans of traces that a collector took";
+    SPANS_DROPPED_TOTAL = "evenkeel_telemetry_spans_dropped_total":
+        "spans of traces that were dropped because too many waited or no collector took them";
     SOURCES_SKIPPED_TOTAL = "evenkeel_telemetry_sources_skipped_total":
         "times metrics of a part of the process were left out of a page because they were faulty";
 }

@@ -1,5 +1,7 @@
 //! Who watches a walk: every event goes to its metrics, its journal and the log.
 
+use std::sync::Arc;
+
 use evenkeel_policy::time::Instant;
 
 use crate::event::Event;
@@ -7,6 +9,7 @@ use crate::journal::{Journal, JournalLimits};
 use crate::logs;
 use crate::meters::{MeterLimits, PathMeters, RouterMeters, WalkMeters};
 use crate::registry::{RegisterError, Registry};
+use crate::trace::Tracer;
 
 /// Where one walk tells its events; shared by all who tell.
 #[derive(Debug)]
@@ -15,6 +18,7 @@ pub struct Watch {
     paths: PathMeters,
     router: Option<RouterMeters>,
     journal: Journal,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Watch {
@@ -30,6 +34,7 @@ impl Watch {
             paths: PathMeters::new(registry)?,
             router: None,
             journal: Journal::new(journal),
+            tracer: None,
         })
     }
 
@@ -37,6 +42,17 @@ impl Watch {
     #[must_use]
     pub fn with_router(self, router: RouterMeters) -> Self {
         Self { router: Some(router), ..self }
+    }
+
+    /// Has requests traced, too.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Arc<Tracer>) -> Self {
+        Self { tracer: Some(tracer), ..self }
+    }
+
+    /// Who has requests traced, if anybody wants that.
+    pub fn tracer(&self) -> Option<&Arc<Tracer>> {
+        self.tracer.as_ref()
     }
 
     /// Tells what happened, to everybody who wants to know.

@@ -29,7 +29,7 @@ pub use origin::{Mistake, Mistakes, Origin};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
 pub use show::{Setting, Shown};
-pub use telemetry::TelemetryConfig;
+pub use telemetry::{TelemetryConfig, TraceConfig};
 pub use tenants::describe;
 pub(crate) use tenants::{table_of, to_toml};
 pub use value::fingerprint;

@@ -16,6 +16,7 @@ macro_rules! causes {
 
 mod api;
 mod reload;
+mod traces;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -30,6 +31,7 @@ use evenkeel_door::tls::{Tls, TlsError};
 use evenkeel_llm::{BadRoots, Llm, LlmError, TlsRoots, Upstream};
 use evenkeel_pipeline::RegistryError;
 use evenkeel_telemetry::logs::Start;
+use evenkeel_telemetry::trace::Tracer;
 use evenkeel_telemetry::{RegisterError, Registry, RouterMeters, Secret, Watch};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -41,6 +43,7 @@ use crate::data_dir::{DataDir, DataDirError};
 use crate::tenant_book::{BookError, Change, TenantBook};
 
 pub use reload::{ReloadError, Reloaded};
+use traces::Exporter;
 
 /// A gateway that serves until it is stopped.
 #[derive(Debug)]
@@ -50,6 +53,7 @@ pub struct Gateway {
     core: Arc<Core>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<Drained>>,
+    exporter: Option<Exporter>,
 }
 
 /// What requests, commands and reloads share.
@@ -91,8 +95,14 @@ impl Gateway {
 
         let registry = Registry::new();
         let router = RouterMeters::new(&registry)?;
-        let watch =
+        let mut watch =
             Watch::new(&registry, "llm", telemetry.meters, telemetry.journal)?.with_router(router.clone());
+        let mut exporter = None;
+        if let Some(traces) = telemetry.traces {
+            let tracer = Arc::new(Tracer::new(&registry, traces.options)?);
+            watch = watch.with_tracer(tracer.clone());
+            exporter = Some(Exporter::start(tracer, traces, roots(&config)?));
+        }
         // Nobody outside may foresee what is drawn.
         config.llm.options.pipeline.seed = RandomState::new().hash_one(0);
         let upstream = Upstream::new(config.llm.options.pipeline.load.connection_pool, roots(&config)?);
@@ -119,7 +129,7 @@ impl Gateway {
             listener.serve(gate, routes, async { stopped.await.unwrap_or_default() }).await
         });
         core.readiness.ready();
-        Ok(Self { address, url, core, stop, serving })
+        Ok(Self { address, url, core, stop, serving, exporter })
     }
 
     /// Logs that it runs, in one line, and what a newcomer may not expect.
@@ -157,7 +167,11 @@ impl Gateway {
         self.core.llm.shutdown();
         // A listener that has ended already needs no telling.
         let _ = self.stop.send(());
-        self.serving.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+        let drained = self.serving.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        if let Some(exporter) = self.exporter {
+            exporter.stop().await;
+        }
+        drained
     }
 }
 

@@ -11,6 +11,7 @@ mod draw;
 mod engine;
 mod fault;
 mod generate;
+mod media;
 mod metrics;
 mod options;
 mod pace;

@@ -88,14 +88,14 @@ impl Affinity {
 
     /// Joins what was found with the model.
     ///
-    /// A request for embeddings leaves nothing warm behind, so only a name given on purpose counts.
+    /// A request for embeddings or ranks leaves nothing warm behind, so only a name given on purpose counts.
     pub(super) fn hash(&self, model: &str, endpoint: Endpoint) -> Option<u64> {
         let model = hash(model.as_bytes());
         if let Some((_, id)) = self.id {
             return Some(mix(model, id));
         }
         let parts = [self.prompt, self.preamble, self.system, self.first_user];
-        if endpoint == Endpoint::Embeddings || parts.iter().all(Option::is_none) {
+        if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank) || parts.iter().all(Option::is_none) {
             return None;
         }
         Some(parts.iter().fold(!model, |joined, part| mix(joined, part.unwrap_or(0))))

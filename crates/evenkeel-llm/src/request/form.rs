@@ -53,6 +53,7 @@ fn read(content_type: &[u8], body: &Bytes) -> Result<Ask, Refusal> {
         usage: UsageWish::NotAsked,
         input_tokens: body.len() as u64 / BYTES_PER_TOKEN + 1,
         output_max: None,
+        output_known: None,
         affinity: None,
         splice: None,
     })

@@ -62,6 +62,9 @@ const FIELDS: [(&str, Field); 28] = [
     ("safety_identifier", Field::Id(Rank::User)),
 ];
 
+/// How many tokens of sound a token of text takes to say: about 20 a second, at three words a second.
+const SOUND_PER_TOKEN: u64 = 6;
+
 /// The option that asks for the counts.
 const INCLUDE_USAGE: &str = "include_usage";
 
@@ -138,7 +141,11 @@ impl Reader {
                 }
             }
             Field::StreamOptions => self.asks_counts = read_stream_options(cursor)?,
-            Field::Messages => self.read_messages(cursor)?,
+            Field::Messages => self.read_messages(name, cursor)?,
+            // A conversation goes by this name, too.
+            Field::Prompt if self.endpoint == Endpoint::Responses && cursor.kind()? == Kind::Array => {
+                self.read_messages(name, cursor)?;
+            }
             Field::Prompt => {
                 let from = cursor.start()?;
                 self.prompts = self.prompts.max(self.tally.prompts(cursor)?);
@@ -167,14 +174,14 @@ impl Reader {
         Ok(())
     }
 
-    fn read_messages(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
+    fn read_messages(&mut self, field: &str, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
         if cursor.kind()? != Kind::Array {
-            return Err(invalid("messages", "messages must be an array"));
+            return Err(invalid(field, format!("{field} must be an array")));
         }
         let Self { tally, affinity, .. } = self;
         cursor.array(|cursor| {
             if cursor.kind()? != Kind::Object {
-                return Err(invalid("messages", "each of messages must be an object"));
+                return Err(invalid(field, format!("each of {field} must be an object")));
             }
             let mut role = None;
             let mut content: &[u8] = &[];
@@ -199,7 +206,9 @@ impl Reader {
     }
 
     fn ask(self) -> Result<Ask, Wrong> {
-        let lacks_messages = self.endpoint == Endpoint::Chat && !self.has("messages");
+        let needs_messages =
+            matches!(self.endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::CountTokens);
+        let lacks_messages = needs_messages && !self.has("messages");
         let Some(model) = self.model else {
             return Err(invalid("model", "the body must name a model"));
         };
@@ -208,20 +217,29 @@ impl Reader {
         }
         let usage = if self.asks_counts.is_none() { UsageWish::Asked } else { UsageWish::NotAsked };
         let counts_can_be_asked = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
-        let output_max = match self.endpoint {
-            Endpoint::Embeddings => Some(0),
-            Endpoint::Chat | Endpoint::Completions | Endpoint::Other => {
-                let answers = self.answers.max(1).saturating_mul(self.prompts);
-                self.output_max.map(|(_, tokens)| tokens.saturating_mul(answers))
+        let output_max = if self.endpoint.is_wordless() {
+            Some(0)
+        } else {
+            let answers = self.answers.max(1).saturating_mul(self.prompts);
+            self.output_max.map(|(_, tokens)| tokens.saturating_mul(answers))
+        };
+        let (input_tokens, output_known) = match self.endpoint {
+            // No model reads what is only counted.
+            Endpoint::CountTokens => (1, None),
+            Endpoint::Speech => {
+                let tokens = self.tally.tokens();
+                (tokens, Some(tokens.saturating_mul(SOUND_PER_TOKEN)))
             }
+            _ => (self.tally.tokens(), None),
         };
         Ok(Ask {
             affinity: self.affinity.hash(&model, self.endpoint),
             model,
             delivery: self.delivery,
             usage,
-            input_tokens: self.tally.tokens(),
+            input_tokens,
             output_max,
+            output_known,
             splice: self.asks_counts.filter(|_| counts_can_be_asked && self.delivery == Delivery::Stream),
         })
     }

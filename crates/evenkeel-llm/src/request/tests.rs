@@ -201,6 +201,36 @@ fn an_affinity_is_the_same_for_ever() {
     assert_eq!(ask.affinity, Some(8_806_813_052_248_375_744));
 }
 
+#[test]
+fn a_conversation_of_responses_returns_to_its_node_as_a_chat_does() {
+    let affinity = |input: Value| {
+        let body = json!({"model": "m", "instructions": "be brief", "input": input}).to_string();
+        parse(Endpoint::Responses, &body).affinity
+    };
+    let user = |said: &str| json!({"role": "user", "content": said});
+    let first = affinity(json!([user("hello")]));
+    let answered =
+        json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]});
+    assert_eq!(affinity(json!([user("hello"), answered, user("and then?")])), first);
+    assert_ne!(affinity(json!([user("another")])), first);
+    let refused = Ask::parse(Endpoint::Responses, &Bytes::from_static(br#"{"model":"m","input":["x"]}"#));
+    assert_eq!(refused.unwrap_err().to_string(), "each of input must be an object");
+}
+
+#[test]
+fn what_no_model_reads_costs_next_to_nothing() {
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"a long story"}]}"#;
+    let ask = parse(Endpoint::CountTokens, body);
+    assert_eq!((ask.input_tokens, ask.output_max), (1, Some(0)));
+    assert!(1 < parse(Endpoint::Messages, body).input_tokens);
+}
+
+#[test]
+fn how_long_speech_is_the_text_says() {
+    let ask = parse(Endpoint::Speech, r#"{"model":"m","voice":"alloy","input":"eight by"}"#);
+    assert_eq!((ask.input_tokens, ask.output_known), (2, Some(12)));
+}
+
 fn parse(endpoint: Endpoint, body: &str) -> Ask {
     Ask::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes())).unwrap()
 }

@@ -3,7 +3,7 @@
 use crate::json::{Cursor, Fault, Kind, Text};
 
 /// How many bytes of text make a token, about.
-const TOKEN_BYTES: u64 = 4;
+pub(crate) const TOKEN_BYTES: u64 = 4;
 /// What a picture, a recording or a file counts, whatever its size.
 const MEDIA_TOKENS: u64 = 1_000;
 

@@ -20,7 +20,14 @@ pub(super) struct Event {
 }
 
 /// Types of events after which nothing comes.
-const LAST: [&[u8]; 4] = [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
+const LAST: [&[u8]; 6] = [
+    b"message_stop",
+    b"response.completed",
+    b"response.incomplete",
+    b"response.failed",
+    b"transcript.text.done",
+    b"speech.audio.done",
+];
 
 /// Names behind which an answer's piece stands, in any of the dialects.
 const PIECES: [&[u8]; 10] = [
@@ -39,21 +46,7 @@ const PIECES: [&[u8]; 10] = [
 impl Event {
     /// Reads a whole event.
     pub(super) fn read(event: &[u8]) -> Self {
-        let mut data: Option<Cow<'_, [u8]>> = None;
-        let mut is_error = false;
-        for line in lines(event) {
-            if let Some(value) = value_of(line, b"data") {
-                match &mut data {
-                    None => data = Some(Cow::Borrowed(value)),
-                    Some(data) => {
-                        data.to_mut().push(b'\n');
-                        data.to_mut().extend_from_slice(value);
-                    }
-                }
-            } else if let Some(name) = value_of(line, b"event") {
-                is_error = name == b"error";
-            }
-        }
+        let (data, is_error) = data_of(event);
         let Some(data) = data else { return Self::default() };
         if data.trim_ascii() == b"[DONE]" {
             return Self { done: true, ..Self::default() };
@@ -85,7 +78,7 @@ impl Event {
             b"type" if cursor.kind()? == Kind::Text => {
                 let kind = cursor.text()?;
                 said.done |= LAST.contains(&kind.raw());
-                said.error |= kind.raw() == b"error";
+                said.error |= matches!(kind.raw(), b"error" | b"response.failed");
                 Ok(())
             }
             b"delta" => {
@@ -129,6 +122,25 @@ impl Event {
         self.choices = Some(choices);
         Ok(())
     }
+}
+
+/// Finds an event's data, and whether it is named an error.
+pub(super) fn data_of(event: &[u8]) -> (Option<Cow<'_, [u8]>>, bool) {
+    let (mut data, mut is_error): (Option<Cow<'_, [u8]>>, _) = (None, false);
+    for line in lines(event) {
+        if let Some(value) = value_of(line, b"data") {
+            match &mut data {
+                None => data = Some(Cow::Borrowed(value)),
+                Some(data) => {
+                    data.to_mut().push(b'\n');
+                    data.to_mut().extend_from_slice(value);
+                }
+            }
+        } else if let Some(name) = value_of(line, b"event") {
+            is_error = name == b"error";
+        }
+    }
+    (data, is_error)
 }
 
 /// Whether data is JSON of any kind, as far as can be told, or nothing at all.

@@ -30,7 +30,9 @@ pub(super) fn write(head: &mut Vec<u8>, origin: &Origin, request: &Request<Bytes
     put(&[b" HTTP/1.1\r\nhost: ", origin.host_header().as_bytes(), b"\r\n"]);
     for (name, value) in request.headers() {
         let is_ours = matches!(name.as_str(), "host" | "content-length" | "transfer-encoding");
-        if !is_ours && (passed.keeps)(name) {
+        // What is added replaces what was said.
+        let is_added = passed.adds.iter().any(|(added, _)| *added == name.as_str());
+        if !is_ours && !is_added && (passed.keeps)(name) {
             put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
         }
     }
@@ -248,16 +250,19 @@ mod tests {
             .header("transfer-encoding", "chunked")
             .header("authorization", "Bearer client")
             .header("x-mine", "1")
+            .header("traceparent", "client")
             .body(Bytes::from("0123456789"))
             .unwrap();
         let node = HeaderValue::from_static("Bearer node");
-        let passed = Passed { keeps: |name| name != AUTHORIZATION, adds: &[(AUTHORIZATION.as_str(), &node)] };
+        let trace = HeaderValue::from_static("ours");
+        let adds = &[(AUTHORIZATION.as_str(), &node), ("traceparent", &trace)];
+        let passed = Passed { keeps: |name| name != AUTHORIZATION, adds };
         let mut head = Vec::new();
         write(&mut head, &origin, &request, passed);
         assert_eq!(
             String::from_utf8(head).unwrap(),
             "POST /base/v1/chat/completions?a=b HTTP/1.1\r\nhost: node:8000\r\nx-mine: 1\r\n\
-             authorization: Bearer node\r\ncontent-length: 10\r\n\r\n"
+             authorization: Bearer node\r\ntraceparent: ours\r\ncontent-length: 10\r\n\r\n"
         );
     }
 

@@ -40,10 +40,11 @@ impl Forecast {
     /// How many tokens a request will probably take.
     pub fn usage(&self, tenant: TenantId, model: ModelId, ask: &Ask) -> Usage {
         let known = self.by_tenant.mean(&(tenant, model)).or_else(|| self.by_model.mean(&model));
-        let output = match (known, ask.output_max) {
-            (Some(mean), _) => mean.round() as u64,
-            (None, Some(_)) => OUTPUT_GUESS_MAX,
-            (None, None) => OUTPUT_GUESS,
+        let output = match (ask.output_known, known, ask.output_max) {
+            (Some(output), ..) => output,
+            (None, Some(mean), _) => mean.round() as u64,
+            (None, None, Some(_)) => OUTPUT_GUESS_MAX,
+            (None, None, None) => OUTPUT_GUESS,
         };
         Usage { input: ask.input_tokens, output: output.min(ask.output_max.unwrap_or(u64::MAX)) }
     }

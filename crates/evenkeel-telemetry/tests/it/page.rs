@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
     DURATION_BOUNDS, JournalLimits, Label, MeterLimits, Named, Registry, RouterFigures, RouterMeters, Watch,
     names,
@@ -16,6 +17,7 @@ fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
     let registry = Registry::new();
     let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
     RouterMeters::new(&registry).unwrap();
+    Tracer::new(&registry, TraceOptions::default()).unwrap();
     watch.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
     let page = read(&registry.page()).unwrap();
     let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();

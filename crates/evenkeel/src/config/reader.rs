@@ -17,7 +17,8 @@ use super::show::{Setting, Shown};
 use super::suggest::closest;
 use super::value::Value;
 
-/// Variables with names of their own, by section and key: those of seed 001, and the one all Rust programs know.
+/// Variables with names of their own, by section and key: those of seed 001, the one all Rust programs know, and those
+/// of OpenTelemetry.
 const GIVEN_VARIABLES: &[(&str, &str, &str)] = &[
     ("load_manager", "max_waiting", "LLMLB_MAX_WAITING"),
     ("load_manager", "default_timeout_secs", "LLMLB_WAIT_TIMEOUT_SECS"),
@@ -28,6 +29,8 @@ const GIVEN_VARIABLES: &[(&str, &str, &str)] = &[
     ("node_cache", "max_capacity", "LLMLB_CACHE_MAX_CAPACITY"),
     ("node_cache", "ttl_secs", "LLMLB_CACHE_TTL_SECS"),
     ("telemetry", "log", "RUST_LOG"),
+    ("telemetry", "otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ("telemetry", "otlp_headers", "OTEL_EXPORTER_OTLP_HEADERS"),
 ];
 
 /// A flag that stands for a setting.

@@ -1,13 +1,16 @@
-//! `[telemetry]`: logs, metrics and what is remembered for `explain`.
+//! `[telemetry]`: logs, metrics, traces and what is remembered for `explain`.
 
 use std::io::stderr;
 
 use evenkeel_door::tenant::Access;
+use evenkeel_llm::Origin;
 use evenkeel_telemetry::logs::{Format, LogOptions};
-use evenkeel_telemetry::{JournalLimits, MeterLimits};
+use evenkeel_telemetry::trace::TraceOptions;
+use evenkeel_telemetry::{JournalLimits, MeterLimits, Secret};
+use http::{HeaderName, HeaderValue};
 
 use super::reader::Section;
-use super::value::Whole;
+use super::value::{Number, Whole};
 
 /// `[telemetry]`.
 #[derive(Clone, Debug)]
@@ -20,9 +23,23 @@ pub struct TelemetryConfig {
     pub meters: MeterLimits,
     /// How much is remembered.
     pub journal: JournalLimits,
+    /// Where traces go, if anywhere.
+    pub traces: Option<TraceConfig>,
+}
+
+/// Where traces go.
+#[derive(Clone, Debug)]
+pub struct TraceConfig {
+    /// The collector, which takes them at its `/v1/traces`.
+    pub collector: Origin,
+    /// What it is told with them, such as a key.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How much is traced.
+    pub options: TraceOptions,
 }
 
 pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
+    let traces = traces(section);
     let filter = section.read("log", "info".to_owned());
     let formats = [("auto", None), ("human", Some(Format::Human)), ("json", Some(Format::Json))];
     let format = section.word("log_format", "auto", &formats).unwrap_or_else(|| Format::of(&stderr()));
@@ -47,5 +64,53 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
             steps_max: count("steps_max", journal.steps_max, 1, 1_000),
             changes_max: count("changes_max", journal.changes_max, 0, 100_000),
         },
+        traces,
     }
+}
+
+fn traces(section: &mut Section<'_>) -> Option<TraceConfig> {
+    let default = TraceOptions::default();
+    let endpoint = section.optional::<String>("otlp_endpoint");
+    let headers = section.optional::<Secret<String>>("otlp_headers");
+    let ratio = section.within("trace_ratio", Number(default.ratio), Number(0.0)..=Number(1.0)).0;
+    let spans_max = Whole(default.spans_max as i64);
+    let spans_max = section.within("spans_max", spans_max, Whole(1)..=Whole(1_000_000)).as_usize();
+    let headers = match &headers {
+        None => Vec::new(),
+        Some(read) => read_headers(read.value.expose()).unwrap_or_else(|| {
+            section.mistake(&read.origin, "otlp_headers must be NAME=VALUE, separated by commas");
+            Vec::new()
+        }),
+    };
+    // An empty variable is how others say that there is none.
+    let endpoint = endpoint.filter(|read| !read.value.is_empty())?;
+    match Origin::parse(&endpoint.value) {
+        Ok(collector) => Some(TraceConfig { collector, headers, options: TraceOptions { ratio, spans_max } }),
+        Err(wrong) => {
+            section.mistake(&endpoint.origin, format_args!("otlp_endpoint: {wrong}"));
+            None
+        }
+    }
+}
+
+/// Reads headers as OpenTelemetry's variable has them: values are encoded like those of URLs.
+fn read_headers(text: &str) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    let read = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let mut value = HeaderValue::from_bytes(&decoded(value.trim())?).ok()?;
+        value.set_sensitive(true);
+        Some((name.trim().parse().ok()?, value))
+    };
+    pairs.map(read).collect()
+}
+
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    Some(bytes)
 }

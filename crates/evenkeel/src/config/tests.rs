@@ -435,3 +435,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn traces_go_where_they_are_told_and_nowhere_else() {
+    let read = |text: &str, env: &[(&str, &str)]| Config::read(&sources(text, env)).unwrap().telemetry.traces;
+    assert!(read("", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]).is_none());
+    let env = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector:4318/otlp"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic%20YQ==, x-team=llm"),
+    ];
+    let traces = read("[telemetry]\ntrace_ratio = 0.25\nspans_max = 9\n", &env).unwrap();
+    assert_eq!(traces.collector.to_string(), "https://collector:4318/otlp");
+    assert_eq!(traces.headers[0].1, "Basic YQ==");
+    assert_eq!((traces.options.ratio, traces.options.spans_max), (0.25, 9));
+    assert!(!format!("{traces:?}").contains("YQ"), "{traces:?}");
+}
+
+#[test]
+fn a_collector_that_cannot_be_is_refused() {
+    let told = wrong("[telemetry]\notlp_endpoint = 'grpc://collector:4317'\notlp_headers = 'key'\n", &[]);
+    assert!(told.contains("otlp_endpoint: URL begins with neither http:// nor https://"), "{told}");
+    assert!(told.contains("otlp_headers must be NAME=VALUE, separated by commas"), "{told}");
+    let told =
+        wrong("[telemetry]\ntrace_ratio = 1.5\n", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")]);
+    assert!(told.contains("OTEL_EXPORTER_OTLP_ENDPOINT: otlp_endpoint: "), "{told}");
+    assert!(told.contains("trace_ratio must be from 0 to 1"), "{told}");
+}

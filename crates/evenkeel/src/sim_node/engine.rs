@@ -5,6 +5,7 @@ use super::body::AnswerBody;
 use super::draw::draw;
 use super::fault::{Asked, Cut, Effect, Faults};
 use super::generate::{Job, Trouble};
+use super::media::{Listen, Rerank, Speak};
 use super::metrics::{self, Counters};
 use super::options::SimOptions;
 use super::pace::Pace;
@@ -18,7 +19,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,7 +67,11 @@ impl Client {
 /// What a request is for.
 enum Route<'a> {
     Text(Form),
+    CountTokens,
     Embeddings,
+    Rerank,
+    Transcription,
+    Speech,
     Models,
     Model(&'a str),
     Health,
@@ -105,7 +110,12 @@ impl Engine {
         client: Client,
         request: Request<Incoming>,
     ) -> Response<AnswerBody> {
-        self.route(client, request).await.unwrap_or_else(|refused| refusal(&refused))
+        let shape = if request.uri().path().starts_with("/v1/messages") {
+            Refused::anthropic_body
+        } else {
+            Refused::body
+        };
+        self.route(client, request).await.unwrap_or_else(|refused| refusal(&refused, &shape(&refused)))
     }
 
     async fn route(
@@ -117,7 +127,7 @@ impl Engine {
         if head.uri.path() == sim_fault::PATH {
             let body = read(body).await?;
             return sim_fault::answer(&mut self.faults(), client.locality, &head.method, &body)
-                .map(|said| json(&said));
+                .map(|said| reply(&said));
         }
         let route = find_route(&head.method, head.uri.path())?;
         // Read before any fault strikes: a socket with unread bytes cannot be closed without a reset.
@@ -129,14 +139,38 @@ impl Engine {
                 let request = Generate::read(form, &request::json(&body)?)?;
                 self.generate(job(self.model(&request.model)?), request).await
             }
+            Route::CountTokens => {
+                let body = request::json(&body)?;
+                self.model(&request::read_model(&body)?)?;
+                let tokens = request::count_tokens(&request::messages::prompt(&body)?);
+                Ok(reply(&json!({"input_tokens": tokens})))
+            }
+            Route::Rerank => {
+                let request = Rerank::read(&request::json(&body)?)?;
+                self.rerank(job(self.model(&request.model)?), request).await
+            }
+            Route::Transcription => {
+                let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+                let request = Listen::read(kind.unwrap_or_default(), &body)?;
+                let job = job(self.model(&request.model)?);
+                let answer = request.answer(&self.voice)?;
+                let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+                Ok(request.respond(job, place, &answer).await)
+            }
+            Route::Speech => {
+                let request = Speak::read(&request::json(&body)?)?;
+                let job = job(self.model(&request.model)?);
+                let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+                Ok(request.respond(job, place).await)
+            }
             Route::Embeddings => {
                 let request = Embed::read(&request::json(&body)?)?;
                 self.embed(job(self.model(&request.model)?), request).await
             }
-            Route::Models => Ok(json(&shape::models(&self.models, unix_seconds(), self.voice.context_max))),
+            Route::Models => Ok(reply(&shape::models(&self.models, unix_seconds(), self.voice.context_max))),
             Route::Model(name) => {
                 self.model(name)?;
-                Ok(json(&shape::model(name, unix_seconds(), self.voice.context_max)))
+                Ok(reply(&shape::model(name, unix_seconds(), self.voice.context_max)))
             }
             Route::Health => Ok(Response::new(AnswerBody::Whole(None))),
             Route::Metrics => Ok(self.metrics()),
@@ -146,7 +180,12 @@ impl Engine {
     /// Lets the engine's fault strike; returns what is left to go wrong with the answer.
     async fn suffer(&self, client: &Client, route: &Route<'_>) -> Result<Trouble, Refused> {
         let asked = match route {
-            Route::Text(_) | Route::Embeddings => Asked::Inference,
+            Route::Text(_)
+            | Route::CountTokens
+            | Route::Embeddings
+            | Route::Rerank
+            | Route::Transcription
+            | Route::Speech => Asked::Inference,
             Route::Models | Route::Model(_) | Route::Health | Route::Metrics => Asked::Probe,
         };
         let effect = self.faults().strike(asked);
@@ -190,6 +229,14 @@ impl Engine {
         Ok(job.finish(slot, &answer))
     }
 
+    async fn rerank(&self, job: Job, request: Rerank) -> Result<Response<AnswerBody>, Refused> {
+        let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+        let slot = place.slot().await;
+        job.first_token(request.tokens()).await;
+        let id = format!("rerank-{:016x}", self.answered.fetch_add(1, Ordering::Relaxed));
+        Ok(job.finish(slot, &request.answer(self.voice.seed, &id)))
+    }
+
     fn model(&self, name: &str) -> Result<usize, Refused> {
         let index = self.models.iter().position(|model| model == name);
         index.ok_or_else(|| Refused::NoModel { model: name.to_owned() })
@@ -200,6 +247,8 @@ impl Engine {
         match form {
             Form::Chat => format!("chatcmpl-{number:016x}"),
             Form::Completion => format!("cmpl-{number:016x}"),
+            Form::Messages => format!("msg_{number:016x}"),
+            Form::Responses => format!("resp_{number:016x}"),
         }
     }
 
@@ -217,6 +266,12 @@ fn find_route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, Refused> 
         "/v1/chat/completions" => (Method::POST, Route::Text(Form::Chat)),
         "/v1/completions" => (Method::POST, Route::Text(Form::Completion)),
         "/v1/embeddings" => (Method::POST, Route::Embeddings),
+        "/v1/messages" => (Method::POST, Route::Text(Form::Messages)),
+        "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
+        "/v1/responses" => (Method::POST, Route::Text(Form::Responses)),
+        "/v1/rerank" => (Method::POST, Route::Rerank),
+        "/v1/audio/transcriptions" => (Method::POST, Route::Transcription),
+        "/v1/audio/speech" => (Method::POST, Route::Speech),
         "/v1/models" => (Method::GET, Route::Models),
         "/health" => (Method::GET, Route::Health),
         "/metrics" => (Method::GET, Route::Metrics),
@@ -244,8 +299,8 @@ async fn read(body: Incoming) -> Result<Bytes, Refused> {
     }
 }
 
-fn refusal(refused: &Refused) -> Response<AnswerBody> {
-    let mut response = json(&refused.body());
+fn refusal(refused: &Refused, body: &Value) -> Response<AnswerBody> {
+    let mut response = reply(body);
     *response.status_mut() = refused.status();
     if let Some((name, value)) = refused.header() {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -253,7 +308,7 @@ fn refusal(refused: &Refused) -> Response<AnswerBody> {
     response
 }
 
-fn json(value: &Value) -> Response<AnswerBody> {
+fn reply(value: &Value) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::Whole(Some(value.to_string().into())));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

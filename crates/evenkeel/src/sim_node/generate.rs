@@ -47,13 +47,19 @@ enum Stream {
 impl Job {
     /// Generates everything, then answers in one piece.
     pub(super) async fn whole(self, place: Place, shape: &Shape, answer: &Answer) -> Response<AnswerBody> {
+        let slot = self.generated(place, answer).await;
+        self.finish(slot, &shape.whole(answer))
+    }
+
+    /// Waits until everything is generated.
+    pub(super) async fn generated(&self, place: Place, answer: &Answer) -> Slot {
         let slot = place.slot().await;
         let mut due = self.first_token(answer.prompt_tokens).await;
         for token in 0..answer.completion_tokens {
             self.next_token(token, &mut due).await;
         }
         self.engine.counters(self.model).finished(answer.finish);
-        self.finish(slot, &shape.whole(answer))
+        slot
     }
 
     /// Answers at once with a stream that is generated as it is read.
@@ -104,14 +110,14 @@ impl Job {
         events: &mpsc::Sender<Bytes>,
     ) -> Result<(), mpsc::error::SendError<Bytes>> {
         let mut due = self.first_token(answer.prompt_tokens).await;
-        if let Some(opening) = shape.opening(answer) {
-            events.send(event(&opening)).await?;
+        for opening in shape.opening(answer) {
+            events.send(opening).await?;
         }
         let middle = answer.completion_tokens / 2;
         for token in 0..answer.completion_tokens {
             self.next_token(token, &mut due).await;
             let piece = answer.pieces.get(token as usize).map_or("", String::as_str);
-            let next = event(&shape.piece(answer, piece));
+            let next = shape.piece(answer, token, piece);
             if token == middle && self.strike(&next, events).await? == Stream::Ends {
                 return Ok(());
             }
@@ -121,11 +127,10 @@ impl Job {
             }
         }
         self.engine.counters(self.model).finished(answer.finish);
-        events.send(event(&shape.closing(answer.finish))).await?;
-        if let Some(counts) = shape.counts(answer) {
-            events.send(event(&counts)).await?;
+        for closing in shape.closing(answer) {
+            events.send(closing).await?;
         }
-        events.send(Bytes::from_static(b"data: [DONE]\n\n")).await
+        Ok(())
     }
 
     /// Does to a stream what its fault does in the middle of it.
@@ -192,8 +197,4 @@ fn respond(body: AnswerBody, announced: Option<usize>) -> Response<AnswerBody> {
         response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     response
-}
-
-fn event(value: &Value) -> Bytes {
-    Bytes::from(format!("data: {value}\n\n"))
 }

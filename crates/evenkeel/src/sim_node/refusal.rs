@@ -1,4 +1,4 @@
-//! Errors as clients see them, in OpenAI's JSON shape.
+//! Errors as clients see them, in OpenAI's and in Anthropic's JSON shape.
 
 use super::fault::Refusal;
 use hyper::StatusCode;
@@ -64,6 +64,21 @@ impl Refused {
         }
     }
 
+    /// The error in Anthropic's shape.
+    pub(super) fn anthropic_body(&self) -> Value {
+        let kind = match self {
+            Self::NoModel { .. } | Self::NoRoute { .. } => "not_found_error",
+            Self::NotLocal => "permission_error",
+            Self::TooLarge { .. } => "request_too_large",
+            Self::Bad { .. } | Self::WrongMethod { .. } => "invalid_request_error",
+            Self::Full => "overloaded_error",
+            Self::Fault(Refusal::TooMany | Refusal::TooManyRetryAfter) => "rate_limit_error",
+            Self::Fault(Refusal::Internal) => "api_error",
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.body()["error"]["message"]}})
+    }
+
+    /// The error in OpenAI's shape.
     pub(super) fn body(&self) -> Value {
         let (kind, code, message) = match self {
             Self::Bad { what, .. } => ("invalid_request_error", None, what.clone()),

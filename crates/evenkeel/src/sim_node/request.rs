@@ -1,5 +1,8 @@
 //! What a client asks for, read once: past here a request is one the engine can do.
 
+pub(super) mod messages;
+mod responses;
+
 use super::refusal::Refused;
 use serde_json::Value;
 
@@ -14,6 +17,8 @@ const DIMENSIONS_MAX: u32 = 4_096;
 pub(super) enum Form {
     Chat,
     Completion,
+    Messages,
+    Responses,
 }
 
 /// A request for text.
@@ -89,11 +94,13 @@ pub(super) fn json(body: &[u8]) -> Result<Value, Refused> {
 }
 
 impl Generate {
-    /// Reads a request for a chat or a plain completion.
+    /// Reads a request for text, in any form.
     pub(super) fn read(form: Form, body: &Value) -> Result<Self, Refused> {
         let (prompt, prompt_tokens) = match form {
             Form::Chat => read_messages(body)?,
             Form::Completion => read_prompt(body)?,
+            Form::Messages => return messages::read(body),
+            Form::Responses => return responses::read(body),
         };
         if optional_count(body, "n")?.is_some_and(|n| n > 1) {
             return Err(Refused::bad(Some("n"), "only one choice is simulated".to_owned()));
@@ -130,12 +137,12 @@ impl Embed {
     }
 }
 
-fn read_model(body: &Value) -> Result<String, Refused> {
+pub(super) fn read_model(body: &Value) -> Result<String, Refused> {
     let missing = || Refused::bad(Some("model"), "you must provide a model parameter".to_owned());
     body["model"].as_str().map(str::to_owned).ok_or_else(missing)
 }
 
-fn optional_count(body: &Value, name: &'static str) -> Result<Option<u32>, Refused> {
+pub(super) fn optional_count(body: &Value, name: &'static str) -> Result<Option<u32>, Refused> {
     let value = &body[name];
     if value.is_null() {
         return Ok(None);

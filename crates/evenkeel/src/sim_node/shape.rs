@@ -1,7 +1,11 @@
-//! Answers in OpenAI's JSON shapes.
+//! Answers in OpenAI's and Anthropic's JSON shapes.
+
+mod messages;
+mod responses;
 
 use super::answer::{Answer, Finish};
 use super::request::{Encoding, Form, Usage};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 /// What every part of one answer carries.
@@ -17,89 +21,104 @@ pub(super) struct Shape {
 impl Shape {
     /// The answer in one piece.
     pub(super) fn whole(&self, answer: &Answer) -> Value {
+        match self.form {
+            Form::Chat | Form::Completion => self.completion(answer),
+            Form::Messages => messages::whole(self, answer),
+            Form::Responses => responses::whole(self, answer),
+        }
+    }
+
+    /// The events of a stream before the first token.
+    pub(super) fn opening(&self, answer: &Answer) -> Vec<Bytes> {
+        match self.form {
+            Form::Chat => vec![event(&self.first_chunk(answer))],
+            Form::Completion => Vec::new(),
+            Form::Messages => messages::opening(self, answer),
+            Form::Responses => responses::opening(self, answer),
+        }
+    }
+
+    /// The event of one token.
+    pub(super) fn piece(&self, answer: &Answer, token: u32, piece: &str) -> Bytes {
+        match self.form {
+            Form::Chat => event(&self.next_chunk(answer, piece)),
+            Form::Completion => event(&self.chunk(&json!(piece), None)),
+            Form::Messages => messages::piece(answer, piece),
+            Form::Responses => responses::piece(self, answer, token, piece),
+        }
+    }
+
+    /// The events after the last token: why the answer ended, the counts where they were asked for, and the last word.
+    pub(super) fn closing(&self, answer: &Answer) -> Vec<Bytes> {
+        let delta = match self.form {
+            Form::Chat => json!({}),
+            Form::Completion => json!(""),
+            Form::Messages => return messages::closing(answer),
+            Form::Responses => return responses::closing(self, answer),
+        };
+        let mut events = vec![event(&self.chunk(&delta, Some(answer.finish)))];
+        if self.usage == Usage::Asked {
+            let mut counts = self.envelope(json!([]));
+            counts["usage"] = usage(answer);
+            events.push(event(&counts));
+        }
+        events.push(Bytes::from_static(b"data: [DONE]\n\n"));
+        events
+    }
+
+    fn completion(&self, answer: &Answer) -> Value {
         let text = answer.pieces.concat();
         let finish = answer.finish.name();
         let choice = match (self.form, &answer.call) {
             (Form::Completion, _) => {
                 json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish})
             }
-            (Form::Chat, None) => json!({
+            (_, None) => json!({
                 "index": 0, "logprobs": null, "finish_reason": finish,
                 "message": {"role": "assistant", "content": text, "refusal": null}
             }),
-            (Form::Chat, Some(name)) => json!({
+            (_, Some(name)) => json!({
                 "index": 0, "logprobs": null, "finish_reason": finish,
                 "message": {"role": "assistant", "content": null, "refusal": null, "tool_calls": [
                     {"id": self.call_id(), "type": "function", "function": {"name": name, "arguments": text}}
                 ]}
             }),
         };
-        let object = match self.form {
-            Form::Chat => "chat.completion",
-            Form::Completion => "text_completion",
-        };
+        let object = if self.form == Form::Completion { "text_completion" } else { "chat.completion" };
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
             "choices": [choice], "usage": usage(answer)
         })
     }
 
-    /// The first event of a stream, where it has one before the first token.
-    pub(super) fn opening(&self, answer: &Answer) -> Option<Value> {
-        let delta = match (self.form, &answer.call) {
-            (Form::Completion, _) => return None,
-            (Form::Chat, None) => json!({"role": "assistant", "content": ""}),
-            (Form::Chat, Some(name)) => json!({"role": "assistant", "content": null, "tool_calls": [
+    fn first_chunk(&self, answer: &Answer) -> Value {
+        let delta = match &answer.call {
+            None => json!({"role": "assistant", "content": ""}),
+            Some(name) => json!({"role": "assistant", "content": null, "tool_calls": [
                 {"index": 0, "id": self.call_id(), "type": "function", "function": {"name": name, "arguments": ""}}
             ]}),
         };
-        Some(self.chunk(&delta, None))
+        self.chunk(&delta, None)
     }
 
-    /// The event of one token.
-    pub(super) fn piece(&self, answer: &Answer, piece: &str) -> Value {
-        match (self.form, &answer.call) {
-            (Form::Completion, _) => self.chunk(&json!(piece), None),
-            (Form::Chat, None) => self.chunk(&json!({"content": piece}), None),
-            (Form::Chat, Some(_)) => {
-                let call = json!({"index": 0, "function": {"arguments": piece}});
-                self.chunk(&json!({"tool_calls": [call]}), None)
-            }
+    fn next_chunk(&self, answer: &Answer, piece: &str) -> Value {
+        if answer.call.is_none() {
+            return self.chunk(&json!({"content": piece}), None);
         }
-    }
-
-    /// The event that says why the answer ended.
-    pub(super) fn closing(&self, finish: Finish) -> Value {
-        match self.form {
-            Form::Chat => self.chunk(&json!({}), Some(finish)),
-            Form::Completion => self.chunk(&json!(""), Some(finish)),
-        }
-    }
-
-    /// The event with the counts, where they were asked for.
-    pub(super) fn counts(&self, answer: &Answer) -> Option<Value> {
-        if self.usage == Usage::Unasked {
-            return None;
-        }
-        let mut event = self.envelope(json!([]));
-        event["usage"] = usage(answer);
-        Some(event)
+        let call = json!({"index": 0, "function": {"arguments": piece}});
+        self.chunk(&json!({"tool_calls": [call]}), None)
     }
 
     fn chunk(&self, delta: &Value, finish: Option<Finish>) -> Value {
         let finish = finish.map(Finish::name);
-        let choice = match self.form {
-            Form::Chat => json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}),
-            Form::Completion => json!({"index": 0, "text": delta, "logprobs": null, "finish_reason": finish}),
-        };
+        let name = if self.form == Form::Completion { "text" } else { "delta" };
+        let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": finish});
+        choice[name] = delta.clone();
         self.envelope(json!([choice]))
     }
 
     fn envelope(&self, choices: Value) -> Value {
-        let object = match self.form {
-            Form::Chat => "chat.completion.chunk",
-            Form::Completion => "text_completion",
-        };
+        let object = if self.form == Form::Completion { "text_completion" } else { "chat.completion.chunk" };
         let mut event = json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices
         });
@@ -112,6 +131,10 @@ impl Shape {
     fn call_id(&self) -> String {
         format!("call-{}", self.id)
     }
+}
+
+fn event(value: &Value) -> Bytes {
+    Bytes::from(format!("data: {value}\n\n"))
 }
 
 fn usage(answer: &Answer) -> Value {

@@ -1,24 +1,47 @@
-//! The unmodified openai-python and openai-node through the gateway.
+//! The unmodified openai-python, openai-node and anthropic-python through the gateway.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use evenkeel::sim_node::SimOptions;
 
-use crate::fleet::{Behind, Fleet, tenant};
+use serde_json::json;
+
+use crate::fleet::{Behind, Fleet, of, tenant};
 use crate::raw::fast;
 
 #[test]
 fn openai_python_does_through_the_gateway_what_it_does_with_an_engine_and_hears_why_it_cannot() {
     let fleet = fleet("python");
-    let python = root().join("target/python/bin/python");
-    assert!(
-        python.exists(),
-        "openai-python is not installed; `cargo xtask test` does it, into target/python"
-    );
-    run(Command::new(python).arg(script("gateway_client.py")).args([base(&fleet), engine(&fleet)]));
+    run(python().arg(script("gateway_client.py")).args([base(&fleet), engine(&fleet)]));
     // The last it did was to leave a stream.
     fleet.wait_idle();
+}
+
+#[test]
+fn openai_python_asks_for_responses_transcripts_and_speech() {
+    let fleet = fleet("responses");
+    run(python().arg(script("responses_client.py")).args([base(&fleet), engine(&fleet)]));
+    fleet.wait_idle();
+}
+
+#[test]
+fn anthropic_python_does_through_the_gateway_what_it_does_with_anthropic() {
+    let fleet = fleet("anthropic");
+    let url = format!("http://{}", fleet.address);
+    run(python().arg(script("anthropic_client.py")).args([url, engine(&fleet)]));
+    fleet.wait_idle();
+}
+
+#[test]
+fn a_rerank_goes_through_the_gateway_and_is_charged_what_the_engine_says() {
+    let fleet = fleet("rerank");
+    let body = json!({"model": "sim", "query": "keel", "documents": ["wind", "keel", "fish"], "top_n": 2});
+    let answer = fleet.post("acme", "/v1/rerank", &body);
+    let told = answer.json();
+    assert_eq!((answer.status, &told["results"][0]["index"]), (200, &json!(1)), "{told}");
+    let status = fleet.wait_status("charged", |status| of(status, "acme")["served_cost"] != 0);
+    assert_eq!(of(&status, "acme")["served_cost"], told["usage"]["total_tokens"], "{status:#}");
 }
 
 #[test]
@@ -32,6 +55,15 @@ fn openai_node_does_so_too() {
     let mut node = Command::new("node");
     run(node.arg(script("openai_client.cjs")).args([base(&fleet), engine(&fleet)]).arg(installed));
     fleet.wait_idle();
+}
+
+fn python() -> Command {
+    let python = root().join("target/python/bin/python");
+    assert!(
+        python.exists(),
+        "openai-python and anthropic are not installed; `cargo xtask test` does it, into target/python"
+    );
+    Command::new(python)
 }
 
 /// A gateway with one engine, and tenants of every kind.

@@ -33,7 +33,8 @@ impl Folder {
         command.current_dir(&self.0).args(args);
         for (name, _) in std::env::vars_os() {
             let ours = |name: &str| {
-                name.starts_with("EVENKEEL_") || name.starts_with("LLMLB_") || name == "RUST_LOG"
+                let prefixes = ["EVENKEEL_", "LLMLB_", "OTEL_"];
+                prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == "RUST_LOG"
             };
             if name.to_str().is_some_and(ours) {
                 command.env_remove(name);

@@ -21,3 +21,4 @@ mod served;
 mod smuggling;
 mod storm;
 mod tenant;
+mod traces;

@@ -125,6 +125,21 @@ async function comesBackWhenTold() {
   assert.ok(answers[1][1] - answers[0][1] >= 999, "came back too early");
 }
 
+async function asksForResponses() {
+  const respond = (change) => client().responses.create({ model: "sim", input: "hello", ...change });
+  const whole = await respond();
+  assert.equal(whole.status, "completed");
+  const events = await collect(await respond({ stream: true }));
+  const deltas = events.filter((event) => event.type === "response.output_text.delta");
+  assert.equal(deltas.map((event) => event.delta).join(""), whole.output_text);
+  assert.equal(events.at(-1).type, "response.completed");
+  assert.equal(events.at(-1).response.usage.output_tokens, whole.usage.output_tokens);
+  await setFault("mid-stream-cut");
+  const cut = async () => collect(await respond({ stream: true }));
+  await assert.rejects(cut, (error) => error instanceof OpenAI.APIError && error.code === "bad_upstream");
+  await setFault(null);
+}
+
 async function leavesAStream() {
   const stream = await ask(client(), { stream: true, max_tokens: 20000 });
   for await (const chunk of stream) {
@@ -136,7 +151,7 @@ async function leavesAStream() {
 
 (async () => {
   const steps = [chats, streamsWithUsage, callsTools, embeds, completesAndLists, mapsErrors];
-  for (const step of [...steps, hearsOfACutWithinTheStream, comesBackWhenTold, leavesAStream]) {
+  for (const step of [...steps, hearsOfACutWithinTheStream, comesBackWhenTold, asksForResponses, leavesAStream]) {
     await step();
     console.log(step.name);
   }

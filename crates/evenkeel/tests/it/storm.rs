@@ -58,7 +58,8 @@ fn ten_thousand_clients_that_leave_while_queued_or_mid_stream_leave_nothing() {
 }
 
 fn arrive(fleet: &Fleet, index: usize) -> TcpStream {
-    let body = chat(json!({"stream": !index.is_multiple_of(4), "user": index.to_string(), "max_tokens": 20}));
+    let body =
+        chat(json!({"stream": !index.is_multiple_of(4), "user": index.to_string(), "max_tokens": 200}));
     fleet.send("none", CHAT, &body)
 }
 

@@ -11,8 +11,15 @@ use serde_json::{Value, json};
 /// How deep values may be nested.
 const DEPTH_MAX: usize = 128;
 
-const ENDPOINTS: [Endpoint; 4] =
-    [Endpoint::Chat, Endpoint::Completions, Endpoint::Embeddings, Endpoint::Other];
+const ENDPOINTS: [Endpoint; 7] = [
+    Endpoint::Chat,
+    Endpoint::Completions,
+    Endpoint::Embeddings,
+    Endpoint::Messages,
+    Endpoint::Responses,
+    Endpoint::Speech,
+    Endpoint::Other,
+];
 
 /// Checks one body.
 pub(crate) fn check(body: &[u8]) {

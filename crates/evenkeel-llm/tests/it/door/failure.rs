@@ -102,6 +102,62 @@ async fn an_empty_stream_is_replaced() {
 }
 
 #[tokio::test]
+async fn a_stream_that_begins_with_garbage_is_replaced() {
+    let faulty =
+        Engine::always(|heard| events(&heard.stream().0, &["<html>busy</html>", DELTA, "[DONE]"])).await;
+    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_begins_with_an_error_is_replaced() {
+    let told = r#"{"error":{"message":"CUDA error","type":"InternalServerError","code":500}}"#;
+    let faulty = Engine::always(move |heard| events(&heard.stream().0, &[told, "[DONE]"])).await;
+    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_begins_by_saying_there_is_no_room_is_replaced_and_its_node_spared() {
+    let told = r#"{"error":{"message":"try later","type":"overloaded_error"}}"#;
+    let faulty = Engine::always(move |heard| events(&heard.stream().0, &[told])).await;
+    assert_other_node_answers(faulty, Delivery::Stream, "busy").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_within_its_first_event_is_replaced() {
+    let faulty = Engine::always(|heard| {
+        heard.stream().0.send(Ok(bytes::Bytes::from_static(b"data: {\"choices\":[{"))).unwrap();
+    })
+    .await;
+    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+}
+
+#[tokio::test]
+async fn when_every_stream_begins_with_an_error_the_client_hears_of_it_before_the_stream() {
+    let url = Engine::always(|heard| events(&heard.stream().0, &[r#"{"error":"out of memory"}"#])).await;
+    let house = House::to(vec![node("a", &url, 1)]).await;
+    assert_eq!(house.post(CHAT, ASK_STREAM).await.code(), (502, "bad_upstream".to_owned()));
+    house.until_idle().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_begins_with_the_clients_own_mistake_is_passed_on_and_blames_nobody() {
+    let told = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
+    let url = Engine::always(move |heard| events(&heard.stream().0, &[told, "[DONE]"])).await;
+    let house = House::to(vec![node("a", &url, 1)]).await;
+    for _ in 0..10 {
+        let answer = house.post(CHAT, ASK_STREAM).await;
+        assert_eq!((answer.status, answer.body), (200, format!("data: {told}\n\ndata: [DONE]\n\n")));
+    }
+    let page = house.registry.page();
+    assert!(
+        page.contains(r#"evenkeel_finished_total{pool="llm",tenant="open",ending="served"} 10"#),
+        "{page}"
+    );
+    assert!(page.contains(r#"evenkeel_cost_units_total{pool="llm",tenant="open"} 0"#), "{page}");
+    assert_eq!(house.status().await["nodes"][0]["breaker"], "closed");
+}
+
+#[tokio::test]
 async fn a_first_byte_that_is_late_is_awaited_elsewhere() {
     let (mut slow, mut quick) = (Engine::start().await, Engine::start().await);
     let nodes = vec![node("slow", &slow.url, 1)];
@@ -187,8 +243,8 @@ async fn a_stream_without_its_last_word_is_not_taken_for_complete() {
     let house = House::to(vec![node("a", &url, 1)]).await;
     let answer = house.post(CHAT, ASK_STREAM).await;
     assert!(answer.body.contains("bad_upstream") && !answer.body.contains("[DONE]"), "{}", answer.body);
-    let other = house.post("/v1/responses", r#"{"model":"m","stream":true,"input":"x"}"#).await;
-    assert!(!other.body.contains("bad_upstream"), "other streams have other last words: {}", other.body);
+    let other = house.post("/v1/others", r#"{"model":"m","stream":true,"input":"x"}"#).await;
+    assert!(!other.body.contains("bad_upstream"), "nobody knows the last word of others: {}", other.body);
 }
 
 #[tokio::test]

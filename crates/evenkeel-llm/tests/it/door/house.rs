@@ -10,6 +10,7 @@ use evenkeel_door::route::{Readiness, Routes};
 use evenkeel_door::tenant::{Gate, TenantSettings, Tenants, Unprotected};
 use evenkeel_llm::{Llm, LlmOptions, NodeOptions, TlsRoots, Upstream};
 use evenkeel_policy::weight::Weight;
+use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{JournalLimits, MeterLimits, Registry, RouterMeters, Watch};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -31,6 +32,7 @@ pub(crate) struct House {
     pub(crate) llm: Arc<Llm>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) registry: Registry,
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// An answer that has been read.
@@ -79,9 +81,23 @@ impl House {
     }
 
     pub(crate) async fn with(options: LlmOptions, tenants: Vec<TenantSettings>) -> Self {
+        Self::open(options, tenants, None).await
+    }
+
+    /// One whose requests are all traced.
+    pub(crate) async fn traced(nodes: Vec<NodeOptions>, tenants: Vec<TenantSettings>) -> Self {
+        let tracer = Tracer::new(&Registry::new(), TraceOptions::default()).unwrap();
+        let options = LlmOptions { nodes, ..LlmOptions::default() };
+        Self::open(options, tenants, Some(Arc::new(tracer))).await
+    }
+
+    async fn open(options: LlmOptions, tenants: Vec<TenantSettings>, tracer: Option<Arc<Tracer>>) -> Self {
         let registry = Registry::new();
         let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
-        let watch = watch.with_router(RouterMeters::new(&registry).unwrap());
+        let mut watch = watch.with_router(RouterMeters::new(&registry).unwrap());
+        if let Some(tracer) = &tracer {
+            watch = watch.with_tracer(tracer.clone());
+        }
         let upstream = Upstream::new(options.pipeline.load.connection_pool, TlsRoots::public());
         let llm = Llm::new(options, upstream, Arc::new(watch)).unwrap();
         let listener =
@@ -93,7 +109,11 @@ impl House {
         let mut routes = Routes::new(Readiness::default());
         llm.add_routes(&mut routes).unwrap();
         tokio::spawn(listener.serve(gate.clone(), routes, std::future::pending()));
-        Self { address, llm, gate, registry }
+        Self { address, llm, gate, registry, tracer }
+    }
+
+    pub(crate) fn tracer(&self) -> &Tracer {
+        self.tracer.as_ref().unwrap()
     }
 
     /// Connects a client; dropped, it is gone.
@@ -112,6 +132,13 @@ impl House {
     pub(crate) async fn post_as(&self, tenant: &str, path: &str, body: &str) -> Read {
         let mut client = self.client().await;
         let response = client.send(Method::POST, tenant, path, body).await;
+        read(response).await
+    }
+
+    /// Asks as nobody in particular, with these headers.
+    pub(crate) async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Read {
+        let mut client = self.client().await;
+        let response = client.send_with(Method::POST, path, headers, body).await;
         read(response).await
     }
 
@@ -177,15 +204,31 @@ impl Client {
         path: &str,
         body: &str,
     ) -> Response<Incoming> {
-        let request = Request::builder()
+        let key = format!("Bearer ek-{tenant}");
+        self.send_with(method, path, &[("authorization", &key)], body).await
+    }
+
+    pub(crate) async fn send_with(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<Incoming> {
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "gateway")
-            .header("authorization", format!("Bearer ek-{tenant}"))
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body.to_owned())))
-            .unwrap();
-        self.requests.send_request(request).await.unwrap()
+            .header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.request(request.body(body.to_owned()).unwrap()).await
+    }
+
+    /// Sends what has all its headers.
+    pub(crate) async fn request(&mut self, request: Request<String>) -> Response<Incoming> {
+        self.requests.send_request(request.map(|body| Full::new(Bytes::from(body)))).await.unwrap()
     }
 }
 

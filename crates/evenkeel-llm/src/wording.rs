@@ -1,0 +1,87 @@
+//! How the door says no in the words of the API that was asked: OpenAI's, or Anthropic's on `/v1/messages`.
+//!
+//! Bound: whatever refuses a request of the door, its answer tells how long it waited, 0 if it never did.
+
+use bytes::Bytes;
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::Wording;
+use http::{HeaderName, HeaderValue};
+use serde_json::{Value, json};
+
+use crate::headers::QUEUE_WAIT_MS;
+use crate::request::Endpoint;
+
+/// Names a request to Anthropic's clients.
+pub(crate) const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
+
+/// How requests of an endpoint are refused.
+pub(crate) fn of(endpoint: Endpoint) -> Wording {
+    if endpoint.is_anthropic() { anthropic } else { openai }
+}
+
+/// Says no as OpenAI does.
+pub(crate) fn openai(refusal: Refusal, _: &HeaderValue) -> Response {
+    unwaited(refusal.into_response())
+}
+
+/// Says no as Anthropic does, with the same statuses and headers: 503 and `Retry-After` is what its clients retry, too.
+fn anthropic(refusal: Refusal, request_id: &HeaderValue) -> Response {
+    let mut body = anthropic_body(&refusal);
+    body["request_id"] = request_id.to_str().unwrap_or_default().into();
+    let mut response = unwaited(refusal.with_body(&body));
+    response.headers_mut().insert(ANTHROPIC_ID, request_id.clone());
+    response
+}
+
+/// Notes that a request did not wait.
+pub(crate) fn unwaited(mut response: Response) -> Response {
+    response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from_static("0"));
+    response
+}
+
+/// A refusal as the last event of a stream that has begun, after `before`.
+pub(crate) fn event(before: &str, endpoint: Endpoint, refusal: &Refusal) -> Bytes {
+    let (name, error) = match endpoint {
+        Endpoint::Chat | Endpoint::Completions => ("", refusal.to_json()),
+        Endpoint::Messages | Endpoint::CountTokens => ("event: error\n", anthropic_body(refusal)),
+        Endpoint::Responses
+        | Endpoint::Embeddings
+        | Endpoint::Rerank
+        | Endpoint::Speech
+        | Endpoint::Transcription
+        | Endpoint::Other => {
+            // As the Responses API has it; the object behind `error` is what OpenAI's clients raise.
+            let mut error = refusal.to_json();
+            error["type"] = "error".into();
+            error["code"] = refusal.code().into();
+            error["message"] = refusal.to_string().into();
+            ("event: error\n", error)
+        }
+    };
+    Bytes::from(format!("{before}{name}data: {error}\n\n"))
+}
+
+fn anthropic_body(refusal: &Refusal) -> Value {
+    json!({"type": "error", "error": {
+        "type": anthropic_kind(refusal),
+        "message": refusal.to_string(),
+        "details": {"error_code": refusal.code()},
+    }})
+}
+
+fn anthropic_kind(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Invalid { .. } | Refusal::Framing | Refusal::Method { .. } | Refusal::BodyTimeout => {
+            "invalid_request_error"
+        }
+        Refusal::BodyTooLarge { .. } => "request_too_large",
+        Refusal::Unauthenticated => "authentication_error",
+        Refusal::TenantDisabled | Refusal::AdminOnly | Refusal::ModelForbidden { .. } => "permission_error",
+        Refusal::NoRoute | Refusal::NotFound { .. } | Refusal::NoModel { .. } => "not_found_error",
+        Refusal::RateLimited { .. } => "rate_limit_error",
+        Refusal::QueueFull { .. } | Refusal::Unready | Refusal::Draining => "overloaded_error",
+        Refusal::WaitTimeout | Refusal::UpstreamTimeout => "timeout_error",
+        Refusal::Upstream | Refusal::Internal => "api_error",
+    }
+}

@@ -1,0 +1,65 @@
+//! Requests for OpenAI's Responses.
+
+use super::super::refusal::Refused;
+use super::{Delivery, End, Form, Generate, Tool, Usage, count_tokens, flag, optional_count, read_model};
+use serde_json::Value;
+
+/// Reads a request for a response.
+pub(super) fn read(body: &Value) -> Result<Generate, Refused> {
+    let prompt = prompt(body)?;
+    let usage = Usage::Asked;
+    Ok(Generate {
+        form: Form::Responses,
+        model: read_model(body)?,
+        prompt_tokens: count_tokens(&prompt),
+        prompt,
+        tokens_max: optional_count(body, "max_output_tokens")?,
+        end: if flag(body, "ignore_eos")? { End::AtLimit } else { End::Natural },
+        stops: Vec::new(),
+        tool: read_tool(body)?,
+        delivery: if flag(body, "stream")? { Delivery::Stream { usage } } else { Delivery::Whole },
+    })
+}
+
+fn prompt(body: &Value) -> Result<String, Refused> {
+    let mut prompt = body["instructions"].as_str().unwrap_or_default().to_owned();
+    match &body["input"] {
+        Value::String(text) => prompt.push_str(text),
+        Value::Array(items) => {
+            for item in items {
+                prompt.push_str(item["role"].as_str().unwrap_or_default());
+                prompt.push('\n');
+                let texts = [&item["content"], &item["output"]];
+                texts.iter().filter_map(|text| text.as_str()).for_each(|text| prompt.push_str(text));
+                let parts = item["content"].as_array().into_iter().flatten();
+                parts.filter_map(|part| part["text"].as_str()).for_each(|text| prompt.push_str(text));
+                prompt.push('\n');
+            }
+        }
+        _ => return Err(Refused::bad(Some("input"), "input must be a text or a list of items".to_owned())),
+    }
+    Ok(prompt)
+}
+
+/// Finds the function to call: the one that was named, else the first, unless its output is already there.
+fn read_tool(body: &Value) -> Result<Option<Tool>, Refused> {
+    let bad = |what: &str| Refused::bad(Some("tools"), what.to_owned());
+    let mut known = Vec::new();
+    for tool in body["tools"].as_array().into_iter().flatten() {
+        let name = tool["name"].as_str().ok_or_else(|| bad("each tool needs a name"))?;
+        known.push(Tool { name: name.to_owned(), parameters: tool["parameters"].clone() });
+    }
+    let last = body["input"].as_array().and_then(|all| all.last());
+    let answered = last.is_some_and(|item| item["type"] == "function_call_output");
+    let first = known.first().cloned();
+    match &body["tool_choice"] {
+        Value::Null => Ok(first.filter(|_| !answered)),
+        Value::String(choice) if choice == "auto" => Ok(first.filter(|_| !answered)),
+        Value::String(choice) if choice == "required" => Ok(first),
+        Value::String(choice) if choice == "none" => Ok(None),
+        choice => {
+            let named = known.into_iter().find(|tool| choice["name"] == tool.name.as_str());
+            named.map(Some).ok_or_else(|| bad("tool_choice names a function that is not in tools"))
+        }
+    }
+}
