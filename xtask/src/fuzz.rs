@@ -12,6 +12,7 @@ struct Target {
 }
 
 const TARGETS: &[Target] = &[
+    Target { name: "answer", corpus: "crates/evenkeel-llm/tests/corpus/answer" },
     Target { name: "config", corpus: "crates/evenkeel/tests/corpus/config" },
     Target { name: "request", corpus: "crates/evenkeel-llm/tests/corpus/request" },
     Target { name: "sse", corpus: "crates/evenkeel-llm/tests/corpus/sse" },

@@ -15,6 +15,8 @@ use tokio::time::{Sleep, sleep};
 
 use crate::framing::Framing;
 
+/// Up to how many bytes are copied into one piece: the kernel takes one with less ado than a list of some.
+const JOINED_MAX: usize = 4 * 1024;
 /// What every h2 connection begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -50,6 +52,8 @@ pub(crate) struct Watched<I> {
     write_wait_max: Duration,
     /// Runs while the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Where short pieces become one.
+    joined: Vec<u8>,
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
@@ -79,7 +83,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
             Version::Http2 => Framing::blind(),
         };
         let suspect = Suspect::none();
-        let watched = Self { inner, start, framing, suspect: suspect.clone(), write_wait_max, stalled: None };
+        let watched = Self {
+            inner,
+            start,
+            framing,
+            suspect: suspect.clone(),
+            write_wait_max,
+            stalled: None,
+            joined: Vec::new(),
+        };
         Ok((watched, version, suspect))
     }
 
@@ -145,7 +157,14 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        let this = &mut *self;
+        let written = if bufs.iter().map(|buf| buf.len()).sum::<usize>() <= JOINED_MAX {
+            this.joined.clear();
+            bufs.iter().for_each(|buf| this.joined.extend_from_slice(buf));
+            Pin::new(&mut this.inner).poll_write(cx, &this.joined)
+        } else {
+            Pin::new(&mut this.inner).poll_write_vectored(cx, bufs)
+        };
         self.timed(cx, written)
     }
 

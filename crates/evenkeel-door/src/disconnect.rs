@@ -6,15 +6,15 @@
 //! Bound: told as soon as the socket says so. An HTTP/1.1 client that pipelined a further request, or whose body is not
 //! yet read, is noticed at the next write instead, because bytes of its own stand before the end.
 
-use core::pin::Pin;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::pin::{Pin, pin};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::body::{Body, BodyError, Response};
 
@@ -29,44 +29,64 @@ pub enum Ending {
 
 /// Tells how a request ended, to whoever holds a copy.
 #[derive(Clone, Debug)]
-pub struct Disconnect(watch::Receiver<Option<Ending>>);
+pub struct Disconnect(Arc<Told>);
+
+/// What became of a request; most are watched by nobody, so that this is small.
+#[derive(Debug, Default)]
+struct Told {
+    /// 0 while it has not ended.
+    ending: AtomicU8,
+    changed: Notify,
+}
+
+const SERVED: u8 = 1;
+const GONE: u8 = 2;
 
 impl Disconnect {
     /// How it ended; `None` while it has not.
     pub fn ending(&self) -> Option<Ending> {
-        *self.0.borrow()
+        match self.0.ending.load(Ordering::Acquire) {
+            SERVED => Some(Ending::Served),
+            GONE => Some(Ending::Gone),
+            _ => None,
+        }
     }
 
     /// Waits for the end.
     pub async fn ended(&mut self) -> Ending {
-        match self.0.wait_for(Option::is_some).await {
-            Ok(ending) => ending.unwrap_or(Ending::Gone),
-            Err(_) => Ending::Gone,
+        loop {
+            let mut changed = pin!(self.0.changed.notified());
+            // Whatever is told after the look is heard.
+            changed.as_mut().enable();
+            if let Some(ending) = self.ending() {
+                return ending;
+            }
+            changed.await;
         }
     }
 }
 
 /// The other side of a [`Disconnect`]: while it lives, the request does.
 pub(crate) struct Presence {
-    sender: watch::Sender<Option<Ending>>,
+    told: Arc<Told>,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl Presence {
     pub(crate) fn new(in_flight: Arc<AtomicUsize>) -> (Self, Disconnect) {
         in_flight.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = watch::channel(None);
-        (Self { sender, in_flight }, Disconnect(receiver))
+        let told = Arc::<Told>::default();
+        (Self { told: told.clone(), in_flight }, Disconnect(told))
     }
 
     fn served(self) {
-        self.tell(Ending::Served);
+        self.tell(SERVED);
     }
 
-    /// Tells how it ended, unless that is told or nobody listens.
-    fn tell(&self, ending: Ending) {
-        if !self.sender.is_closed() {
-            self.sender.send_if_modified(|told| told.replace(told.unwrap_or(ending)).is_none());
+    /// Tells how it ended, unless that is told.
+    fn tell(&self, ending: u8) {
+        if self.told.ending.compare_exchange(0, ending, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.told.changed.notify_waiters();
         }
     }
 }
@@ -74,7 +94,7 @@ impl Presence {
 impl Drop for Presence {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.tell(Ending::Gone);
+        self.tell(GONE);
     }
 }
 

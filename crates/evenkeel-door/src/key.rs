@@ -7,8 +7,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use subtle::ConstantTimeEq;
@@ -19,6 +19,9 @@ const KEY_PREFIX: &str = "ek-";
 const HASH_PREFIX: &str = "sha256:";
 /// No key of ours is longer; what is longer is not hashed.
 const KEY_LEN_MAX: usize = 256;
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const API_KEY: HeaderName = HeaderName::from_static("api-key");
 
 /// Makes a new key; it is shown once, and only its hash is kept.
 pub fn make_key() -> Result<String, ring::error::Unspecified> {
@@ -107,10 +110,10 @@ impl core::error::Error for NotAKeyHash {}
 /// Two that differ are refused: which of them counts would be a guess.
 pub fn credential(headers: &HeaderMap) -> Result<&str, Refusal> {
     let mut found = None;
-    for name in [AUTHORIZATION.as_str(), "x-api-key", "api-key"] {
+    for name in [&AUTHORIZATION, &X_API_KEY, &API_KEY] {
         for value in headers.get_all(name) {
             let value = value.to_str().map_err(|_| Refusal::Unauthenticated)?.trim();
-            let key = if name == AUTHORIZATION.as_str() { bearer(value)? } else { value };
+            let key = if name == AUTHORIZATION { bearer(value)? } else { value };
             if found.is_some_and(|other| other != key) {
                 return Err(Refusal::Unauthenticated);
             }
@@ -131,7 +134,7 @@ fn bearer(value: &str) -> Result<&str, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderValue;
 
     fn found(headers: &[(&'static str, &str)]) -> Option<String> {
         let mut map = HeaderMap::new();

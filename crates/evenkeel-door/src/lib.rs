@@ -11,11 +11,13 @@ pub mod disconnect;
 mod framing;
 pub mod key;
 pub mod listener;
+mod quiet;
 pub mod rate;
 pub mod refusal;
 pub mod request_id;
 pub mod route;
 pub mod tenant;
+mod timer;
 pub mod tls;
 mod walk;
 

@@ -21,9 +21,11 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{Suspect, Version, Watched};
+use crate::quiet::Quiet;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
 use crate::tenant::{Exposure, Gate};
+use crate::timer::ConnectionTimer;
 use crate::tls::Tls;
 use crate::walk::{Length, Walk};
 
@@ -31,6 +33,8 @@ use crate::walk::{Length, Walk};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// hyper needs that much to read heads.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
+/// How many headers hyper takes unless it is told otherwise.
+const HEADERS_MAX_OF_HYPER: usize = 100;
 
 /// The limits of a listener.
 #[derive(Clone, Debug)]
@@ -212,12 +216,15 @@ struct Servers {
 impl Servers {
     fn new(limits: &ListenerLimits) -> Self {
         let mut http1 = http1::Builder::new();
+        // Every connection brings a timer of its own.
         http1
-            .timer(TokioTimer::new())
             .header_read_timeout(limits.head_wait_max)
-            .max_headers(limits.headers_max)
             .max_buf_size(limits.head_bytes_max)
             .max_header_size(limits.head_bytes_max);
+        // Its own limit costs hyper nothing; any other, a list made for each request.
+        if limits.headers_max != HEADERS_MAX_OF_HYPER {
+            http1.max_headers(limits.headers_max);
+        }
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
@@ -275,10 +282,15 @@ impl Connection {
             let walk = walk.clone();
             async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, length).await) }
         });
-        let mut serving = pin!(self.servers.http1.serve_connection(TokioIo::new(stream), service));
+        let mut server = self.servers.http1.clone();
+        server.timer(ConnectionTimer::default());
+        let mut serving = Quiet::new(server.serve_connection(TokioIo::new(stream), service));
+        // To be asked whether it is over takes a lock that all connections share.
+        let mut stopped = Quiet::new(async move { self.stopped.changed().await.is_ok() });
         tokio::select! {
+            biased;
             ended = &mut serving => return ended,
-            _ = self.stopped.changed() => serving.as_mut().graceful_shutdown(),
+            _ = &mut stopped => serving.inner().graceful_shutdown(),
         }
         serving.await
     }

@@ -90,7 +90,7 @@ impl Answer {
     ) -> Result<Self, Trouble> {
         let (head, mut body) = response.into_parts();
         let status = head.status;
-        if let Err(trouble) = judge(status, headers::retry_after(&head.headers)) {
+        if let Err(trouble) = judge(status, &head.headers) {
             read_what_is_here(&mut body);
             return Err(trouble);
         }

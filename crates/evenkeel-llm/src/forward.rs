@@ -12,25 +12,24 @@ use evenkeel_door::tenant::Caller;
 use evenkeel_pipeline::{Arrival, ModelId};
 use evenkeel_policy::score;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use http_body_util::Full;
+use http::{HeaderValue, Request};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
 use crate::bill::Bill;
 use crate::deadline::Deadline;
 use crate::door::Llm;
-use crate::headers::{self, QUEUE_WAIT_MS};
-use crate::nodes::Node;
+use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
 use crate::refuse::{self, Trouble};
 use crate::request::{Ask, Delivery, Endpoint};
 use crate::trace::{TRACEPARENT, Trace};
+use crate::upstream::Passed;
 use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
 use crate::wording::{self, ANTHROPIC_ID};
 
 /// Where Anthropic's servers look for a key.
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const X_API_KEY: &str = "x-api-key";
 
 /// Answers a request for a model.
 pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Result<Response, Refusal> {
@@ -157,8 +156,20 @@ impl Llm {
         let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
         trace.sent(slot, &node);
         let begun = async {
-            let made = || outgoing.request(&node, trace.header());
-            let sent = self.upstream.send_made(node.origin(slot.path()), made);
+            let (authorization, trace) = (node.authorization(), trace.header());
+            let key = authorization.filter(|_| outgoing.endpoint.is_anthropic()).and_then(bare_key);
+            let (mut adds, mut count) = ([(REQUEST_ID, &outgoing.id); 4], 1);
+            let others = [
+                authorization.map(|value| (AUTHORIZATION.as_str(), value)),
+                key.as_ref().map(|value| (X_API_KEY, value)),
+                trace.as_ref().map(|value| (TRACEPARENT, value)),
+            ];
+            for other in others.into_iter().flatten() {
+                adds[count] = other;
+                count += 1;
+            }
+            let passed = Passed { keeps: headers::is_for_nodes, adds: &adds[..count] };
+            let sent = self.upstream.send_passed(node.origin(slot.path()), &outgoing.request, passed);
             Answer::begin(sent.await?, outgoing.endpoint).await
         };
         let begun = match (delivery, self.first_byte_max) {
@@ -174,40 +185,18 @@ impl Llm {
     }
 }
 
-/// A request as every node gets it.
+/// A request as every node gets it, but for what is left out on the way.
 struct Outgoing {
     endpoint: Endpoint,
-    method: Method,
-    target: Uri,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request<Bytes>,
+    id: HeaderValue,
 }
 
 impl Outgoing {
     fn new(endpoint: Endpoint, call: Call, body: Bytes) -> Self {
-        let request_id = call.request_id;
-        let (head, _) = call.request.into_parts();
-        let headers = headers::for_nodes(head.headers, request_id);
-        Self { endpoint, method: head.method, target: head.uri, headers, body }
-    }
-
-    fn request(&self, node: &Node, trace: Option<HeaderValue>) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.target.clone();
-        *request.headers_mut() = self.headers.clone();
-        if let Some(trace) = trace {
-            request.headers_mut().insert(TRACEPARENT, trace);
-        }
-        if let Some(authorization) = node.authorization() {
-            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
-            if self.endpoint.is_anthropic()
-                && let Some(key) = bare_key(authorization)
-            {
-                request.headers_mut().insert(X_API_KEY, key);
-            }
-        }
-        request
+        let (mut head, _) = call.request.into_parts();
+        headers::drop_listed(&mut head.headers);
+        Self { endpoint, request: Request::from_parts(head, body), id: call.request_id }
     }
 }
 

@@ -2,69 +2,69 @@
 
 use core::time::Duration;
 
-use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, RETRY_AFTER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONNECTION, RETRY_AFTER};
+use http::{HeaderMap, HeaderName};
 
 /// Tells how long a request waited for its slots, on every answer.
 pub(crate) const QUEUE_WAIT_MS: HeaderName = HeaderName::from_static("x-queue-wait-ms");
 /// Names a request, on both sides.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// What concerns one connection.
-const HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+/// Whether a header concerns one connection.
+fn is_of_connection(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
 
-/// What a client tells us and no node: who it is, how long its body was, and how it would have answers packed, which
-/// could not be read on the way.
-const OURS: [HeaderName; 8] = [
-    HOST,
-    AUTHORIZATION,
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("api-key"),
-    COOKIE,
-    CONTENT_LENGTH,
-    EXPECT,
-    ACCEPT_ENCODING,
-];
-
-/// Makes a client's headers those that every node gets.
-pub(crate) fn for_nodes(mut headers: HeaderMap, request_id: HeaderValue) -> HeaderMap {
-    strip(&mut headers, &OURS);
-    headers.insert(REQUEST_ID, request_id);
-    headers
+/// Whether a client's header goes on to nodes.
+///
+/// No node is told who the client is, how long its body was, or how it would have answers packed, which could not be
+/// read on the way; the name of its request is told once it is sane.
+pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
+    let is_ours = matches!(
+        name.as_str(),
+        "host"
+            | "authorization"
+            | "x-api-key"
+            | "api-key"
+            | "cookie"
+            | "content-length"
+            | "expect"
+            | "accept-encoding"
+            | REQUEST_ID
+    );
+    !is_ours && !is_of_connection(name)
 }
 
 /// Makes a node's headers those of our answer.
 pub(crate) fn for_client(mut headers: HeaderMap) -> HeaderMap {
-    strip(&mut headers, &[SET_COOKIE]);
+    drop_listed(&mut headers);
+    let is_ours = |name: &&HeaderName| is_of_connection(name) || name.as_str() == "set-cookie";
+    while let Some(name) = headers.keys().find(is_ours).cloned() {
+        headers.remove(name);
+    }
     headers
 }
 
-/// Takes out what concerns one connection, and `others`.
-fn strip(headers: &mut HeaderMap, others: &[HeaderName]) {
-    if headers.contains_key(CONNECTION) {
-        let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-        let named: Vec<HeaderName> =
-            listed.flat_map(|list| list.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
-        for name in named {
-            headers.remove(name);
-        }
+/// Takes out what `Connection` says concerns one connection.
+pub(crate) fn drop_listed(headers: &mut HeaderMap) {
+    if !headers.contains_key(CONNECTION) {
+        return;
     }
-    // Of many that may not be there few are: comparing names is cheaper than looking each of them up.
-    let stays = |name: &&HeaderName| !HOP.contains(name) && !others.contains(name);
-    while let Some(name) = headers.keys().find(|name| !stays(name)).cloned() {
+    let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<HeaderName> =
+        listed.flat_map(|list| list.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+    for name in named {
         headers.remove(name);
     }
 }
@@ -79,6 +79,8 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -96,10 +98,12 @@ mod tests {
             ("content-type", "application/json"),
             ("openai-organization", "org"),
         ]);
-        let passed = for_nodes(given, HeaderValue::from_static("req-1"));
-        let mut names: Vec<_> = passed.keys().map(HeaderName::as_str).collect();
+        let mut passed = given;
+        drop_listed(&mut passed);
+        let mut names: Vec<_> =
+            passed.keys().filter(|name| is_for_nodes(name)).map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["content-type", "openai-organization", "x-request-id"]);
+        assert_eq!(names, ["content-type", "openai-organization"]);
     }
 
     #[test]

@@ -54,4 +54,6 @@ pub use nodes::{Node, NodeError};
 #[cfg(not(loom))]
 pub use options::{Concurrency, HealthOptions, LlmOptions, NodeOptions};
 #[cfg(not(loom))]
+pub use upstream::wire;
+#[cfg(not(loom))]
 pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};

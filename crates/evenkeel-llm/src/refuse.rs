@@ -7,9 +7,10 @@ use core::fmt;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_pipeline::{Failure, Rejection};
 use evenkeel_policy::time::Duration;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
+use crate::headers::retry_after;
 use crate::upstream::SendError;
 
 /// When to ask a busy node again that does not say.
@@ -121,11 +122,13 @@ impl core::error::Error for Trouble {}
 ///
 /// What a client did wrong is passed on. So is 501: a node that lacks a feature is not broken, or whoever asks for it
 /// could break every node. A node that does not take our key is broken, whatever the client's key was.
-pub(crate) fn judge(status: StatusCode, retry_after: Option<Duration>) -> Result<(), Trouble> {
+pub(crate) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<(), Trouble> {
     match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Trouble::Busy { retry_after }),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Err(Trouble::Busy { retry_after: retry_after(headers) })
+        }
         // Anthropic's own.
-        status if status.as_u16() == 529 => Err(Trouble::Busy { retry_after }),
+        status if status.as_u16() == 529 => Err(Trouble::Busy { retry_after: retry_after(headers) }),
         StatusCode::NOT_IMPLEMENTED => Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(Trouble::Status(status)),
         status if status.is_success() || status.is_client_error() => Ok(()),
@@ -151,7 +154,7 @@ pub(crate) fn judge_told(said: &Value) -> Result<(), Trouble> {
     };
     let numbers = ["status", "status_code", "code"];
     if let Some(status) = numbers.iter().find_map(number).and_then(|code| StatusCode::from_u16(code).ok()) {
-        return judge(status, None).map_err(|trouble| match trouble {
+        return judge(status, &HeaderMap::new()).map_err(|trouble| match trouble {
             Trouble::Busy { .. } => trouble,
             _ => Trouble::Told,
         });
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_clients_mistake_is_passed_on_and_a_nodes_is_not() {
-        let judged = |status: u16| judge(StatusCode::from_u16(status).unwrap(), None).is_ok();
+        let judged = |status: u16| judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new()).is_ok();
         let passed: Vec<u16> = (200..600).filter(|status| judged(*status)).collect();
         let passes =
             |status: &u16| matches!(status, 200..=299 | 400..=499 | 501) && ![401, 407, 429].contains(status);

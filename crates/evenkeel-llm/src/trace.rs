@@ -9,7 +9,7 @@ use evenkeel_door::route::Call;
 use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::time::Duration;
 use evenkeel_telemetry::trace::{Span, SpanKind, TraceParent, Tracer};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::nodes::Node;
 use crate::refuse::Trouble;
@@ -18,7 +18,7 @@ use crate::usage::Usage;
 use crate::walk::Slot;
 
 /// Names the trace that a request belongs to.
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(crate) const TRACEPARENT: &str = "traceparent";
 
 /// A request's trace, if it is traced; dropped, it has ended.
 #[derive(Default)]

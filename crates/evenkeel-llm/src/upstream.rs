@@ -6,14 +6,16 @@
 //! A connection has no task of its own. Whoever waits for an answer, or reads its body, moves it on; whoever lets go of
 //! either closes it, which an engine notices and stops generating.
 
-mod bell;
 mod body;
 mod connect;
 mod error;
+mod framing;
+mod head;
 mod link;
 mod origin;
 mod pool;
 mod roots;
+pub mod wire;
 
 pub use body::UpstreamBody;
 pub use error::SendError;
@@ -27,12 +29,11 @@ use bytes::Bytes;
 use evenkeel_pipeline::PoolStats;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_policy::time::Duration;
-use http::{Request, Response, Version, header};
-use http_body_util::Full;
+use http::{HeaderName, HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use link::{Answer, Failed, Link};
+use link::{Age, Failed, Link, Progress};
 use pool::Pool;
 
 /// Sends requests to nodes; cheap to clone, and clones share their connections.
@@ -43,6 +44,13 @@ pub struct Upstream {
     pool: Arc<Pool>,
 }
 
+/// What a node gets of a request's headers, and what it gets besides.
+#[derive(Clone, Copy)]
+pub(crate) struct Passed<'a> {
+    pub(crate) keeps: fn(&HeaderName) -> bool,
+    pub(crate) adds: &'a [(&'static str, &'a HeaderValue)],
+}
+
 impl Upstream {
     /// Starts without connections.
     pub fn new(settings: ConnectionPoolConfig, roots: TlsRoots) -> Self {
@@ -50,45 +58,40 @@ impl Upstream {
         Self { settings, tls: TlsConnector::from(roots.into_config()), pool }
     }
 
-    /// Sends a request, and waits for the head of its answer; see [`send_made`](Self::send_made).
+    /// Sends a request, and waits for the head of its answer; see [`send_passed`](Self::send_passed).
     pub async fn send(
         &self,
         origin: &Origin,
-        request: Request<Full<Bytes>>,
+        request: &Request<Bytes>,
     ) -> Result<Response<UpstreamBody>, SendError> {
-        self.send_made(origin, || request.clone()).await
+        self.send_passed(origin, request, Passed { keeps: |_| true, adds: &[] }).await
     }
 
-    /// Sends the request that `make` makes, and waits for the head of its answer.
+    /// Sends a request with some of its headers and some others, and waits for the head of its answer.
     ///
     /// The request names a path, which the origin's base goes in front of; `Host` and the length are set here. A kept
-    /// connection that turns out to be closed before any of the answer came is replaced by a new one, once, and the
-    /// request is made again for it. Dropping the future closes the connection.
-    pub async fn send_made(
+    /// connection that turns out to be closed before any of the answer came is replaced by a new one, once. Dropping
+    /// the future closes the connection.
+    pub(crate) async fn send_passed(
         &self,
         origin: &Origin,
-        make: impl Fn() -> Request<Full<Bytes>>,
+        request: &Request<Bytes>,
+        passed: Passed<'_>,
     ) -> Result<Response<UpstreamBody>, SendError> {
-        let mut request = addressed(make(), origin);
         let host = self.pool.host(origin);
         if let Some(mut link) = self.pool.take(&host) {
-            match link.exchange(request).await {
+            match link.exchange(origin, request, passed, Age::Kept).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
                     return Ok(self.answered(response, link, host));
                 }
-                Err(Failed { unsent: Some(unsent), .. }) => request = unsent,
-                Err(failed) if failed.answer == Answer::None && is_stale(&failed.error) => {
-                    request = addressed(make(), origin);
-                }
-                Err(failed) => return Err(failed.error),
+                Err(failed) if !is_stale(&failed) => return Err(failed.error),
+                Err(_) => {}
             }
         }
         let wire = connect::connect(origin, &self.settings, &self.tls).await?;
-        let keeper = self.pool.keeper.clone();
-        let link = Link::open(wire, self.settings.request_timeout, keeper, &self.pool.counters).await?;
-        let mut link = Box::new(link);
-        match link.exchange(request).await {
+        let mut link = Box::new(Link::new(wire, self.settings.request_timeout, &self.pool.counters));
+        match link.exchange(origin, request, passed, Age::New).await {
             Ok(response) => Ok(self.answered(response, link, host)),
             Err(failed) => Err(failed.error),
         }
@@ -96,11 +99,11 @@ impl Upstream {
 
     fn answered(
         &self,
-        response: Response<hyper::body::Incoming>,
+        response: Response<()>,
         link: Box<Link>,
         host: Arc<pool::Host>,
     ) -> Response<UpstreamBody> {
-        response.map(|incoming| UpstreamBody::new(incoming, link, host, self.pool.clone()))
+        response.map(|()| UpstreamBody::new(link, host, self.pool.clone()))
     }
 
     /// Tells how many connections there are, and were.
@@ -116,20 +119,13 @@ impl fmt::Debug for Upstream {
     }
 }
 
-fn addressed(mut request: Request<Full<Bytes>>, origin: &Origin) -> Request<Full<Bytes>> {
-    let asked = core::mem::take(request.uri_mut());
-    *request.uri_mut() = origin.target(asked);
-    *request.version_mut() = Version::HTTP_11;
-    let headers = request.headers_mut();
-    headers.insert(header::HOST, origin.host_header());
-    headers.remove(header::CONTENT_LENGTH);
-    headers.remove(header::TRANSFER_ENCODING);
-    request
-}
-
 /// Whether a kept connection failed because its host had closed it.
-fn is_stale(error: &SendError) -> bool {
-    matches!(error, SendError::Closed { .. })
+fn is_stale(failed: &Failed) -> bool {
+    match failed.after {
+        Progress::Unsent => true,
+        Progress::Sent => matches!(failed.error, SendError::Closed { .. }),
+        Progress::Answered => false,
+    }
 }
 
 /// Names the point a span from now; a span beyond what can be named ends in thirty years.

@@ -70,7 +70,6 @@ impl OptimizedLoadManager {
             ticket.stage = Stage::Delayed { enters_at: now + delay };
         }
         self.wait_queue.join(request, ticket);
-        self.timers.set_request(request, ticket);
         if delay == Duration::ZERO {
             self.enter(request);
         }

@@ -87,6 +87,12 @@ impl OptimizedLoadManager {
         self.arrivals += 1;
         self.admit(request);
         self.dispatch();
+        // Most are on their way by now, and wait for nothing.
+        if let Some(ticket) = self.requests.get(request)
+            && ticket.flight().is_none()
+        {
+            self.timers.set_request(request, ticket);
+        }
         request
     }
 

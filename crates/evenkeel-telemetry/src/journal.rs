@@ -41,6 +41,8 @@ struct Requests {
     /// In a circle; `next` is the oldest once all places are taken.
     places: Vec<Story>,
     next: usize,
+    /// The place that was written to last: a request's steps come in twos and threes.
+    latest: usize,
     /// Only ever looked up.
     by_id: HashMap<RequestId, usize>,
 }
@@ -98,10 +100,15 @@ impl Journal {
 impl Requests {
     /// Finds the place of a request; a new one takes the place of the oldest.
     fn place(&mut self, request: RequestId, tenant: TenantId, requests_max: usize) -> usize {
+        if self.places.get(self.latest).is_some_and(|place| place.request == request) {
+            return self.latest;
+        }
         if let Some(at) = self.by_id.get(&request) {
+            self.latest = *at;
             return *at;
         }
         let at = self.next;
+        self.latest = at;
         if at == self.places.len() {
             self.places.push(Story { request, tenant, steps: Vec::new(), left_out: 0 });
         } else {

@@ -14,7 +14,7 @@ pub(super) fn haproxy(place: &Place) -> io::Result<Started> {
         .collect();
     let config = format!(
         "global\n  maxconn 4000\n\
-         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  http-reuse always\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  http-reuse always\n  option http-no-delay\n\
          frontend door\n  bind {address}\n  default_backend nodes\n\
          backend nodes\n  balance leastconn\n{servers}"
     );

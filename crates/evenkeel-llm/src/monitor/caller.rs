@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use evenkeel_policy::time::Duration;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -34,7 +34,7 @@ impl Caller {
     }
 
     async fn ask(&self, origin: &Origin, path: &'static str) -> Result<Answer, SendError> {
-        let mut request = Request::new(Full::<Bytes>::default());
+        let mut request = Request::new(Bytes::new());
         *request.uri_mut() = http::Uri::from_static(path);
         request.headers_mut().insert(
             header::ACCEPT,
@@ -43,7 +43,7 @@ impl Caller {
         if let Some(authorization) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
-        let (head, body) = self.upstream.send(origin, request).await?.into_parts();
+        let (head, body) = self.upstream.send(origin, &request).await?.into_parts();
         let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 return SendError::Malformed { error: "longer than any answer to this".to_owned() };

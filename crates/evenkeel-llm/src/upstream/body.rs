@@ -2,14 +2,14 @@
 
 use core::fmt;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use super::SendError;
+use super::framing::Framing;
 use super::link::Link;
 use super::pool::{Host, Pool};
 
@@ -17,7 +17,6 @@ use super::pool::{Host, Pool};
 ///
 /// Whoever reads it moves the connection on; a body that nobody reads stops its node by back-pressure.
 pub struct UpstreamBody {
-    incoming: Incoming,
     /// `None` once the end has been read, or the connection is lost.
     using: Option<Using>,
 }
@@ -29,21 +28,16 @@ struct Using {
 }
 
 impl UpstreamBody {
-    pub(super) fn new(incoming: Incoming, link: Box<Link>, host: Arc<Host>, pool: Arc<Pool>) -> Self {
-        let mut body = Self { incoming, using: Some(Using { link, host, pool }) };
+    pub(super) fn new(link: Box<Link>, host: Arc<Host>, pool: Arc<Pool>) -> Self {
+        let mut body = Self { using: Some(Using { link, host, pool }) };
         body.release_at_end();
         body
     }
 
     /// Gives the connection back as soon as the end is known: who has read as much may not look for more.
     fn release_at_end(&mut self) {
-        if self.incoming.is_end_stream() {
-            self.release();
-        }
-    }
-
-    fn release(&mut self) {
-        if let Some(using) = self.using.take() {
+        let ended = |using: &mut Using| using.link.framing() == Framing::Done;
+        if let Some(using) = self.using.take_if(ended) {
             using.pool.give_back(&using.host, using.link);
         }
     }
@@ -58,37 +52,34 @@ impl Body for UpstreamBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, SendError>>> {
         let this = self.get_mut();
-        let incoming = &mut this.incoming;
-        let polled = match &mut this.using {
-            Some(using) => using.link.drive(cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)),
-            None => Pin::new(incoming).poll_frame(cx).map(Ok),
-        };
-        let Poll::Ready(read) = polled else { return Poll::Pending };
-        let frame = match read {
-            Ok(Some(Ok(frame))) => frame,
-            Ok(None) => {
-                this.release();
-                return Poll::Ready(None);
-            }
-            Ok(Some(Err(error))) => {
-                this.using = None;
-                return Poll::Ready(Some(Err(SendError::within_body(&error))));
+        let Some(using) = &mut this.using else { return Poll::Ready(None) };
+        let part = ready!(using.link.poll_part(cx));
+        match part {
+            Ok(part) => {
+                this.release_at_end();
+                Poll::Ready(part.map(|part| Ok(Frame::data(part))))
             }
             Err(error) => {
                 this.using = None;
-                return Poll::Ready(Some(Err(error)));
+                Poll::Ready(Some(Err(error)))
             }
-        };
-        this.release_at_end();
-        Poll::Ready(Some(Ok(frame)))
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.using.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match self.using.as_ref().map_or(Framing::Done, |using| using.link.framing()) {
+            Framing::Done => SizeHint::with_exact(0),
+            Framing::Bytes(left) => SizeHint::with_exact(left),
+            Framing::UntilClose
+            | Framing::Size
+            | Framing::Chunk(_)
+            | Framing::ChunkEnd
+            | Framing::Trailers(_) => SizeHint::default(),
+        }
     }
 }
 

@@ -41,28 +41,6 @@ pub enum SendError {
     },
 }
 
-impl SendError {
-    pub(super) fn before_head(error: &hyper::Error) -> Self {
-        let said = phrase(error);
-        if error.is_parse() { Self::Malformed { error: said } } else { Self::Closed { error: said } }
-    }
-
-    pub(super) fn within_body(error: &hyper::Error) -> Self {
-        Self::Cut { error: phrase(error) }
-    }
-}
-
-/// Joins what an error says with its causes, which hyper leaves out of its own words.
-fn phrase(error: &dyn core::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        said = format!("{said}: {error}");
-        cause = error.source();
-    }
-    said
-}
-
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

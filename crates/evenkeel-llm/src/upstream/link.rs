@@ -1,159 +1,282 @@
-//! One connection to a node, polled by whoever uses it: no task of its own, so no hop between tasks.
+//! One connection to a node: HTTP/1.1, spoken by whoever uses it, without a task or a channel in between.
+//!
+//! Bounds: reads when it is asked for more, and no more than [`READ_BYTES`] ahead; the node has `time_max` to say
+//! something while somebody listens.
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Poll, Waker, ready};
+use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use evenkeel_policy::time::Duration;
-use http::{Request, Response};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::sync::Notify;
-use tokio::time::{Sleep, sleep};
+use http::{Method, Request, Response};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep, sleep};
 
-use super::bell::Bell;
 use super::connect::Wire;
+use super::framing::{Framing, Misframed};
+use super::head::{self, Afterwards, AnswerHead, Head};
 use super::pool::{Counters, Open};
-use super::{SendError, after};
+use super::wire::misframed;
+use super::{Origin, Passed, SendError, after};
 
-/// How often a poll begins again because something happened meanwhile, before others get their turn.
-const AGAIN_MAX: usize = 4;
+/// How much room there is for what is read, and when it is made anew.
+const READ_BYTES: usize = 16 * 1024;
+const READ_BYTES_MIN: usize = 4 * 1024;
+/// Up to how many bytes a body is copied behind its head: the kernel takes one piece with less ado than two.
+const JOINED_MAX: usize = 4 * 1024;
 
-/// A connection, its end for requests, and the time that its node has.
+/// A connection, what is on its way over it, and the time that its node has.
 pub(super) struct Link {
-    requests: http1::SendRequest<Full<Bytes>>,
-    /// `None` once it has ended.
-    connection: Option<http1::Connection<TokioIo<Wire>, Full<Bytes>>>,
-    /// Whether it ended within an answer's head.
-    head_begun: bool,
-    bell: Arc<Bell>,
-    waker: Waker,
+    wire: Wire,
+    /// Read, and not yet used.
+    input: BytesMut,
+    /// What is still to be sent, a short body with its head; the buffer of the head is used again and again.
+    head: Vec<u8>,
+    head_sent: usize,
+    body: Bytes,
+    sending: Sending,
+    method: Method,
+    answer: Head,
+    framing: Framing,
+    afterwards: Afterwards,
     time_max: Duration,
     patience: Pin<Box<Sleep>>,
-    /// Whether `patience` counts already.
-    counting: bool,
+    /// When the node's time is up, if somebody waits.
+    until: Option<Instant>,
     _open: Open,
 }
 
-/// Why an exchange came to nothing, and what is known of it.
+/// Whether a connection was used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    New,
+    Kept,
+}
+
+/// How far the request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// Nothing was sent on a connection that was kept: it may have ended meanwhile.
+    Unsure,
+    Begun,
+    Done,
+    /// The node takes no more; it may have answered all the same.
+    Broken,
+}
+
+/// Why an exchange came to nothing, and how far it was.
+#[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: SendError,
-    /// Whether any of the answer came.
-    pub(super) answer: Answer,
-    /// The request, where none of it was sent.
-    pub(super) unsent: Option<Request<Full<Bytes>>>,
+    pub(super) after: Progress,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    Begun,
-    None,
+pub(super) enum Progress {
+    /// Nothing was sent.
+    Unsent,
+    /// Something was sent, nothing came back.
+    Sent,
+    /// Something came back.
+    Answered,
 }
 
 impl Link {
-    pub(super) async fn open(
-        wire: Wire,
-        time_max: Duration,
-        keeper: Arc<Notify>,
-        counters: &Arc<Counters>,
-    ) -> Result<Self, SendError> {
-        let (requests, connection) = http1::handshake(TokioIo::new(wire))
-            .await
-            .map_err(|error| SendError::Connect { error: error.to_string() })?;
-        let bell = Arc::new(Bell::new(keeper));
-        Ok(Self {
-            requests,
-            connection: Some(connection),
-            head_begun: false,
-            waker: Waker::from(bell.clone()),
-            bell,
+    pub(super) fn new(wire: Wire, time_max: Duration, counters: &Arc<Counters>) -> Self {
+        Self {
+            wire,
+            input: BytesMut::new(),
+            head: Vec::new(),
+            head_sent: 0,
+            body: Bytes::new(),
+            sending: Sending::Done,
+            method: Method::GET,
+            answer: Head::default(),
+            framing: Framing::Done,
+            afterwards: Afterwards::Stays,
             time_max,
             patience: Box::pin(sleep(time_max)),
-            counting: false,
+            until: None,
             _open: Open::count(counters),
-        })
+        }
     }
 
     /// Sends a request, and waits for the answer's head.
     pub(super) async fn exchange(
         &mut self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, Failed> {
-        self.bell.hush();
-        let mut answer = pin!(self.requests.try_send_request(request));
-        let answer = poll_fn(|cx| self.drive(cx, |cx| answer.as_mut().poll(cx))).await;
-        match answer {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(mut refused)) => {
-                let unsent = refused.take_message();
-                let answer = if self.head_begun { Answer::Begun } else { Answer::None };
-                Err(Failed { error: SendError::before_head(&refused.into_error()), answer, unsent })
+        origin: &Origin,
+        request: &Request<Bytes>,
+        passed: Passed<'_>,
+        age: Age,
+    ) -> Result<Response<()>, Failed> {
+        self.head.clear();
+        self.head_sent = 0;
+        head::write(&mut self.head, origin, request, passed);
+        if request.body().len() <= JOINED_MAX {
+            self.head.extend_from_slice(request.body());
+        } else {
+            self.body = request.body().clone();
+        }
+        self.method.clone_from(request.method());
+        self.answer = Head::default();
+        self.sending = match age {
+            Age::Kept => Sending::Unsure,
+            Age::New => Sending::Begun,
+        };
+        poll_fn(|cx| self.poll_exchange(cx)).await
+    }
+
+    fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Failed>> {
+        if self.sending == Sending::Unsure {
+            // Whatever comes before the question answers nobody. From here on its user is woken, not its keeper.
+            if let Poll::Ready(read) = self.poll_read(cx) {
+                return Poll::Ready(Err(Failed { error: closed(read.err()), after: Progress::Unsent }));
             }
-            Err(error) => Err(Failed { error, answer: Answer::None, unsent: None }),
+            self.sending = Sending::Begun;
+        }
+        self.send(cx);
+        loop {
+            if !self.input.is_empty() {
+                match self.answer.take(&mut self.input, &self.method) {
+                    Ok(Some(head)) => return Poll::Ready(Ok(self.answered(head))),
+                    Ok(None) => {}
+                    Err(error) => return Poll::Ready(Err(Failed { error, after: Progress::Answered })),
+                }
+            }
+            let error = match self.poll_read(cx) {
+                Poll::Ready(Ok(1..)) => continue,
+                Poll::Ready(read) => closed(read.err()),
+                Poll::Pending => {
+                    ready!(self.poll_patience(cx));
+                    SendError::Timeout
+                }
+            };
+            let after = if self.answer.is_unbegun(&self.input) { Progress::Sent } else { Progress::Answered };
+            return Poll::Ready(Err(Failed { error, after }));
         }
     }
 
-    /// Moves the connection on until `take` has something, or the node's time is up.
-    ///
-    /// Nothing but the connection makes something for `take`, which needs no wake-up of its own therefore.
-    pub(super) fn drive<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut take: impl FnMut(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<Result<T, SendError>> {
-        let silent = &mut Context::from_waker(Waker::noop());
-        if let Poll::Ready(taken) = take(silent) {
-            self.counting = false;
-            return Poll::Ready(Ok(taken));
-        }
-        for _ in 0..AGAIN_MAX {
-            self.poll_connection();
-            if let Poll::Ready(taken) = take(silent) {
-                self.counting = false;
-                return Poll::Ready(Ok(taken));
-            }
-            if self.bell.wait(cx.waker()) {
-                return self.poll_patience(cx).map(|()| Err(SendError::Timeout));
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
+    fn answered(&mut self, head: AnswerHead) -> Response<()> {
+        self.until = None;
+        self.framing = head.body;
+        self.afterwards = head.afterwards;
+        head.response
     }
 
-    fn poll_connection(&mut self) {
-        let Some(connection) = &mut self.connection else { return };
-        self.bell.hush();
-        // How it ended is told to whoever waits for the answer or its body.
-        let Poll::Ready(_) = Pin::new(connection).poll(&mut Context::from_waker(&self.waker)) else { return };
-        let ended = self.connection.take().map(http1::Connection::into_parts);
-        self.head_begun = ended.is_some_and(|parts| !parts.read_buf.is_empty());
+    /// Reads the next part of the answer's body; `None` at its end.
+    pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, SendError>> {
+        loop {
+            match self.framing.take(&mut self.input) {
+                Ok(Some(part)) => {
+                    self.until = None;
+                    return Poll::Ready(Ok(Some(part)));
+                }
+                Ok(None) if self.framing == Framing::Done => return Poll::Ready(Ok(None)),
+                Ok(None) => {}
+                Err(Misframed) => return Poll::Ready(Err(misframed())),
+            }
+            // A node may read what is left of the request while it answers.
+            self.send(cx);
+            match self.poll_read(cx) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(Ok(0)) if self.framing == Framing::UntilClose => self.framing = Framing::Done,
+                Poll::Ready(Ok(_)) => return Poll::Ready(Err(cut("the connection ended before it"))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(cut(error))),
+                Poll::Pending => {
+                    ready!(self.poll_patience(cx));
+                    return Poll::Ready(Err(SendError::Timeout));
+                }
+            }
+        }
+    }
+
+    /// What of the answer's body is still to come.
+    pub(super) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// Sends as much as the node takes.
+    fn send(&mut self, cx: &mut Context<'_>) {
+        if self.sending == Sending::Begun
+            && let Poll::Ready(sent) = self.poll_send(cx)
+        {
+            self.sending = if sent.is_ok() { Sending::Done } else { Sending::Broken };
+            self.body = Bytes::new();
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let head = &self.head[self.head_sent..];
+            if head.is_empty() && self.body.is_empty() {
+                return Pin::new(&mut self.wire).poll_flush(cx);
+            }
+            let wire = Pin::new(&mut self.wire);
+            let sent = match (head, &self.body[..]) {
+                (one, []) | ([], one) => wire.poll_write(cx, one),
+                (head, body) => {
+                    wire.poll_write_vectored(cx, &[io::IoSlice::new(head), io::IoSlice::new(body)])
+                }
+            };
+            let sent = ready!(sent)?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            let of_head = sent.min(head.len());
+            self.head_sent += of_head;
+            self.body.advance(sent - of_head);
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.input.capacity() - self.input.len() < READ_BYTES_MIN {
+            self.input.reserve(READ_BYTES);
+        }
+        pin!(self.wire.read_buf(&mut self.input)).poll(cx)
     }
 
     /// Counts the time in which the node says nothing; not that in which nobody listens.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.counting {
-            self.patience.as_mut().reset(after(self.time_max));
-            self.counting = true;
+        let until = *self.until.get_or_insert_with(|| after(self.time_max));
+        // A timer that goes off too early is moved then, which is once in many requests.
+        if until < self.patience.deadline() || self.patience.is_elapsed() {
+            self.patience.as_mut().reset(until);
         }
-        self.patience.as_mut().poll(cx)
+        loop {
+            ready!(self.patience.as_mut().poll(cx));
+            if until <= Instant::now() {
+                return Poll::Ready(());
+            }
+            self.patience.as_mut().reset(until);
+        }
     }
 
-    /// Lets go of its user; `false` if it cannot be used again.
-    pub(super) fn rest(&mut self) -> bool {
-        self.counting = false;
+    /// Lets go of its user, for `keeper` to be woken instead; `false` if it cannot be used again.
+    pub(super) fn rest(&mut self, keeper: &Waker) -> bool {
+        self.until = None;
+        let whole = self.sending == Sending::Done && self.framing == Framing::Done && self.input.is_empty();
+        if !whole || self.afterwards == Afterwards::Closes {
+            return false;
+        }
         // A timer that runs on would hold its last user's task.
         let _ = self.patience.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        self.look_after()
+        self.look_after(keeper)
     }
 
-    /// Looks after an idle connection; `false` once it has ended.
-    pub(super) fn look_after(&mut self) -> bool {
-        self.poll_connection();
-        self.bell.rest();
-        self.requests.is_ready()
+    /// Looks after an idle connection; `false` once it has ended, or said something unasked.
+    pub(super) fn look_after(&mut self, keeper: &Waker) -> bool {
+        self.poll_read(&mut Context::from_waker(keeper)).is_pending()
     }
+}
+
+fn closed(error: Option<io::Error>) -> SendError {
+    let error = error.map_or("it ended".to_owned(), |error| error.to_string());
+    SendError::Closed { error }
+}
+
+fn cut(error: impl ToString) -> SendError {
+    SendError::Cut { error: error.to_string() }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use http::uri::{PathAndQuery, Scheme};
+use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use rustls::pki_types::ServerName;
 
@@ -92,19 +92,9 @@ impl Origin {
         self.0.name.as_ref()
     }
 
-    pub(super) fn host_header(&self) -> HeaderValue {
-        self.0.header.clone()
-    }
-
-    /// Puts the base in front of what is asked for, and leaves scheme and host to the connection.
-    pub(super) fn target(&self, asked: Uri) -> Uri {
-        if self.0.base.is_empty() && asked.scheme().is_none() {
-            return asked;
-        }
-        let asked = asked.path_and_query().map_or("/", PathAndQuery::as_str);
-        let target = format!("{}{asked}", self.0.base);
-        // Both parts were parsed as paths before; together they can only be too long.
-        target.parse().unwrap_or_default()
+    /// What requests name as their host.
+    pub(super) fn host_header(&self) -> &HeaderValue {
+        &self.0.header
     }
 }
 
@@ -164,14 +154,6 @@ mod tests {
         assert_eq!(origin("https://engine").authority(), "https://engine:443");
         assert_eq!(origin("http://[::1]:8000").address(), ("::1", 8000));
         assert_eq!(origin("http://[::1]:8000").host_header(), "[::1]:8000");
-    }
-
-    #[test]
-    fn a_base_goes_in_front_of_what_is_asked_for() {
-        let asked = || Uri::from_static("/v1/models?full=1");
-        assert_eq!(origin("http://engine").target(asked()), "/v1/models?full=1");
-        assert_eq!(origin("http://engine/tenant/a/").target(asked()), "/tenant/a/v1/models?full=1");
-        assert_eq!(origin("http://engine").target(Uri::from_static("http://other/v1")), "/v1");
     }
 
     #[test]

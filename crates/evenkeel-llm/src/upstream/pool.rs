@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
 
 use evenkeel_pipeline::PoolStats;
 use evenkeel_policy::time::Duration;
@@ -20,8 +21,23 @@ pub(super) struct Pool {
     idle_time_max: Duration,
     pub(super) counters: Arc<Counters>,
     /// Wakes the keeper: the task that closes what is idle for too long, or was closed by its host.
-    pub(super) keeper: Arc<Notify>,
+    keeper: Arc<Keeper>,
+    /// The same, for connections to wake it by.
+    waker: Waker,
     kept: AtomicBool,
+}
+
+#[derive(Default)]
+struct Keeper(Notify);
+
+impl Wake for Keeper {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.notify_one();
+    }
 }
 
 /// What is kept to one host, the oldest first.
@@ -35,12 +51,14 @@ struct Idle {
 
 impl Pool {
     pub(super) fn new(idle_max: usize, idle_time_max: Duration) -> Self {
+        let keeper = Arc::<Keeper>::default();
         Self {
             hosts: RwLock::default(),
             idle_max,
             idle_time_max,
             counters: Arc::default(),
-            keeper: Arc::default(),
+            waker: Waker::from(keeper.clone()),
+            keeper,
             kept: AtomicBool::new(false),
         }
     }
@@ -69,7 +87,7 @@ impl Pool {
 
     /// Keeps a connection, if it can be used again and there is room.
     pub(super) fn give_back(self: &Arc<Self>, host: &Host, mut link: Box<Link>) {
-        if !link.rest() {
+        if !link.rest(&self.waker) {
             return;
         }
         let until = after(self.idle_time_max);
@@ -93,7 +111,7 @@ impl Pool {
         hosts.retain(|_, host| {
             let mut idle = host.0.lock();
             let before = idle.len();
-            idle.retain_mut(|idle| now < idle.until && idle.link.look_after());
+            idle.retain_mut(|idle| now < idle.until && idle.link.look_after(&self.waker));
             self.counters.idle.fetch_sub(before - idle.len(), Ordering::Relaxed);
             if let Some(oldest) = idle.first() {
                 next = next.min(oldest.until);
@@ -106,15 +124,15 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.keeper.notify_one();
+        self.keeper.0.notify_one();
     }
 }
 
-async fn keep(pool: Weak<Pool>, keeper: Arc<Notify>) {
+async fn keep(pool: Weak<Pool>, keeper: Arc<Keeper>) {
     while let Some(next) = pool.upgrade().map(|pool| pool.sweep()) {
         tokio::select! {
             () = sleep_until(next) => {}
-            () = keeper.notified() => {}
+            () = keeper.0.notified() => {}
         }
     }
 }
@@ -165,13 +183,13 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use core::future::Future;
-    use core::task::{Context, Waker};
+    use core::task::Context;
     use std::pin::pin;
 
     use bytes::Bytes;
     use evenkeel_policy::backpressure::ConnectionPoolConfig;
     use http::Request;
-    use http_body_util::{BodyExt, Full};
+    use http_body_util::BodyExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -181,7 +199,7 @@ mod tests {
     const WELL: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nwell";
 
     async fn ask(upstream: &Upstream, origin: &Origin) {
-        let response = upstream.send(origin, Request::new(Full::<Bytes>::default())).await.unwrap();
+        let response = upstream.send(origin, &Request::new(Bytes::new())).await.unwrap();
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "well");
     }
 
@@ -193,7 +211,7 @@ mod tests {
     }
 
     fn is_keeper_woken(upstream: &Upstream) -> bool {
-        pin!(upstream.pool.keeper.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        pin!(upstream.pool.keeper.0.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     async fn host() -> (TcpListener, Origin) {

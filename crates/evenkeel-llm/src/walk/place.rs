@@ -44,10 +44,10 @@ impl Place {
         Self { ticket: Some(ticket), verdict, since, waited_before }
     }
 
-    /// Takes the verdict, or leaves the waker where the verdict will come.
-    fn poll_verdict(&mut self, cx: &Context<'_>) -> Poll<Verdict> {
+    /// Takes the verdict and when it was seen, or leaves the waker where the verdict will come.
+    fn poll_verdict(&mut self, cx: &Context<'_>) -> Poll<(Verdict, Instant)> {
         if let Some(verdict) = self.verdict.take() {
-            return Poll::Ready(verdict);
+            return Poll::Ready((verdict, self.since));
         }
         let Some(ticket) = &self.ticket else { return Poll::Pending };
         let mut state = ticket.walk.state.lock();
@@ -57,7 +57,8 @@ impl Place {
             return Poll::Pending;
         };
         state.waiters.remove(&ticket.request);
-        Poll::Ready(verdict)
+        drop(state);
+        Poll::Ready((verdict, ticket.walk.now()))
     }
 }
 
@@ -74,9 +75,8 @@ impl Future for Place {
     type Output = Result<Slot, Turned>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Poll::Ready(verdict) = self.poll_verdict(cx) else { return Poll::Pending };
+        let Poll::Ready((verdict, now)) = self.poll_verdict(cx) else { return Poll::Pending };
         let Some(ticket) = self.ticket.take() else { return Poll::Pending };
-        let now = ticket.walk.now();
         Poll::Ready(match verdict {
             Verdict::Granted(grant) => Ok(Slot::new(ticket, grant, now)),
             Verdict::Rejected(rejection) => {
@@ -149,7 +149,7 @@ impl Slot {
     /// Ends a request whose answer has begun.
     pub(crate) fn end(mut self, actual: Cost, outcome: Outcome) {
         if let Some(ticket) = self.ticket.take() {
-            finish(&ticket, |machine, now| {
+            finish(&ticket, ticket.walk.now(), |machine, now| {
                 machine.handle_end(now, ticket.request, End { actual, outcome });
             });
         }
@@ -158,8 +158,9 @@ impl Slot {
     /// Ends a request that was answered in one piece.
     pub(crate) fn end_at_once(mut self, actual: Cost) {
         if let Some(ticket) = self.ticket.take() {
-            self.tell_first_byte(&ticket, ticket.walk.now());
-            finish(&ticket, |machine, now| {
+            let now = ticket.walk.now();
+            self.tell_first_byte(&ticket, now);
+            finish(&ticket, now, |machine, now| {
                 machine.handle_end(now, ticket.request, End { actual, outcome: Outcome::Good });
             });
         }
@@ -169,7 +170,7 @@ impl Slot {
     pub(crate) fn break_off(mut self, failure: Failure) {
         let so_far = self.so_far;
         if let Some(ticket) = self.ticket.take() {
-            finish(&ticket, |machine, now| {
+            finish(&ticket, ticket.walk.now(), |machine, now| {
                 machine.handle_progress(now, ticket.request, so_far);
                 machine.handle_failure(now, ticket.request, failure);
             });
@@ -204,8 +205,11 @@ impl Slot {
 }
 
 /// Ends a request, which took since it came in.
-fn finish(ticket: &Ticket, end: impl FnOnce(&mut evenkeel_pipeline::OptimizedLoadManager, Instant)) {
-    let now = ticket.walk.now();
+fn finish(
+    ticket: &Ticket,
+    now: Instant,
+    end: impl FnOnce(&mut evenkeel_pipeline::OptimizedLoadManager, Instant),
+) {
     let mut state = ticket.walk.state.lock();
     end(&mut state.machine, now);
     let outcome = state.drain(None);

@@ -1,6 +1,7 @@
 //! The door at its real edges: sockets on loopback, bytes as anybody may write them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod answer;
 mod checks;
 mod corpus;
 mod door;

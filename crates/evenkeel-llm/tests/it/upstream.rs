@@ -1,5 +1,6 @@
 //! Requests to nodes, and the connections they go over.
 
+mod answers;
 mod failures;
 mod kept;
 mod times;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use evenkeel_llm::{Origin, SendError, TlsRoots, Upstream, UpstreamBody};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use tokio::join;
 
 use crate::stub::{Peer, Stub};
@@ -22,12 +23,12 @@ fn defaults() -> ConnectionPoolConfig {
     ConnectionPoolConfig::default()
 }
 
-fn request(body: impl Into<Bytes>) -> Request<Full<Bytes>> {
-    Request::post("/v1/chat/completions").body(Full::new(body.into())).unwrap()
+fn request(body: impl Into<Bytes>) -> Request<Bytes> {
+    Request::post("/v1/chat/completions").body(body.into()).unwrap()
 }
 
 async fn ask(upstream: &Upstream, origin: &Origin) -> Result<Response<UpstreamBody>, SendError> {
-    upstream.send(origin, request("{}")).await
+    upstream.send(origin, &request("{}")).await
 }
 
 /// Asks, and reads the answer to its end.

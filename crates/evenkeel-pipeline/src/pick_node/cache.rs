@@ -60,12 +60,15 @@ impl NodeSelectionCache {
 
     /// Notes that a request goes to `node`, and whether that was the node remembered.
     pub(crate) fn note(&mut self, now: Instant, key: CacheKey, node: NodeId) {
-        let known = self.entries.get(&key).filter(|entry| entry.runtime_id == node);
-        let created_at = known.map_or(now, |entry| entry.created_at);
-        match known {
-            Some(_) => self.stats.hits += 1,
-            None => self.stats.misses += 1,
+        let expires_at = now + self.config.ttl;
+        if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.runtime_id == node) {
+            self.stats.hits += 1;
+            let before = core::mem::replace(&mut entry.expires_at, expires_at);
+            self.expiries.remove(&(before, key));
+            self.expiries.insert((expires_at, key));
+            return;
         }
+        self.stats.misses += 1;
         self.remove(key);
         if self.config.max_capacity <= self.entries.len() as u64
             && let Some(&(_, oldest)) = self.expiries.first()
@@ -75,8 +78,7 @@ impl NodeSelectionCache {
         if self.config.max_capacity == 0 {
             return;
         }
-        let expires_at = now + self.config.ttl;
-        self.entries.insert(key, CacheEntry { runtime_id: node, created_at, expires_at });
+        self.entries.insert(key, CacheEntry { runtime_id: node, created_at: now, expires_at });
         self.expiries.insert((expires_at, key));
     }
 

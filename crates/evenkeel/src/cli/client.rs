@@ -11,7 +11,7 @@ use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::Secret;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use super::Failure;
@@ -70,9 +70,9 @@ impl Client {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let request = request.body(Full::new(bytes))?;
+        let request = request.body(bytes)?;
         let unreached = |error: &dyn std::fmt::Display| format!("{}: {error}", self.origin.authority());
-        let response = self.upstream.send(&self.origin, request).await.map_err(|error| unreached(&error))?;
+        let response = self.upstream.send(&self.origin, &request).await.map_err(|error| unreached(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let bytes = body.map_err(|error| unreached(&error))?.to_bytes();

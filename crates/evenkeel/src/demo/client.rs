@@ -7,7 +7,7 @@ use bytes::Bytes;
 use evenkeel_llm::{Origin, Upstream};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -79,9 +79,9 @@ impl Client {
         let request = Request::post("/v1/chat/completions")
             .header(AUTHORIZATION, self.authorization.clone())
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body.to_string())));
+            .body(Bytes::from(body.to_string()));
         let Ok(request) = request else { return Answer::Failed };
-        let Ok(response) = self.upstream.send(&self.origin, request).await else { return Answer::Failed };
+        let Ok(response) = self.upstream.send(&self.origin, &request).await else { return Answer::Failed };
         match response.status() {
             StatusCode::OK => {}
             StatusCode::SERVICE_UNAVAILABLE => {

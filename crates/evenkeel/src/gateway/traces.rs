@@ -11,7 +11,7 @@ use evenkeel_llm::{SendError, TlsRoots, Upstream};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::trace::{Attributes, CONTENT_TYPE, Tracer, payload};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -124,14 +124,14 @@ impl Collector {
     }
 
     async fn send(&self, body: Bytes) -> Result<StatusCode, SendError> {
-        let mut request = Request::new(Full::new(body));
+        let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static("/v1/traces");
         for (name, value) in &self.config.headers {
             request.headers_mut().insert(name, value.clone());
         }
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
-        let answer = self.upstream.send(&self.config.collector, request).await?;
+        let answer = self.upstream.send(&self.config.collector, &request).await?;
         let status = answer.status();
         // Read to its end, its connection is used again.
         let mut rest = answer.into_body();

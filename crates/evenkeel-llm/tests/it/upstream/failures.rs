@@ -130,7 +130,8 @@ async fn an_answer_before_the_request_was_read_is_an_answer() {
         peer.say("HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\nbig").await;
         peer
     };
-    let asking = upstream.send(&origin, request(vec![b' '; 32 << 20]));
+    let large = request(vec![b' '; 32 << 20]);
+    let asking = upstream.send(&origin, &large);
     let (peer, response) = join!(serving, asking);
     let response = response.unwrap();
     assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);

@@ -83,6 +83,31 @@ async fn a_node_under_another_name_is_not_asked() {
 }
 
 #[tokio::test]
+async fn a_body_that_ends_with_its_connection_is_cut_unless_the_node_says_goodbye() {
+    let identity = identity("goodbye");
+    let stub = Stub::start().await;
+    let origin = Origin::parse(&stub.url().replace("http://127.0.0.1", "https://localhost")).unwrap();
+    let roots = TlsRoots::default().with_file(&identity.file).unwrap();
+    let upstream = Upstream::new(defaults(), roots);
+    for goodbye in [true, false] {
+        let serving = async {
+            let acceptor = TlsAcceptor::from(identity.server.clone());
+            let mut stream = acceptor.accept(stub.accept().await.stream).await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\neverything").await.unwrap();
+            if goodbye {
+                stream.shutdown().await.unwrap();
+            }
+        };
+        let ((), answer) = join!(serving, read(&upstream, &origin));
+        match goodbye {
+            true => assert_eq!(answer.as_deref(), Ok("everything")),
+            false => assert!(matches!(answer, Err(SendError::Cut { .. })), "{answer:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_node_that_does_not_speak_tls_is_not_asked() {
     let stub = Stub::start().await;
     let origin = Origin::parse(&stub.url().replace("http:", "https:")).unwrap();

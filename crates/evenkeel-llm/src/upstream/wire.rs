@@ -1,0 +1,49 @@
+//! What a node says, read without a connection: as a connection reads it, for tests and fuzzing to look at.
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Response};
+
+use super::SendError;
+use super::framing::{Framing, Misframed};
+use super::head::{Afterwards, AnswerHead, Head};
+
+/// What was understood of an answer.
+#[derive(Debug)]
+pub struct Heard {
+    /// Its head, and as much of its body as came.
+    pub response: Response<Bytes>,
+    /// Whether all of it came; a body that ends with its connection never has.
+    pub whole: bool,
+    /// Whether its connection could be used again.
+    pub stays: bool,
+    /// What came behind it.
+    pub behind: Bytes,
+}
+
+/// Reads an answer that comes in pieces; `None` if its head is not complete.
+pub fn hear<'a>(
+    method: &Method,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Option<Heard>, SendError> {
+    let (mut input, mut body) = (BytesMut::new(), BytesMut::new());
+    let (mut head, mut answer): (Head, Option<AnswerHead>) = (Head::default(), None);
+    for piece in pieces {
+        input.extend_from_slice(piece);
+        if answer.is_none() && !input.is_empty() {
+            answer = head.take(&mut input, method)?;
+        }
+        let Some(answer) = &mut answer else { continue };
+        while let Some(part) = answer.body.take(&mut input).map_err(|Misframed| misframed())? {
+            body.extend_from_slice(&part);
+        }
+    }
+    Ok(answer.map(|answer| {
+        let whole = answer.body == Framing::Done;
+        let stays = whole && answer.afterwards == Afterwards::Stays && input.is_empty();
+        Heard { response: answer.response.map(|()| body.freeze()), whole, stays, behind: input.freeze() }
+    }))
+}
+
+pub(super) fn misframed() -> SendError {
+    SendError::Cut { error: "it is not framed as it says".to_owned() }
+}
