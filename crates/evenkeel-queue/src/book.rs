@@ -9,8 +9,6 @@ mod lane;
 mod recover;
 mod returns;
 mod stats;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -133,7 +131,7 @@ pub struct Taken {
     /// For the consumer.
     pub leased: Vec<Leased>,
     /// Kept too long: to be removed.
-    pub expired: Vec<(KeyId, Seq)>,
+    pub expired: Vec<(KeyId, Header)>,
 }
 
 /// What the store is to be asked for.
@@ -227,7 +225,7 @@ impl Book {
             let payload = handle.payload.take();
             self.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
             if self.limits.retention <= now.since(handle.header.sent_at) {
-                taken.expired.push((self.at(turn.key).key, handle.header.seq));
+                taken.expired.push((self.at(turn.key).key, handle.header));
                 self.totals.bytes -= u64::from(handle.header.size);
                 self.totals.expired += 1;
                 self.follow(turn.key);

@@ -39,6 +39,8 @@ const WAITING_MAX: usize = 65_536;
 
 /// What a keeper is told.
 pub(crate) enum Msg {
+    /// Every queue has its keeper: time begins.
+    Begin,
     /// By the store: these were written down.
     Tail(Vec<Appended>),
     /// Lease up to so many messages; wait in line when there is none.
@@ -70,7 +72,7 @@ pub(crate) enum Msg {
     /// Tell what each key holds, from so many on, at most so many.
     KeyStats(usize, usize, Reply<Vec<KeyStats>>),
     /// Name the next messages.
-    Peek(usize, Reply<Vec<(KeyId, Arc<str>, Seq)>>),
+    Peek(usize, Reply<Vec<(KeyId, Arc<str>, Header)>>),
     /// Say why a message is where it is.
     Explain(KeyId, Seq, Reply<Explanation>),
     /// End.
@@ -152,14 +154,10 @@ pub(crate) struct Keeper {
 impl Actor for Keeper {
     type Msg = Msg;
 
-    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
-        ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY));
-        self.settle(ctx);
-        Ok(Flow::Continue)
-    }
-
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
         match message {
+            // Not before: a lease that ends may move a message to a queue whose keeper was not told yet.
+            Msg::Begin => self.begin(ctx),
             Msg::Tail(appended) => self.append(appended),
             Msg::Receive(receive) => self.line_up(receive, &ctx.me()),
             Msg::Ack(claims, reply) => self.ack(claims, reply, ctx.me()),
@@ -207,6 +205,12 @@ impl Actor for Keeper {
 }
 
 impl Keeper {
+    fn begin(&self, ctx: &mut Context<'_, Self>) {
+        if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
+            tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
+        }
+    }
+
     fn append(&mut self, appended: Vec<Appended>) {
         let now = self.clock.now();
         for message in appended {
@@ -243,7 +247,7 @@ impl Keeper {
         };
         let mut changes: Vec<Change> =
             taken.leased.iter().map(|leased| Change::Leased(self.written(leased), leased.until)).collect();
-        changes.extend(taken.expired.iter().map(|&(key, seq)| Change::Removed(key, seq)));
+        changes.extend(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)));
         self.note(changes);
         if taken.leased.is_empty() && receive.line == Line::Wait {
             return self.waiting.push_front(receive);
@@ -254,7 +258,7 @@ impl Keeper {
     fn written(&self, leased: &Leased) -> Returned {
         Returned {
             key: leased.key,
-            seq: leased.header.seq,
+            header: leased.header,
             attempts: leased.attempt,
             first_delivered_at: Some(leased.first_delivered_at),
             not_before: None,
@@ -266,12 +270,10 @@ impl Keeper {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut answers = Answers::with_capacity(claims.len());
         for claim in claims {
-            let begun = self.book.ack(claim);
-            if begun.is_ok() {
+            answers.push(self.book.ack(claim).map(|header| {
                 seqs.push(claim.seq);
-                changes.push(Change::Removed(claim.key, claim.seq));
-            }
-            answers.push(begun);
+                changes.push(Change::Removed(claim.key, header));
+            }));
         }
         if seqs.is_empty() {
             return answer(reply, answers);
@@ -354,7 +356,7 @@ impl Keeper {
             Ok(taken) => taken,
             Err(why) => return answer(reply, Err(why)),
         };
-        self.note(taken.expired.iter().map(|&(key, seq)| Change::Removed(key, seq)).collect());
+        self.note(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)).collect());
         let (mut seqs, mut changes) = (Vec::new(), Vec::new());
         for leased in taken.leased {
             let Leased { key, header, attempt, .. } = leased;
@@ -362,7 +364,7 @@ impl Keeper {
             match target.filter(|_| self.book.begin_move(header.seq, attempt)) {
                 Some(to) => {
                     seqs.push(header.seq);
-                    changes.push(Change::Moved(key, header.seq, to));
+                    changes.push(Change::Moved(key, header, to));
                 }
                 None => drop(self.book.give_back(header.seq, attempt)),
             }
@@ -410,14 +412,14 @@ impl Keeper {
         for how in ended {
             match (how, self.settings.redrive) {
                 (Ended::Waits(returned), _) => changes.push(Change::Returned(returned)),
-                (Ended::Dead { key, seq, .. }, Some(redrive)) => {
-                    let me = me.clone();
-                    let commit = self.commit(vec![Change::Moved(key, seq, redrive.to)]);
+                (Ended::Dead { key, header, .. }, Some(redrive)) => {
+                    let (me, seq) = (me.clone(), header.seq);
+                    let commit = self.commit(vec![Change::Moved(key, header, redrive.to)]);
                     self.store
                         .commit(commit, Box::new(move |result| me.tell(Msg::Moved(vec![seq], result, None))));
                 }
                 // The settings changed meanwhile; it comes back in a second.
-                (Ended::Dead { seq, .. }, None) => self.book.undo_ack(seq),
+                (Ended::Dead { header, .. }, None) => self.book.undo_ack(header.seq),
             }
         }
         self.note(changes);

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::book::{Explanation, KeyStats, Leased, Totals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::keeper::{Answers, Gauge, Line, Msg, Receive};
-use crate::message::{Delivery, Draft, KEY_BYTES_MAX, Payload};
+use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
 use crate::settings::QueueSettings;
@@ -225,12 +225,12 @@ impl Queue {
     /// Reads the next messages without touching them, key by key.
     pub async fn peek(&self, max: usize) -> Result<Vec<(MessageId, Arc<str>, Payload)>, Rejection> {
         let next = self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Peek(max, reply)).await?;
-        let which: Vec<(KeyId, Seq)> = next.iter().map(|(key, _, seq)| (*key, *seq)).collect();
+        let which: Vec<(KeyId, Header)> = next.iter().map(|(key, _, header)| (*key, *header)).collect();
         let (done, answered) = oneshot::channel();
         self.0.store.read(self.0.id, which, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
             answered.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
-        let named = next.into_iter().filter_map(|(key, name, seq)| {
+        let named = next.into_iter().filter_map(|(key, name, Header { seq, .. })| {
             Some((MessageId { queue: self.0.id, key, seq }, name, found.remove(&seq)?))
         });
         Ok(named.collect())
@@ -242,6 +242,11 @@ impl Queue {
             return Ok(Explanation::Unknown);
         }
         self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Explain(id.key, id.seq, reply)).await
+    }
+
+    /// Has its keeper begin.
+    pub(crate) fn begin(&self) {
+        self.owner().keeper.tell(Msg::Begin);
     }
 
     fn owner(&self) -> Owner {

@@ -68,6 +68,7 @@ impl Queues {
         for record in records {
             queues.open_one(record).await?;
         }
+        queues.open.read().values().for_each(Queue::begin);
         Ok(queues)
     }
 
@@ -109,6 +110,7 @@ impl Queues {
         let body = QueueBody { name: name.into(), settings, created_at: now, changed_at: now, notes };
         let id = self.put(None, body.clone()).await.map_err(CreateError::Store)?;
         let queue = self.open_one(QueueRecord { id, body }).await.map_err(CreateError::Open)?;
+        queue.begin();
         Ok(Created::New(queue))
     }
 

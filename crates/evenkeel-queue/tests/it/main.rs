@@ -1,0 +1,7 @@
+//! Queues from end to end, in memory and on disk.
+
+mod delivery;
+mod drr_delivery;
+mod life;
+mod restart;
+mod rig;
