@@ -167,6 +167,12 @@ impl Book {
                 self.follow(at);
             }
         }
+        while let Some(&(_, at)) = self.starving.front().filter(|(until, _)| *until <= now) {
+            self.starving.pop_front();
+            if self.lanes[at.index()].is_some() {
+                self.follow(at);
+            }
+        }
         let mut ended = Vec::new();
         while ended.len() < max {
             let Some(&(until, seq)) = self.due.first().filter(|(until, _)| *until <= now) else { break };
@@ -183,8 +189,9 @@ impl Book {
     /// Names the moment of the next [`tick`](Self::tick).
     pub fn next_due(&self) -> Option<Wall> {
         let first = self.due.first().map(|(until, _)| *until);
+        let patience = self.starving.front().map(|(until, _)| *until);
         let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
-        first.into_iter().chain(retry).min()
+        first.into_iter().chain(patience).chain(retry).min()
     }
 
     /// Forgets keys that have held nothing for a minute, and names them.
@@ -220,6 +227,7 @@ impl Book {
         self.due.clear();
         self.refills.clear();
         self.starved.clear();
+        self.starving.clear();
         self.payload_bytes = 0;
         self.totals = super::Totals { expired: self.totals.expired, ..super::Totals::default() };
         for number in 0..self.lanes.len() {

@@ -12,37 +12,37 @@ use evenkeel_queue::{Delivery, Draft, Queue, QueueSettings, Queues};
 use tempfile::TempDir;
 
 /// A gateway's queues.
-pub struct Rig {
-    pub queues: Arc<Queues>,
+pub(crate) struct Rig {
+    pub(crate) queues: Arc<Queues>,
     folder: Option<TempDir>,
 }
 
 impl Rig {
     /// Queues that forget.
-    pub async fn memory() -> Self {
+    pub(crate) async fn memory() -> Self {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 1_000).await.unwrap();
         Self { queues, folder: None }
     }
 
     /// Queues in a folder of their own.
-    pub async fn disk() -> Self {
+    pub(crate) async fn disk() -> Self {
         let folder = TempDir::new().unwrap();
         Self { queues: open(&folder).await, folder: Some(folder) }
     }
 
     /// Both kinds.
-    pub async fn both() -> [Self; 2] {
+    pub(crate) async fn both() -> [Self; 2] {
         [Self::memory().await, Self::disk().await]
     }
 
     /// Ends in order and starts again on the same folder.
-    pub async fn restart(self) -> Self {
+    pub(crate) async fn restart(self) -> Self {
         self.queues.shutdown().await;
         let folder = self.folder.expect("only what is on disk restarts");
         Self { queues: open(&folder).await, folder: Some(folder) }
     }
 
-    pub async fn queue(&self, settings: QueueSettings) -> Queue {
+    pub(crate) async fn queue(&self, settings: QueueSettings) -> Queue {
         self.queues.create("jobs", settings, String::new()).await.unwrap().queue()
     }
 }
@@ -54,33 +54,33 @@ async fn open(folder: &TempDir) -> Arc<Queues> {
 }
 
 /// Sends one message per key, in order.
-pub async fn send(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
+pub(crate) async fn send(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
     let drafts =
         keys.into_iter().enumerate().map(|(n, key)| Draft::new(format!("{key}-{n}")).of(key)).collect();
     queue.enqueue(drafts).await.unwrap();
 }
 
 /// Takes what is there, up to `max`.
-pub async fn take(queue: &Queue, max: usize) -> Vec<Delivery> {
+pub(crate) async fn take(queue: &Queue, max: usize) -> Vec<Delivery> {
     queue.receive(Want { max, lease: None, wait: Duration::ZERO }).await.unwrap()
 }
 
 /// Waits for the first, then takes what is there.
-pub async fn await_some(queue: &Queue, max: usize) -> Vec<Delivery> {
+pub(crate) async fn await_some(queue: &Queue, max: usize) -> Vec<Delivery> {
     queue.receive(Want { max, lease: None, wait: Duration::from_secs(20) }).await.unwrap()
 }
 
-pub async fn ack(queue: &Queue, deliveries: &[Delivery]) {
+pub(crate) async fn ack(queue: &Queue, deliveries: &[Delivery]) {
     let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
     for answer in queue.ack(&receipts).await {
         answer.unwrap();
     }
 }
 
-pub fn body(delivery: &Delivery) -> String {
+pub(crate) fn body(delivery: &Delivery) -> String {
     String::from_utf8(delivery.payload.body.to_vec()).unwrap()
 }
 
-pub fn keys(deliveries: &[Delivery]) -> Vec<String> {
+pub(crate) fn keys(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| delivery.key.to_string()).collect()
 }
