@@ -2,6 +2,8 @@
 
 mod delivery;
 mod drr_delivery;
+mod fairness;
+mod history;
 mod life;
 mod restart;
 mod rig;
