@@ -9,8 +9,6 @@ mod lane;
 mod recover;
 mod returns;
 mod stats;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,7 +27,7 @@ use crate::message::{Appended, Header, Payload};
 use crate::rejection::Rejection;
 use crate::settings::QueueSettings;
 use crate::time::Wall;
-use lane::{Handle, Lane, Refill};
+use lane::{Handle, Lane, Refill, window_len};
 
 pub use recover::{KeptKey, KeptState, Standing};
 pub use returns::{Ended, Returned};
@@ -37,6 +35,8 @@ pub use stats::{Explanation, KeyStats, Totals};
 
 /// At most this much of the messages that wait is in memory; the rest is read when it is delivered.
 const PAYLOAD_BYTES_MAX: usize = 32 << 20;
+/// A turn waits this long for the store; then others go on, and the lane takes part again when it was answered.
+const PATIENCE: Duration = Duration::from_millis(5);
 /// A key that holds nothing is forgotten after this long.
 const IDLE_KEY: Duration = Duration::from_secs(60);
 
@@ -63,6 +63,8 @@ pub struct Book {
     refills: VecDeque<RefillAsk>,
     /// Lanes whose refill failed.
     starved: Vec<Key>,
+    /// Lanes whose turn waits for the store, and until when; some may have been answered.
+    starving: VecDeque<(Wall, Key)>,
     /// Lanes that hold nothing, the longest first.
     idle: VecDeque<(Wall, Key)>,
     payload_bytes: usize,
@@ -133,7 +135,7 @@ pub struct Taken {
     /// For the consumer.
     pub leased: Vec<Leased>,
     /// Kept too long: to be removed.
-    pub expired: Vec<(KeyId, Seq)>,
+    pub expired: Vec<(KeyId, Header)>,
 }
 
 /// What the store is to be asked for.
@@ -168,6 +170,7 @@ impl Book {
             due: BTreeSet::new(),
             refills: VecDeque::new(),
             starved: Vec::new(),
+            starving: VecDeque::new(),
             idle: VecDeque::new(),
             payload_bytes: 0,
             totals: Totals::default(),
@@ -201,7 +204,8 @@ impl Book {
             self.payload_bytes += payload.size();
             handle.payload = Some(payload);
         }
-        let without_place = self.at(lane).append(handle);
+        let window = window_len(self.keys.len());
+        let without_place = self.at(lane).append(handle, window);
         self.drop_payload(without_place);
         self.follow(lane);
         Ok(())
@@ -218,16 +222,13 @@ impl Book {
         let mut taken = Taken::default();
         while taken.leased.len() < max {
             let Some(turn) = self.drr.next_key() else { break };
-            let Some(mut handle) = self.at(turn.key).pop() else {
-                debug_assert!(false, "a lane without messages has a turn");
-                self.follow(turn.key);
-                break;
-            };
+            // Its next messages are on their way from the store.
+            let Some(mut handle) = self.at(turn.key).pop() else { break };
             self.totals.pending -= 1;
             let payload = handle.payload.take();
             self.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
             if self.limits.retention <= now.since(handle.header.sent_at) {
-                taken.expired.push((self.at(turn.key).key, handle.header.seq));
+                taken.expired.push((self.at(turn.key).key, handle.header));
                 self.totals.bytes -= u64::from(handle.header.size);
                 self.totals.expired += 1;
                 self.follow(turn.key);
@@ -326,7 +327,16 @@ impl Book {
 
     /// Tells whether a message could be delivered now.
     pub fn has_ready(&self) -> bool {
-        self.drr.has_active_keys()
+        self.in_turn().is_some_and(Lane::is_ready)
+    }
+
+    /// Tells whether a turn waits for the store, a few milliseconds at most.
+    pub fn is_stalled(&self) -> bool {
+        self.in_turn().is_some_and(|lane| !lane.is_ready())
+    }
+
+    fn in_turn(&self) -> Option<&Lane> {
+        self.lanes[self.drr.next_key()?.key.index()].as_ref()
     }
 
     /// Finds or makes the lane of a key.
@@ -355,12 +365,21 @@ impl Book {
     /// Lets a lane stand among the turns as its messages do: active, parked until the store has answered, or idle.
     fn follow(&mut self, at: Key) {
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
-        let ask = lane.refill_len().map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
+        let window = window_len(self.keys.len());
+        let ask =
+            lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
         if let Some(ask) = ask {
             lane.refill = Refill::Asked;
             self.refills.push_back(ask);
         }
+        let waits_for_store = !lane.is_ready() && lane.beyond() > 0;
+        let began = lane.starved_since.filter(|_| waits_for_store);
+        lane.starved_since = waits_for_store.then(|| began.unwrap_or(self.now));
+        if waits_for_store && began.is_none() {
+            self.starving.push_back((self.now + PATIENCE, at));
+        }
         let lane = self.lanes[at.index()].as_ref().expect("a lane that is followed is known");
+        let is_patient = lane.starved_since.is_some_and(|since| self.now < since + PATIENCE);
         let is_whole = !lane.name.contains('/');
         let tenant_name = lane.name.split('/').next().unwrap_or_default();
         let tenant_weight = if is_whole {
@@ -374,7 +393,7 @@ impl Book {
             key: at,
             weight: if is_whole { Weight::ONE } else { lane.weight },
         };
-        let stood = if lane.is_ready() {
+        let stood = if lane.is_ready() || is_patient {
             self.drr.wake(at);
             self.drr.add_key(turns)
         } else if lane.beyond() > 0 {

@@ -34,11 +34,15 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const TICK_MAX: usize = 1_024;
 /// No more of a key is read at once.
 const REFILL_BYTES_MAX: usize = 1 << 20;
+/// The store is asked for so many keys at a time.
+const REFILLS_MAX: usize = 256;
 /// Consumers in line beyond this are refused.
 const WAITING_MAX: usize = 65_536;
 
 /// What a keeper is told.
 pub(crate) enum Msg {
+    /// Every queue has its keeper: time begins.
+    Begin,
     /// By the store: these were written down.
     Tail(Vec<Appended>),
     /// Lease up to so many messages; wait in line when there is none.
@@ -70,7 +74,7 @@ pub(crate) enum Msg {
     /// Tell what each key holds, from so many on, at most so many.
     KeyStats(usize, usize, Reply<Vec<KeyStats>>),
     /// Name the next messages.
-    Peek(usize, Reply<Vec<(KeyId, Arc<str>, Seq)>>),
+    Peek(usize, Reply<Vec<(KeyId, Arc<str>, Header)>>),
     /// Say why a message is where it is.
     Explain(KeyId, Seq, Reply<Explanation>),
     /// End.
@@ -110,20 +114,36 @@ pub(crate) struct Gauge {
     delayed: AtomicU64,
     bytes: AtomicU64,
     expired: AtomicU64,
+    /// Messages that were sent and not told to the keeper yet, written or not.
+    coming: AtomicU64,
+    coming_bytes: AtomicU64,
 }
 
 impl Gauge {
+    /// Reads what the book holds, and what is on its way into it as waiting.
     pub(crate) fn read(&self) -> Totals {
         Totals {
-            pending: self.pending.load(Ordering::Relaxed),
+            pending: self.pending.load(Ordering::Relaxed) + self.coming.load(Ordering::Relaxed),
             in_flight: self.in_flight.load(Ordering::Relaxed),
             delayed: self.delayed.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed) + self.coming_bytes.load(Ordering::Relaxed),
             expired: self.expired.load(Ordering::Relaxed),
         }
     }
 
-    fn show(&self, totals: Totals) {
+    /// Counts messages that are on their way.
+    pub(crate) fn expect(&self, count: u64, bytes: u64) {
+        self.coming.fetch_add(count, Ordering::Relaxed);
+        self.coming_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts messages that have come, or never will.
+    pub(crate) fn expect_less(&self, count: u64, bytes: u64) {
+        self.coming.fetch_sub(count, Ordering::Relaxed);
+        self.coming_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn show(&self, totals: Totals) {
         self.pending.store(totals.pending, Ordering::Relaxed);
         self.in_flight.store(totals.in_flight, Ordering::Relaxed);
         self.delayed.store(totals.delayed, Ordering::Relaxed);
@@ -147,19 +167,19 @@ pub(crate) struct Keeper {
     pub(crate) timer: Option<Wall>,
     /// Feeds the jitter of backoffs; any start will do.
     pub(crate) random: u64,
+    /// How many keys the store is being asked for.
+    pub(crate) refilling: usize,
+    /// Messages and bytes that were taken in and not shown yet.
+    pub(crate) arrived: (u64, u64),
 }
 
 impl Actor for Keeper {
     type Msg = Msg;
 
-    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
-        ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY));
-        self.settle(ctx);
-        Ok(Flow::Continue)
-    }
-
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
         match message {
+            // Not before: a lease that ends may move a message to a queue whose keeper was not told yet.
+            Msg::Begin => self.begin(ctx),
             Msg::Tail(appended) => self.append(appended),
             Msg::Receive(receive) => self.line_up(receive, &ctx.me()),
             Msg::Ack(claims, reply) => self.ack(claims, reply, ctx.me()),
@@ -207,8 +227,18 @@ impl Actor for Keeper {
 }
 
 impl Keeper {
+    fn begin(&self, ctx: &mut Context<'_, Self>) {
+        if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
+            tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
+        }
+    }
+
     fn append(&mut self, appended: Vec<Appended>) {
         let now = self.clock.now();
+        let sent = appended.iter().filter(|message| message.header.from.is_none());
+        let (count, bytes) =
+            sent.fold((0, 0), |(count, bytes), message| (count + 1, bytes + u64::from(message.header.size)));
+        self.arrived = (self.arrived.0 + count, self.arrived.1 + bytes);
         for message in appended {
             let seq = message.header.seq;
             if let Err(why) = self.book.append(now, message) {
@@ -221,7 +251,7 @@ impl Keeper {
     fn line_up(&mut self, receive: Receive, me: &ActorRef<Msg>) {
         if self.book.has_ready() {
             self.deliver(receive, me);
-        } else if receive.line == Line::Leave {
+        } else if receive.line == Line::Leave && !self.book.is_stalled() {
             answer(receive.reply, Ok(Parcel::empty()));
         } else if WAITING_MAX <= self.waiting.len() {
             self.waiting.retain(|receive| receive.reply.is_awaited());
@@ -243,9 +273,9 @@ impl Keeper {
         };
         let mut changes: Vec<Change> =
             taken.leased.iter().map(|leased| Change::Leased(self.written(leased), leased.until)).collect();
-        changes.extend(taken.expired.iter().map(|&(key, seq)| Change::Removed(key, seq)));
+        changes.extend(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)));
         self.note(changes);
-        if taken.leased.is_empty() && receive.line == Line::Wait {
+        if taken.leased.is_empty() && (receive.line == Line::Wait || self.book.is_stalled()) {
             return self.waiting.push_front(receive);
         }
         Parcel::send(taken.leased, receive.reply, me.clone(), &self.store, self.queue);
@@ -254,7 +284,7 @@ impl Keeper {
     fn written(&self, leased: &Leased) -> Returned {
         Returned {
             key: leased.key,
-            seq: leased.header.seq,
+            header: leased.header,
             attempts: leased.attempt,
             first_delivered_at: Some(leased.first_delivered_at),
             not_before: None,
@@ -266,12 +296,10 @@ impl Keeper {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut answers = Answers::with_capacity(claims.len());
         for claim in claims {
-            let begun = self.book.ack(claim);
-            if begun.is_ok() {
+            answers.push(self.book.ack(claim).map(|header| {
                 seqs.push(claim.seq);
-                changes.push(Change::Removed(claim.key, claim.seq));
-            }
-            answers.push(begun);
+                changes.push(Change::Removed(claim.key, header));
+            }));
         }
         if seqs.is_empty() {
             return answer(reply, answers);
@@ -322,7 +350,15 @@ impl Keeper {
         self.note(changes);
     }
 
+    /// Answers those who wait only while a turn waits for the store.
+    fn send_away(&mut self) {
+        while let Some(receive) = self.waiting.pop_front_if(|receive| receive.line == Line::Leave) {
+            answer(receive.reply, Ok(Parcel::empty()));
+        }
+    }
+
     fn refilled(&mut self, key: KeyId, found: Result<Vec<(Header, Payload)>, StoreError>) {
+        self.refilling = self.refilling.saturating_sub(1);
         match found {
             Ok(found) => {
                 let missing = self.book.take_refill(key, found);
@@ -354,7 +390,7 @@ impl Keeper {
             Ok(taken) => taken,
             Err(why) => return answer(reply, Err(why)),
         };
-        self.note(taken.expired.iter().map(|&(key, seq)| Change::Removed(key, seq)).collect());
+        self.note(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)).collect());
         let (mut seqs, mut changes) = (Vec::new(), Vec::new());
         for leased in taken.leased {
             let Leased { key, header, attempt, .. } = leased;
@@ -362,7 +398,7 @@ impl Keeper {
             match target.filter(|_| self.book.begin_move(header.seq, attempt)) {
                 Some(to) => {
                     seqs.push(header.seq);
-                    changes.push(Change::Moved(key, header.seq, to));
+                    changes.push(Change::Moved(key, header, to));
                 }
                 None => drop(self.book.give_back(header.seq, attempt)),
             }
@@ -410,14 +446,14 @@ impl Keeper {
         for how in ended {
             match (how, self.settings.redrive) {
                 (Ended::Waits(returned), _) => changes.push(Change::Returned(returned)),
-                (Ended::Dead { key, seq, .. }, Some(redrive)) => {
-                    let me = me.clone();
-                    let commit = self.commit(vec![Change::Moved(key, seq, redrive.to)]);
+                (Ended::Dead { key, header, .. }, Some(redrive)) => {
+                    let (me, seq) = (me.clone(), header.seq);
+                    let commit = self.commit(vec![Change::Moved(key, header, redrive.to)]);
                     self.store
                         .commit(commit, Box::new(move |result| me.tell(Msg::Moved(vec![seq], result, None))));
                 }
                 // The settings changed meanwhile; it comes back in a second.
-                (Ended::Dead { seq, .. }, None) => self.book.undo_ack(seq),
+                (Ended::Dead { header, .. }, None) => self.book.undo_ack(header.seq),
             }
         }
         self.note(changes);
@@ -468,7 +504,12 @@ impl Keeper {
                 }
             }
         }
-        while let Some(ask) = self.book.poll_refill() {
+        if !self.book.has_ready() && !self.book.is_stalled() {
+            self.send_away();
+        }
+        while self.refilling < REFILLS_MAX {
+            let Some(ask) = self.book.poll_refill() else { break };
+            self.refilling += 1;
             let (me, key) = (ctx.me(), ask.key);
             let fetch = Fetch {
                 queue: self.queue,
@@ -480,6 +521,10 @@ impl Keeper {
             self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Refilled(key, found))));
         }
         self.gauge.show(self.book.totals());
+        let (count, bytes) = core::mem::take(&mut self.arrived);
+        if count > 0 {
+            self.gauge.expect_less(count, bytes);
+        }
         // One that fires too early is set again; most leases end before their time.
         let earlier = self.book.next_due().filter(|&due| self.timer.is_none_or(|timer| due < timer));
         if let Some(due) = earlier {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::book::{Explanation, KeyStats, Leased, Totals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::keeper::{Answers, Gauge, Line, Msg, Receive};
-use crate::message::{Delivery, Draft, KEY_BYTES_MAX, Payload};
+use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
 use crate::settings::QueueSettings;
@@ -37,8 +37,6 @@ pub(crate) struct Shared {
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) body: RwLock<Arc<QueueBody>>,
     pub(crate) owner: RwLock<Owner>,
-    /// Messages and bytes handed to the store and not told yet.
-    pub(crate) writing: Writing,
     pub(crate) asks: AtomicU64,
 }
 
@@ -47,12 +45,6 @@ pub(crate) struct Shared {
 pub(crate) struct Owner {
     pub(crate) keeper: ActorRef<Msg>,
     pub(crate) epoch: Epoch,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Writing {
-    messages: AtomicU64,
-    bytes: AtomicU64,
 }
 
 /// What a consumer wants.
@@ -93,7 +85,7 @@ impl Queue {
         let body = self.body();
         let bytes = self.check(&body.settings, &drafts)?;
         let count = drafts.len() as u64;
-        let guard = self.reserve(&body.settings, count, bytes)?;
+        let expected = self.expect(&body.settings, count, bytes)?;
         let batch = Batch {
             queue: self.0.id,
             drafts,
@@ -105,7 +97,9 @@ impl Queue {
         self.0.store.append(
             batch,
             Box::new(move |result| {
-                drop(guard);
+                if result.is_ok() {
+                    expected.keep();
+                }
                 // Whoever sent it may have gone; it is sent nevertheless.
                 drop(done.send(result));
             }),
@@ -225,12 +219,12 @@ impl Queue {
     /// Reads the next messages without touching them, key by key.
     pub async fn peek(&self, max: usize) -> Result<Vec<(MessageId, Arc<str>, Payload)>, Rejection> {
         let next = self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Peek(max, reply)).await?;
-        let which: Vec<(KeyId, Seq)> = next.iter().map(|(key, _, seq)| (*key, *seq)).collect();
+        let which: Vec<(KeyId, Header)> = next.iter().map(|(key, _, header)| (*key, *header)).collect();
         let (done, answered) = oneshot::channel();
         self.0.store.read(self.0.id, which, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
             answered.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
-        let named = next.into_iter().filter_map(|(key, name, seq)| {
+        let named = next.into_iter().filter_map(|(key, name, Header { seq, .. })| {
             Some((MessageId { queue: self.0.id, key, seq }, name, found.remove(&seq)?))
         });
         Ok(named.collect())
@@ -242,6 +236,11 @@ impl Queue {
             return Ok(Explanation::Unknown);
         }
         self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Explain(id.key, id.seq, reply)).await
+    }
+
+    /// Has its keeper begin.
+    pub(crate) fn begin(&self) {
+        self.owner().keeper.tell(Msg::Begin);
     }
 
     fn owner(&self) -> Owner {
@@ -280,34 +279,38 @@ impl Queue {
         Ok(bytes)
     }
 
-    /// Keeps room for messages that are being written; what others write at this moment is counted too.
-    fn reserve(&self, settings: &QueueSettings, count: u64, bytes: u64) -> Result<Reserved, Rejection> {
-        let writing = &self.0.writing;
-        let reserved = Reserved { shared: self.0.clone(), count, bytes };
-        let writing_messages = writing.messages.fetch_add(count, Ordering::Relaxed) + count;
-        let writing_bytes = writing.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    /// Counts messages that are on their way, if there is room for them.
+    fn expect(&self, settings: &QueueSettings, count: u64, bytes: u64) -> Result<Expected, Rejection> {
+        self.0.gauge.expect(count, bytes);
+        let expected = Expected { gauge: self.0.gauge.clone(), count, bytes };
         let Totals { pending, in_flight, delayed, bytes: held, .. } = self.0.gauge.read();
-        if settings.messages_max < pending + in_flight + delayed + writing_messages {
+        if settings.messages_max < pending + in_flight + delayed {
             return Err(Rejection::QueueFull { limit: "messages", max: settings.messages_max });
         }
-        if settings.bytes_max < held + writing_bytes {
+        if settings.bytes_max < held {
             return Err(Rejection::QueueFull { limit: "bytes", max: settings.bytes_max });
         }
-        Ok(reserved)
+        Ok(expected)
     }
 }
 
-/// Room kept for messages that are being written.
-struct Reserved {
-    shared: Arc<Shared>,
+/// Messages on their way; dropped, they will never come.
+struct Expected {
+    gauge: Arc<Gauge>,
     count: u64,
     bytes: u64,
 }
 
-impl Drop for Reserved {
+impl Expected {
+    /// They were written down: the keeper is told of them, and counts them itself.
+    fn keep(mut self) {
+        (self.count, self.bytes) = (0, 0);
+    }
+}
+
+impl Drop for Expected {
     fn drop(&mut self) {
-        self.shared.writing.messages.fetch_sub(self.count, Ordering::Relaxed);
-        self.shared.writing.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.gauge.expect_less(self.count, self.bytes);
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::book::{Book, KeptState};
 use crate::id::{KeyId, QueueId};
 use crate::keeper::{Gauge, Keeper, Msg};
-use crate::queue::{Owner, Queue, Shared, Writing};
+use crate::queue::{Owner, Queue, Shared};
 use crate::receipt::Seal;
 use crate::rejection::Rejection;
 use crate::settings::{BadSetting, QueueSettings};
@@ -68,6 +68,7 @@ impl Queues {
         for record in records {
             queues.open_one(record).await?;
         }
+        queues.open.read().values().for_each(Queue::begin);
         Ok(queues)
     }
 
@@ -109,6 +110,7 @@ impl Queues {
         let body = QueueBody { name: name.into(), settings, created_at: now, changed_at: now, notes };
         let id = self.put(None, body.clone()).await.map_err(CreateError::Store)?;
         let queue = self.open_one(QueueRecord { id, body }).await.map_err(CreateError::Open)?;
+        queue.begin();
         Ok(Created::New(queue))
     }
 
@@ -187,7 +189,10 @@ impl Queues {
             waiting: VecDeque::new(),
             timer: None,
             random,
+            refilling: 0,
+            arrived: (0, 0),
         };
+        gauge.show(keeper.book.totals());
         let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*body.name);
         let keeper = self.system.spawn_value(keeper, &props.build()).map_err(OpenError::Spawn)?;
         self.store.tail(id, Some(tail_to(keeper.clone(), id)));
@@ -200,7 +205,6 @@ impl Queues {
             gauge,
             body: RwLock::new(Arc::new(body)),
             owner: RwLock::new(Owner { keeper, epoch }),
-            writing: Writing::default(),
             asks: AtomicU64::new(0),
         }));
         self.open.write().insert(name, queue.clone());

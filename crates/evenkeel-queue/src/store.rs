@@ -10,7 +10,6 @@ pub mod memory;
 use core::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use evenkeel_policy::weight::Weight;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +43,7 @@ pub trait Store: Send + Sync + 'static {
     fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>);
 
     /// Reads these messages; those that are gone are left out.
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, Seq)>, done: Done<Vec<(Seq, Payload)>>);
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>);
 
     /// Has messages that are appended to a queue told, from here on; `None` ends that.
     fn tail(&self, queue: QueueId, tail: Option<Tail>);
@@ -134,9 +133,9 @@ pub enum Change {
     /// It waits again.
     Returned(Returned),
     /// It is gone.
-    Removed(KeyId, Seq),
+    Removed(KeyId, Header),
     /// It is in another queue, under the same key.
-    Moved(KeyId, Seq, QueueId),
+    Moved(KeyId, Header, QueueId),
     /// A key has no message; it is forgotten unless it has one or a weight.
     Forgotten(KeyId),
 }
@@ -220,9 +219,4 @@ pub(crate) fn cost_of(draft: &Draft) -> evenkeel_policy::cost::Cost {
 pub(crate) fn due_of(draft: &Draft, batch_delay_ms: u64, sent_at: Wall) -> Option<Wall> {
     let delay = draft.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
     (!delay.is_zero()).then(|| sent_at + delay)
-}
-
-/// The payload of one slice that was stored as one.
-pub(crate) fn payload_of(stored: &Bytes, headers_len: usize) -> Payload {
-    Payload { headers: stored.slice(..headers_len), body: stored.slice(headers_len..) }
 }

@@ -1,6 +1,6 @@
 //! One key's messages: a window of the next ones, those that came back, and a count of the rest.
 //!
-//! Bound: a lane holds at most `WINDOW_MAX` messages that were never delivered, however many there are; the rest
+//! Bound: a lane holds at most a window of messages that were never delivered, however many there are; the rest
 //! are a count and a cursor. Messages come out in the order they were sent, those that came back first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,10 +13,17 @@ use crate::id::{KeyId, Seq};
 use crate::message::{Header, Payload};
 use crate::time::Wall;
 
-/// At most this many handles of a lane are in memory.
-pub(super) const WINDOW_MAX: usize = 256;
-/// More are asked for when fewer are left.
-const WINDOW_LOW: usize = WINDOW_MAX / 2;
+/// At most this many handles of a lane are in memory, less when there are many lanes.
+const WINDOW_MAX: usize = 256;
+/// At least so many.
+const WINDOW_MIN: usize = 4;
+/// What all lanes' windows hold together, unless there are so many lanes that the least is more.
+const WINDOWS_MAX: usize = 1 << 18;
+
+/// How many messages a lane's window holds when there are so many lanes.
+pub(super) fn window_len(lanes: usize) -> usize {
+    (WINDOWS_MAX / lanes.max(1)).clamp(WINDOW_MIN, WINDOW_MAX)
+}
 
 /// A message as the book holds it.
 #[derive(Clone, Debug)]
@@ -56,6 +63,8 @@ pub(super) struct Lane {
     /// Behind the cursor in order, but taken out of turn: delayed, or known from before a restart.
     ahead: BTreeSet<Seq>,
     pub(super) refill: Refill,
+    /// Since when its turn waits for the store.
+    pub(super) starved_since: Option<Wall>,
     pub(super) in_flight: u64,
     pub(super) delayed: u64,
     pub(super) delivered: u64,
@@ -77,6 +86,7 @@ impl Lane {
             cursor: Seq(0),
             ahead: BTreeSet::new(),
             refill: Refill::Idle,
+            starved_since: None,
             in_flight: 0,
             delayed: 0,
             delivered: 0,
@@ -86,8 +96,8 @@ impl Lane {
     }
 
     /// Takes in a message at the end; gives back a handle that has no place in the window.
-    pub(super) fn append(&mut self, handle: Handle) -> Option<Handle> {
-        if self.beyond == 0 && self.window.len() < WINDOW_MAX {
+    pub(super) fn append(&mut self, handle: Handle, window_len: usize) -> Option<Handle> {
+        if self.beyond == 0 && self.window.len() < window_len {
             self.cursor = handle.header.seq;
             self.window.push_back(handle);
             return None;
@@ -182,11 +192,11 @@ impl Lane {
         !self.back.is_empty() || !self.window.is_empty()
     }
 
-    /// How many messages the store should be asked for.
-    pub(super) fn refill_len(&self) -> Option<usize> {
-        let wanted = self.refill == Refill::Idle && self.beyond > 0 && self.window.len() < WINDOW_LOW;
+    /// How many messages the store should be asked for, once less than half a window is left.
+    pub(super) fn refill_len(&self, window_len: usize) -> Option<usize> {
+        let wanted = self.refill == Refill::Idle && self.beyond > 0 && self.window.len() < window_len / 2;
         // Those ahead are found too, and skipped.
-        wanted.then(|| WINDOW_MAX - self.window.len() + self.ahead.len().min(WINDOW_MAX))
+        wanted.then(|| window_len - self.window.len() + self.ahead.len().min(window_len))
     }
 
     /// Counts what waits to be delivered: in memory and beyond.
@@ -228,22 +238,27 @@ mod tests {
     fn beyond_the_window_messages_are_only_counted() {
         let mut lane = lane();
         for seq in 1..=1_000 {
-            drop(lane.append(handle(seq)));
+            drop(lane.append(handle(seq), 256));
         }
         assert_eq!((lane.in_memory(), lane.beyond(), lane.pending()), (256, 744, 1_000));
         assert_eq!(lane.cursor(), Seq(256));
     }
 
     #[test]
+    fn many_lanes_have_short_windows() {
+        assert_eq!([1, 1_024, 4_096, 65_536, 1_000_000].map(window_len), [256, 256, 64, 4, 4]);
+    }
+
+    #[test]
     fn a_refill_continues_where_the_window_ended() {
         let mut lane = lane();
         for seq in 1..=300 {
-            drop(lane.append(handle(seq)));
+            drop(lane.append(handle(seq), 256));
         }
         for seq in 1..=200 {
             assert_eq!(lane.pop().unwrap().header.seq, Seq(seq));
         }
-        assert_eq!(lane.refill_len(), Some(200));
+        assert_eq!(lane.refill_len(256), Some(200));
         assert_eq!(lane.take_refill((257..=300).map(handle)), 0);
         let rest: Vec<u64> = core::iter::from_fn(|| lane.pop()).map(|handle| handle.header.seq.0).collect();
         assert_eq!(rest, (201..=300).collect::<Vec<_>>());
@@ -254,10 +269,10 @@ mod tests {
     fn a_message_taken_out_of_turn_is_not_found_again() {
         let mut lane = lane();
         for seq in 1..=300 {
-            drop(lane.append(handle(seq)));
+            drop(lane.append(handle(seq), 256));
         }
         lane.pass_over(Seq(301));
-        drop(lane.append(handle(302)));
+        drop(lane.append(handle(302), 256));
         while lane.pop().is_some() {}
         assert_eq!(lane.take_refill((257..=302).map(handle)), 0);
         let seqs: Vec<u64> = lane.ready().map(|handle| handle.header.seq.0).collect();
@@ -268,7 +283,7 @@ mod tests {
     #[test]
     fn what_came_back_goes_first_and_in_order() {
         let mut lane = lane();
-        drop(lane.append(handle(9)));
+        drop(lane.append(handle(9), 256));
         lane.put_back(handle(4));
         lane.put_back(handle(2));
         let order: Vec<u64> = core::iter::from_fn(|| lane.pop()).map(|handle| handle.header.seq.0).collect();

@@ -9,6 +9,7 @@ use evenkeel_policy::id::Key;
 use super::lane::{Handle, Refill};
 use super::{Book, How, IDLE_KEY, Out, Was};
 use crate::id::{Epoch, KeyId, Seq};
+use crate::message::Header;
 use crate::receipt::Claim;
 use crate::rejection::Rejection;
 use crate::time::Wall;
@@ -22,7 +23,7 @@ pub struct Returned {
     /// Its key.
     pub key: KeyId,
     /// Which message.
-    pub seq: Seq,
+    pub header: Header,
     /// How often it was delivered.
     pub attempts: u32,
     /// When it was first delivered.
@@ -43,7 +44,7 @@ pub enum Ended {
         /// Its key.
         key: KeyId,
         /// Which message.
-        seq: Seq,
+        header: Header,
         /// How often it was delivered.
         attempts: u32,
     },
@@ -53,7 +54,7 @@ impl Book {
     /// Begins to acknowledge a delivery: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
     ///
     /// A receipt is good until the message is delivered again, also when its lease has ended.
-    pub fn ack(&mut self, claim: Claim) -> Result<(), Rejection> {
+    pub fn ack(&mut self, claim: Claim) -> Result<Header, Rejection> {
         let Some(&at) = self.keys.get(&claim.key) else { return Err(Rejection::StaleReceipt) };
         if let Some(out) = self.out.get(&claim.seq) {
             let was = match out.how {
@@ -62,18 +63,20 @@ impl Book {
                 _ => return Err(Rejection::StaleReceipt),
             };
             let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::StaleReceipt)?;
+            let header = handle.header;
             self.set_out(lane, handle, How::Acking { was });
-            return Ok(());
+            return Ok(header);
         }
         let waits = self.at(at).back(claim.seq).is_some_and(|handle| handle.attempts == claim.attempt);
         if !waits || claim.epoch != self.epoch {
             return Err(Rejection::StaleReceipt);
         }
         let handle = self.at(at).take_back(claim.seq).ok_or(Rejection::StaleReceipt)?;
+        let header = handle.header;
         self.totals.pending -= 1;
         self.set_out(at, handle, How::Acking { was: Was::Waiting });
         self.follow(at);
-        Ok(())
+        Ok(header)
     }
 
     /// Forgets a message whose end, here or by a move, was written down.
@@ -164,6 +167,12 @@ impl Book {
                 self.follow(at);
             }
         }
+        while let Some(&(_, at)) = self.starving.front().filter(|(until, _)| *until <= now) {
+            self.starving.pop_front();
+            if self.lanes[at.index()].is_some() {
+                self.follow(at);
+            }
+        }
         let mut ended = Vec::new();
         while ended.len() < max {
             let Some(&(until, seq)) = self.due.first().filter(|(until, _)| *until <= now) else { break };
@@ -180,8 +189,9 @@ impl Book {
     /// Names the moment of the next [`tick`](Self::tick).
     pub fn next_due(&self) -> Option<Wall> {
         let first = self.due.first().map(|(until, _)| *until);
+        let patience = self.starving.front().map(|(until, _)| *until);
         let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
-        first.into_iter().chain(retry).min()
+        first.into_iter().chain(patience).chain(retry).min()
     }
 
     /// Forgets keys that have held nothing for a minute, and names them.
@@ -217,6 +227,7 @@ impl Book {
         self.due.clear();
         self.refills.clear();
         self.starved.clear();
+        self.starving.clear();
         self.payload_bytes = 0;
         self.totals = super::Totals { expired: self.totals.expired, ..super::Totals::default() };
         for number in 0..self.lanes.len() {
@@ -252,9 +263,9 @@ impl Book {
         let Out { lane, handle, .. } = out;
         let attempts = handle.attempts;
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
-            let (key, seq) = (self.at(lane).key, handle.header.seq);
+            let (key, header) = (self.at(lane).key, handle.header);
             self.set_out(lane, handle, How::Moving);
-            return Ended::Dead { key, seq, attempts };
+            return Ended::Dead { key, header, attempts };
         }
         let not_before = (!delay.is_zero()).then(|| now + delay);
         let returned = self.returned(lane, &handle, not_before);
@@ -274,7 +285,7 @@ impl Book {
     fn returned(&mut self, lane: Key, handle: &Handle, not_before: Option<Wall>) -> Returned {
         Returned {
             key: self.at(lane).key,
-            seq: handle.header.seq,
+            header: handle.header,
             attempts: handle.attempts,
             first_delivered_at: handle.first_delivered_at,
             not_before,

@@ -10,6 +10,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::{Book, How};
 use crate::id::{KeyId, Seq};
+use crate::message::Header;
 use crate::time::Wall;
 
 /// What a queue holds.
@@ -145,10 +146,10 @@ impl Book {
     }
 
     /// Names the next messages without touching them, key by key.
-    pub fn peek(&self, max: usize) -> Vec<(KeyId, Arc<str>, Seq)> {
+    pub fn peek(&self, max: usize) -> Vec<(KeyId, Arc<str>, Header)> {
         let lanes = self.lanes.iter().flatten();
-        let all = lanes
-            .flat_map(|lane| lane.ready().map(|handle| (lane.key, lane.name.clone(), handle.header.seq)));
+        let all =
+            lanes.flat_map(|lane| lane.ready().map(|handle| (lane.key, lane.name.clone(), handle.header)));
         all.take(max).collect()
     }
 

@@ -8,7 +8,7 @@ use evenkeel_actor::{ActorRef, Reply};
 use super::{Msg, answer};
 use crate::book::Leased;
 use crate::id::{KeyId, QueueId, Seq};
-use crate::message::Payload;
+use crate::message::{Header, Payload};
 use crate::rejection::Rejection;
 use crate::store::{Store, StoreError};
 
@@ -32,10 +32,10 @@ impl Parcel {
         store: &Arc<dyn Store>,
         queue: QueueId,
     ) {
-        let missing: Vec<(KeyId, Seq)> = leased
+        let missing: Vec<(KeyId, Header)> = leased
             .iter()
             .filter(|leased| leased.payload.is_none())
-            .map(|leased| (leased.key, leased.header.seq))
+            .map(|leased| (leased.key, leased.header))
             .collect();
         if missing.is_empty() {
             return answer(reply, Ok(Self::of(leased, &mut HashMap::new(), back)));

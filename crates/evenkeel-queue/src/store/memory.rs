@@ -9,7 +9,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::{Batch, Change, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
 use super::{cost_of, due_of};
-use crate::book::{KeptKey, KeptState, Standing};
+use crate::book::{KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 
@@ -99,9 +99,11 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, Seq)>, done: Done<Vec<(Seq, Payload)>>) {
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
         done(self.with(queue, |held, _| {
-            let found = which.into_iter().filter_map(|at| Some((at.1, held.messages.get(&at)?.1.clone())));
+            let found = which.into_iter().filter_map(|(key, header)| {
+                Some((header.seq, held.messages.get(&(key, header.seq))?.1.clone()))
+            });
             Ok(found.collect())
         }));
     }
@@ -273,31 +275,18 @@ impl HeldQueue {
     fn change(&mut self, change: Change) -> Option<(QueueId, Arc<str>, Header, Payload)> {
         match change {
             Change::Leased(returned, until) => {
-                let standing = Standing::Leased { until, epoch: returned.epoch };
-                self.note(
-                    returned.key,
-                    returned.seq,
-                    returned.attempts,
-                    returned.first_delivered_at,
-                    standing,
-                );
+                self.note(returned, Standing::Leased { until, epoch: returned.epoch });
             }
             Change::Returned(returned) => {
                 let standing =
                     returned.not_before.map_or(Standing::Waits, |until| Standing::Delayed { until });
-                self.note(
-                    returned.key,
-                    returned.seq,
-                    returned.attempts,
-                    returned.first_delivered_at,
-                    standing,
-                );
+                self.note(returned, standing);
             }
-            Change::Removed(key, seq) => {
+            Change::Removed(key, Header { seq, .. }) => {
                 self.messages.remove(&(key, seq));
                 self.states.remove(&(key, seq));
             }
-            Change::Moved(key, seq, to) => {
+            Change::Moved(key, Header { seq, .. }, to) => {
                 self.states.remove(&(key, seq));
                 let (header, payload) = self.messages.remove(&(key, seq))?;
                 return Some((to, self.keys.get(&key)?.name.clone(), header, payload));
@@ -313,17 +302,12 @@ impl HeldQueue {
         None
     }
 
-    fn note(
-        &mut self,
-        key: KeyId,
-        seq: Seq,
-        attempts: u32,
-        first_delivered_at: Option<crate::time::Wall>,
-        standing: Standing,
-    ) {
-        if let Some(&(header, _)) = self.messages.get(&(key, seq)) {
+    fn note(&mut self, returned: Returned, standing: Standing) {
+        let Returned { key, header, attempts, first_delivered_at, .. } = returned;
+        // What was removed meanwhile has no state.
+        if self.messages.contains_key(&(key, header.seq)) {
             let state = KeptState { key, header, attempts, first_delivered_at, standing };
-            self.states.insert((key, seq), state);
+            self.states.insert((key, header.seq), state);
         }
     }
 

@@ -1,0 +1,9 @@
+//! Queues from end to end, in memory and on disk.
+
+mod delivery;
+mod drr_delivery;
+mod fairness;
+mod history;
+mod life;
+mod restart;
+mod rig;
