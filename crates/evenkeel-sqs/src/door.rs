@@ -96,6 +96,11 @@ impl Sqs {
         Ok(())
     }
 
+    /// What secrets of clients are derived from.
+    pub fn master_key(&self) -> &MasterKey {
+        &self.master
+    }
+
     /// Ends every wait; requests that come are served as long as the listener lets them in.
     pub fn shutdown(&self) {
         self.stopping.send_replace(true);

@@ -115,7 +115,8 @@ mod tests {
             ];
             let trace = Some(trace.as_str()).filter(|trace| !trace.is_empty());
             let kept = Kept { has_group, body_md5, sender: &sender, trace, attributes };
-            prop_assert_eq!(Kept::decode(&kept.encode()), Some(kept));
+            let bytes = kept.encode();
+            prop_assert_eq!(Kept::decode(&bytes), Some(kept));
         }
 
         #[test]

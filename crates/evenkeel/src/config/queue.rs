@@ -1,5 +1,6 @@
 //! `[queue]`: where queues live, how durable they are, what a new one is like, and how they are called.
 
+use evenkeel_queue::store::disk::DiskOptions;
 use evenkeel_queue::{Durability, QueueSettings};
 
 use super::reader::Section;
@@ -14,6 +15,10 @@ const INTERVAL_MS: i64 = 100;
 pub struct QueueConfig {
     /// Where queues live.
     pub store: StoreKind,
+    /// Memory for what was read from disk.
+    pub cache_bytes: u64,
+    /// Messages are refused while less than this is free on the disk.
+    pub reserve_bytes: u64,
     /// How many there may be.
     pub queues_max: usize,
     /// What a new queue is like.
@@ -27,6 +32,8 @@ pub struct QueueConfig {
 /// Where queues live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
+    /// On disk, in the data folder.
+    Fjall,
     /// In memory: forgotten when the server ends.
     Memory,
 }
@@ -35,13 +42,22 @@ impl StoreKind {
     /// What it is called.
     pub fn word(self) -> &'static str {
         match self {
+            Self::Fjall => "fjall",
             Self::Memory => "memory",
         }
     }
 }
 
 pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
-    let store = section.word("store", "memory", &[("memory", StoreKind::Memory)]);
+    let kinds = [("fjall", StoreKind::Fjall), ("memory", StoreKind::Memory)];
+    let store = section.word("store", "fjall", &kinds);
+    let disk = DiskOptions::default();
+    let mut bytes = |key, default: u64, least: i64| {
+        let default = i64::try_from(default).unwrap_or(least);
+        section.within(key, Whole(default), Whole(least)..=Whole(1 << 50)).as_u64()
+    };
+    let cache_bytes = bytes("cache_bytes", disk.cache_bytes, 1 << 20);
+    let reserve_bytes = bytes("reserve_bytes", disk.reserve_bytes, 0);
     let interval = section.within("durability_interval_ms", Whole(INTERVAL_MS), Whole(1)..=Whole(60_000));
     let durabilities = [
         ("fsync", Durability::Fsync),
@@ -65,7 +81,7 @@ pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
     };
     let queues_max = section.within("queues_max", Whole(QUEUES_MAX), Whole(1)..=Whole(1_000_000)).as_usize();
     let (region, account) = names(&mut section.section("sqs"));
-    QueueConfig { store, queues_max, defaults, region, account }
+    QueueConfig { store, cache_bytes, reserve_bytes, queues_max, defaults, region, account }
 }
 
 /// Reads what is part of every queue's name.

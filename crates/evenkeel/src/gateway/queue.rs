@@ -1,11 +1,15 @@
 //! Queues: where they live, who may sign for them, and their door.
 
+use std::path::PathBuf;
+use std::process;
 use std::sync::Arc;
 
 use evenkeel_door::tenant::Gate;
 use evenkeel_queue::Queues;
-use evenkeel_queue::store::Store;
+use evenkeel_queue::queues::OpenError;
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore, Fatal};
 use evenkeel_queue::store::memory::MemoryStore;
+use evenkeel_queue::store::{Store, StoreError};
 use evenkeel_sqs::{Sqs, SqsOptions};
 use evenkeel_telemetry::Registry;
 
@@ -13,6 +17,9 @@ use super::StartError;
 use crate::config::{Config, QueueConfig, StoreKind};
 use crate::data_dir::DataDir;
 use crate::sqs_key::master_key;
+
+/// Where queues are, within the data folder.
+const FOLDER: &str = "queues";
 
 /// Queues and their door.
 pub(super) struct QueueDoor {
@@ -28,10 +35,8 @@ impl QueueDoor {
         gate: Arc<Gate>,
         registry: &Registry,
     ) -> Result<Self, StartError> {
-        let QueueConfig { store, queues_max, defaults, region, account } = config.queue.clone();
-        let store: Arc<dyn Store> = match store {
-            StoreKind::Memory => Arc::new(MemoryStore::new()),
-        };
+        let store = open_store(&config.queue, folder.path().join(FOLDER)).await?;
+        let QueueConfig { queues_max, defaults, region, account, .. } = config.queue.clone();
         let queues = Queues::open(store, queues_max).await?;
         let options = SqsOptions {
             region,
@@ -43,4 +48,26 @@ impl QueueDoor {
         let sqs = Sqs::new(options, queues.clone(), gate, master_key(folder)?, registry)?;
         Ok(Self { queues, sqs })
     }
+}
+
+async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store>, OpenError> {
+    match config.store {
+        StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
+        StoreKind::Fjall => {
+            let options = DiskOptions {
+                cache_bytes: config.cache_bytes,
+                reserve_bytes: config.reserve_bytes,
+                fatal: Fatal(Arc::new(end)),
+            };
+            let opened = tokio::task::spawn_blocking(move || DiskStore::open(path, options)).await;
+            let opened = opened.unwrap_or_else(|error| Err(StoreError::Io(error.to_string())));
+            Ok(Arc::new(opened?))
+        }
+    }
+}
+
+/// Ends the server: what it would answer from here on might not be true.
+fn end(why: &str) {
+    tracing::error!(target: "evenkeel", why, "the disk did not confirm a write; ending, so that nothing false is said");
+    process::exit(1);
 }

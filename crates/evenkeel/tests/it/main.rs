@@ -19,5 +19,6 @@ mod raw;
 mod serve;
 mod served;
 mod smuggling;
+mod sqs;
 mod storm;
 mod tenant;
