@@ -326,7 +326,7 @@ mod tests {
         for rate in 1..=500 {
             let (batch, pause) = pace(Some(rate));
             let per_second = batch as f64 / pause.as_secs_f64();
-            assert!((per_second - rate as f64).abs() < 1e-6, "{rate}: {per_second}");
+            assert!((per_second - rate as f64).abs() < 1e-3, "{rate}: {per_second}");
             assert!(pause <= Duration::from_secs(1));
         }
         assert_eq!(pace(None), (BATCH, Duration::ZERO));

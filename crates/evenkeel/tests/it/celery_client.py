@@ -13,6 +13,7 @@ from celery import Celery, group
 
 address, key, secret = sys.argv[1:4]
 folder = os.environ.get("CELERY_RESULTS") or tempfile.mkdtemp(prefix="evenkeel-celery-")
+os.makedirs(folder, exist_ok=True)
 app = Celery("jobs", broker=f"sqs://{quote(key)}:{quote(secret, safe='')}@{address}//", backend=f"file://{folder}")
 app.conf.update(
     broker_transport_options={

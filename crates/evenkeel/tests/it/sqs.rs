@@ -1,5 +1,6 @@
 //! The SQS door of the real binary, before unmodified clients: boto3 and a Celery worker.
 
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ fn who_leaves_while_waiting_takes_nothing_along() {
     let served = Served::start(&folder, &[]);
     done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
     let long = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
-    let left: Vec<TcpStream> = (0..8).map(|_| send(&served, "ReceiveMessage", &long)).collect();
+    let left: Vec<TcpStream> = (0..8).map(|_| send_and_stay(&served, "ReceiveMessage", &long)).collect();
     drop(left);
     done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
     let got = done(&ask(&served, "ReceiveMessage", &long));
@@ -183,6 +184,14 @@ fn send(served: &Served, operation: &str, body: &Value) -> TcpStream {
     let headers =
         format!("x-amz-target: AmazonSQS.{operation}\r\ncontent-type: application/x-amz-json-1.0\r\n");
     served.send("POST", "/", &headers, body)
+}
+
+/// Sends on a connection that shall be kept, as SDKs do: that is how it is noticed that they left.
+fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
+    let (mut socket, body) = (TcpStream::connect(served.address).unwrap(), body.to_string());
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\nx-amz-target: AmazonSQS.{operation}\r\n");
+    write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    socket
 }
 
 fn ask(served: &Served, operation: &str, body: &Value) -> Reply {
