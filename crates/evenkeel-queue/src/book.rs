@@ -71,6 +71,8 @@ pub struct Book {
     totals: Totals,
     /// The latest time it was handed.
     now: Wall,
+    /// The last message it was told of; the store may have found later ones.
+    told: Seq,
 }
 
 /// What of a queue's settings the book keeps to.
@@ -175,6 +177,7 @@ impl Book {
             payload_bytes: 0,
             totals: Totals::default(),
             now: Wall::default(),
+            told: Seq(0),
         })
     }
 
@@ -191,6 +194,7 @@ impl Book {
             self.weigh(lane, weight);
         }
         let Appended { header, payload, not_before, .. } = message;
+        self.told = header.seq;
         let mut handle = Handle { header, attempts: 0, first_delivered_at: None, payload: None };
         self.totals.bytes += u64::from(header.size);
         if let Some(until) = not_before.filter(|&until| now < until) {
@@ -277,8 +281,11 @@ impl Book {
     pub fn take_refill(&mut self, key: KeyId, found: Vec<(Header, Payload)>) -> u64 {
         let Some(&at) = self.keys.get(&key) else { return 0 };
         let is_empty = found.is_empty();
+        let told = self.told;
         let mut room = PAYLOAD_BYTES_MAX.saturating_sub(self.payload_bytes);
-        let handles = found.into_iter().map(|(header, payload)| {
+        // What was not told yet will be, and is taken in then.
+        let known = found.into_iter().filter(|(header, _)| header.seq <= told);
+        let handles = known.map(|(header, payload)| {
             let payload = Some(payload).filter(|payload| payload.size() <= room);
             room -= payload.as_ref().map_or(0, Payload::size);
             Handle { header, attempts: 0, first_delivered_at: None, payload }

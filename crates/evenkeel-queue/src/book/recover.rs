@@ -25,6 +25,8 @@ pub struct KeptKey {
     pub wished_weight: Option<Weight>,
     /// Its first message.
     pub first: Seq,
+    /// Its last message.
+    pub last: Seq,
     /// How many messages it has.
     pub count: u64,
     /// How many bytes they have.
@@ -75,6 +77,7 @@ impl Book {
         if kept.count == 0 {
             return Ok(());
         }
+        self.told = self.told.max(kept.last);
         let at = self.lane_of(kept.key, &kept.name)?;
         if let Some(weight) = kept.wished_weight.filter(|_| kept.set_weight.is_none()) {
             self.weigh(at, weight);

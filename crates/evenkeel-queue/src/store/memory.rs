@@ -314,14 +314,16 @@ impl HeldQueue {
     fn kept(&self, key: KeyId, kept: &HeldKey) -> KeptKey {
         let mut messages = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).peekable();
         let first = messages.peek().map_or(Seq(0), |((_, seq), _)| *seq);
-        let (count, bytes) = messages
-            .fold((0, 0), |(count, bytes), (_, (header, _))| (count + 1, bytes + u64::from(header.size)));
+        let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (header, _))| {
+            (header.seq, count + 1, bytes + u64::from(header.size))
+        });
         KeptKey {
             key,
             name: kept.name.clone(),
             set_weight: kept.set_weight,
             wished_weight: kept.wished_weight,
             first,
+            last,
             count,
             bytes,
         }

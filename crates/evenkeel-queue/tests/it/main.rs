@@ -1,5 +1,6 @@
 //! Queues from end to end, in memory and on disk.
 
+mod crash;
 mod delivery;
 mod drr_delivery;
 mod fairness;

@@ -61,6 +61,7 @@ pub(super) struct KeyLedger {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
     first: Seq,
+    last: Seq,
     messages: u64,
     bytes: u64,
 }
@@ -189,9 +190,9 @@ impl Opened {
             let (key, value) = entry.into_inner().map_err(io)?;
             let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
             let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
-            let Count { first, messages, bytes } = counts.get(&key).copied().unwrap_or_default();
+            let Count { first, last, messages, bytes } = counts.get(&key).copied().unwrap_or_default();
             let KeyRecord { name, set_weight, wished_weight } = record;
-            kept.push(KeptKey { key, name, set_weight, wished_weight, first, count: messages, bytes });
+            kept.push(KeptKey { key, name, set_weight, wished_weight, first, last, count: messages, bytes });
         }
         Ok(kept)
     }
@@ -216,6 +217,7 @@ impl Opened {
 impl Count {
     fn add(&mut self, header: &Header) {
         self.first = if self.messages == 0 { header.seq } else { self.first.min(header.seq) };
+        self.last = self.last.max(header.seq);
         self.messages += 1;
         self.bytes += u64::from(header.size);
     }

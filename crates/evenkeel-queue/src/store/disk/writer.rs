@@ -3,6 +3,7 @@
 mod stage;
 mod tidy;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -67,12 +68,25 @@ pub(super) struct Writer {
 }
 
 /// What is written together.
+///
+/// All of a batch has one number in fjall's order, so of two writes to one place in it, either may win. Messages are
+/// written once and removed once, never in one group; of everything else only the last is put into the batch.
 pub(super) struct Group {
     batch: OwnedWriteBatch,
+    /// What is written to places that may be written to again: the value, or none to remove it.
+    latest: HashMap<(Space, Vec<u8>), Option<Vec<u8>>>,
     answers: Vec<Answer>,
     tails: Vec<(QueueId, Tail, Vec<Appended>)>,
     sync: Sync,
     bytes: usize,
+}
+
+/// A keyspace whose places may be written to again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Space {
+    Meta,
+    Keys,
+    State,
 }
 
 /// When a group must be on disk.
@@ -166,7 +180,20 @@ impl Writer {
 
     /// Puts a group on disk, as durably as the most demanding of it asks, and answers.
     fn commit(&mut self, group: Group) {
-        let Group { batch, answers, tails, sync, .. } = group;
+        let Group { mut batch, latest, answers, tails, sync, .. } = group;
+        if let Some(opened) = self.opened.read().as_ref() {
+            for ((space, place), value) in latest {
+                let keyspace = match space {
+                    Space::Meta => &opened.meta,
+                    Space::Keys => &opened.keys,
+                    Space::State => &opened.state,
+                };
+                match value {
+                    Some(value) => batch.insert(keyspace, place, value),
+                    None => batch.remove(keyspace, place),
+                }
+            }
+        }
         let has_content = !batch.is_empty();
         if let Err(error) = batch.durability(Some(PersistMode::Buffer)).commit() {
             let why = StoreError::Io(error.to_string());
@@ -268,7 +295,22 @@ enum Next {
 
 impl Group {
     fn new(batch: OwnedWriteBatch) -> Self {
-        Self { batch, answers: Vec::new(), tails: Vec::new(), sync: Sync::Whenever, bytes: 0 }
+        Self {
+            batch,
+            latest: HashMap::new(),
+            answers: Vec::new(),
+            tails: Vec::new(),
+            sync: Sync::Whenever,
+            bytes: 0,
+        }
+    }
+
+    fn put(&mut self, space: Space, place: &[u8], value: impl Into<Vec<u8>>) {
+        self.latest.insert((space, place.to_vec()), Some(value.into()));
+    }
+
+    fn take(&mut self, space: Space, place: &[u8]) {
+        self.latest.insert((space, place.to_vec()), None);
     }
 
     /// Has the group on disk at least as soon as `durability` says.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
 
-use super::{Group, Op, Writer};
+use super::{Group, Op, Space, Writer};
 use crate::book::{Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
@@ -90,7 +90,7 @@ impl Desk<'_> {
         self.group.batch.insert(&shelf.keyspace, place, value);
         if let Some(until) = new.not_before {
             let state = layout::state_value(0, None, Standing::Delayed { until });
-            self.group.batch.insert(&self.opened.state, place, state);
+            self.group.put(Space::State, &place, state);
         }
         if let Some(key) = self.key(queue, new.key) {
             key.live += 1;
@@ -146,7 +146,7 @@ impl Desk<'_> {
                 Some(until) => self.note(queue, &returned, Standing::Delayed { until }),
                 None if returned.attempts == 0 => {
                     let place = layout::message_key(queue, returned.key, &returned.header);
-                    self.group.batch.remove(&self.opened.state, place);
+                    self.group.take(Space::State, &place);
                 }
                 None => self.note(queue, &returned, Standing::Waits),
             },
@@ -164,7 +164,7 @@ impl Desk<'_> {
     fn note(&mut self, queue: QueueId, returned: &Returned, standing: Standing) {
         let place = layout::message_key(queue, returned.key, &returned.header);
         let state = layout::state_value(returned.attempts, returned.first_delivered_at, standing);
-        self.group.batch.insert(&self.opened.state, place, state);
+        self.group.put(Space::State, &place, state);
     }
 
     fn remove(&mut self, queue: QueueId, key: KeyId, header: &Header) {
@@ -172,7 +172,7 @@ impl Desk<'_> {
         let shelf = self.opened.shelves.of_mut(header.seq);
         shelf.live = shelf.live.saturating_sub(1);
         self.group.batch.remove(&shelf.keyspace, place);
-        self.group.batch.remove(&self.opened.state, place);
+        self.group.take(Space::State, &place);
         if let Some(key) = self.key(queue, key) {
             key.live = key.live.saturating_sub(1);
         }
@@ -197,7 +197,7 @@ impl Desk<'_> {
             if let Some(kept) = owner.keys.remove(&key) {
                 owner.names.remove(&kept.record.name);
             }
-            self.group.batch.remove(&self.opened.keys, layout::lane(queue, key));
+            self.group.take(Space::Keys, &layout::lane(queue, key));
         }
     }
 
@@ -238,7 +238,7 @@ impl Desk<'_> {
         let Some(kept) = self.key(queue, key) else { return };
         change(&mut kept.record);
         let bytes = kept.record.encode();
-        self.group.batch.insert(&self.opened.keys, layout::lane(queue, key), bytes);
+        self.group.put(Space::Keys, &layout::lane(queue, key), bytes);
     }
 
     fn put_queue(&mut self, id: Option<QueueId>, body: QueueBody, done: Done<QueueId>) {
@@ -272,10 +272,10 @@ impl Desk<'_> {
     fn remove_queue(&mut self, queue: QueueId, done: Done<()>) {
         if let Some(removed) = self.ledger.queues.remove(&queue) {
             for &key in removed.keys.keys() {
-                self.group.batch.remove(&self.opened.keys, layout::lane(queue, key));
+                self.group.take(Space::Keys, &layout::lane(queue, key));
             }
             for kind in *b"qep" {
-                self.group.batch.remove(&self.opened.meta, layout::of_queue(kind, queue));
+                self.group.take(Space::Meta, &layout::of_queue(kind, queue));
             }
             self.ledger.swept.push((queue, Seq(u64::MAX)));
         }
@@ -318,7 +318,7 @@ impl Desk<'_> {
         let bytes = record.encode();
         owner.names.insert(name.clone(), key);
         owner.keys.insert(key, KeyLedger { record, live: 0 });
-        self.group.batch.insert(&self.opened.keys, layout::lane(queue, key), bytes);
+        self.group.put(Space::Keys, &layout::lane(queue, key), bytes);
         Ok(key)
     }
 
@@ -331,7 +331,7 @@ impl Desk<'_> {
     }
 
     fn put_meta(&mut self, key: &[u8], value: &[u8]) {
-        self.group.batch.insert(&self.opened.meta, key, value);
+        self.group.put(Space::Meta, key, value);
     }
 
     /// Has a queue's owner told once the group is on disk.

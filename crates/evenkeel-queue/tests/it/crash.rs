@@ -1,0 +1,201 @@
+//! A process that is killed again and again under load, and a ledger outside of it.
+//!
+//! The process writes a line for whatever it was told: a message is sent once the queue has confirmed it,
+//! delivered when a consumer has it, acknowledged once that is confirmed. What the ledger holds must be true after
+//! any number of deaths: every message sent is delivered at least once or is still there, none is delivered after
+//! its acknowledgement was confirmed, and a key's first deliveries to one consumer are in the order of sending.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_queue::queue::Want;
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
+use evenkeel_queue::{Draft, Queue, QueueSettings, Queues};
+
+const ROUNDS: u64 = 20;
+const FOLDER: &str = "EVENKEEL_CRASH_FOLDER";
+const ROUND: &str = "EVENKEEL_CRASH_ROUND";
+/// The process ends by itself in this round, once the queue is empty.
+const LAST: &str = "last";
+
+#[test]
+fn twenty_kills_lose_nothing_and_repeat_nothing_that_was_confirmed() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let mut ledger = Ledger::default();
+    for round in 0..ROUNDS {
+        let mut process = start(folder.path(), &round.to_string());
+        // Killed after so many lines, which is some hundred milliseconds of work and never the same.
+        let lines = 200 + (round * 7_919) % 4_000;
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        ledger.read(&mut out, lines);
+        process.kill().unwrap();
+        ledger.read(&mut out, u64::MAX);
+        process.wait().unwrap();
+        ledger.die();
+    }
+    let mut process = start(folder.path(), LAST);
+    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+    assert!(process.wait().unwrap().success(), "the queue did not come to its end");
+    ledger.check();
+}
+
+#[derive(Default)]
+struct Ledger {
+    sent: BTreeSet<String>,
+    delivered: BTreeSet<String>,
+    acked: BTreeSet<String>,
+    redelivered: u64,
+    lives: u64,
+    /// The last first delivery of each key to each consumer since the last death.
+    order: HashMap<(String, String), u64>,
+}
+
+impl Ledger {
+    /// Takes in what the process says, until it has said so much or is silent for ever.
+    fn read(&mut self, out: &mut impl BufRead, lines_max: u64) {
+        let (mut line, mut count) = (String::new(), 0);
+        while count < lines_max && out.read_line(&mut line).unwrap() > 0 {
+            // A line that was cut off by the death was not said.
+            if line.ends_with('\n') {
+                count += u64::from(self.note(line.trim_end()));
+            }
+            line.clear();
+        }
+    }
+
+    fn note(&mut self, line: &str) -> bool {
+        let mut words = line.split(' ');
+        match (words.next(), words.next(), words.next(), words.next(), words.next()) {
+            (Some("S"), Some(body), None, ..) => {
+                assert!(self.sent.insert(body.into()), "{body} was sent twice");
+            }
+            (Some("D"), Some(body), Some(attempt), Some(seq), Some(consumer)) => {
+                assert!(
+                    !self.acked.contains(body),
+                    "{line}: delivered after its acknowledgement, in life {}",
+                    self.lives
+                );
+                self.redelivered += u64::from(!self.delivered.insert(body.into()));
+                let (key, seq) = (body.split('.').next().unwrap(), u64::from_str_radix(seq, 16).unwrap());
+                if attempt == "1" {
+                    let before = self.order.insert((key.into(), consumer.into()), seq);
+                    assert!(before.is_none_or(|before| before < seq), "{body} was delivered out of order");
+                }
+            }
+            (Some("A"), Some(body), None, ..) => {
+                self.acked.insert(body.into());
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn die(&mut self) {
+        self.lives += 1;
+        self.order.clear();
+    }
+
+    fn check(&self) {
+        let lost: Vec<&String> = self.sent.difference(&self.delivered).collect();
+        println!(
+            "{} sent, {} delivered, {} acknowledged, {} delivered again, over {ROUNDS} deaths",
+            self.sent.len(),
+            self.delivered.len(),
+            self.acked.len(),
+            self.redelivered,
+        );
+        assert!(lost.is_empty(), "{} messages were lost, {:?} among them", lost.len(), lost.first());
+        assert!(ROUNDS * 20 < self.sent.len() as u64, "hardly anything was sent: {}", self.sent.len());
+        assert!(
+            ROUNDS * 5 < self.acked.len() as u64,
+            "hardly anything was acknowledged: {}",
+            self.acked.len()
+        );
+    }
+}
+
+fn start(folder: &std::path::Path, round: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::the_process_that_is_killed", "--ignored", "--nocapture"])
+        .env(FOLDER, folder.join("queue"))
+        .env(ROUND, round)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "run by the test above, which kills it"]
+fn the_process_that_is_killed() {
+    let folder = std::env::var(FOLDER).expect("run by another test");
+    let round = std::env::var(ROUND).expect("run by another test");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let store = DiskStore::open(&folder, DiskOptions::default()).unwrap();
+        let queues = Queues::open(Arc::new(store), 10).await.unwrap();
+        let settings = QueueSettings { lease_ms: 400, ..QueueSettings::default() };
+        let queue = queues.create("jobs", settings, String::new()).await.unwrap().queue();
+        let mut tasks = Vec::new();
+        if round != LAST {
+            for producer in 0..4 {
+                tasks.push(tokio::spawn(produce(queue.clone(), round.clone(), producer)));
+            }
+        }
+        for consumer in 0..3 {
+            tasks.push(tokio::spawn(consume(queue.clone(), consumer, round == LAST)));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        queues.shutdown().await;
+    });
+}
+
+async fn produce(queue: Queue, round: String, producer: u32) {
+    for number in 0_u64.. {
+        let bodies: Vec<String> = (0..3)
+            .map(|part| format!("k{}.{round}.{producer}.{number}.{part}", (number + part) % 5))
+            .collect();
+        let key = |body: &String| body.split('.').next().unwrap().to_owned();
+        let drafts = bodies.iter().map(|body| Draft::new(body.clone()).of(key(body))).collect();
+        queue.enqueue(drafts).await.unwrap();
+        say(&bodies.iter().map(|body| format!("S {body}\n")).collect::<String>());
+    }
+}
+
+async fn consume(queue: Queue, consumer: u32, until_empty: bool) {
+    loop {
+        let want = Want { max: 5, lease: None, wait: Duration::from_millis(100) };
+        let taken = queue.receive(want).await.unwrap();
+        let totals = queue.totals();
+        if until_empty && taken.is_empty() && totals.pending + totals.in_flight + totals.delayed == 0 {
+            return;
+        }
+        let body = |delivery: &evenkeel_queue::Delivery| {
+            String::from_utf8_lossy(&delivery.payload.body).into_owned()
+        };
+        for delivery in &taken {
+            say(&format!("D {} {} {:x} {consumer}\n", body(delivery), delivery.attempt, delivery.id.seq.0));
+        }
+        // One in seven is forgotten and comes again.
+        let done: Vec<_> =
+            taken.iter().filter(|delivery| until_empty || delivery.id.seq.0 % 7 != 0).collect();
+        let receipts: Vec<_> = done.iter().map(|delivery| delivery.receipt.clone()).collect();
+        for (delivery, answer) in done.iter().zip(queue.ack(&receipts).await) {
+            if answer.is_ok() {
+                say(&format!("A {}\n", body(delivery)));
+            }
+        }
+    }
+}
+
+/// Says something in one write, so that a line is whole or missing.
+fn say(lines: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(lines.as_bytes()).unwrap();
+    out.flush().unwrap();
+}
