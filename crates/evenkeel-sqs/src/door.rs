@@ -118,8 +118,11 @@ impl Sqs {
             Ok(operation) => (Some(operation), self.answer(operation, &mut call).await),
             Err(fault) => (None, Err(fault)),
         };
-        let code = result.as_ref().map_or_else(Fault::code, |_| "OK");
-        self.meters.request(operation, code, began.elapsed());
+        match (&result, operation) {
+            (Ok(_), Some(operation)) => self.meters.done(operation, began.elapsed()),
+            (Ok(_), None) => {}
+            (Err(fault), operation) => self.meters.refused(operation, fault.code()),
+        }
         let mut response = result.unwrap_or_else(Fault::into_response);
         response.headers_mut().insert(REQUEST_ID, request_id);
         Ok(response)

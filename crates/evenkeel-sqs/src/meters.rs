@@ -13,17 +13,26 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::operation::Operation;
 
+/// What a request is counted as that was done.
+const OK: &str = "OK";
 /// More than there are ways to fail.
 const CODES_MAX: usize = 64;
 
 pub(crate) struct Meters {
     requests: Family<Counter, 2>,
-    seconds: Family<Histogram, 1>,
+    /// One per [`Operation`].
+    done: Vec<Done>,
     families: Families,
     queues: RwLock<HashMap<QueueId, QueueMeters>>,
     queues_max: usize,
     /// Names that have gauges, to put those of queues that are gone to zero.
     shown: Mutex<BTreeMap<String, Gauges>>,
+}
+
+/// What is counted of every operation that is done.
+struct Done {
+    requests: Counter,
+    seconds: Histogram,
 }
 
 struct Families {
@@ -57,9 +66,15 @@ impl Meters {
         let code = Label { name: "code", values_max: CODES_MAX };
         let queue = Label { name: "queue", values_max: queues_max };
         let state = Label { name: "state", values_max: 3 };
+        let requests = registry.counters(names::SQS_REQUESTS_TOTAL, [operation, code])?;
+        let seconds = registry.histograms(names::SQS_REQUEST_SECONDS, [operation], DURATION_BOUNDS)?;
+        let done = Operation::ALL.iter().map(|operation| Done {
+            requests: requests.with([operation.name(), OK]),
+            seconds: seconds.with([operation.name()]),
+        });
         Ok(Self {
-            requests: registry.counters(names::SQS_REQUESTS_TOTAL, [operation, code])?,
-            seconds: registry.histograms(names::SQS_REQUEST_SECONDS, [operation], DURATION_BOUNDS)?,
+            done: done.collect(),
+            requests,
             families: Families {
                 sent: registry.counters(names::QUEUE_SENT_TOTAL, [queue])?,
                 received: registry.counters(names::QUEUE_RECEIVED_TOTAL, [queue])?,
@@ -74,11 +89,16 @@ impl Meters {
         })
     }
 
-    /// Counts a request that was answered.
-    pub(crate) fn request(&self, operation: Option<Operation>, code: &'static str, took: Duration) {
-        let operation = operation.map_or(OTHER, Operation::name);
-        self.requests.with([operation, code]).count();
-        self.seconds.with([operation]).record(took);
+    /// Counts a request that was done.
+    pub(crate) fn done(&self, operation: Operation, took: Duration) {
+        let Done { requests, seconds } = &self.done[operation as usize];
+        requests.count();
+        seconds.record(took);
+    }
+
+    /// Counts a request that was refused.
+    pub(crate) fn refused(&self, operation: Option<Operation>, code: &'static str) {
+        self.requests.with([operation.map_or(OTHER, Operation::name), code]).count();
     }
 
     pub(crate) fn sent(&self, queue: &Queue, count: u64) {

@@ -11,9 +11,9 @@ pub(crate) struct Notes {
     /// Kept, and not enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
-    /// The dead-letter queue by name, which outlives that queue.
+    /// Where dead letters go, by a name that outlives the queue which has it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dead_letter_arn: Option<String>,
+    pub(crate) dead_letters: Option<DeadLetters>,
     /// Who may use this queue for dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redrive_allow: Option<String>,
@@ -28,6 +28,13 @@ pub(crate) struct Notes {
     /// What users label it with.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tags: BTreeMap<String, String>,
+}
+
+/// Where dead letters go, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeadLetters {
+    pub(crate) arn: String,
+    pub(crate) receives_max: u32,
 }
 
 impl Notes {

@@ -105,7 +105,7 @@ impl Sqs {
         self.apply(&mut shape, &attributes)?;
         shape.notes.tags = tags;
         match self.queues.create(name, shape.settings, shape.notes.write()).await? {
-            Created::New(queue) => self.relink(&queue).await,
+            Created::New(queue) => self.link(&queue).await,
             // Somebody who speaks another protocol was quicker.
             Created::Found(queue) => self.check_same(&queue, &attributes)?,
         }
@@ -193,11 +193,14 @@ impl Sqs {
 
     pub(crate) async fn delete_queue(&self, wish: &OfQueue) -> Result<Nothing, Fault> {
         let queue = self.queue(wish.queue_url.as_deref())?;
+        let _changing = self.changing.lock().await;
         match self.queues.remove(&queue.body().name).await {
+            Ok(()) => self.unlink(queue.id()).await,
             // Another request deleted it meanwhile.
-            Ok(()) | Err(Rejection::Gone) => Ok(Nothing {}),
-            Err(rejection) => Err(rejection.into()),
+            Err(Rejection::Gone) => {}
+            Err(rejection) => return Err(rejection.into()),
         }
+        Ok(Nothing {})
     }
 }
 

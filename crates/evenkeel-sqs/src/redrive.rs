@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::door::{Ask, Sqs};
 use crate::fault::Fault;
 use crate::limit::{ALLOWED_MAX, RECEIVES};
-use crate::notes::Notes;
+use crate::notes::{DeadLetters, Notes};
 use crate::queue::page_of;
 use crate::settings::Shape;
 
@@ -47,7 +47,7 @@ struct Allow {
 pub(crate) fn apply_policy(sqs: &Sqs, shape: &mut Shape, value: &str) -> Result<(), Fault> {
     if value.is_empty() {
         shape.settings.redrive = None;
-        shape.notes.dead_letter_arn = None;
+        shape.notes.dead_letters = None;
         return Ok(());
     }
     let wrong = |reason: &str| Fault::value("RedrivePolicy", value, reason);
@@ -77,14 +77,14 @@ pub(crate) fn apply_policy(sqs: &Sqs, shape: &mut Shape, value: &str) -> Result<
         return Err(wrong("The dead letter target's redrive allow policy does not allow this queue."));
     }
     shape.settings.redrive = Some(Redrive { to: target.id(), attempts_max: number });
-    shape.notes.dead_letter_arn = Some(arn);
+    shape.notes.dead_letters = Some(DeadLetters { arn, receives_max: number });
     Ok(())
 }
 
 /// Shows where a queue's dead letters go.
-pub(crate) fn show_policy(shape: &Shape) -> Option<String> {
-    let (arn, redrive) = (shape.notes.dead_letter_arn.as_ref()?, shape.settings.redrive?);
-    Some(json!({"deadLetterTargetArn": arn, "maxReceiveCount": redrive.attempts_max}).to_string())
+pub(crate) fn show_policy(notes: &Notes) -> Option<String> {
+    let DeadLetters { arn, receives_max } = notes.dead_letters.as_ref()?;
+    Some(json!({"deadLetterTargetArn": arn, "maxReceiveCount": receives_max}).to_string())
 }
 
 /// Reads who may use a queue for dead letters; everybody when it is empty.
@@ -136,21 +136,32 @@ impl Sqs {
         sources.map(|body| body.name.clone()).collect()
     }
 
-    /// Has queues that named a dead-letter queue which was deleted use the new one of that name.
-    pub(crate) async fn relink(&self, target: &Queue) {
+    /// Has queues whose dead letters go to a queue of this name use the new one.
+    pub(crate) async fn link(&self, target: &Queue) {
         let arn = self.options.arn(&target.body().name);
         for queue in self.queues.list("", None, usize::MAX) {
-            let mut shape = Shape::of(&queue);
-            let is_named = shape.notes.dead_letter_arn.as_ref() == Some(&arn);
-            let Some(redrive) =
-                shape.settings.redrive.filter(|redrive| is_named && redrive.to != target.id())
-            else {
-                continue;
-            };
-            shape.settings.redrive = Some(Redrive { to: target.id(), ..redrive });
-            if let Err(error) = self.queues.change(&queue, shape.settings, shape.notes.write()).await {
-                tracing::warn!(queue = shape.name, %error, "dead letters still go to a queue that was deleted");
+            let named = Notes::read(&queue.body().notes).dead_letters.filter(|named| named.arn == arn);
+            if let Some(DeadLetters { receives_max, .. }) = named {
+                let redrive = Redrive { to: target.id(), attempts_max: receives_max };
+                self.set_redrive(&queue, Some(redrive)).await;
             }
+        }
+    }
+
+    /// Has queues keep their dead letters whose dead-letter queue is gone, until there is one of its name again.
+    pub(crate) async fn unlink(&self, target: QueueId) {
+        for name in self.sources_of(target) {
+            if let Some(queue) = self.queues.get(&name) {
+                self.set_redrive(&queue, None).await;
+            }
+        }
+    }
+
+    async fn set_redrive(&self, queue: &Queue, redrive: Option<Redrive>) {
+        let mut shape = Shape::of(queue);
+        shape.settings.redrive = redrive;
+        if let Err(error) = self.queues.change(queue, shape.settings, shape.notes.write()).await {
+            tracing::warn!(queue = shape.name, %error, "where dead letters go was not changed");
         }
     }
 }

@@ -75,7 +75,7 @@ impl Sqs {
     ) -> Result<Outcome<SentMessage>, Fault> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
-        let bytes: usize = wish.entries.iter().map(|entry| entry.size()).sum();
+        let bytes: usize = wish.entries.iter().map(SendMessage::size).sum();
         if BATCH_BYTES_MAX < bytes {
             return Err(Fault::BatchTooLong { bytes });
         }

@@ -114,7 +114,7 @@ impl Sqs {
             Name::RedrivePolicy => redrive::apply_policy(self, shape, value)?,
             Name::RedriveAllowPolicy => shape.notes.redrive_allow = redrive::check_allow(value)?,
             Name::KmsMasterKeyId => {
-                shape.notes.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty())
+                shape.notes.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());
             }
             Name::KmsDataKeyReusePeriodSeconds => shape.notes.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?),
             Name::SqsManagedSseEnabled => shape.notes.managed_sse = value.parse().map_err(|_| bad())?,
@@ -147,7 +147,7 @@ impl Sqs {
             Name::ReceiveMessageWaitTimeSeconds => seconds(settings.wait_ms),
             Name::MaximumMessageSize => Some(settings.message_bytes_max.saturating_sub(HEADROOM).to_string()),
             Name::Policy => notes.policy.clone(),
-            Name::RedrivePolicy => redrive::show_policy(shape),
+            Name::RedrivePolicy => redrive::show_policy(notes),
             Name::RedriveAllowPolicy => notes.redrive_allow.clone(),
             Name::KmsMasterKeyId => notes.kms_key.clone(),
             Name::KmsDataKeyReusePeriodSeconds => notes.kms_reuse_secs.map(|seconds| seconds.to_string()),

@@ -64,7 +64,7 @@ metrics! {
     QUEUE_EXPIRED_TOTAL = "evenkeel_queue_expired_total": "messages removed because they were kept too long, by queue";
     SQS_REQUESTS_TOTAL = "evenkeel_sqs_requests_total": "requests in the SQS protocol, by operation and code";
     SQS_REQUEST_SECONDS = "evenkeel_sqs_request_seconds":
-        "how long requests in the SQS protocol took, waits included, by operation";
+        "how long requests in the SQS protocol took that were done, waits included, by operation";
 
     LABELS_OVER_TOTAL = "evenkeel_telemetry_labels_over_total":
         "label values that became `other` because there are too many, by metric";

@@ -45,10 +45,12 @@ fn only_who_signs_as_an_active_tenant_in_time_is_served() {
         folder.run(&["tenant", "add", name]).ok();
     }
     folder.run(&["tenant", "set", "off", "--standing", "disabled"]).ok();
+    folder.run(&["tenant", "add", "slow", "--rpm", "1"]).ok();
     let served = Served::start(&folder, &[]);
     let (key, secret) = sqs_key(&folder, "acme");
     let (off, off_secret) = sqs_key(&folder, "off");
-    let all = [url(&served), key.clone(), secret, off, off_secret];
+    let (slow, slow_secret) = sqs_key(&folder, "slow");
+    let all = [url(&served), key.clone(), secret, off, off_secret, slow, slow_secret];
     run(python("sqs_keys_client.py").args(all));
     let file = folder.file("evenkeel-data/sqs-master-key");
     assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);

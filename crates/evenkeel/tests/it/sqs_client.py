@@ -445,6 +445,7 @@ def moves_dead_letters_there_and_back():
     raises(missing, lambda: sqs.cancel_message_move_task(TaskHandle=coined), missing, 404)
     # A dead-letter queue that is made again takes dead letters again.
     sqs.delete_queue(QueueUrl=dead)
+    assert json.loads(attributes(source, "RedrivePolicy")["RedrivePolicy"])["deadLetterTargetArn"] == arn("dead")
     make("dead")
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [source]
     change(RedrivePolicy="")

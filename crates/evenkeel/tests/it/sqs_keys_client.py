@@ -1,6 +1,7 @@
 """Signs as a tenant, and in every way that is wrong.
 
-Its arguments are the gateway's URL, and an access key id and its secret: of a tenant, then of a disabled one.
+Its arguments are the gateway's URL, and an access key id and its secret: of a tenant, of a disabled one,
+and of one that may ask once a minute.
 """
 
 import datetime
@@ -12,7 +13,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-url, key, secret, off_key, off_secret = sys.argv[1:]
+url, key, secret, off_key, off_secret, slow_key, slow_secret = sys.argv[1:]
 now = botocore.auth.get_current_datetime
 
 
@@ -45,6 +46,8 @@ for unknown in ["AKIAIOSFODNN7EXAMPLE", key + "0", key.rsplit(".", 1)[0], "nobod
     refused("InvalidClientTokenId", 403, client(key=unknown))
 refused("MissingAuthenticationToken", 403, client(signature_version=UNSIGNED))
 refused("AccessDenied", 403, client(off_key, off_secret))
+client(slow_key, slow_secret).list_queues()
+refused("RequestThrottled", 403, client(slow_key, slow_secret))
 for minutes in (-16, 16):
     at(minutes)
     refused("RequestTimeTooSkewed", 403, client())
