@@ -19,6 +19,7 @@ const OK: &str = "OK";
 const CODES_MAX: usize = 64;
 
 pub(crate) struct Meters {
+    waiting: Gauge,
     requests: Family<Counter, 2>,
     /// One per [`Operation`].
     done: Vec<Done>,
@@ -73,6 +74,7 @@ impl Meters {
             seconds: seconds.with([operation.name()]),
         });
         Ok(Self {
+            waiting: registry.gauge(names::SQS_WAITING)?,
             done: done.collect(),
             requests,
             families: Families {
@@ -99,6 +101,12 @@ impl Meters {
     /// Counts a request that was refused.
     pub(crate) fn refused(&self, operation: Option<Operation>, code: &'static str) {
         self.requests.with([operation.map_or(OTHER, Operation::name), code]).count();
+    }
+
+    /// Counts a receive as waiting, until what is returned is dropped.
+    pub(crate) fn wait(&self) -> Waiting<'_> {
+        self.waiting.add(1);
+        Waiting(&self.waiting)
     }
 
     pub(crate) fn sent(&self, queue: &Queue, count: u64) {
@@ -150,6 +158,15 @@ impl Meters {
             gauges.set([totals.pending, totals.in_flight, totals.delayed, totals.bytes]);
             gauges.expired.advance_to(totals.expired);
         }
+    }
+}
+
+/// A receive that waits.
+pub(crate) struct Waiting<'a>(&'a Gauge);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.add(-1);
     }
 }
 

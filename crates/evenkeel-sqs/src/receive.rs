@@ -87,13 +87,7 @@ impl Sqs {
         let settings = queue.body();
         let want = want(wish, settings.settings.wait_ms)?;
         let system = system_of(wish)?;
-        let mut stopping = self.stopping.subscribe();
-        let deliveries = tokio::select! {
-            biased;
-            received = queue.receive(want) => received?,
-            // A server that stops lets nobody wait for what may come after it.
-            _ = stopping.wait_for(|stopping| *stopping) => Vec::new(),
-        };
+        let deliveries = self.wait(&queue, want).await?;
         self.meters.received(&queue, deliveries.len() as u64);
         let filter = Filter(&wish.message_attribute_names);
         let messages =
@@ -101,6 +95,17 @@ impl Sqs {
         let answer = told(&Received { messages });
         give_back_unless_served(queue, &deliveries, ask.disconnect.clone());
         answer
+    }
+
+    /// Waits for a first message, but not for one that may come after the server.
+    async fn wait(&self, queue: &Queue, want: Want) -> Result<Vec<Delivery>, Fault> {
+        let _waiting = self.meters.wait();
+        let mut stopping = self.stopping.subscribe();
+        tokio::select! {
+            biased;
+            received = queue.receive(want) => Ok(received?),
+            _ = stopping.wait_for(|stopping| *stopping) => Ok(Vec::new()),
+        }
     }
 
     fn shown<'a>(

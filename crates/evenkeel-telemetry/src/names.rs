@@ -62,6 +62,7 @@ metrics! {
     QUEUE_RECEIVED_TOTAL = "evenkeel_queue_received_total": "deliveries of messages, by queue";
     QUEUE_DELETED_TOTAL = "evenkeel_queue_deleted_total": "messages acknowledged, by queue";
     QUEUE_EXPIRED_TOTAL = "evenkeel_queue_expired_total": "messages removed because they were kept too long, by queue";
+    SQS_WAITING = "evenkeel_sqs_waiting": "receives that wait for a message";
     SQS_REQUESTS_TOTAL = "evenkeel_sqs_requests_total": "requests in the SQS protocol, by operation and code";
     SQS_REQUEST_SECONDS = "evenkeel_sqs_request_seconds":
         "how long requests in the SQS protocol took that were done, waits included, by operation";

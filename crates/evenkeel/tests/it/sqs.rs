@@ -12,6 +12,32 @@ use crate::folder::Folder;
 use crate::raw::{Reply, read};
 use crate::served::Served;
 
+const OPERATIONS: [&str; 23] = [
+    "AddPermission",
+    "CancelMessageMoveTask",
+    "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
+    "CreateQueue",
+    "DeleteMessage",
+    "DeleteMessageBatch",
+    "DeleteQueue",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "ListMessageMoveTasks",
+    "ListQueueTags",
+    "ListQueues",
+    "PurgeQueue",
+    "ReceiveMessage",
+    "RemovePermission",
+    "SendMessage",
+    "SendMessageBatch",
+    "SetQueueAttributes",
+    "StartMessageMoveTask",
+    "TagQueue",
+    "UntagQueue",
+];
+
 #[test]
 fn boto3_does_every_operation_and_hears_why_it_cannot() {
     let folder = Folder::new("sqs-boto3");
@@ -81,6 +107,47 @@ fn who_leaves_while_waiting_takes_nothing_along() {
     done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
     let got = done(&ask(&served, "ReceiveMessage", &long));
     assert_eq!(got["Messages"][0]["Body"], "mine", "{got}");
+}
+
+#[test]
+fn a_server_that_stops_ends_every_wait_with_an_answer() {
+    let folder = Folder::new("sqs-stopping");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let waiting = send_and_stay(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
+    while !served.get("/metrics").body.lines().any(|line| line == "evenkeel_sqs_waiting 1") {}
+    served.signal("TERM");
+    assert_eq!(done(&read(waiting)), json!({}));
+    assert_eq!(served.wait(), Some(0));
+}
+
+#[test]
+fn no_operation_fails_on_a_body_that_is_none_of_its() {
+    let folder = Folder::new("sqs-garbage");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let lists =
+        json!({"QueueUrl": "q", "Entries": [{}, {"Id": null}], "AttributeNames": [1], "Attributes": []});
+    let texts = json!({"QueueUrl": "q", "ReceiptHandle": "\u{0}", "TaskHandle": "AA==", "SourceArn": ":::::", "Label": "ä"});
+    let numbers = json!({"QueueUrl": "q", "MaxResults": i64::MIN, "VisibilityTimeout": i64::MAX, "DelaySeconds": 1e300});
+    let bodies = [
+        json!({}),
+        json!([]),
+        json!("x"),
+        json!({"QueueUrl": {}}),
+        json!({"QueueUrl": "q"}),
+        lists,
+        texts,
+        numbers,
+    ];
+    for operation in OPERATIONS {
+        for body in &bodies {
+            let reply = ask(&served, operation, body);
+            assert!(matches!(reply.status, 200 | 400 | 403 | 404), "{operation} {body}: {reply:?}");
+            // It may have been deleted by then.
+            ask(&served, "CreateQueue", &json!({"QueueName": "q"}));
+        }
+    }
 }
 
 #[test]
