@@ -6,29 +6,32 @@
 //! its acknowledgement was confirmed, and a key's first deliveries to one consumer are in the order of sending.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_queue::queue::Want;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
-use evenkeel_queue::{Draft, Queue, QueueSettings, Queues};
+use evenkeel_queue::{Draft, Durability, Queue, QueueSettings, Queues};
 
-const ROUNDS: u64 = 20;
+pub(crate) const ROUNDS: u64 = 20;
 const FOLDER: &str = "EVENKEEL_CRASH_FOLDER";
 const ROUND: &str = "EVENKEEL_CRASH_ROUND";
+/// Has the process be answered before anything is on disk.
+pub(crate) const HASTY: &str = "EVENKEEL_CRASH_HASTY";
 /// The process ends by itself in this round, once the queue is empty.
-const LAST: &str = "last";
+pub(crate) const LAST: &str = "last";
 
 #[test]
 fn twenty_kills_lose_nothing_and_repeat_nothing_that_was_confirmed() {
     let folder = tempfile::TempDir::new().unwrap();
     let mut ledger = Ledger::default();
     for round in 0..ROUNDS {
-        let mut process = start(folder.path(), &round.to_string());
-        // Killed after so many lines, which is some hundred milliseconds of work and never the same.
-        let lines = 200 + (round * 7_919) % 4_000;
+        let mut process = start(folder.path(), &round.to_string(), &[]);
+        let lines = lines_of(round);
         let mut out = BufReader::new(process.stdout.take().unwrap());
         ledger.read(&mut out, lines);
         process.kill().unwrap();
@@ -36,26 +39,33 @@ fn twenty_kills_lose_nothing_and_repeat_nothing_that_was_confirmed() {
         process.wait().unwrap();
         ledger.die();
     }
-    let mut process = start(folder.path(), LAST);
+    let mut process = start(folder.path(), LAST, &[]);
     ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
     assert!(process.wait().unwrap().success(), "the queue did not come to its end");
     ledger.check();
 }
 
+/// The process is killed after so many lines, which is some hundred milliseconds of work and never the same.
+pub(crate) fn lines_of(round: u64) -> u64 {
+    200 + (round * 7_919) % 4_000
+}
+
+/// What the process was told, as it said.
 #[derive(Default)]
-struct Ledger {
+pub(crate) struct Ledger {
     sent: BTreeSet<String>,
     delivered: BTreeSet<String>,
     acked: BTreeSet<String>,
     redelivered: u64,
     lives: u64,
+    faults: Vec<String>,
     /// The last first delivery of each key to each consumer since the last death.
     order: HashMap<(String, String), u64>,
 }
 
 impl Ledger {
     /// Takes in what the process says, until it has said so much or is silent for ever.
-    fn read(&mut self, out: &mut impl BufRead, lines_max: u64) {
+    pub(crate) fn read(&mut self, out: &mut impl BufRead, lines_max: u64) {
         let (mut line, mut count) = (String::new(), 0);
         while count < lines_max && out.read_line(&mut line).unwrap() > 0 {
             // A line that was cut off by the death was not said.
@@ -73,16 +83,17 @@ impl Ledger {
                 assert!(self.sent.insert(body.into()), "{body} was sent twice");
             }
             (Some("D"), Some(body), Some(attempt), Some(seq), Some(consumer)) => {
-                assert!(
-                    !self.acked.contains(body),
-                    "{line}: delivered after its acknowledgement, in life {}",
-                    self.lives
-                );
+                if self.acked.contains(body) {
+                    self.faults
+                        .push(format!("{line}: delivered after its acknowledgement, in life {}", self.lives));
+                }
                 self.redelivered += u64::from(!self.delivered.insert(body.into()));
                 let (key, seq) = (body.split('.').next().unwrap(), u64::from_str_radix(seq, 16).unwrap());
                 if attempt == "1" {
                     let before = self.order.insert((key.into(), consumer.into()), seq);
-                    assert!(before.is_none_or(|before| before < seq), "{body} was delivered out of order");
+                    if before.is_some_and(|before| seq <= before) {
+                        self.faults.push(format!("{line}: out of order, in life {}", self.lives));
+                    }
                 }
             }
             (Some("A"), Some(body), None, ..) => {
@@ -93,13 +104,18 @@ impl Ledger {
         true
     }
 
-    fn die(&mut self) {
+    pub(crate) fn die(&mut self) {
         self.lives += 1;
         self.order.clear();
     }
 
-    fn check(&self) {
-        let lost: Vec<&String> = self.sent.difference(&self.delivered).collect();
+    /// What is not as it was promised.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let lost = self.sent.difference(&self.delivered).map(|body| format!("{body} was lost"));
+        self.faults.iter().cloned().chain(lost).collect()
+    }
+
+    pub(crate) fn check(&self) {
         println!(
             "{} sent, {} delivered, {} acknowledged, {} delivered again, over {ROUNDS} deaths",
             self.sent.len(),
@@ -107,7 +123,7 @@ impl Ledger {
             self.acked.len(),
             self.redelivered,
         );
-        assert!(lost.is_empty(), "{} messages were lost, {:?} among them", lost.len(), lost.first());
+        assert_eq!(self.faults(), [] as [String; 0]);
         assert!(ROUNDS * 20 < self.sent.len() as u64, "hardly anything was sent: {}", self.sent.len());
         assert!(
             ROUNDS * 5 < self.acked.len() as u64,
@@ -117,8 +133,10 @@ impl Ledger {
     }
 }
 
-fn start(folder: &std::path::Path, round: &str) -> Child {
+/// Starts the process on a folder.
+pub(crate) fn start(folder: &Path, round: &str, more: &[(&str, &OsStr)]) -> Child {
     Command::new(std::env::current_exe().unwrap())
+        .envs(more.iter().copied())
         .args(["--exact", "crash::the_process_that_is_killed", "--ignored", "--nocapture"])
         .env(FOLDER, folder.join("queue"))
         .env(ROUND, round)
@@ -137,7 +155,8 @@ fn the_process_that_is_killed() {
     runtime.block_on(async move {
         let store = DiskStore::open(&folder, DiskOptions::default()).unwrap();
         let queues = Queues::open(Arc::new(store), 10).await.unwrap();
-        let settings = QueueSettings { lease_ms: 400, ..QueueSettings::default() };
+        let durability = if std::env::var_os(HASTY).is_some() { Durability::Os } else { Durability::Fsync };
+        let settings = QueueSettings { lease_ms: 400, durability, ..QueueSettings::default() };
         let queue = queues.create("jobs", settings, String::new()).await.unwrap().queue();
         let mut tasks = Vec::new();
         if round != LAST {

@@ -6,5 +6,6 @@ mod drr_delivery;
 mod fairness;
 mod history;
 mod life;
+mod powercut;
 mod restart;
 mod rig;
