@@ -103,7 +103,9 @@ fn who_leaves_while_waiting_takes_nothing_along() {
     done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
     let long = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
     let left: Vec<TcpStream> = (0..8).map(|_| send_and_stay(&served, "ReceiveMessage", &long)).collect();
+    wait_for_waiting(&served, left.len());
     drop(left);
+    wait_for_waiting(&served, 0);
     done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
     let got = done(&ask(&served, "ReceiveMessage", &long));
     assert_eq!(got["Messages"][0]["Body"], "mine", "{got}");
@@ -115,7 +117,7 @@ fn a_server_that_stops_ends_every_wait_with_an_answer() {
     let served = Served::start(&folder, &[]);
     done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
     let waiting = send_and_stay(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
-    while !served.get("/metrics").body.lines().any(|line| line == "evenkeel_sqs_waiting 1") {}
+    wait_for_waiting(&served, 1);
     served.signal("TERM");
     assert_eq!(done(&read(waiting)), json!({}));
     assert_eq!(served.wait(), Some(0));
@@ -261,6 +263,12 @@ fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\nx-amz-target: AmazonSQS.{operation}\r\n");
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     socket
+}
+
+/// Waits until so many receives wait, as the server counts them.
+fn wait_for_waiting(served: &Served, count: usize) {
+    let line = format!("evenkeel_sqs_waiting {count}");
+    while !served.get("/metrics").body.lines().any(|found| found == line) {}
 }
 
 fn ask(served: &Served, operation: &str, body: &Value) -> Reply {
