@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use evenkeel_door::body::{self, Response};
+use evenkeel_door::body::Response;
 use evenkeel_door::disconnect::Disconnect;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::{Call, RouteError, Routes, handler};
@@ -25,6 +25,7 @@ use crate::meters::Meters;
 use crate::move_task::MoveTasks;
 use crate::operation::Operation;
 use crate::options::SqsOptions;
+use crate::pieces::body_of;
 use crate::place::name_of_url;
 use crate::time::Seconds;
 
@@ -140,7 +141,7 @@ impl Sqs {
             disconnect: call.disconnect.clone(),
         };
         let answer = self.run(operation, &ask, &body).await?;
-        let mut response = Response::new(body::full(answer));
+        let mut response = Response::new(body_of(answer));
         response.headers_mut().insert(CONTENT_TYPE, JSON);
         Ok(response)
     }

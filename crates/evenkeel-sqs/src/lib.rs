@@ -21,6 +21,7 @@ mod notes;
 mod operation;
 mod options;
 mod permission;
+mod pieces;
 mod place;
 mod queue;
 mod receive;

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::folder::Folder;
-use crate::raw::{Reply, read};
+use crate::raw::{Reply, read, read_until};
 use crate::served::Served;
 
 const OPERATIONS: [&str; 23] = [
@@ -109,6 +109,27 @@ fn who_leaves_while_waiting_takes_nothing_along() {
     done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
     let got = done(&ask(&served, "ReceiveMessage", &long));
     assert_eq!(got["Messages"][0]["Body"], "mine", "{got}");
+}
+
+#[test]
+fn who_leaves_in_the_middle_of_an_answer_gives_its_messages_to_the_next() {
+    let folder = Folder::new("sqs-middle");
+    let served = Served::start(&folder, &[]);
+    done(&ask(
+        &served,
+        "CreateQueue",
+        &json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "43200"}}),
+    ));
+    // More than sockets hold that nobody reads.
+    for _ in 0..10 {
+        done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x".repeat(1 << 20)})));
+    }
+    let ten = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
+    let mut left = send_and_stay(&served, "ReceiveMessage", &ten);
+    read_until(&mut left, "HTTP/1.1 200");
+    drop(left);
+    let got = done(&ask(&served, "ReceiveMessage", &ten));
+    assert!(!got["Messages"].as_array().unwrap().is_empty());
 }
 
 #[test]
