@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::crash::{HASTY, LAST, Ledger, ROUNDS, lines_of, start};
+use crate::crash::{HASTY, LAST, Ledger, ROUNDS, STOPPED, lines_of, start};
 
 #[test]
 fn twenty_power_cuts_lose_nothing_that_was_confirmed() {
@@ -54,6 +54,54 @@ fn a_queue_that_does_not_flush_is_caught() {
     process.wait().unwrap();
     println!("{undone} writes undone, {} faults", ledger.faults().len());
     assert!(!ledger.faults().is_empty(), "{undone} writes were undone and nobody noticed");
+}
+
+/// A flush that fails has an unknown outcome: the process stops and says why, and nothing confirmed is lost.
+#[test]
+fn a_failed_flush_stops_the_process_in_words() {
+    let bench = Bench::new();
+    let mut ledger = Ledger::default();
+    let mut process = bench.start_with("0", &[("POWERCUT_FAIL_SYNC", OsStr::new("300"))]);
+    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+    assert_eq!(process.wait().unwrap().code(), Some(STOPPED));
+    assert!(ledger.fatal[0].contains("outcome is unknown"), "{:?}", ledger.fatal);
+    assert!(ledger.sent() > 0, "nothing was sent before");
+    bench.cut(0);
+    ledger.die();
+    let mut process = bench.start(LAST);
+    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+    assert!(process.wait().unwrap().success());
+    assert_eq!(ledger.faults(), [] as [String; 0]);
+}
+
+/// A full disk is told to whoever sends; when there is room again, everything goes on.
+#[test]
+fn a_full_disk_is_told_and_passes() {
+    let bench = Bench::new();
+    let mut ledger = Ledger::default();
+    let full = bench.folder.path().join("full");
+    let mut process = bench.start_with("0", &[("POWERCUT_FULL", full.as_os_str())]);
+    let mut out = BufReader::new(process.stdout.take().unwrap());
+    ledger.read(&mut out, 300);
+    fs::write(&full, "").unwrap();
+    while ledger.refused.len() < 20 {
+        ledger.read(&mut out, 1);
+    }
+    fs::remove_file(&full).unwrap();
+    let before = ledger.sent();
+    while ledger.sent() < before + 200 {
+        ledger.read(&mut out, 1);
+    }
+    process.kill().unwrap();
+    ledger.read(&mut out, u64::MAX);
+    process.wait().unwrap();
+    println!("{} requests refused, the first: {:?}", ledger.refused.len(), ledger.refused[0]);
+    assert!(ledger.refused.iter().all(|why| why.contains("No space left")), "{:?}", ledger.refused);
+    ledger.die();
+    let mut process = bench.start(LAST);
+    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+    assert!(process.wait().unwrap().success());
+    assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
 /// A folder, and a layer that watches it.
