@@ -104,6 +104,48 @@ fn a_full_disk_is_told_and_passes() {
     assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
+/// What a death leaves behind the last whole batch of the journal is cut off, whatever it is.
+#[test]
+fn a_garbled_tail_is_cut_off() {
+    let garbage: &[(&str, fn(&[u8]) -> Vec<u8>)] = &[
+        ("noise", |_| (0..5_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
+        ("the beginning of a batch", |valid| valid[..valid.len().min(700)].to_vec()),
+        ("ones", |_| vec![0xff; 100]),
+        ("nothing, not even room", |_| Vec::new()),
+    ];
+    for (name, garble) in garbage {
+        let bench = Bench::new();
+        let mut ledger = Ledger::default();
+        let mut process = bench.start("0");
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        ledger.read(&mut out, 300);
+        process.kill().unwrap();
+        ledger.read(&mut out, u64::MAX);
+        process.wait().unwrap();
+        ledger.die();
+        let journal = newest_journal(&bench.data());
+        let mut bytes = fs::read(&journal).unwrap();
+        let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+        // A batch ends with a trailer whose last byte is not zero.
+        bytes.truncate(end);
+        let tail = garble(&bytes);
+        bytes.extend(tail);
+        fs::write(&journal, bytes).unwrap();
+        let mut process = bench.start(LAST);
+        ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+        assert!(process.wait().unwrap().success(), "after {name} the store did not open");
+        assert_eq!(ledger.faults(), [] as [String; 0], "after {name}");
+        assert!(ledger.sent() > 50);
+    }
+}
+
+fn newest_journal(folder: &Path) -> PathBuf {
+    let files = fs::read_dir(folder.join("queue")).unwrap().flatten().map(|entry| entry.path());
+    let journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));
+    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    journals.max_by_key(number).expect("a store has a journal")
+}
+
 /// A folder, and a layer that watches it.
 struct Bench {
     folder: tempfile::TempDir,

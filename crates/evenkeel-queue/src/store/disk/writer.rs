@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 
 use evenkeel_policy::weight::Weight;
 
-use super::opened::{Ledger, Opened, Opening};
+use super::opened::{Ledger, Opened, Opening, io};
 use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::Appended;
@@ -199,7 +199,7 @@ impl Writer {
         }
         let has_content = !batch.is_empty();
         if let Err(error) = batch.durability(Some(PersistMode::Buffer)).commit() {
-            let why = StoreError::Io(error.to_string());
+            let why = io(error);
             tracing::error!(%why, "writing failed, opening the folder again");
             self.failed = Some(why.clone());
             self.drop_folder();
