@@ -107,7 +107,8 @@ fn a_full_disk_is_told_and_passes() {
 /// What a death leaves behind the last whole batch of the journal is cut off, whatever it is.
 #[test]
 fn a_garbled_tail_is_cut_off() {
-    let garbage: &[(&str, fn(&[u8]) -> Vec<u8>)] = &[
+    type Garble = fn(&[u8]) -> Vec<u8>;
+    let garbage: &[(&str, Garble)] = &[
         ("noise", |_| (0..5_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
         ("the beginning of a batch", |valid| valid[..valid.len().min(700)].to_vec()),
         ("ones", |_| vec![0xff; 100]),
@@ -216,7 +217,7 @@ impl Bench {
         let reached = |ino: u64| {
             let random =
                 (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ino.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            if seed % 2 == 0 { 0 } else { (random >> 33) as usize % (counts[&ino] + 1) }
+            if seed.is_multiple_of(2) { 0 } else { (random >> 33) as usize % (counts[&ino] + 1) }
         };
         let mut seen: HashMap<u64, usize> = HashMap::new();
         let lost: Vec<&&Note> = loose
