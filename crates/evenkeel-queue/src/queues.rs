@@ -64,7 +64,7 @@ impl Queues {
             random: Mutex::new(seed),
             store,
         });
-        let records = queues.blocking(|store| store.queues()).await?;
+        let records = queues.blocking(<dyn Store>::queues).await?;
         for record in records {
             queues.open_one(record).await?;
         }

@@ -230,5 +230,6 @@ impl Drop for DiskStore {
 }
 
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
-    std::thread::Builder::new().name(name).spawn(work).map_err(opened::io)
+    let spawned = std::thread::Builder::new().name(name).spawn(work);
+    spawned.map_err(|error| StoreError::Io(error.to_string()))
 }

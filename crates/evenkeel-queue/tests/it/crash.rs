@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_queue::queue::Want;
-use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore, Fatal};
 use evenkeel_queue::{Draft, Durability, Queue, QueueSettings, Queues};
 
 pub(crate) const ROUNDS: u64 = 20;
@@ -22,6 +22,8 @@ const FOLDER: &str = "EVENKEEL_CRASH_FOLDER";
 const ROUND: &str = "EVENKEEL_CRASH_ROUND";
 /// Has the process be answered before anything is on disk.
 pub(crate) const HASTY: &str = "EVENKEEL_CRASH_HASTY";
+/// The process's word for having stopped because the disk failed.
+pub(crate) const STOPPED: i32 = 3;
 /// The process ends by itself in this round, once the queue is empty.
 pub(crate) const LAST: &str = "last";
 
@@ -59,6 +61,10 @@ pub(crate) struct Ledger {
     redelivered: u64,
     lives: u64,
     faults: Vec<String>,
+    /// What the process said about requests that were refused.
+    pub(crate) refused: Vec<String>,
+    /// What it said before it stopped by itself.
+    pub(crate) fatal: Vec<String>,
     /// The last first delivery of each key to each consumer since the last death.
     order: HashMap<(String, String), u64>,
 }
@@ -96,6 +102,8 @@ impl Ledger {
                     }
                 }
             }
+            (Some("R"), ..) => self.refused.push(line.into()),
+            (Some("F"), ..) => self.fatal.push(line.into()),
             (Some("A"), Some(body), None, ..) => {
                 self.acked.insert(body.into());
             }
@@ -113,6 +121,10 @@ impl Ledger {
     pub(crate) fn faults(&self) -> Vec<String> {
         let lost = self.sent.difference(&self.delivered).map(|body| format!("{body} was lost"));
         self.faults.iter().cloned().chain(lost).collect()
+    }
+
+    pub(crate) fn sent(&self) -> usize {
+        self.sent.len()
     }
 
     pub(crate) fn check(&self) {
@@ -153,7 +165,13 @@ fn the_process_that_is_killed() {
     let round = std::env::var(ROUND).expect("run by another test");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async move {
-        let store = DiskStore::open(&folder, DiskOptions::default()).unwrap();
+        // The layer under test reserves nothing, so that a full disk is met and not foreseen.
+        let fatal = Fatal(Arc::new(|why| {
+            say(&format!("F {why}\n"));
+            std::process::exit(STOPPED);
+        }));
+        let options = DiskOptions { fatal, reserve_bytes: 0, ..DiskOptions::default() };
+        let store = DiskStore::open(&folder, options).unwrap();
         let queues = Queues::open(Arc::new(store), 10).await.unwrap();
         let durability = if std::env::var_os(HASTY).is_some() { Durability::Os } else { Durability::Fsync };
         let settings = QueueSettings { lease_ms: 400, durability, ..QueueSettings::default() };
@@ -181,7 +199,11 @@ async fn produce(queue: Queue, round: String, producer: u32) {
             .collect();
         let key = |body: &String| body.split('.').next().unwrap().to_owned();
         let drafts = bodies.iter().map(|body| Draft::new(body.clone()).of(key(body))).collect();
-        queue.enqueue(drafts).await.unwrap();
+        if let Err(why) = queue.enqueue(drafts).await {
+            say(&format!("R {why}\n"));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        }
         say(&bodies.iter().map(|body| format!("S {body}\n")).collect::<String>());
     }
 }
@@ -189,7 +211,8 @@ async fn produce(queue: Queue, round: String, producer: u32) {
 async fn consume(queue: Queue, consumer: u32, until_empty: bool) {
     loop {
         let want = Want { max: 5, lease: None, wait: Duration::from_millis(100) };
-        let taken = queue.receive(want).await.unwrap();
+        // A disk that fails is told to the producers too.
+        let taken = queue.receive(want).await.unwrap_or_default();
         let totals = queue.totals();
         if until_empty && taken.is_empty() && totals.pending + totals.in_flight + totals.delayed == 0 {
             return;

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::crash::{HASTY, LAST, Ledger, ROUNDS, lines_of, start};
+use crate::crash::{HASTY, LAST, Ledger, ROUNDS, STOPPED, lines_of, start};
 
 #[test]
 fn twenty_power_cuts_lose_nothing_that_was_confirmed() {
@@ -54,6 +54,97 @@ fn a_queue_that_does_not_flush_is_caught() {
     process.wait().unwrap();
     println!("{undone} writes undone, {} faults", ledger.faults().len());
     assert!(!ledger.faults().is_empty(), "{undone} writes were undone and nobody noticed");
+}
+
+/// A flush that fails has an unknown outcome: the process stops and says why, and nothing confirmed is lost.
+#[test]
+fn a_failed_flush_stops_the_process_in_words() {
+    let bench = Bench::new();
+    let mut ledger = Ledger::default();
+    let mut process = bench.start_with("0", &[("POWERCUT_FAIL_SYNC", OsStr::new("300"))]);
+    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+    assert_eq!(process.wait().unwrap().code(), Some(STOPPED));
+    assert!(ledger.fatal[0].contains("outcome is unknown"), "{:?}", ledger.fatal);
+    assert!(ledger.sent() > 0, "nothing was sent before");
+    bench.cut(0);
+    ledger.die();
+    let mut process = bench.start(LAST);
+    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+    assert!(process.wait().unwrap().success());
+    assert_eq!(ledger.faults(), [] as [String; 0]);
+}
+
+/// A full disk is told to whoever sends; when there is room again, everything goes on.
+#[test]
+fn a_full_disk_is_told_and_passes() {
+    let bench = Bench::new();
+    let mut ledger = Ledger::default();
+    let full = bench.folder.path().join("full");
+    let mut process = bench.start_with("0", &[("POWERCUT_FULL", full.as_os_str())]);
+    let mut out = BufReader::new(process.stdout.take().unwrap());
+    ledger.read(&mut out, 300);
+    fs::write(&full, "").unwrap();
+    while ledger.refused.len() < 20 {
+        ledger.read(&mut out, 1);
+    }
+    fs::remove_file(&full).unwrap();
+    let before = ledger.sent();
+    while ledger.sent() < before + 200 {
+        ledger.read(&mut out, 1);
+    }
+    process.kill().unwrap();
+    ledger.read(&mut out, u64::MAX);
+    process.wait().unwrap();
+    println!("{} requests refused, the first: {:?}", ledger.refused.len(), ledger.refused[0]);
+    assert!(ledger.refused.iter().all(|why| why.contains("No space left")), "{:?}", ledger.refused);
+    ledger.die();
+    let mut process = bench.start(LAST);
+    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+    assert!(process.wait().unwrap().success());
+    assert_eq!(ledger.faults(), [] as [String; 0]);
+}
+
+/// What a death leaves behind the last whole batch of the journal is cut off, whatever it is.
+#[test]
+fn a_garbled_tail_is_cut_off() {
+    type Garble = fn(&[u8]) -> Vec<u8>;
+    let garbage: &[(&str, Garble)] = &[
+        ("noise", |_| (0..5_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
+        ("the beginning of a batch", |valid| valid[..valid.len().min(700)].to_vec()),
+        ("ones", |_| vec![0xff; 100]),
+        ("nothing, not even room", |_| Vec::new()),
+    ];
+    for (name, garble) in garbage {
+        let bench = Bench::new();
+        let mut ledger = Ledger::default();
+        let mut process = bench.start("0");
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        ledger.read(&mut out, 300);
+        process.kill().unwrap();
+        ledger.read(&mut out, u64::MAX);
+        process.wait().unwrap();
+        ledger.die();
+        let journal = newest_journal(&bench.data());
+        let mut bytes = fs::read(&journal).unwrap();
+        let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+        // A batch ends with a trailer whose last byte is not zero.
+        bytes.truncate(end);
+        let tail = garble(&bytes);
+        bytes.extend(tail);
+        fs::write(&journal, bytes).unwrap();
+        let mut process = bench.start(LAST);
+        ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+        assert!(process.wait().unwrap().success(), "after {name} the store did not open");
+        assert_eq!(ledger.faults(), [] as [String; 0], "after {name}");
+        assert!(ledger.sent() > 50);
+    }
+}
+
+fn newest_journal(folder: &Path) -> PathBuf {
+    let files = fs::read_dir(folder.join("queue")).unwrap().flatten().map(|entry| entry.path());
+    let journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));
+    let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    journals.max_by_key(number).expect("a store has a journal")
 }
 
 /// A folder, and a layer that watches it.
@@ -126,7 +217,7 @@ impl Bench {
         let reached = |ino: u64| {
             let random =
                 (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ino.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            if seed % 2 == 0 { 0 } else { (random >> 33) as usize % (counts[&ino] + 1) }
+            if seed.is_multiple_of(2) { 0 } else { (random >> 33) as usize % (counts[&ino] + 1) }
         };
         let mut seen: HashMap<u64, usize> = HashMap::new();
         let lost: Vec<&&Note> = loose

@@ -105,10 +105,10 @@ pub(super) fn state_value(attempts: u32, first_delivered_at: Option<Wall>, stand
 
 pub(super) fn read_state(key: KeyId, header: Header, bytes: &[u8]) -> Option<KeptState> {
     let (first, until, epoch) = (long(bytes, 5)?, Wall(long(bytes, 13)?), Epoch(long(bytes, 21)?));
-    let standing = match bytes.first()? {
-        &LEASED => Standing::Leased { until, epoch },
-        &DELAYED => Standing::Delayed { until },
-        &WAITS => Standing::Waits,
+    let standing = match *bytes.first()? {
+        LEASED => Standing::Leased { until, epoch },
+        DELAYED => Standing::Delayed { until },
+        WAITS => Standing::Waits,
         _ => return None,
     };
     let first_delivered_at = (first != 0).then_some(Wall(first));

@@ -290,8 +290,12 @@ pub(super) fn number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreEr
     layout::long(&value, 0).map(Some).ok_or_else(|| garbled("a number"))
 }
 
-pub(super) fn io(error: impl core::fmt::Display) -> StoreError {
-    StoreError::Io(error.to_string())
+/// Says what the disk said, without the names of types around it.
+pub(super) fn io(error: fjall::Error) -> StoreError {
+    StoreError::Io(match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error.to_string(),
+        error => error.to_string(),
+    })
 }
 
 fn garbled(what: &str) -> StoreError {

@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 
 use evenkeel_policy::weight::Weight;
 
-use super::opened::{Ledger, Opened, Opening};
+use super::opened::{Ledger, Opened, Opening, io};
 use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::Appended;
@@ -65,6 +65,8 @@ pub(super) struct Writer {
     free: u64,
     looked_at: Option<Instant>,
     reopened_at: Option<Instant>,
+    /// Why the folder is closed.
+    failed: Option<StoreError>,
 }
 
 /// What is written together.
@@ -116,6 +118,7 @@ impl Writer {
             free: u64::MAX,
             looked_at: None,
             reopened_at: None,
+            failed: None,
         }
     }
 
@@ -196,11 +199,11 @@ impl Writer {
         }
         let has_content = !batch.is_empty();
         if let Err(error) = batch.durability(Some(PersistMode::Buffer)).commit() {
-            let why = StoreError::Io(error.to_string());
+            let why = io(error);
             tracing::error!(%why, "writing failed, opening the folder again");
-            answers.into_iter().for_each(|answer| answer(Err(why.clone())));
+            self.failed = Some(why.clone());
             self.drop_folder();
-            return;
+            return answers.into_iter().for_each(|answer| answer(Err(why.clone())));
         }
         match sync {
             Sync::Now if has_content => self.sync(),
@@ -262,10 +265,12 @@ impl Writer {
             return Ok(());
         }
         if self.reopened_at.is_some_and(|at| at.elapsed() < REOPEN_AFTER) {
-            return Err(StoreError::Io("the folder is being opened again, retry later".into()));
+            return Err(self.failed.clone().unwrap_or(StoreError::Closed));
         }
         self.reopened_at = Some(Instant::now());
-        let Opening { opened, ledger, .. } = Opened::open(&self.folder, self.options.cache_bytes)?;
+        let opening = Opened::open(&self.folder, self.options.cache_bytes);
+        let Opening { opened, ledger, .. } = opening.inspect_err(|why| self.failed = Some(why.clone()))?;
+        self.failed = None;
         *self.opened.write() = Some(opened);
         self.ledger = Some(ledger);
         self.restore_tails();

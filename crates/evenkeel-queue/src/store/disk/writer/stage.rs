@@ -244,7 +244,7 @@ impl Desk<'_> {
     fn put_queue(&mut self, id: Option<QueueId>, body: QueueBody, done: Done<QueueId>) {
         let json = match serde_json::to_vec(&body) {
             Ok(json) => json,
-            Err(why) => return done(Err(io(why))),
+            Err(why) => return done(Err(StoreError::Io(why.to_string()))),
         };
         let id = match id {
             Some(id) => match self.queue(id) {
