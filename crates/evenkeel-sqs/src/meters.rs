@@ -7,11 +7,31 @@ use std::collections::{BTreeMap, HashMap};
 
 use evenkeel_queue::{Queue, QueueId, Queues};
 use evenkeel_telemetry::{
-    Counter, DURATION_BOUNDS, Family, Gauge, Histogram, Label, OTHER, RegisterError, Registry, names,
+    Counter, DURATION_BOUNDS, Family, Gauge, Histogram, Label, Named, OTHER, RegisterError, Registry,
 };
 use parking_lot::{Mutex, RwLock};
 
 use crate::operation::Operation;
+
+const QUEUE_MESSAGES: Named = Named::new(
+    "evenkeel_queue_messages",
+    "messages that wait, are in flight or are delayed, by queue and state",
+);
+const QUEUE_BYTES: Named = Named::new("evenkeel_queue_bytes", "bytes of the messages of a queue");
+const QUEUE_SENT_TOTAL: Named = Named::new("evenkeel_queue_sent_total", "messages sent, by queue");
+const QUEUE_RECEIVED_TOTAL: Named =
+    Named::new("evenkeel_queue_received_total", "deliveries of messages, by queue");
+const QUEUE_DELETED_TOTAL: Named =
+    Named::new("evenkeel_queue_deleted_total", "messages acknowledged, by queue");
+const QUEUE_EXPIRED_TOTAL: Named =
+    Named::new("evenkeel_queue_expired_total", "messages removed because they were kept too long, by queue");
+const SQS_WAITING: Named = Named::new("evenkeel_sqs_waiting", "receives that wait for a message");
+const SQS_REQUESTS_TOTAL: Named =
+    Named::new("evenkeel_sqs_requests_total", "requests in the SQS protocol, by operation and code");
+const SQS_REQUEST_SECONDS: Named = Named::new(
+    "evenkeel_sqs_request_seconds",
+    "how long requests in the SQS protocol took that were done, waits included, by operation",
+);
 
 /// What a request is counted as that was done.
 const OK: &str = "OK";
@@ -67,23 +87,23 @@ impl Meters {
         let code = Label { name: "code", values_max: CODES_MAX };
         let queue = Label { name: "queue", values_max: queues_max };
         let state = Label { name: "state", values_max: 3 };
-        let requests = registry.counters(names::SQS_REQUESTS_TOTAL, [operation, code])?;
-        let seconds = registry.histograms(names::SQS_REQUEST_SECONDS, [operation], DURATION_BOUNDS)?;
+        let requests = registry.counters(SQS_REQUESTS_TOTAL, [operation, code])?;
+        let seconds = registry.histograms(SQS_REQUEST_SECONDS, [operation], DURATION_BOUNDS)?;
         let done = Operation::ALL.iter().map(|operation| Done {
             requests: requests.with([operation.name(), OK]),
             seconds: seconds.with([operation.name()]),
         });
         Ok(Self {
-            waiting: registry.gauge(names::SQS_WAITING)?,
+            waiting: registry.gauge(SQS_WAITING)?,
             done: done.collect(),
             requests,
             families: Families {
-                sent: registry.counters(names::QUEUE_SENT_TOTAL, [queue])?,
-                received: registry.counters(names::QUEUE_RECEIVED_TOTAL, [queue])?,
-                deleted: registry.counters(names::QUEUE_DELETED_TOTAL, [queue])?,
-                expired: registry.counters(names::QUEUE_EXPIRED_TOTAL, [queue])?,
-                messages: registry.gauges(names::QUEUE_MESSAGES, [queue, state])?,
-                bytes: registry.gauges(names::QUEUE_BYTES, [queue])?,
+                sent: registry.counters(QUEUE_SENT_TOTAL, [queue])?,
+                received: registry.counters(QUEUE_RECEIVED_TOTAL, [queue])?,
+                deleted: registry.counters(QUEUE_DELETED_TOTAL, [queue])?,
+                expired: registry.counters(QUEUE_EXPIRED_TOTAL, [queue])?,
+                messages: registry.gauges(QUEUE_MESSAGES, [queue, state])?,
+                bytes: registry.gauges(QUEUE_BYTES, [queue])?,
             },
             queues: RwLock::default(),
             queues_max,

@@ -55,18 +55,6 @@ metrics! {
     NODE_CHANGES_TOTAL = "evenkeel_node_changes_total": "changes of nodes, by pool, node and what they became";
     PATH_CHANGES_TOTAL = "evenkeel_path_changes_total": "changes of paths, by pool and what they became";
 
-    QUEUE_MESSAGES = "evenkeel_queue_messages":
-        "messages that wait, are in flight or are delayed, by queue and state";
-    QUEUE_BYTES = "evenkeel_queue_bytes": "bytes of the messages of a queue";
-    QUEUE_SENT_TOTAL = "evenkeel_queue_sent_total": "messages sent, by queue";
-    QUEUE_RECEIVED_TOTAL = "evenkeel_queue_received_total": "deliveries of messages, by queue";
-    QUEUE_DELETED_TOTAL = "evenkeel_queue_deleted_total": "messages acknowledged, by queue";
-    QUEUE_EXPIRED_TOTAL = "evenkeel_queue_expired_total": "messages removed because they were kept too long, by queue";
-    SQS_WAITING = "evenkeel_sqs_waiting": "receives that wait for a message";
-    SQS_REQUESTS_TOTAL = "evenkeel_sqs_requests_total": "requests in the SQS protocol, by operation and code";
-    SQS_REQUEST_SECONDS = "evenkeel_sqs_request_seconds":
-        "how long requests in the SQS protocol took that were done, waits included, by operation";
-
     LABELS_OVER_TOTAL = "evenkeel_telemetry_labels_over_total":
         "label values that became `other` because there are too many, by metric";
     SOURCES_SKIPPED_TOTAL = "evenkeel_telemetry_sources_skipped_total":
