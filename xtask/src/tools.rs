@@ -39,6 +39,11 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::Python,
     Tool::PythonPackage { folder: "target/python", name: "openai", version: "3.49.0" },
     Tool::PythonPackage { folder: "target/python", name: "anthropic", version: "2.8.0" },
+    Tool::PythonPackage { folder: "target/python", name: "boto3", version: "1.44.0" },
+    Tool::PythonPackage { folder: "target/python", name: "celery", version: "5.7.0" },
+    Tool::PythonPackage { folder: "target/python", name: "kombu", version: "5.7.0" },
+    // With which kombu speaks to SQS.
+    Tool::PythonPackage { folder: "target/python", name: "pycurl", version: "7.49.0" },
     Tool::Node,
     // Version 7 does not run on the Node.js that Debian has.
     Tool::NodePackage { name: "openai", version: "6.49.0" },

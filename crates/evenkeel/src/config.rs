@@ -6,6 +6,7 @@
 mod llm;
 mod load;
 mod origin;
+mod queue;
 mod reader;
 mod server;
 mod show;
@@ -28,6 +29,7 @@ use toml::de::DeTable;
 pub(crate) use llm::nodes_to_toml;
 pub use llm::{KeptNodes, LlmConfig};
 pub use origin::{Mistake, Mistakes, Origin};
+pub use queue::{QueueConfig, StoreKind};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
 pub use show::{Setting, Shown};
@@ -61,6 +63,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// The LLM door.
     pub llm: LlmConfig,
+    /// Queues.
+    pub queue: QueueConfig,
     /// The tenants of the file.
     pub tenants: Vec<TenantSettings>,
     /// Logs and metrics.
@@ -81,13 +85,15 @@ impl Config {
             let (load, quantum) = load::read(root);
             let pipeline = PipelineOptions { load, quantum, ..PipelineOptions::default() };
             let llm = llm::read(&mut root.section("llm"), pipeline, &sources.nodes);
+            let queue = queue::read(&mut root.section("queue"));
             let telemetry = telemetry::read(&mut root.section("telemetry"));
             let tenants = tenants::read(root, &server.admin);
-            (server, llm, telemetry, tenants)
+            (server, llm, queue, telemetry, tenants)
         })
-        .map(|((server, llm, telemetry, tenants), shown)| Self {
+        .map(|((server, llm, queue, telemetry, tenants), shown)| Self {
             server,
             llm,
+            queue,
             tenants,
             telemetry,
             shown,

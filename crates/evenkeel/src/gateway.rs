@@ -16,6 +16,7 @@ macro_rules! causes {
 
 mod api;
 mod nodes;
+mod queue;
 mod reload;
 mod traces;
 
@@ -31,6 +32,7 @@ use evenkeel_door::tenant::{Gate, Tenants, TenantsError};
 use evenkeel_door::tls::{Tls, TlsError};
 use evenkeel_llm::{BadRoots, Llm, LlmError, TlsRoots, Upstream};
 use evenkeel_pipeline::RegistryError;
+use evenkeel_queue::queues::OpenError;
 use evenkeel_telemetry::logs::Start;
 use evenkeel_telemetry::trace::Tracer;
 use evenkeel_telemetry::{RegisterError, Registry, RouterMeters, Secret, Watch};
@@ -42,7 +44,10 @@ use tokio::time::sleep;
 use crate::config::{Config, Mistakes};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::node_book::{NodeBook, NodeBookError};
+use crate::sqs_key::SqsKeyError;
 use crate::tenant_book::{BookError, Change, TenantBook};
+
+use queue::QueueDoor;
 
 pub use reload::{ReloadError, Reloaded};
 use traces::Exporter;
@@ -62,6 +67,7 @@ pub struct Gateway {
 struct Core {
     gate: Arc<Gate>,
     llm: Arc<Llm>,
+    queue: QueueDoor,
     registry: Registry,
     router: RouterMeters,
     readiness: Readiness,
@@ -119,14 +125,16 @@ impl Gateway {
             None => Ok(()),
         })?;
 
+        let queue = QueueDoor::open(&config, &folder, gate.clone(), &registry).await?;
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
         let readiness = Readiness::default();
         let state = Mutex::new(State { started: config.clone(), config, book, nodes: added, folder });
-        let core = Arc::new(Core { gate, llm, registry, router, readiness, tls, state });
+        let core = Arc::new(Core { gate, llm, queue, registry, router, readiness, tls, state });
         core.restore_nodes();
         let mut routes = Routes::new(core.readiness.clone());
         core.llm.add_routes(&mut routes)?;
+        core.queue.sqs.add_routes(&mut routes)?;
         api::add_routes(&core, &mut routes, telemetry.metrics)?;
         nodes::add_routes(&core, &mut routes)?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -141,8 +149,8 @@ impl Gateway {
 
     /// Logs that it runs, in one line, and what a newcomer may not expect.
     pub fn tell(&self) {
-        let store = self.core.state.lock().folder.path().display().to_string();
-        Start { url: &self.url, doors: &["llm"], store: &store, tenants: self.tenants() }.tell();
+        let store = self.core.state.lock().store();
+        Start { url: &self.url, doors: &["llm", "sqs"], store: &store, tenants: self.tenants() }.tell();
         self.core.warn_if_open();
     }
 
@@ -177,13 +185,23 @@ impl Gateway {
         let unready = self.core.state.lock().started.server.unready;
         sleep(unready).await;
         self.core.llm.shutdown();
+        self.core.queue.sqs.shutdown();
         // A listener that has ended already needs no telling.
         let _ = self.stop.send(());
         let drained = self.serving.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        self.core.queue.queues.shutdown().await;
         if let Some(exporter) = self.exporter {
             exporter.stop().await;
         }
         drained
+    }
+}
+
+impl State {
+    /// Says where things are kept.
+    fn store(&self) -> String {
+        let Self { folder, started, .. } = self;
+        format!("{}, queues in {}", folder.path().display(), started.queue.store.word())
     }
 }
 
@@ -213,6 +231,7 @@ impl Core {
     /// The page that Prometheus reads.
     fn metrics(&self) -> String {
         self.router.show(&self.llm.figures());
+        self.queue.sqs.show_metrics();
         self.registry.page()
     }
 }
@@ -277,6 +296,10 @@ pub enum StartError {
     Roots(BadRoots),
     /// The LLM door cannot be set up.
     Llm(LlmError),
+    /// Queues cannot be opened.
+    Queue(OpenError),
+    /// Secrets of SQS clients cannot be derived.
+    SqsKey(SqsKeyError),
     /// The walk does not take the tenants.
     Walk(RegistryError),
     /// The folder does not do its part.
@@ -295,6 +318,8 @@ causes! { StartError:
     Tls(TlsError),
     Roots(BadRoots),
     Llm(LlmError),
+    Queue(OpenError),
+    SqsKey(SqsKeyError),
     Walk(RegistryError),
     Folder(DataDirError),
     Route(RouteError),
@@ -312,6 +337,8 @@ impl fmt::Display for StartError {
             Self::Tls(error) => error.fmt(f),
             Self::Roots(error) => error.fmt(f),
             Self::Llm(error) => error.fmt(f),
+            Self::Queue(error) => error.fmt(f),
+            Self::SqsKey(error) => error.fmt(f),
             Self::Walk(error) => error.fmt(f),
             Self::Folder(error) => error.fmt(f),
             Self::Route(error) => error.fmt(f),

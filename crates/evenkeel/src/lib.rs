@@ -8,4 +8,5 @@ pub mod demo;
 pub mod gateway;
 pub mod node_book;
 pub mod sim_node;
+pub mod sqs_key;
 pub mod tenant_book;

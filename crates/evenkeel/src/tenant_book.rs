@@ -8,6 +8,7 @@ use std::path::Path;
 
 use evenkeel_door::key::{KeyHash, make_key};
 use evenkeel_door::tenant::{TenantSettings, Tenants, TenantsError};
+use evenkeel_sqs::MasterKey;
 use evenkeel_telemetry::Secret;
 use serde_json::{Map, Value as Json, json};
 
@@ -104,6 +105,16 @@ impl TenantBook {
             Json::Object(settings)
         });
         json!({"tenants": described.collect::<Vec<_>>()})
+    }
+
+    /// Derives what a tenant's SQS clients sign with, one pair for each of its keys, the newest last.
+    pub fn sqs_keys(&self, name: &str, master: &MasterKey) -> Result<Vec<Json>, BookError> {
+        let tenant = self.all().into_iter().find(|tenant| tenant.name == name);
+        let tenant = tenant.ok_or_else(|| BookError::Unknown { name: name.to_owned() })?;
+        let pairs = master.credentials(&tenant).into_iter().map(|pair| {
+            json!({"access_key_id": pair.access_key_id, "secret_access_key": pair.secret_access_key.expose()})
+        });
+        Ok(pairs.collect())
     }
 
     /// Decides a change: the book after it, and the key that came of it.

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use evenkeel::config::{Config, read_tenant};
 use evenkeel::data_dir::{Claim, DataDir};
+use evenkeel::sqs_key::master_key;
 use evenkeel::tenant_book::{Change, OldKeys, TenantBook};
 use evenkeel_door::key::{KeyHash, make_key};
 use http::Method;
@@ -21,6 +22,7 @@ Examples:
   evenkeel tenant rotate acme --keep-old                another key beside the old one ...
   evenkeel tenant rotate acme                           ... and a last one, which ends all others
   evenkeel tenant remove acme
+  evenkeel tenant sqs-key acme                          what its SQS clients sign with, as variables
   evenkeel tenant key                                   a key and its hash, for a config file
   EVENKEEL_ADMIN_KEY=ek-... evenkeel tenant list --url https://llm.example:7070
 ";
@@ -45,6 +47,8 @@ enum Action {
     Rotate(RotateArgs),
     /// Forgets a tenant and its keys
     Remove(NamedArgs),
+    /// Prints what a tenant's SQS clients sign with, as the variables that AWS clients read
+    SqsKey(NamedArgs),
     /// Makes a key and prints it with its hash, which is what a config file holds
     Key,
 }
@@ -137,6 +141,7 @@ pub(super) fn run(args: TenantArgs) -> Result<(), Failure> {
         Action::Set(args) => set(args),
         Action::Rotate(args) => rotate(args),
         Action::Remove(args) => remove(args),
+        Action::SqsKey(args) => sqs_key(args),
         Action::Key => key(),
     }
 }
@@ -221,6 +226,23 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         return say("no tenants: everybody who reaches the server is served\n");
     }
     say(&Table::of(&columns, tenants).to_string())
+}
+
+fn sqs_key(args: NamedArgs) -> Result<(), Failure> {
+    let name = args.name;
+    let keys = match args.place.find()? {
+        Place::Server(client) => {
+            let mut answer = client.ask(Method::GET, &format!("{}/sqs-key", path_of(&name)), None)?;
+            answer["keys"].take()
+        }
+        Place::Folder { folder, book, .. } => Value::Array(book.sqs_keys(&name, &master_key(&folder)?)?),
+    };
+    // The newest is last; it ends with the API key it belongs to.
+    let newest =
+        keys.as_array().and_then(|keys| keys.last()).ok_or("the tenant has no key; rotate gives it one")?;
+    let told = |field: &str| newest[field].as_str().ok_or("the server told no key");
+    let (id, secret) = (told("access_key_id")?, told("secret_access_key")?);
+    say(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
 }
 
 fn key() -> Result<(), Failure> {

@@ -21,6 +21,8 @@ pub struct TelemetryConfig {
     pub metrics: Access,
     /// How many tenants and nodes have metrics of their own.
     pub meters: MeterLimits,
+    /// How many queues have metrics of their own.
+    pub queues_max: usize,
     /// How much is remembered.
     pub journal: JournalLimits,
     /// Where traces go, if anywhere.
@@ -59,6 +61,7 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
             tenants_max: count("tenants_max", meters.tenants_max, 1, 10_000),
             nodes_max: count("nodes_max", meters.nodes_max, 1, 10_000),
         },
+        queues_max: count("queues_max", 256, 1, 10_000),
         journal: JournalLimits {
             requests_max: count("requests_max", journal.requests_max, 0, 1_000_000),
             steps_max: count("steps_max", journal.steps_max, 1, 1_000),

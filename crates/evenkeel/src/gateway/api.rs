@@ -34,6 +34,12 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     let own = core.clone();
     routes.add(Method::POST, TENANTS, Access::Admin, handler(move |call| add(own.clone(), call)))?;
     let own = core.clone();
+    let signed = handler(move |call| {
+        let keys = sqs_keys(&own, call.request.uri().path());
+        async { keys }
+    });
+    routes.add(Method::GET, &format!("{TENANT}*"), Access::Admin, signed)?;
+    let own = core.clone();
     let rotated = handler(move |call| rotate(own.clone(), call));
     routes.add(Method::POST, &format!("{TENANT}*"), Access::Admin, rotated)?;
     let own = core.clone();
@@ -76,6 +82,16 @@ async fn rotate(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
     };
     let key = change(core, Change::Rotate { name: name.clone(), old_keys }).await?;
     Ok(told(StatusCode::OK, &with_key(&name, key)))
+}
+
+/// What a tenant's SQS clients sign with.
+fn sqs_keys(core: &Core, path: &str) -> Result<Response, Refusal> {
+    let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/sqs-key"));
+    let name = name.ok_or(Refusal::NoRoute)?;
+    let state = core.state.lock();
+    let keys = state.book.sqs_keys(name, core.queue.sqs.master_key());
+    let keys = keys.map_err(|error| refused(ChangeError::Book(error)))?;
+    Ok(told(StatusCode::OK, &json!({"name": name, "keys": keys})))
 }
 
 async fn set(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {

@@ -22,6 +22,7 @@ mod raw;
 mod serve;
 mod served;
 mod smuggling;
+mod sqs;
 mod storm;
 mod tenant;
 mod traces;

@@ -86,7 +86,7 @@ fn the_start_is_one_line_with_url_doors_store_and_tenants() {
     assert!(line["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{line}");
     assert_eq!(
         (&line["doors"], &line["store"], &line["tenants"]),
-        (&json!("llm"), &json!("here"), &json!(1))
+        (&json!("llm,sqs"), &json!("here, queues in fjall"), &json!(1))
     );
 }
 

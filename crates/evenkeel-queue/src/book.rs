@@ -1,0 +1,482 @@
+//! A queue's book: whose turn it is, and who has which message until when.
+//!
+//! Values in, values out: time is handed in, and what must be written down is handed out. Bound: every message
+//! that was told is exactly one of waiting, delayed, in flight, being acknowledged or being moved, until it is
+//! gone; a message is delivered to one consumer at a time; between two keys with messages waiting, deliveries
+//! differ by at most a quantum and a message each, over any interval.
+
+mod lane;
+mod recover;
+mod returns;
+mod stats;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use core::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::{Lane as Turns, TenantDrr};
+use evenkeel_policy::id::{Key, TenantId};
+use evenkeel_policy::interner::Interner;
+use evenkeel_policy::setting::SettingOutOfRange;
+use evenkeel_policy::weight::Weight;
+
+use crate::id::{Epoch, KeyId, Seq};
+use crate::message::{Appended, Header, Payload};
+use crate::rejection::Rejection;
+use crate::settings::QueueSettings;
+use crate::time::Wall;
+use lane::{Handle, Lane, Refill, window_len};
+
+pub use recover::{KeptKey, KeptState, Standing};
+pub use returns::{Ended, Returned};
+pub use stats::{Explanation, KeyStats, Totals};
+
+/// At most this much of the messages that wait is in memory; the rest is read when it is delivered.
+const PAYLOAD_BYTES_MAX: usize = 32 << 20;
+/// A turn waits this long for the store; then others go on, and the lane takes part again when it was answered.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// A key that holds nothing is forgotten after this long.
+const IDLE_KEY: Duration = Duration::from_secs(60);
+
+/// The book of one queue.
+#[derive(Debug)]
+pub struct Book {
+    epoch: Epoch,
+    limits: Limits,
+    drr: TenantDrr,
+    /// By the number the scheduler knows them by.
+    lanes: Vec<Option<Lane>>,
+    /// Numbers of lanes that were forgotten.
+    free: Vec<Key>,
+    keys: HashMap<KeyId, Key>,
+    tenants: Interner<TenantId>,
+    /// How many lanes each tenant has.
+    tenant_lanes: Vec<u32>,
+    /// Weights that were set for a key or tenant, by its name.
+    weights: HashMap<Arc<str>, Weight>,
+    /// What is not waiting: in flight, delayed, being acknowledged, being moved.
+    out: HashMap<Seq, Out>,
+    /// When what is in flight or delayed comes back.
+    due: BTreeSet<(Wall, Seq)>,
+    refills: VecDeque<RefillAsk>,
+    /// Lanes whose refill failed.
+    starved: Vec<Key>,
+    /// Lanes whose turn waits for the store, and until when; some may have been answered.
+    starving: VecDeque<(Wall, Key)>,
+    /// Lanes that hold nothing, the longest first.
+    idle: VecDeque<(Wall, Key)>,
+    payload_bytes: usize,
+    totals: Totals,
+    /// The latest time it was handed.
+    now: Wall,
+    /// The last message it was told of; the store may have found later ones.
+    told: Seq,
+}
+
+/// What of a queue's settings the book keeps to.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    retention: Duration,
+    in_flight_max: u64,
+    attempts_max: Option<u32>,
+}
+
+/// A message that is not waiting for its turn.
+#[derive(Debug)]
+struct Out {
+    lane: Key,
+    handle: Handle,
+    how: How,
+}
+
+/// Why a message is not waiting for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// A consumer has it.
+    Leased { until: Wall, epoch: Epoch },
+    /// It is not to be delivered before then.
+    Delayed { until: Wall },
+    /// It is acknowledged once that is written down.
+    Acking { was: Was },
+    /// It is in another queue once that is written down.
+    Moving,
+}
+
+/// What a message was before somebody acknowledged it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Was {
+    Leased { until: Wall, epoch: Epoch },
+    Delayed { until: Wall },
+    Waiting,
+}
+
+/// A message leased to a consumer.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    /// Its key.
+    pub key: KeyId,
+    /// What its key is called.
+    pub name: Arc<str>,
+    /// What is known of it.
+    pub header: Header,
+    /// Which delivery this is.
+    pub attempt: u32,
+    /// When it was first delivered.
+    pub first_delivered_at: Wall,
+    /// Until when.
+    pub until: Wall,
+    /// What was sent, unless it must be read.
+    pub payload: Option<Payload>,
+}
+
+/// What a take brought.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// For the consumer.
+    pub leased: Vec<Leased>,
+    /// Kept too long: to be removed.
+    pub expired: Vec<(KeyId, Header)>,
+}
+
+/// What the store is to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefillAsk {
+    /// Of which key.
+    pub key: KeyId,
+    /// After which message.
+    pub after: Seq,
+    /// How many.
+    pub count: usize,
+}
+
+impl Book {
+    /// Opens an empty book; `secret` is a random number nobody else knows.
+    pub fn new(
+        epoch: Epoch,
+        settings: &QueueSettings,
+        secret: (u64, u64),
+    ) -> Result<Self, SettingOutOfRange> {
+        Ok(Self {
+            epoch,
+            limits: Limits::of(settings),
+            drr: TenantDrr::new(Cost(settings.quantum), settings.keys_max)?,
+            lanes: Vec::new(),
+            free: Vec::new(),
+            keys: HashMap::new(),
+            tenants: Interner::new(settings.keys_max, secret),
+            tenant_lanes: Vec::new(),
+            weights: HashMap::new(),
+            out: HashMap::new(),
+            due: BTreeSet::new(),
+            refills: VecDeque::new(),
+            starved: Vec::new(),
+            starving: VecDeque::new(),
+            idle: VecDeque::new(),
+            payload_bytes: 0,
+            totals: Totals::default(),
+            now: Wall::default(),
+            told: Seq(0),
+        })
+    }
+
+    /// Keeps to other settings from here on; the quantum and the number of keys stay as they are.
+    pub fn set_limits(&mut self, settings: &QueueSettings) {
+        self.limits = Limits::of(settings);
+    }
+
+    /// Takes in a message that was written down; messages are told in order.
+    pub fn append(&mut self, now: Wall, message: Appended) -> Result<(), Rejection> {
+        self.now = now;
+        let lane = self.lane_of(message.key, &message.name)?;
+        if let Some(weight) = message.weight.filter(|_| !self.weights.contains_key(&message.name)) {
+            self.weigh(lane, weight);
+        }
+        let Appended { header, payload, not_before, .. } = message;
+        self.told = header.seq;
+        let mut handle = Handle { header, attempts: 0, first_delivered_at: None, payload: None };
+        self.totals.bytes += u64::from(header.size);
+        if let Some(until) = not_before.filter(|&until| now < until) {
+            self.at(lane).pass_over(header.seq);
+            self.set_out(lane, handle, How::Delayed { until });
+            self.follow(lane);
+            return Ok(());
+        }
+        self.totals.pending += 1;
+        if self.payload_bytes + payload.size() <= PAYLOAD_BYTES_MAX {
+            self.payload_bytes += payload.size();
+            handle.payload = Some(payload);
+        }
+        let window = window_len(self.keys.len());
+        let without_place = self.at(lane).append(handle, window);
+        self.drop_payload(without_place);
+        self.follow(lane);
+        Ok(())
+    }
+
+    /// Leases up to `max` messages, in turns, until `lease` from now.
+    pub fn take(&mut self, now: Wall, max: usize, lease: Duration) -> Result<Taken, Rejection> {
+        self.now = now;
+        let room = self.limits.in_flight_max.saturating_sub(self.totals.in_flight);
+        if room == 0 {
+            return Err(Rejection::TooManyInFlight { max: self.limits.in_flight_max });
+        }
+        let max = usize::try_from(room).unwrap_or(usize::MAX).min(max);
+        let mut taken = Taken::default();
+        while taken.leased.len() < max {
+            let Some(turn) = self.drr.next_key() else { break };
+            // Its next messages are on their way from the store.
+            let Some(mut handle) = self.at(turn.key).pop() else { break };
+            self.totals.pending -= 1;
+            let payload = handle.payload.take();
+            self.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
+            if self.limits.retention <= now.since(handle.header.sent_at) {
+                taken.expired.push((self.at(turn.key).key, handle.header));
+                self.totals.bytes -= u64::from(handle.header.size);
+                self.totals.expired += 1;
+                self.follow(turn.key);
+                continue;
+            }
+            self.drr.consume_deficit(turn.key, handle.header.cost);
+            taken.leased.push(self.lease(now, turn.key, handle, payload, lease));
+            self.follow(turn.key);
+        }
+        Ok(taken)
+    }
+
+    fn lease(
+        &mut self,
+        now: Wall,
+        at: Key,
+        mut handle: Handle,
+        payload: Option<Payload>,
+        lease: Duration,
+    ) -> Leased {
+        handle.attempts = handle.attempts.saturating_add(1);
+        let first_delivered_at = *handle.first_delivered_at.get_or_insert(now);
+        let (until, epoch) = (now + lease, self.epoch);
+        let lane = self.at(at);
+        lane.delivered += 1;
+        lane.redelivered += u64::from(1 < handle.attempts);
+        let leased = Leased {
+            key: lane.key,
+            name: lane.name.clone(),
+            header: handle.header,
+            attempt: handle.attempts,
+            first_delivered_at,
+            until,
+            payload,
+        };
+        self.set_out(at, handle, How::Leased { until, epoch });
+        leased
+    }
+
+    /// Names what the store is to be asked for next.
+    pub fn poll_refill(&mut self) -> Option<RefillAsk> {
+        self.refills.pop_front()
+    }
+
+    /// Takes in what the store found, and counts messages that it should have found.
+    pub fn take_refill(&mut self, key: KeyId, found: Vec<(Header, Payload)>) -> u64 {
+        let Some(&at) = self.keys.get(&key) else { return 0 };
+        let is_empty = found.is_empty();
+        let told = self.told;
+        let mut room = PAYLOAD_BYTES_MAX.saturating_sub(self.payload_bytes);
+        // What was not told yet will be, and is taken in then.
+        let known = found.into_iter().filter(|(header, _)| header.seq <= told);
+        let handles = known.map(|(header, payload)| {
+            let payload = Some(payload).filter(|payload| payload.size() <= room);
+            room -= payload.as_ref().map_or(0, Payload::size);
+            Handle { header, attempts: 0, first_delivered_at: None, payload }
+        });
+        let lane = self.lanes[at.index()].as_mut().expect("a key that is known has a lane");
+        self.payload_bytes += lane.take_refill(handles);
+        let missing = if is_empty { lane.forget_beyond() } else { 0 };
+        self.totals.pending -= missing;
+        self.follow(at);
+        missing
+    }
+
+    /// Notes that the store could not be read; it is asked again at the next tick.
+    pub fn fail_refill(&mut self, key: KeyId) {
+        if let Some(&at) = self.keys.get(&key) {
+            self.starved.push(at);
+        }
+    }
+
+    /// Sets the weight of a key, or of a tenant and its key of the same name, or takes it back; acts on what waits.
+    pub fn set_weight(&mut self, key: KeyId, name: &Arc<str>, weight: Option<Weight>) {
+        match weight {
+            Some(weight) => drop(self.weights.insert(name.clone(), weight)),
+            None => drop(self.weights.remove(name)),
+        }
+        let weight = weight.unwrap_or(Weight::ONE);
+        if let Some(tenant) = self.tenants.get(name) {
+            self.drr.update_tenant_weight(tenant, weight);
+        }
+        if let Some(&at) = self.keys.get(&key) {
+            self.weigh(at, weight);
+        }
+    }
+
+    /// Gives a lane a weight: among the tenants if it is all its tenant has, else among its tenant's keys.
+    fn weigh(&mut self, at: Key, weight: Weight) {
+        let lane = self.at(at);
+        lane.weight = weight;
+        let tenant = lane.tenant;
+        if lane.name.contains('/') {
+            self.drr.update_weight(at, weight);
+        } else {
+            self.drr.update_tenant_weight(tenant, weight);
+        }
+    }
+
+    /// Tells whether a message could be delivered now.
+    pub fn has_ready(&self) -> bool {
+        self.in_turn().is_some_and(Lane::is_ready)
+    }
+
+    /// Tells whether a turn waits for the store, a few milliseconds at most.
+    pub fn is_stalled(&self) -> bool {
+        self.in_turn().is_some_and(|lane| !lane.is_ready())
+    }
+
+    fn in_turn(&self) -> Option<&Lane> {
+        self.lanes[self.drr.next_key()?.key.index()].as_ref()
+    }
+
+    /// Finds or makes the lane of a key.
+    fn lane_of(&mut self, key: KeyId, name: &Arc<str>) -> Result<Key, Rejection> {
+        if let Some(&at) = self.keys.get(&key) {
+            return Ok(at);
+        }
+        let full = |max| Rejection::TooManyKeys { max: u64::from(max) };
+        let tenant_name = name.split('/').next().unwrap_or(name);
+        let tenant = self.tenants.intern(tenant_name).map_err(|error| full(error.names_max))?;
+        if self.tenant_lanes.len() <= tenant.index() {
+            self.tenant_lanes.resize(tenant.index() + 1, 0);
+        }
+        self.tenant_lanes[tenant.index()] += 1;
+        let weight = self.weights.get(name).copied().unwrap_or(Weight::ONE);
+        let lane = Lane::new(key, name.clone(), tenant, weight);
+        let at = self.free.pop().unwrap_or(Key(self.lanes.len() as u32));
+        if at.index() == self.lanes.len() {
+            self.lanes.push(None);
+        }
+        self.lanes[at.index()] = Some(lane);
+        self.keys.insert(key, at);
+        Ok(at)
+    }
+
+    /// Lets a lane stand among the turns as its messages do: active, parked until the store has answered, or idle.
+    fn follow(&mut self, at: Key) {
+        let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
+        let window = window_len(self.keys.len());
+        let ask =
+            lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
+        if let Some(ask) = ask {
+            lane.refill = Refill::Asked;
+            self.refills.push_back(ask);
+        }
+        let waits_for_store = !lane.is_ready() && lane.beyond() > 0;
+        let began = lane.starved_since.filter(|_| waits_for_store);
+        lane.starved_since = waits_for_store.then(|| began.unwrap_or(self.now));
+        if waits_for_store && began.is_none() {
+            self.starving.push_back((self.now + PATIENCE, at));
+        }
+        let lane = self.lanes[at.index()].as_ref().expect("a lane that is followed is known");
+        let is_patient = lane.starved_since.is_some_and(|since| self.now < since + PATIENCE);
+        let is_whole = !lane.name.contains('/');
+        let tenant_name = lane.name.split('/').next().unwrap_or_default();
+        let tenant_weight = if is_whole {
+            lane.weight
+        } else {
+            self.weights.get(tenant_name).copied().unwrap_or(Weight::ONE)
+        };
+        let turns = Turns {
+            tenant: lane.tenant,
+            tenant_weight,
+            key: at,
+            weight: if is_whole { Weight::ONE } else { lane.weight },
+        };
+        let stood = if lane.is_ready() || is_patient {
+            self.drr.wake(at);
+            self.drr.add_key(turns)
+        } else if lane.beyond() > 0 {
+            self.drr.park(at);
+            self.drr.add_parked(turns)
+        } else {
+            self.drr.remove_key(at);
+            Ok(())
+        };
+        self.list_idle(at);
+        debug_assert!(stood.is_ok(), "a lane that was made has its place: {stood:?}");
+    }
+
+    /// Lists a lane that holds nothing, to be forgotten if that lasts.
+    fn list_idle(&mut self, at: Key) {
+        let now = self.now;
+        let lane = self.at(at);
+        if lane.is_idle() && !lane.is_listed_idle {
+            lane.is_listed_idle = true;
+            self.idle.push_back((now, at));
+        }
+    }
+
+    fn set_out(&mut self, lane: Key, handle: Handle, how: How) {
+        let seq = handle.header.seq;
+        match how {
+            How::Leased { until, .. } => {
+                self.due.insert((until, seq));
+                self.at(lane).in_flight += 1;
+                self.totals.in_flight += 1;
+            }
+            How::Delayed { until } => {
+                self.due.insert((until, seq));
+                self.at(lane).delayed += 1;
+                self.totals.delayed += 1;
+            }
+            How::Acking { .. } | How::Moving => {}
+        }
+        self.out.insert(seq, Out { lane, handle, how });
+    }
+
+    /// Takes a message out of what is not waiting.
+    fn take_out(&mut self, seq: Seq) -> Option<Out> {
+        let out = self.out.remove(&seq)?;
+        match out.how {
+            How::Leased { until, .. } => {
+                self.due.remove(&(until, seq));
+                self.at(out.lane).in_flight -= 1;
+                self.totals.in_flight -= 1;
+            }
+            How::Delayed { until } => {
+                self.due.remove(&(until, seq));
+                self.at(out.lane).delayed -= 1;
+                self.totals.delayed -= 1;
+            }
+            How::Acking { .. } | How::Moving => {}
+        }
+        Some(out)
+    }
+
+    fn at(&mut self, lane: Key) -> &mut Lane {
+        self.lanes[lane.index()].as_mut().expect("whoever holds a lane's number keeps it known")
+    }
+
+    fn drop_payload(&mut self, handle: Option<Handle>) {
+        let dropped = handle.and_then(|handle| handle.payload);
+        self.payload_bytes -= dropped.as_ref().map_or(0, Payload::size);
+    }
+}
+
+impl Limits {
+    fn of(settings: &QueueSettings) -> Self {
+        Self {
+            retention: Duration::from_millis(settings.retention_ms),
+            in_flight_max: settings.in_flight_max,
+            attempts_max: settings.redrive.map(|redrive| redrive.attempts_max),
+        }
+    }
+}

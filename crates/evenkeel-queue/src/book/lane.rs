@@ -1,0 +1,301 @@
+//! One key's messages: a window of the next ones, those that came back, and a count of the rest.
+//!
+//! Bound: a lane holds at most a window of messages that were never delivered, however many there are; the rest
+//! are a count and a cursor. Messages come out in the order they were sent, those that came back first.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use evenkeel_policy::id::TenantId;
+use evenkeel_policy::weight::Weight;
+
+use crate::id::{KeyId, Seq};
+use crate::message::{Header, Payload};
+use crate::time::Wall;
+
+/// At most this many handles of a lane are in memory, less when there are many lanes.
+const WINDOW_MAX: usize = 256;
+/// At least so many.
+const WINDOW_MIN: usize = 4;
+/// What all lanes' windows hold together, unless there are so many lanes that the least is more.
+const WINDOWS_MAX: usize = 1 << 18;
+
+/// How many messages a lane's window holds when there are so many lanes.
+pub(super) fn window_len(lanes: usize) -> usize {
+    (WINDOWS_MAX / lanes.max(1)).clamp(WINDOW_MIN, WINDOW_MAX)
+}
+
+/// A message as the book holds it.
+#[derive(Clone, Debug)]
+pub(super) struct Handle {
+    pub(super) header: Header,
+    /// How often it was delivered.
+    pub(super) attempts: u32,
+    pub(super) first_delivered_at: Option<Wall>,
+    /// Kept while there is room; else it is read when it is delivered.
+    pub(super) payload: Option<Payload>,
+}
+
+/// Whether more of a lane has been asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refill {
+    /// Nothing is under way.
+    Idle,
+    /// The store has been asked.
+    Asked,
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) key: KeyId,
+    pub(super) name: Arc<str>,
+    pub(super) tenant: TenantId,
+    /// The weight it has, whoever gave it.
+    pub(super) weight: Weight,
+    /// Never delivered, in order.
+    window: VecDeque<Handle>,
+    /// To be delivered again, or delayed and due.
+    back: BTreeMap<Seq, Handle>,
+    /// How many follow the cursor in the store, those ahead apart.
+    beyond: u64,
+    /// The last message that was put into the window, or went around it.
+    cursor: Seq,
+    /// Behind the cursor in order, but taken out of turn: delayed, or known from before a restart.
+    ahead: BTreeSet<Seq>,
+    pub(super) refill: Refill,
+    /// Since when its turn waits for the store.
+    pub(super) starved_since: Option<Wall>,
+    pub(super) in_flight: u64,
+    pub(super) delayed: u64,
+    pub(super) delivered: u64,
+    pub(super) redelivered: u64,
+    /// Whether it is listed as holding nothing.
+    pub(super) is_listed_idle: bool,
+}
+
+impl Lane {
+    pub(super) fn new(key: KeyId, name: Arc<str>, tenant: TenantId, weight: Weight) -> Self {
+        Self {
+            key,
+            name,
+            tenant,
+            weight,
+            window: VecDeque::new(),
+            back: BTreeMap::new(),
+            beyond: 0,
+            cursor: Seq(0),
+            ahead: BTreeSet::new(),
+            refill: Refill::Idle,
+            starved_since: None,
+            in_flight: 0,
+            delayed: 0,
+            delivered: 0,
+            redelivered: 0,
+            is_listed_idle: false,
+        }
+    }
+
+    /// Takes in a message at the end; gives back a handle that has no place in the window.
+    pub(super) fn append(&mut self, handle: Handle, window_len: usize) -> Option<Handle> {
+        if self.beyond == 0 && self.window.len() < window_len {
+            self.cursor = handle.header.seq;
+            self.window.push_back(handle);
+            return None;
+        }
+        self.beyond += 1;
+        Some(handle)
+    }
+
+    /// Goes on where the store stands: so many messages from `first` on, of which those `ahead` are out of turn.
+    pub(super) fn resume(&mut self, first: Seq, count: u64, ahead: BTreeSet<Seq>) {
+        self.cursor = Seq(first.0.saturating_sub(1));
+        self.beyond = count - ahead.len() as u64;
+        self.ahead = ahead;
+    }
+
+    /// Notes a message at the end that does not wait in the window.
+    pub(super) fn pass_over(&mut self, seq: Seq) {
+        if self.beyond == 0 {
+            self.cursor = seq;
+        } else {
+            self.ahead.insert(seq);
+        }
+    }
+
+    /// Takes a message in that is to be delivered before the window.
+    pub(super) fn put_back(&mut self, handle: Handle) {
+        self.back.insert(handle.header.seq, handle);
+    }
+
+    /// Takes out one that waits to be delivered again.
+    pub(super) fn take_back(&mut self, seq: Seq) -> Option<Handle> {
+        self.back.remove(&seq)
+    }
+
+    /// Reads one that waits to be delivered again.
+    pub(super) fn back(&self, seq: Seq) -> Option<&Handle> {
+        self.back.get(&seq)
+    }
+
+    /// Takes the next message.
+    pub(super) fn pop(&mut self) -> Option<Handle> {
+        self.back.pop_first().map(|(_, handle)| handle).or_else(|| self.window.pop_front())
+    }
+
+    /// Looks at the next messages.
+    pub(super) fn ready(&self) -> impl Iterator<Item = &Handle> {
+        self.back.values().chain(&self.window)
+    }
+
+    /// Takes in what the store found after the cursor, and counts the bytes of payloads that it keeps.
+    pub(super) fn take_refill(&mut self, found: impl IntoIterator<Item = Handle>) -> usize {
+        self.refill = Refill::Idle;
+        let mut kept = 0;
+        for handle in found {
+            let seq = handle.header.seq;
+            if seq <= self.cursor {
+                continue;
+            }
+            self.cursor = seq;
+            if !self.ahead.remove(&seq) {
+                self.beyond = self.beyond.saturating_sub(1);
+                kept += handle.payload.as_ref().map_or(0, Payload::size);
+                self.window.push_back(handle);
+            }
+        }
+        kept
+    }
+
+    /// Lets everything go; what the store still finds before `below` is not taken in.
+    pub(super) fn clear(&mut self, below: Seq) {
+        self.cursor = self.cursor.max(Seq(below.0.saturating_sub(1)));
+        self.back.clear();
+        self.window.clear();
+        self.ahead.clear();
+        self.beyond = 0;
+        self.refill = Refill::Idle;
+        (self.in_flight, self.delayed) = (0, 0);
+    }
+
+    /// Gives up on messages that were counted and are not in the store.
+    pub(super) fn forget_beyond(&mut self) -> u64 {
+        self.ahead.clear();
+        core::mem::take(&mut self.beyond)
+    }
+
+    pub(super) fn cursor(&self) -> Seq {
+        self.cursor
+    }
+
+    /// Whether something can be delivered now.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.back.is_empty() || !self.window.is_empty()
+    }
+
+    /// How many messages the store should be asked for, once less than half a window is left.
+    pub(super) fn refill_len(&self, window_len: usize) -> Option<usize> {
+        let wanted = self.refill == Refill::Idle && self.beyond > 0 && self.window.len() < window_len / 2;
+        // Those ahead are found too, and skipped.
+        wanted.then(|| window_len - self.window.len() + self.ahead.len().min(window_len))
+    }
+
+    /// Counts what waits to be delivered: in memory and beyond.
+    pub(super) fn pending(&self) -> u64 {
+        self.back.len() as u64 + self.window.len() as u64 + self.beyond
+    }
+
+    /// Counts what waits in the store only.
+    pub(super) fn beyond(&self) -> u64 {
+        self.beyond
+    }
+
+    /// Whether it holds nothing: neither waiting, delayed nor in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending() == 0 && self.in_flight == 0 && self.delayed == 0
+    }
+
+    /// Says where a message stands: how many of its key come before it; `None` when it is not known exactly.
+    pub(super) fn position(&self, seq: Seq) -> Option<u64> {
+        if self.back.contains_key(&seq) {
+            return Some(self.back.range(..seq).count() as u64);
+        }
+        let at = self.window.iter().position(|handle| handle.header.seq == seq)?;
+        Some(self.back.len() as u64 + at as u64)
+    }
+
+    /// Says how many come before a message that is in the store only, at least.
+    pub(super) fn in_memory(&self) -> u64 {
+        self.back.len() as u64 + self.window.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_policy::cost::Cost;
+
+    #[test]
+    fn beyond_the_window_messages_are_only_counted() {
+        let mut lane = lane();
+        for seq in 1..=1_000 {
+            drop(lane.append(handle(seq), 256));
+        }
+        assert_eq!((lane.in_memory(), lane.beyond(), lane.pending()), (256, 744, 1_000));
+        assert_eq!(lane.cursor(), Seq(256));
+    }
+
+    #[test]
+    fn many_lanes_have_short_windows() {
+        assert_eq!([1, 1_024, 4_096, 65_536, 1_000_000].map(window_len), [256, 256, 64, 4, 4]);
+    }
+
+    #[test]
+    fn a_refill_continues_where_the_window_ended() {
+        let mut lane = lane();
+        for seq in 1..=300 {
+            drop(lane.append(handle(seq), 256));
+        }
+        for seq in 1..=200 {
+            assert_eq!(lane.pop().unwrap().header.seq, Seq(seq));
+        }
+        assert_eq!(lane.refill_len(256), Some(200));
+        assert_eq!(lane.take_refill((257..=300).map(handle)), 0);
+        let rest: Vec<u64> = core::iter::from_fn(|| lane.pop()).map(|handle| handle.header.seq.0).collect();
+        assert_eq!(rest, (201..=300).collect::<Vec<_>>());
+        assert_eq!(lane.pending(), 0);
+    }
+
+    #[test]
+    fn a_message_taken_out_of_turn_is_not_found_again() {
+        let mut lane = lane();
+        for seq in 1..=300 {
+            drop(lane.append(handle(seq), 256));
+        }
+        lane.pass_over(Seq(301));
+        drop(lane.append(handle(302), 256));
+        while lane.pop().is_some() {}
+        assert_eq!(lane.take_refill((257..=302).map(handle)), 0);
+        let seqs: Vec<u64> = lane.ready().map(|handle| handle.header.seq.0).collect();
+        assert!(!seqs.contains(&301), "a delayed message is in the window too");
+        assert_eq!((seqs.len(), lane.beyond()), (45, 0));
+    }
+
+    #[test]
+    fn what_came_back_goes_first_and_in_order() {
+        let mut lane = lane();
+        drop(lane.append(handle(9), 256));
+        lane.put_back(handle(4));
+        lane.put_back(handle(2));
+        let order: Vec<u64> = core::iter::from_fn(|| lane.pop()).map(|handle| handle.header.seq.0).collect();
+        assert_eq!(order, [2, 4, 9]);
+    }
+
+    fn lane() -> Lane {
+        Lane::new(KeyId(0), "key".into(), TenantId(0), Weight::ONE)
+    }
+
+    fn handle(seq: u64) -> Handle {
+        let header = Header { seq: Seq(seq), sent_at: Wall(0), size: 1, cost: Cost::MESSAGE, from: None };
+        Handle { header, attempts: 0, first_delivered_at: None, payload: None }
+    }
+}

@@ -1,0 +1,104 @@
+//! A book from what was written down.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use evenkeel_policy::weight::Weight;
+
+use super::lane::Handle;
+use super::{Book, How};
+use crate::id::{Epoch, KeyId, Seq};
+use crate::message::Header;
+use crate::rejection::Rejection;
+use crate::time::Wall;
+
+/// A key, and what of it is in the store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeptKey {
+    /// The key.
+    pub key: KeyId,
+    /// What it is called.
+    pub name: Arc<str>,
+    /// The weight that was set for it.
+    pub set_weight: Option<Weight>,
+    /// The weight its messages wished for.
+    pub wished_weight: Option<Weight>,
+    /// Its first message.
+    pub first: Seq,
+    /// Its last message.
+    pub last: Seq,
+    /// How many messages it has.
+    pub count: u64,
+    /// How many bytes they have.
+    pub bytes: u64,
+}
+
+/// A message that is not simply waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptState {
+    /// Its key.
+    pub key: KeyId,
+    /// What is known of it.
+    pub header: Header,
+    /// How often it was delivered.
+    pub attempts: u32,
+    /// When it was first delivered.
+    pub first_delivered_at: Option<Wall>,
+    /// What it is.
+    pub standing: Standing,
+}
+
+/// What a message that is not simply waiting is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// In a consumer's hands.
+    Leased {
+        /// Until then.
+        until: Wall,
+        /// By which owner of the queue.
+        epoch: Epoch,
+    },
+    /// Not to be delivered before then.
+    Delayed {
+        /// Then.
+        until: Wall,
+    },
+    /// To be delivered again.
+    Waits,
+}
+
+impl Book {
+    /// Takes in a key as the store has it, with those of its messages that are not simply waiting.
+    pub fn resume(&mut self, now: Wall, kept: &KeptKey, states: &[KeptState]) -> Result<(), Rejection> {
+        self.now = now;
+        if let Some(weight) = kept.set_weight {
+            self.weights.insert(kept.name.clone(), weight);
+        }
+        if kept.count == 0 {
+            return Ok(());
+        }
+        self.told = self.told.max(kept.last);
+        let at = self.lane_of(kept.key, &kept.name)?;
+        if let Some(weight) = kept.wished_weight.filter(|_| kept.set_weight.is_none()) {
+            self.weigh(at, weight);
+        }
+        let ahead: BTreeSet<Seq> = states.iter().map(|state| state.header.seq).collect();
+        self.totals.pending += kept.count - ahead.len() as u64;
+        self.totals.bytes += kept.bytes;
+        self.at(at).resume(kept.first, kept.count, ahead);
+        for state in states {
+            let KeptState { header, attempts, first_delivered_at, .. } = *state;
+            let handle = Handle { header, attempts, first_delivered_at, payload: None };
+            match state.standing {
+                Standing::Leased { until, epoch } => self.set_out(at, handle, How::Leased { until, epoch }),
+                Standing::Delayed { until } => self.set_out(at, handle, How::Delayed { until }),
+                Standing::Waits => {
+                    self.totals.pending += 1;
+                    self.at(at).put_back(handle);
+                }
+            }
+        }
+        self.follow(at);
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! How messages leave consumers' hands: acknowledged, given back, or out of time.
+
+use core::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::Settlement;
+use evenkeel_policy::id::Key;
+
+use super::lane::{Handle, Refill};
+use super::{Book, How, IDLE_KEY, Out, Was};
+use crate::id::{Epoch, KeyId, Seq};
+use crate::message::Header;
+use crate::receipt::Claim;
+use crate::rejection::Rejection;
+use crate::time::Wall;
+
+/// At most so many lanes are forgotten per tick.
+const FORGET_MAX: usize = 1_024;
+
+/// A message that is to be delivered again, as it is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// Its key.
+    pub key: KeyId,
+    /// Which message.
+    pub header: Header,
+    /// How often it was delivered.
+    pub attempts: u32,
+    /// When it was first delivered.
+    pub first_delivered_at: Option<Wall>,
+    /// Not before then.
+    pub not_before: Option<Wall>,
+    /// Who delivered it last.
+    pub epoch: Epoch,
+}
+
+/// What became of a message whose lease or delay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It waits for its turn again.
+    Waits(Returned),
+    /// It was delivered too often: it is to be moved to the dead-letter queue.
+    Dead {
+        /// Its key.
+        key: KeyId,
+        /// Which message.
+        header: Header,
+        /// How often it was delivered.
+        attempts: u32,
+    },
+}
+
+impl Book {
+    /// Begins to acknowledge a delivery: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
+    ///
+    /// A receipt is good until the message is delivered again, also when its lease has ended.
+    pub fn ack(&mut self, claim: Claim) -> Result<Header, Rejection> {
+        let Some(&at) = self.keys.get(&claim.key) else { return Err(Rejection::StaleReceipt) };
+        if let Some(out) = self.out.get(&claim.seq) {
+            let was = match out.how {
+                How::Leased { until, epoch } if out.is_of(claim, epoch) => Was::Leased { until, epoch },
+                How::Delayed { until } if out.handle.attempts == claim.attempt => Was::Delayed { until },
+                _ => return Err(Rejection::StaleReceipt),
+            };
+            let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::StaleReceipt)?;
+            let header = handle.header;
+            self.set_out(lane, handle, How::Acking { was });
+            return Ok(header);
+        }
+        let waits = self.at(at).back(claim.seq).is_some_and(|handle| handle.attempts == claim.attempt);
+        if !waits || claim.epoch != self.epoch {
+            return Err(Rejection::StaleReceipt);
+        }
+        let handle = self.at(at).take_back(claim.seq).ok_or(Rejection::StaleReceipt)?;
+        let header = handle.header;
+        self.totals.pending -= 1;
+        self.set_out(at, handle, How::Acking { was: Was::Waiting });
+        self.follow(at);
+        Ok(header)
+    }
+
+    /// Forgets a message whose end, here or by a move, was written down.
+    pub fn acked(&mut self, seq: Seq) {
+        let Some(out) = self.take_out(seq) else { return };
+        self.totals.bytes -= u64::from(out.handle.header.size);
+        self.list_idle(out.lane);
+    }
+
+    /// Takes back an end that was not written down: the message is what it was.
+    pub fn undo_ack(&mut self, seq: Seq) {
+        let Some(Out { lane, handle, how }) = self.take_out(seq) else { return };
+        match how {
+            How::Acking { was: Was::Leased { until, epoch } } => {
+                self.set_out(lane, handle, How::Leased { until, epoch });
+            }
+            How::Acking { was: Was::Delayed { until } } => self.set_out(lane, handle, How::Delayed { until }),
+            // Tried again when a second has passed.
+            How::Moving => {
+                let until = self.now + Duration::from_secs(1);
+                self.set_out(lane, handle, How::Delayed { until });
+            }
+            How::Acking { was: Was::Waiting } => self.wait_again(lane, handle),
+            How::Leased { .. } | How::Delayed { .. } => self.set_out(lane, handle, how),
+        }
+    }
+
+    /// Gives a delivery back, to be delivered again after `delay`, or moved if it was delivered too often.
+    pub fn nack(&mut self, now: Wall, claim: Claim, delay: Duration) -> Result<Ended, Rejection> {
+        self.now = now;
+        self.find_leased(claim)?;
+        let out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
+        Ok(self.bring_back(now, out, delay))
+    }
+
+    /// Prolongs or shortens a delivery's lease: it ends `lease` from now.
+    pub fn extend(
+        &mut self,
+        now: Wall,
+        claim: Claim,
+        lease: Duration,
+    ) -> Result<(Returned, Wall), Rejection> {
+        self.now = now;
+        self.find_leased(claim)?;
+        let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
+        let until = now + lease;
+        let returned = self.returned(lane, &handle, None);
+        let epoch = self.epoch;
+        self.set_out(lane, handle, How::Leased { until, epoch });
+        Ok((returned, until))
+    }
+
+    /// Takes back a delivery that reached nobody: it does not count, and its turn is given back.
+    pub fn give_back(&mut self, seq: Seq, attempt: u32) -> Option<Returned> {
+        let is_leased = self
+            .out
+            .get(&seq)
+            .is_some_and(|out| matches!(out.how, How::Leased { .. }) && out.handle.attempts == attempt);
+        if !is_leased {
+            return None;
+        }
+        let mut out = self.take_out(seq)?;
+        out.handle.attempts -= 1;
+        let cost = out.handle.header.cost;
+        self.drr.settle(out.lane, cost, Cost::ZERO, Settlement::Final);
+        let returned = self.returned(out.lane, &out.handle, None);
+        self.wait_again(out.lane, out.handle);
+        Some(returned)
+    }
+
+    /// Begins to move a leased message: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
+    pub fn begin_move(&mut self, seq: Seq, attempt: u32) -> bool {
+        let is_leased = self
+            .out
+            .get(&seq)
+            .is_some_and(|out| matches!(out.how, How::Leased { .. }) && out.handle.attempts == attempt);
+        let Some(out) = is_leased.then(|| self.take_out(seq)).flatten() else { return false };
+        self.set_out(out.lane, out.handle, How::Moving);
+        true
+    }
+
+    /// Ends what has lasted until `now`, at most `max` at once.
+    pub fn tick(&mut self, now: Wall, max: usize) -> Vec<Ended> {
+        self.now = now;
+        for at in core::mem::take(&mut self.starved) {
+            if let Some(lane) = self.lanes[at.index()].as_mut() {
+                lane.refill = Refill::Idle;
+                self.follow(at);
+            }
+        }
+        while let Some(&(_, at)) = self.starving.front().filter(|(until, _)| *until <= now) {
+            self.starving.pop_front();
+            if self.lanes[at.index()].is_some() {
+                self.follow(at);
+            }
+        }
+        let mut ended = Vec::new();
+        while ended.len() < max {
+            let Some(&(until, seq)) = self.due.first().filter(|(until, _)| *until <= now) else { break };
+            let Some(out) = self.take_out(seq) else {
+                debug_assert!(false, "{seq:?} is due and nowhere");
+                self.due.remove(&(until, seq));
+                continue;
+            };
+            ended.push(self.bring_back(now, out, Duration::ZERO));
+        }
+        ended
+    }
+
+    /// Names the moment of the next [`tick`](Self::tick).
+    pub fn next_due(&self) -> Option<Wall> {
+        let first = self.due.first().map(|(until, _)| *until);
+        let patience = self.starving.front().map(|(until, _)| *until);
+        let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
+        first.into_iter().chain(patience).chain(retry).min()
+    }
+
+    /// Forgets keys that have held nothing for a minute, and names them.
+    pub fn forget_idle(&mut self, now: Wall) -> Vec<KeyId> {
+        let mut forgotten = Vec::new();
+        let rounds = self.idle.len().min(FORGET_MAX);
+        for _ in 0..rounds {
+            let Some(&(since, at)) = self.idle.front().filter(|(since, _)| IDLE_KEY <= now.since(*since))
+            else {
+                break;
+            };
+            self.idle.pop_front();
+            let Some(lane) = self.lanes[at.index()].as_mut() else { continue };
+            lane.is_listed_idle = false;
+            if !lane.is_idle() {
+                continue;
+            }
+            // A key in debt is remembered until its debt has decayed.
+            if !self.drr.forget_key(at) {
+                lane.is_listed_idle = true;
+                self.idle.push_back((since.max(now), at));
+                continue;
+            }
+            forgotten.extend(self.forget(at));
+        }
+        forgotten
+    }
+
+    /// Lets every message before `below` go, which is every message that was told, and keeps the weights.
+    pub fn clear(&mut self, now: Wall, below: Seq) {
+        self.now = now;
+        self.out.clear();
+        self.due.clear();
+        self.refills.clear();
+        self.starved.clear();
+        self.starving.clear();
+        self.payload_bytes = 0;
+        self.totals = super::Totals { expired: self.totals.expired, ..super::Totals::default() };
+        for number in 0..self.lanes.len() {
+            if let Some(lane) = &mut self.lanes[number] {
+                lane.clear(below);
+                self.follow(Key(number as u32));
+            }
+        }
+    }
+
+    fn forget(&mut self, at: Key) -> Option<KeyId> {
+        let lane = self.lanes[at.index()].take()?;
+        self.free.push(at);
+        self.keys.remove(&lane.key);
+        let lanes = &mut self.tenant_lanes[lane.tenant.index()];
+        *lanes -= 1;
+        if *lanes == 0 && self.drr.forget_tenant(lane.tenant) {
+            self.tenants.release(lane.tenant);
+        }
+        Some(lane.key)
+    }
+
+    fn find_leased(&self, claim: Claim) -> Result<(), Rejection> {
+        match self.out.get(&claim.seq).map(|out| (out, out.how)) {
+            Some((out, How::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
+            Some((_, How::Leased { .. })) => Err(Rejection::StaleReceipt),
+            _ => Err(Rejection::NotInFlight),
+        }
+    }
+
+    /// A message is to be delivered again: now, later, or never.
+    fn bring_back(&mut self, now: Wall, out: Out, delay: Duration) -> Ended {
+        let Out { lane, handle, .. } = out;
+        let attempts = handle.attempts;
+        if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
+            let (key, header) = (self.at(lane).key, handle.header);
+            self.set_out(lane, handle, How::Moving);
+            return Ended::Dead { key, header, attempts };
+        }
+        let not_before = (!delay.is_zero()).then(|| now + delay);
+        let returned = self.returned(lane, &handle, not_before);
+        match not_before {
+            Some(until) => self.set_out(lane, handle, How::Delayed { until }),
+            None => self.wait_again(lane, handle),
+        }
+        Ended::Waits(returned)
+    }
+
+    fn wait_again(&mut self, lane: Key, handle: Handle) {
+        self.totals.pending += 1;
+        self.at(lane).put_back(handle);
+        self.follow(lane);
+    }
+
+    fn returned(&mut self, lane: Key, handle: &Handle, not_before: Option<Wall>) -> Returned {
+        Returned {
+            key: self.at(lane).key,
+            header: handle.header,
+            attempts: handle.attempts,
+            first_delivered_at: handle.first_delivered_at,
+            not_before,
+            epoch: self.epoch,
+        }
+    }
+}
+
+impl Out {
+    /// Whether a receipt is of this delivery.
+    fn is_of(&self, claim: Claim, epoch: Epoch) -> bool {
+        self.handle.attempts == claim.attempt && epoch == claim.epoch
+    }
+}

@@ -1,0 +1,179 @@
+//! What a queue tells about itself, and why a message waits.
+
+use core::fmt;
+use std::sync::Arc;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::Standing as Turn;
+use evenkeel_policy::id::Key;
+use evenkeel_policy::weight::Weight;
+
+use super::{Book, How};
+use crate::id::{KeyId, Seq};
+use crate::message::Header;
+use crate::time::Wall;
+
+/// What a queue holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages that wait for their turn.
+    pub pending: u64,
+    /// Messages in consumers' hands.
+    pub in_flight: u64,
+    /// Messages that are not to be delivered yet.
+    pub delayed: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// Messages removed because they were kept too long.
+    pub expired: u64,
+}
+
+/// What one key holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyStats {
+    /// What it is called.
+    pub name: Arc<str>,
+    /// The weight in force.
+    pub weight: Weight,
+    /// Messages that wait for their turn.
+    pub pending: u64,
+    /// Messages in consumers' hands.
+    pub in_flight: u64,
+    /// Messages that are not to be delivered yet.
+    pub delayed: u64,
+    /// When the oldest message that waits was sent, as far as memory knows.
+    pub oldest_sent_at: Option<Wall>,
+    /// What it has overdrawn.
+    pub debt: Cost,
+    /// Deliveries so far.
+    pub delivered: u64,
+    /// Of these, second and later ones of a message.
+    pub redelivered: u64,
+}
+
+/// Why a message is where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Explanation {
+    /// A consumer has it.
+    InFlight {
+        /// Which delivery.
+        attempt: u32,
+        /// Until then.
+        until: Wall,
+    },
+    /// It is not to be delivered yet.
+    Delayed {
+        /// How often it was delivered.
+        attempts: u32,
+        /// Not before then.
+        until: Wall,
+    },
+    /// Its acknowledgement, or its move to the dead-letter queue, is being written down.
+    Leaving,
+    /// It waits for its turn.
+    Waiting {
+        /// So many of its key come before it, at least.
+        before: u64,
+        /// How its key stands among its tenant's keys.
+        key: Turn,
+        /// How its tenant stands among the tenants.
+        tenant: Turn,
+    },
+    /// Nobody knows it: acknowledged, expired, or never sent.
+    Unknown,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InFlight { attempt, until } => {
+                write!(f, "delivered for the {attempt}. time; its lease ends at {until}")
+            }
+            Self::Delayed { attempts: 0, until } => write!(f, "sent with a delay; due at {until}"),
+            Self::Delayed { attempts, until } => {
+                write!(f, "given back after {attempts} deliveries; due at {until}")
+            }
+            Self::Leaving => f.write_str("leaving the queue: this is being written down"),
+            Self::Waiting { before, key, tenant } => {
+                write!(f, "{before} messages of its key come first; its tenant {}", Stands(*tenant))?;
+                write!(f, ", its key within the tenant {}", Stands(*key))
+            }
+            Self::Unknown => f.write_str("not in the queue: acknowledged, expired, or never sent"),
+        }
+    }
+}
+
+struct Stands(Turn);
+
+impl fmt::Display for Stands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Turn::Idle => f.write_str("has nothing to serve"),
+            Turn::Parked => f.write_str("waits for the store"),
+            Turn::InTurn => f.write_str("is in turn"),
+            Turn::GoesFirst => f.write_str("goes first"),
+            Turn::InRing => f.write_str("waits its turn in the ring"),
+            Turn::InDebt { rounds } => write!(f, "pays off earlier work for {rounds} rounds"),
+        }
+    }
+}
+
+impl Book {
+    /// Tells what the queue holds.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Tells what each key holds, from the `skip`th on, at most `max`.
+    pub fn key_stats(&self, skip: usize, max: usize) -> Vec<KeyStats> {
+        let known = self.lanes.iter().enumerate().filter_map(|(number, lane)| Some((number, lane.as_ref()?)));
+        known
+            .skip(skip)
+            .take(max)
+            .map(|(number, lane)| KeyStats {
+                name: lane.name.clone(),
+                weight: lane.weight,
+                pending: lane.pending(),
+                in_flight: lane.in_flight,
+                delayed: lane.delayed,
+                oldest_sent_at: lane.ready().map(|handle| handle.header.sent_at).next(),
+                // A key that is all its tenant has is charged as its tenant.
+                debt: self.drr.debt(Key(number as u32)).max(self.drr.tenant_debt(lane.tenant)),
+                delivered: lane.delivered,
+                redelivered: lane.redelivered,
+            })
+            .collect()
+    }
+
+    /// Names the next messages without touching them, key by key.
+    pub fn peek(&self, max: usize) -> Vec<(KeyId, Arc<str>, Header)> {
+        let lanes = self.lanes.iter().flatten();
+        let all =
+            lanes.flat_map(|lane| lane.ready().map(|handle| (lane.key, lane.name.clone(), handle.header)));
+        all.take(max).collect()
+    }
+
+    /// Says why a message is where it is.
+    pub fn explain(&self, key: KeyId, seq: Seq) -> Explanation {
+        if let Some(out) = self.out.get(&seq) {
+            let attempts = out.handle.attempts;
+            return match out.how {
+                How::Leased { until, .. } => Explanation::InFlight { attempt: attempts, until },
+                How::Delayed { until } => Explanation::Delayed { attempts, until },
+                How::Acking { .. } | How::Moving => Explanation::Leaving,
+            };
+        }
+        let Some((at, lane)) =
+            self.keys.get(&key).and_then(|&at| Some((at, self.lanes[at.index()].as_ref()?)))
+        else {
+            return Explanation::Unknown;
+        };
+        let before = match lane.position(seq) {
+            Some(before) => before,
+            None if lane.cursor() < seq && lane.beyond() > 0 => lane.in_memory(),
+            None => return Explanation::Unknown,
+        };
+        let tenant = self.drr.tenant_standing(lane.tenant);
+        Explanation::Waiting { before, key: self.drr.standing(at), tenant }
+    }
+}

@@ -1,0 +1,542 @@
+//! The actor that owns a queue: its book, its consumers in line, and what it has the store write.
+//!
+//! It never waits for the store. What is to be written is handed over and comes back as a message; messages enter
+//! the book only when the store tells that they are written.
+
+mod parcel;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use core::time::Duration;
+
+use evenkeel_actor::{Actor, ActorRef, Context, Flow, Handled, Repeat, Reply, Signal, TimerId};
+use evenkeel_policy::weight::Weight;
+
+use crate::book::{Book, Ended, Explanation, KeyStats, Leased, Returned, Totals};
+use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::message::{Appended, Header, Payload};
+use crate::receipt::Claim;
+use crate::rejection::Rejection;
+use crate::settings::QueueSettings;
+use crate::store::{Change, Commit, Fetch, Store, StoreError};
+use crate::time::{Wall, WallClock};
+
+pub(crate) use parcel::Parcel;
+
+/// Something comes back: a lease ends, a delay is over.
+const DUE: TimerId = TimerId(0);
+/// Keys that hold nothing are forgotten.
+const SWEEP: TimerId = TimerId(1);
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// At most so many come back in one go; then others are heard.
+const TICK_MAX: usize = 1_024;
+/// No more of a key is read at once.
+const REFILL_BYTES_MAX: usize = 1 << 20;
+/// The store is asked for so many keys at a time.
+const REFILLS_MAX: usize = 256;
+/// Consumers in line beyond this are refused.
+const WAITING_MAX: usize = 65_536;
+
+/// What a keeper is told.
+pub(crate) enum Msg {
+    /// Every queue has its keeper: time begins.
+    Begin,
+    /// By the store: these were written down.
+    Tail(Vec<Appended>),
+    /// Lease up to so many messages; wait in line when there is none.
+    Receive(Receive),
+    /// Acknowledge these, or say of each why not.
+    Ack(Vec<Claim>, Reply<Answers>),
+    /// By the store: the acknowledgement is written down, or is not.
+    Acked(Acking),
+    /// Move up to so many messages to another queue, or each to where it came from.
+    Move(usize, Option<QueueId>, Reply<Result<u64, Rejection>>),
+    /// By the store: messages were moved, or were not.
+    Moved(Vec<Seq>, Result<(), StoreError>, Option<Reply<Result<u64, Rejection>>>),
+    /// Give these back; without a delay after the queue's backoff.
+    Nack(Vec<(Claim, Option<Duration>)>, Reply<Answers>),
+    /// Have these leases end so long from now.
+    Extend(Vec<(Claim, Duration)>, Reply<Answers>),
+    /// By a parcel that reached nobody.
+    GiveBack(Vec<(Seq, u32)>),
+    /// By the store: what follows in a key.
+    Refilled(KeyId, Result<Vec<(Header, Payload)>, StoreError>),
+    /// Remove everything.
+    Purge(Reply<Result<(), Rejection>>),
+    /// By the store: everything before this is gone.
+    Purged(Result<Seq, StoreError>, Reply<Result<(), Rejection>>),
+    /// By the store: a key's weight is written down.
+    Weighed(KeyId, Arc<str>, Option<Weight>),
+    /// Keep to these settings.
+    Settings(Arc<QueueSettings>),
+    /// Tell what each key holds, from so many on, at most so many.
+    KeyStats(usize, usize, Reply<Vec<KeyStats>>),
+    /// Name the next messages.
+    Peek(usize, Reply<Vec<(KeyId, Arc<str>, Header)>>),
+    /// Say why a message is where it is.
+    Explain(KeyId, Seq, Reply<Explanation>),
+    /// End.
+    Close,
+}
+
+/// One answer for each that was asked about.
+pub(crate) type Answers = Vec<Result<(), Rejection>>;
+
+pub(crate) struct Receive {
+    pub(crate) max: usize,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) line: Line,
+    pub(crate) reply: Reply<Result<Parcel, Rejection>>,
+}
+
+/// Whether a consumer waits when there is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Wait,
+    Leave,
+}
+
+/// An acknowledgement that is being written down.
+pub(crate) struct Acking {
+    seqs: Vec<Seq>,
+    answers: Answers,
+    result: Result<(), StoreError>,
+    reply: Reply<Answers>,
+}
+
+/// What a queue holds, for those who may not ask its keeper.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge {
+    pending: AtomicU64,
+    in_flight: AtomicU64,
+    delayed: AtomicU64,
+    bytes: AtomicU64,
+    expired: AtomicU64,
+    /// Messages that were sent and not told to the keeper yet, written or not.
+    coming: AtomicU64,
+    coming_bytes: AtomicU64,
+}
+
+impl Gauge {
+    /// Reads what the book holds, and what is on its way into it as waiting.
+    pub(crate) fn read(&self) -> Totals {
+        Totals {
+            pending: self.pending.load(Ordering::Relaxed) + self.coming.load(Ordering::Relaxed),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            delayed: self.delayed.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed) + self.coming_bytes.load(Ordering::Relaxed),
+            expired: self.expired.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts messages that are on their way.
+    pub(crate) fn expect(&self, count: u64, bytes: u64) {
+        self.coming.fetch_add(count, Ordering::Relaxed);
+        self.coming_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts messages that have come, or never will.
+    pub(crate) fn expect_less(&self, count: u64, bytes: u64) {
+        self.coming.fetch_sub(count, Ordering::Relaxed);
+        self.coming_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn show(&self, totals: Totals) {
+        self.pending.store(totals.pending, Ordering::Relaxed);
+        self.in_flight.store(totals.in_flight, Ordering::Relaxed);
+        self.delayed.store(totals.delayed, Ordering::Relaxed);
+        self.bytes.store(totals.bytes, Ordering::Relaxed);
+        self.expired.store(totals.expired, Ordering::Relaxed);
+    }
+}
+
+/// What a keeper is made of.
+pub(crate) struct Keeper {
+    pub(crate) queue: QueueId,
+    pub(crate) epoch: Epoch,
+    pub(crate) settings: Arc<QueueSettings>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: WallClock,
+    pub(crate) book: Book,
+    pub(crate) gauge: Arc<Gauge>,
+    /// Consumers for whom there was nothing, the longest waiting first.
+    pub(crate) waiting: VecDeque<Receive>,
+    /// When the timer fires that is set.
+    pub(crate) timer: Option<Wall>,
+    /// Feeds the jitter of backoffs; any start will do.
+    pub(crate) random: u64,
+    /// How many keys the store is being asked for.
+    pub(crate) refilling: usize,
+    /// Messages and bytes that were taken in and not shown yet.
+    pub(crate) arrived: (u64, u64),
+}
+
+impl Actor for Keeper {
+    type Msg = Msg;
+
+    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+        match message {
+            // Not before: a lease that ends may move a message to a queue whose keeper was not told yet.
+            Msg::Begin => self.begin(ctx),
+            Msg::Tail(appended) => self.append(appended),
+            Msg::Receive(receive) => self.line_up(receive, &ctx.me()),
+            Msg::Ack(claims, reply) => self.ack(claims, reply, ctx.me()),
+            Msg::Acked(acking) => self.acked(acking),
+            Msg::Move(max, to, reply) => self.move_some(max, to, reply, ctx.me()),
+            Msg::Moved(seqs, result, reply) => self.moved(seqs, result, reply),
+            Msg::Nack(which, reply) => self.nack(&which, reply, &ctx.me()),
+            Msg::Extend(which, reply) => self.extend(&which, reply),
+            Msg::GiveBack(which) => self.give_back(&which),
+            Msg::Refilled(key, found) => self.refilled(key, found),
+            Msg::Purge(reply) => {
+                let me = ctx.me();
+                self.store.purge(self.queue, Box::new(move |below| me.tell(Msg::Purged(below, reply))));
+            }
+            Msg::Purged(below, reply) => {
+                let purged = below.map(|below| self.book.clear(self.clock.now(), below));
+                answer(reply, purged.map_err(Rejection::Store));
+            }
+            Msg::Weighed(key, name, weight) => self.book.set_weight(key, &name, weight),
+            Msg::Settings(settings) => {
+                self.book.set_limits(&settings);
+                self.settings = settings;
+            }
+            Msg::KeyStats(skip, max, reply) => answer(reply, self.book.key_stats(skip, max)),
+            Msg::Peek(max, reply) => answer(reply, self.book.peek(max)),
+            Msg::Explain(key, seq, reply) => answer(reply, self.book.explain(key, seq)),
+            Msg::Close => return Ok(Flow::Stop),
+        }
+        self.settle(ctx);
+        Ok(Flow::Continue)
+    }
+
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+        match signal {
+            Signal::Timer(DUE) => {
+                self.timer = None;
+                self.tick(&ctx.me());
+            }
+            Signal::Timer(SWEEP) => self.sweep(),
+            _ => {}
+        }
+        self.settle(ctx);
+        Ok(Flow::Continue)
+    }
+}
+
+impl Keeper {
+    fn begin(&self, ctx: &mut Context<'_, Self>) {
+        if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
+            tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
+        }
+    }
+
+    fn append(&mut self, appended: Vec<Appended>) {
+        let now = self.clock.now();
+        let sent = appended.iter().filter(|message| message.header.from.is_none());
+        let (count, bytes) =
+            sent.fold((0, 0), |(count, bytes), message| (count + 1, bytes + u64::from(message.header.size)));
+        self.arrived = (self.arrived.0 + count, self.arrived.1 + bytes);
+        for message in appended {
+            let seq = message.header.seq;
+            if let Err(why) = self.book.append(now, message) {
+                // It stays in the store and is found at the next start.
+                tracing::error!(queue = self.queue.0, seq = seq.0, %why, "message could not be taken in");
+            }
+        }
+    }
+
+    fn line_up(&mut self, receive: Receive, me: &ActorRef<Msg>) {
+        if self.book.has_ready() {
+            self.deliver(receive, me);
+        } else if receive.line == Line::Leave && !self.book.is_stalled() {
+            answer(receive.reply, Ok(Parcel::empty()));
+        } else if WAITING_MAX <= self.waiting.len() {
+            self.waiting.retain(|receive| receive.reply.is_awaited());
+            if WAITING_MAX <= self.waiting.len() {
+                return answer(receive.reply, Err(Rejection::Busy));
+            }
+            self.waiting.push_back(receive);
+        } else {
+            self.waiting.push_back(receive);
+        }
+    }
+
+    /// Leases to one consumer what is its turn now.
+    fn deliver(&mut self, receive: Receive, me: &ActorRef<Msg>) {
+        let lease = receive.lease.unwrap_or(self.settings.lease());
+        let taken = match self.book.take(self.clock.now(), receive.max, lease) {
+            Ok(taken) => taken,
+            Err(why) => return answer(receive.reply, Err(why)),
+        };
+        let mut changes: Vec<Change> =
+            taken.leased.iter().map(|leased| Change::Leased(self.written(leased), leased.until)).collect();
+        changes.extend(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)));
+        self.note(changes);
+        if taken.leased.is_empty() && (receive.line == Line::Wait || self.book.is_stalled()) {
+            return self.waiting.push_front(receive);
+        }
+        Parcel::send(taken.leased, receive.reply, me.clone(), &self.store, self.queue);
+    }
+
+    fn written(&self, leased: &Leased) -> Returned {
+        Returned {
+            key: leased.key,
+            header: leased.header,
+            attempts: leased.attempt,
+            first_delivered_at: Some(leased.first_delivered_at),
+            not_before: None,
+            epoch: self.epoch,
+        }
+    }
+
+    fn ack(&mut self, claims: Vec<Claim>, reply: Reply<Answers>, me: ActorRef<Msg>) {
+        let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
+        let mut answers = Answers::with_capacity(claims.len());
+        for claim in claims {
+            answers.push(self.book.ack(claim).map(|header| {
+                seqs.push(claim.seq);
+                changes.push(Change::Removed(claim.key, header));
+            }));
+        }
+        if seqs.is_empty() {
+            return answer(reply, answers);
+        }
+        let done = move |result| me.tell(Msg::Acked(Acking { seqs, answers, result, reply }));
+        self.store.commit(self.commit(changes), Box::new(done));
+    }
+
+    fn acked(&mut self, acking: Acking) {
+        let Acking { seqs, mut answers, result, reply } = acking;
+        match result {
+            Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
+            Err(why) => {
+                seqs.into_iter().for_each(|seq| self.book.undo_ack(seq));
+                for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+                    *answer = Err(Rejection::Store(why.clone()));
+                }
+            }
+        }
+        answer(reply, answers);
+    }
+
+    fn nack(&mut self, which: &[(Claim, Option<Duration>)], reply: Reply<Answers>, me: &ActorRef<Msg>) {
+        let now = self.clock.now();
+        let (mut answers, mut ended) = (Answers::with_capacity(which.len()), Vec::new());
+        for &(claim, delay) in which {
+            let delay = delay.unwrap_or_else(|| self.backoff(claim.attempt));
+            answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
+        }
+        self.write_ended(ended, me);
+        answer(reply, answers);
+    }
+
+    fn extend(&mut self, which: &[(Claim, Duration)], reply: Reply<Answers>) {
+        let now = self.clock.now();
+        let (mut answers, mut changes) = (Answers::with_capacity(which.len()), Vec::new());
+        for &(claim, lease) in which {
+            let extended = self.book.extend(now, claim, lease);
+            answers.push(extended.map(|(state, until)| changes.push(Change::Leased(state, until))));
+        }
+        self.note(changes);
+        answer(reply, answers);
+    }
+
+    fn give_back(&mut self, which: &[(Seq, u32)]) {
+        let returned = which.iter().filter_map(|&(seq, attempt)| self.book.give_back(seq, attempt));
+        let changes = returned.map(Change::Returned).collect();
+        self.note(changes);
+    }
+
+    /// Answers those who wait only while a turn waits for the store.
+    fn send_away(&mut self) {
+        while let Some(receive) = self.waiting.pop_front_if(|receive| receive.line == Line::Leave) {
+            answer(receive.reply, Ok(Parcel::empty()));
+        }
+    }
+
+    fn refilled(&mut self, key: KeyId, found: Result<Vec<(Header, Payload)>, StoreError>) {
+        self.refilling = self.refilling.saturating_sub(1);
+        match found {
+            Ok(found) => {
+                let missing = self.book.take_refill(key, found);
+                if missing > 0 {
+                    tracing::error!(
+                        queue = self.queue.0,
+                        key = key.0,
+                        missing,
+                        "messages are not in the store"
+                    );
+                }
+            }
+            Err(why) => {
+                tracing::warn!(queue = self.queue.0, key = key.0, %why, "messages could not be read, trying again");
+                self.book.fail_refill(key);
+            }
+        }
+    }
+
+    /// Moves what is its turn now; what came from nowhere stays.
+    fn move_some(
+        &mut self,
+        max: usize,
+        to: Option<QueueId>,
+        reply: Reply<Result<u64, Rejection>>,
+        me: ActorRef<Msg>,
+    ) {
+        let taken = match self.book.take(self.clock.now(), max, self.settings.lease()) {
+            Ok(taken) => taken,
+            Err(why) => return answer(reply, Err(why)),
+        };
+        self.note(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)).collect());
+        let (mut seqs, mut changes) = (Vec::new(), Vec::new());
+        for leased in taken.leased {
+            let Leased { key, header, attempt, .. } = leased;
+            let target = to.or(header.from).filter(|&to| to != self.queue);
+            match target.filter(|_| self.book.begin_move(header.seq, attempt)) {
+                Some(to) => {
+                    seqs.push(header.seq);
+                    changes.push(Change::Moved(key, header, to));
+                }
+                None => drop(self.book.give_back(header.seq, attempt)),
+            }
+        }
+        if seqs.is_empty() {
+            return answer(reply, Ok(0));
+        }
+        let done = move |result| me.tell(Msg::Moved(seqs, result, Some(reply)));
+        self.store.commit(self.commit(changes), Box::new(done));
+    }
+
+    fn moved(
+        &mut self,
+        seqs: Vec<Seq>,
+        result: Result<(), StoreError>,
+        reply: Option<Reply<Result<u64, Rejection>>>,
+    ) {
+        let count = seqs.len() as u64;
+        match &result {
+            Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
+            Err(why) => {
+                tracing::warn!(queue = self.queue.0, count, %why, "messages could not be moved");
+                seqs.into_iter().for_each(|seq| self.book.undo_ack(seq));
+            }
+        }
+        if let Some(reply) = reply {
+            answer(reply, result.map(|()| count).map_err(Rejection::Store));
+        }
+    }
+
+    /// Brings back what is due.
+    fn tick(&mut self, me: &ActorRef<Msg>) {
+        let ended = self.book.tick(self.clock.now(), TICK_MAX);
+        self.write_ended(ended, me);
+    }
+
+    fn sweep(&mut self) {
+        let forgotten = self.book.forget_idle(self.clock.now());
+        self.note(forgotten.into_iter().map(Change::Forgotten).collect());
+        self.waiting.retain(|receive| receive.reply.is_awaited());
+    }
+
+    fn write_ended(&mut self, ended: Vec<Ended>, me: &ActorRef<Msg>) {
+        let mut changes = Vec::with_capacity(ended.len());
+        for how in ended {
+            match (how, self.settings.redrive) {
+                (Ended::Waits(returned), _) => changes.push(Change::Returned(returned)),
+                (Ended::Dead { key, header, .. }, Some(redrive)) => {
+                    let (me, seq) = (me.clone(), header.seq);
+                    let commit = self.commit(vec![Change::Moved(key, header, redrive.to)]);
+                    self.store
+                        .commit(commit, Box::new(move |result| me.tell(Msg::Moved(vec![seq], result, None))));
+                }
+                // The settings changed meanwhile; it comes back in a second.
+                (Ended::Dead { header, .. }, None) => self.book.undo_ack(header.seq),
+            }
+        }
+        self.note(changes);
+    }
+
+    /// Has something written down that nobody waits for; lost in a crash, a message is delivered once more.
+    fn note(&self, changes: Vec<Change>) {
+        if changes.is_empty() {
+            return;
+        }
+        let commit = Commit { durability: crate::settings::Durability::Os, ..self.commit(changes) };
+        let queue = self.queue;
+        self.store.commit(
+            commit,
+            Box::new(move |result| {
+                if let Err(why) = result {
+                    tracing::warn!(queue = queue.0, %why, "a lease was not written down");
+                }
+            }),
+        );
+    }
+
+    fn commit(&self, changes: Vec<Change>) -> Commit {
+        Commit { queue: self.queue, epoch: self.epoch, changes, durability: self.settings.durability }
+    }
+
+    /// How long a message waits that was given back without saying how long.
+    fn backoff(&mut self, attempt: u32) -> Duration {
+        let doubled = 1_u64.checked_shl(attempt.saturating_sub(1)).unwrap_or(u64::MAX);
+        let whole = self.settings.backoff_ms_min.saturating_mul(doubled).min(self.settings.backoff_ms_max);
+        // A fifth less at random, so that what failed together does not come back together.
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let cut = (whole / 5).saturating_mul(self.random >> 33) >> 31;
+        Duration::from_millis(whole - cut)
+    }
+
+    /// Serves who waits, asks for what is missing, and sets the timer.
+    fn settle(&mut self, ctx: &mut Context<'_, Self>) {
+        while self.book.has_ready() {
+            let Some(receive) = self.waiting.pop_front() else { break };
+            if receive.reply.is_awaited() {
+                let before = self.waiting.len();
+                self.deliver(receive, &ctx.me());
+                // Put back: there was nothing after all.
+                if before < self.waiting.len() {
+                    break;
+                }
+            }
+        }
+        if !self.book.has_ready() && !self.book.is_stalled() {
+            self.send_away();
+        }
+        while self.refilling < REFILLS_MAX {
+            let Some(ask) = self.book.poll_refill() else { break };
+            self.refilling += 1;
+            let (me, key) = (ctx.me(), ask.key);
+            let fetch = Fetch {
+                queue: self.queue,
+                key,
+                after: ask.after,
+                count_max: ask.count,
+                bytes_max: REFILL_BYTES_MAX,
+            };
+            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Refilled(key, found))));
+        }
+        self.gauge.show(self.book.totals());
+        let (count, bytes) = core::mem::take(&mut self.arrived);
+        if count > 0 {
+            self.gauge.expect_less(count, bytes);
+        }
+        // One that fires too early is set again; most leases end before their time.
+        let earlier = self.book.next_due().filter(|&due| self.timer.is_none_or(|timer| due < timer));
+        if let Some(due) = earlier {
+            let after = due.since(self.clock.now()).max(Duration::from_millis(1));
+            if ctx.set_timer(DUE, after, Repeat::Once) {
+                self.timer = Some(due);
+            }
+        }
+    }
+}
+
+/// Answers; nobody may be waiting any more.
+fn answer<T>(reply: Reply<T>, value: T) {
+    drop(reply.send(value));
+}

@@ -1,0 +1,79 @@
+//! Messages on their way to a consumer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use evenkeel_actor::{ActorRef, Reply};
+
+use super::{Msg, answer};
+use crate::book::Leased;
+use crate::id::{KeyId, QueueId, Seq};
+use crate::message::{Header, Payload};
+use crate::rejection::Rejection;
+use crate::store::{Store, StoreError};
+
+/// Messages on their way; what is not taken out goes back to the queue as if it had never left.
+pub(crate) struct Parcel {
+    messages: Vec<(Leased, Payload)>,
+    back: Option<ActorRef<Msg>>,
+}
+
+impl Parcel {
+    /// Holds nothing.
+    pub(super) fn empty() -> Self {
+        Self { messages: Vec::new(), back: None }
+    }
+
+    /// Sends messages to whoever asked, with their payloads, which may have to be read first.
+    pub(super) fn send(
+        leased: Vec<Leased>,
+        reply: Reply<Result<Self, Rejection>>,
+        back: ActorRef<Msg>,
+        store: &Arc<dyn Store>,
+        queue: QueueId,
+    ) {
+        let missing: Vec<(KeyId, Header)> = leased
+            .iter()
+            .filter(|leased| leased.payload.is_none())
+            .map(|leased| (leased.key, leased.header))
+            .collect();
+        if missing.is_empty() {
+            return answer(reply, Ok(Self::of(leased, &mut HashMap::new(), back)));
+        }
+        let done = move |found: Result<Vec<(Seq, Payload)>, StoreError>| match found {
+            Ok(found) => answer(reply, Ok(Self::of(leased, &mut found.into_iter().collect(), back))),
+            Err(why) => {
+                let seqs = leased.iter().map(|leased| (leased.header.seq, leased.attempt)).collect();
+                back.tell(Msg::GiveBack(seqs));
+                answer(reply, Err(Rejection::Store(why)));
+            }
+        };
+        store.read(queue, missing, Box::new(done));
+    }
+
+    fn of(leased: Vec<Leased>, found: &mut HashMap<Seq, Payload>, back: ActorRef<Msg>) -> Self {
+        let with_payload = leased.into_iter().filter_map(|mut leased| {
+            let payload = leased.payload.take().or_else(|| found.remove(&leased.header.seq));
+            if payload.is_none() {
+                // Purged between the lease and the look.
+                tracing::debug!(seq = leased.header.seq.0, "a leased message is gone");
+            }
+            Some((leased, payload?))
+        });
+        Self { messages: with_payload.collect(), back: Some(back) }
+    }
+
+    /// Takes the messages out; from here on they are the consumer's.
+    pub(crate) fn open(mut self) -> Vec<(Leased, Payload)> {
+        core::mem::take(&mut self.messages)
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        if let Some(back) = self.back.take().filter(|_| !self.messages.is_empty()) {
+            let seqs = self.messages.iter().map(|(leased, _)| (leased.header.seq, leased.attempt)).collect();
+            back.tell(Msg::GiveBack(seqs));
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A durable queue in which one tenant's backlog never delays another's.
+//!
+//! One message's way: a [`Draft`] is given to a [`Queue`], written down by the [`store`], told to the queue's
+//! keeper (an actor), waits its turn in the keeper's [`book`], is leased to a consumer with a [`receipt`], and is
+//! acknowledged, given back, or moved to the dead-letter queue. What is answered is on disk.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`message`] [`id`] [`time`] | the words the others are written in |
+//! | [`settings`] | what a queue may be told, and its bounds |
+//! | [`book`] | whose turn it is, who has what until when: values in, values out, no I/O |
+//! | [`receipt`] | who may acknowledge |
+//! | [`store`] | what survives: in memory for tests, on disk with group commit |
+//! | [`queue`] [`queues`] | what a door calls |
+
+pub mod book;
+pub mod id;
+mod keeper;
+pub mod message;
+pub mod queue;
+pub mod queues;
+pub mod receipt;
+pub mod rejection;
+pub mod settings;
+pub mod store;
+pub mod time;
+
+pub use id::{Epoch, KeyId, MessageId, QueueId, Seq};
+pub use message::{Delivery, Draft, Payload};
+pub use queue::Queue;
+pub use queues::Queues;
+pub use rejection::Rejection;
+pub use settings::{Durability, QueueSettings};
+pub use time::Wall;

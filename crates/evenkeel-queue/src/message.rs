@@ -1,0 +1,121 @@
+//! A message, from draft to delivery.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::weight::Weight;
+
+use crate::id::{KeyId, MessageId, QueueId, Seq};
+use crate::receipt::Receipt;
+use crate::time::Wall;
+
+/// The key of a message that names none.
+pub const DEFAULT_KEY: &str = "default";
+/// A fairness key is at most this long.
+pub const KEY_BYTES_MAX: usize = 256;
+
+/// What is sent: headers, which the queue passes on unread, and a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// What the door wants to find again: attributes, a content type.
+    pub headers: Bytes,
+    /// The message itself.
+    pub body: Bytes,
+}
+
+impl Payload {
+    /// Counts what it holds.
+    pub fn size(&self) -> usize {
+        self.headers.len() + self.body.len()
+    }
+}
+
+/// A message to be sent.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Who it belongs to, `tenant` or `tenant/subkey`.
+    pub key: Arc<str>,
+    /// The key's weight, unless one was set for the key itself.
+    pub weight: Option<Weight>,
+    /// What its delivery costs; a plain message costs 1000.
+    pub cost: Option<Cost>,
+    /// How long it stays invisible; the queue's delay when `None`.
+    pub delay: Option<Duration>,
+    /// What is sent.
+    pub payload: Payload,
+}
+
+impl Draft {
+    /// Makes a message without wishes, for the default key.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self {
+            key: DEFAULT_KEY.into(),
+            weight: None,
+            cost: None,
+            delay: None,
+            payload: Payload { headers: Bytes::new(), body: body.into() },
+        }
+    }
+
+    /// Has it belong to `key`.
+    #[must_use]
+    pub fn of(mut self, key: impl Into<Arc<str>>) -> Self {
+        self.key = key.into();
+        self
+    }
+}
+
+/// What is known of a stored message without its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its place in the order.
+    pub seq: Seq,
+    /// When it was sent.
+    pub sent_at: Wall,
+    /// Bytes of headers and body.
+    pub size: u32,
+    /// What its delivery costs.
+    pub cost: Cost,
+    /// The queue it was moved from.
+    pub from: Option<QueueId>,
+}
+
+/// A message that was written down.
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// Its key.
+    pub key: KeyId,
+    /// What its key is called.
+    pub name: Arc<str>,
+    /// The weight it wishes for its key.
+    pub weight: Option<Weight>,
+    /// What is known of it.
+    pub header: Header,
+    /// When it may first be delivered.
+    pub not_before: Option<Wall>,
+    /// What was sent.
+    pub payload: Payload,
+}
+
+/// A message in a consumer's hands.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Which message.
+    pub id: MessageId,
+    /// Acknowledges this delivery and no other.
+    pub receipt: Receipt,
+    /// What its key is called.
+    pub key: Arc<str>,
+    /// How often it was delivered, this time included.
+    pub attempt: u32,
+    /// When it was sent.
+    pub sent_at: Wall,
+    /// When it was first delivered.
+    pub first_delivered_at: Wall,
+    /// The queue it was moved from.
+    pub from: Option<QueueId>,
+    /// What was sent.
+    pub payload: Payload,
+}

@@ -1,0 +1,346 @@
+//! A queue, as a door calls it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use core::time::Duration;
+
+use evenkeel_actor::{ActorRef, AskError, Reply};
+use evenkeel_policy::weight::Weight;
+use parking_lot::RwLock;
+use tokio::sync::oneshot;
+
+use crate::book::{Explanation, KeyStats, Leased, Totals};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::keeper::{Answers, Gauge, Line, Msg, Receive};
+use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
+use crate::receipt::{Claim, Receipt, Seal};
+use crate::rejection::Rejection;
+use crate::settings::QueueSettings;
+use crate::store::{Batch, QueueBody, Store, StoreError};
+use crate::time::{Wall, WallClock};
+
+/// Questions to a keeper that take longer are given up.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Questions to one keeper at a time; beyond, callers are told to come back.
+const ASKS_MAX: u64 = 65_536;
+
+/// A handle on one queue; cheap to clone.
+#[derive(Clone)]
+pub struct Queue(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) id: QueueId,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) seal: Arc<Seal>,
+    pub(crate) clock: WallClock,
+    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) body: RwLock<Arc<QueueBody>>,
+    pub(crate) owner: RwLock<Owner>,
+    pub(crate) asks: AtomicU64,
+}
+
+/// Who keeps the queue.
+#[derive(Clone)]
+pub(crate) struct Owner {
+    pub(crate) keeper: ActorRef<Msg>,
+    pub(crate) epoch: Epoch,
+}
+
+/// What a consumer wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    /// At most so many messages.
+    pub max: usize,
+    /// Invisible to others for so long; as the queue says when `None`.
+    pub lease: Option<Duration>,
+    /// Wait so long for the first.
+    pub wait: Duration,
+}
+
+impl Queue {
+    /// Names it.
+    pub fn id(&self) -> QueueId {
+        self.0.id
+    }
+
+    /// Reads what it is, beside its messages.
+    pub fn body(&self) -> Arc<QueueBody> {
+        self.0.body.read().clone()
+    }
+
+    /// Reads the time as the queue sees it.
+    pub fn now(&self) -> Wall {
+        self.0.clock.now()
+    }
+
+    /// Tells what it holds, as of its keeper's last message.
+    pub fn totals(&self) -> Totals {
+        self.0.gauge.read()
+    }
+
+    /// Sends messages, all or none; returns once they are as durable as the queue's settings say.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = drafts.len()))]
+    pub async fn enqueue(&self, drafts: Vec<Draft>) -> Result<Vec<MessageId>, Rejection> {
+        let body = self.body();
+        let bytes = self.check(&body.settings, &drafts)?;
+        let count = drafts.len() as u64;
+        let expected = self.expect(&body.settings, count, bytes)?;
+        let batch = Batch {
+            queue: self.0.id,
+            drafts,
+            sent_at: self.0.clock.now(),
+            delay_ms: body.settings.delay_ms,
+            durability: body.settings.durability,
+        };
+        let (done, answered) = oneshot::channel();
+        self.0.store.append(
+            batch,
+            Box::new(move |result| {
+                if result.is_ok() {
+                    expected.keep();
+                }
+                // Whoever sent it may have gone; it is sent nevertheless.
+                drop(done.send(result));
+            }),
+        );
+        answered.await.unwrap_or(Err(StoreError::Closed)).map_err(Rejection::Store)
+    }
+
+    /// Leases messages to a consumer, in turns; waits for the first as long as it wants.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, max = want.max))]
+    pub async fn receive(&self, want: Want) -> Result<Vec<Delivery>, Rejection> {
+        let line = if want.wait.is_zero() { Line::Leave } else { Line::Wait };
+        let within = if want.wait.is_zero() { ANSWER_MAX } else { want.wait };
+        let Want { max, lease, .. } = want;
+        let owner = self.owner();
+        let question = |reply| Msg::Receive(Receive { max, lease, line, reply });
+        let parcel = match self.try_ask(&owner, within, question).await {
+            Ok(parcel) => parcel?,
+            Err(AskError::TimedOut) if line == Line::Wait => return Ok(Vec::new()),
+            Err(why) => return Err(refusal(why)),
+        };
+        Ok(parcel
+            .open()
+            .into_iter()
+            .map(|(leased, payload)| self.delivery(leased, payload, owner.epoch))
+            .collect())
+    }
+
+    fn delivery(&self, leased: Leased, payload: Payload, epoch: Epoch) -> Delivery {
+        let Leased { key, name, header, attempt, first_delivered_at, .. } = leased;
+        let claim = Claim { queue: self.0.id, key, seq: header.seq, epoch, attempt };
+        Delivery {
+            id: MessageId { queue: self.0.id, key, seq: header.seq },
+            receipt: self.0.seal.sign(claim),
+            key: name,
+            attempt,
+            sent_at: header.sent_at,
+            first_delivered_at,
+            from: header.from,
+            payload,
+        }
+    }
+
+    /// Acknowledges deliveries; each is answered once its end is written down.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
+    pub async fn ack(&self, receipts: &[Receipt]) -> Answers {
+        self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
+            Msg::Ack(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
+        })
+        .await
+    }
+
+    /// Gives deliveries back, each after its delay, or after the queue's backoff.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
+    pub async fn nack(&self, which: &[(Receipt, Option<Duration>)]) -> Answers {
+        self.each(which.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
+    }
+
+    /// Has leases end so long from now.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
+    pub async fn extend(&self, which: &[(Receipt, Duration)]) -> Answers {
+        self.each(which.iter().map(|(receipt, lease)| (receipt, *lease)), Msg::Extend).await
+    }
+
+    /// Asks about each genuine receipt, and answers for the others.
+    async fn each<'a, T>(
+        &self,
+        receipts: impl Iterator<Item = (&'a Receipt, T)>,
+        ask: impl FnOnce(Vec<(Claim, T)>, Reply<Answers>) -> Msg,
+    ) -> Answers {
+        let mut claims = Vec::new();
+        let mut answers: Answers = receipts
+            .map(|(receipt, more)| {
+                let claim = self.0.seal.open(receipt).filter(|claim| claim.queue == self.0.id);
+                claims.push((claim.ok_or(Rejection::ForgedReceipt)?, more));
+                Ok(())
+            })
+            .collect();
+        if claims.is_empty() {
+            return answers;
+        }
+        let told = self.ask(&self.owner(), ANSWER_MAX, |reply| ask(claims, reply)).await;
+        let mut told = match told {
+            Ok(told) => told.into_iter(),
+            Err(why) => vec![Err(why); answers.len()].into_iter(),
+        };
+        for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+            *answer = told.next().unwrap_or(Err(Rejection::Gone));
+        }
+        answers
+    }
+
+    /// Removes every message.
+    pub async fn purge(&self) -> Result<(), Rejection> {
+        self.ask(&self.owner(), ANSWER_MAX, Msg::Purge).await?
+    }
+
+    /// Moves up to `max` messages to another queue, or each to where it came from; counts them.
+    pub async fn move_to(&self, to: Option<QueueId>, max: usize) -> Result<u64, Rejection> {
+        self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Move(max, to, reply)).await?
+    }
+
+    /// Sets the weight of a key, or of a tenant; survives restarts and acts on what waits.
+    pub async fn set_weight(&self, name: &str, weight: Option<Weight>) -> Result<(), Rejection> {
+        check_key(name)?;
+        let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
+        self.0.store.set_weight(self.0.id, name.clone(), weight, Box::new(move |key| drop(done.send(key))));
+        let key = answered.await.unwrap_or(Err(StoreError::Closed))?;
+        self.owner().keeper.tell(Msg::Weighed(key, name, weight));
+        Ok(())
+    }
+
+    /// Tells what each key holds, from the `skip`th on, at most `max`.
+    pub async fn key_stats(&self, skip: usize, max: usize) -> Result<Vec<KeyStats>, Rejection> {
+        self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::KeyStats(skip, max, reply)).await
+    }
+
+    /// Reads the next messages without touching them, key by key.
+    pub async fn peek(&self, max: usize) -> Result<Vec<(MessageId, Arc<str>, Payload)>, Rejection> {
+        let next = self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Peek(max, reply)).await?;
+        let which: Vec<(KeyId, Header)> = next.iter().map(|(key, _, header)| (*key, *header)).collect();
+        let (done, answered) = oneshot::channel();
+        self.0.store.read(self.0.id, which, Box::new(move |found| drop(done.send(found))));
+        let mut found: std::collections::HashMap<Seq, Payload> =
+            answered.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
+        let named = next.into_iter().filter_map(|(key, name, Header { seq, .. })| {
+            Some((MessageId { queue: self.0.id, key, seq }, name, found.remove(&seq)?))
+        });
+        Ok(named.collect())
+    }
+
+    /// Says why a message is where it is.
+    pub async fn explain(&self, id: MessageId) -> Result<Explanation, Rejection> {
+        if id.queue != self.0.id {
+            return Ok(Explanation::Unknown);
+        }
+        self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Explain(id.key, id.seq, reply)).await
+    }
+
+    /// Has its keeper begin.
+    pub(crate) fn begin(&self) {
+        self.owner().keeper.tell(Msg::Begin);
+    }
+
+    fn owner(&self) -> Owner {
+        self.0.owner.read().clone()
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        owner: &Owner,
+        within: Duration,
+        question: impl FnOnce(Reply<T>) -> Msg,
+    ) -> Result<T, Rejection> {
+        self.try_ask(owner, within, question).await.map_err(refusal)
+    }
+
+    async fn try_ask<T: Send + 'static>(
+        &self,
+        owner: &Owner,
+        within: Duration,
+        question: impl FnOnce(Reply<T>) -> Msg,
+    ) -> Result<T, AskError> {
+        let _asking = Asking::begin(&self.0.asks)?;
+        owner.keeper.ask(question).within(within).await
+    }
+
+    fn check(&self, settings: &QueueSettings, drafts: &[Draft]) -> Result<u64, Rejection> {
+        let mut bytes = 0;
+        for draft in drafts {
+            check_key(&draft.key)?;
+            let size = draft.payload.size() as u64;
+            if settings.message_bytes_max < size {
+                return Err(Rejection::TooLarge { max: settings.message_bytes_max });
+            }
+            bytes += size;
+        }
+        Ok(bytes)
+    }
+
+    /// Counts messages that are on their way, if there is room for them.
+    fn expect(&self, settings: &QueueSettings, count: u64, bytes: u64) -> Result<Expected, Rejection> {
+        self.0.gauge.expect(count, bytes);
+        let expected = Expected { gauge: self.0.gauge.clone(), count, bytes };
+        let Totals { pending, in_flight, delayed, bytes: held, .. } = self.0.gauge.read();
+        if settings.messages_max < pending + in_flight + delayed {
+            return Err(Rejection::QueueFull { limit: "messages", max: settings.messages_max });
+        }
+        if settings.bytes_max < held {
+            return Err(Rejection::QueueFull { limit: "bytes", max: settings.bytes_max });
+        }
+        Ok(expected)
+    }
+}
+
+/// Messages on their way; dropped, they will never come.
+struct Expected {
+    gauge: Arc<Gauge>,
+    count: u64,
+    bytes: u64,
+}
+
+impl Expected {
+    /// They were written down: the keeper is told of them, and counts them itself.
+    fn keep(mut self) {
+        (self.count, self.bytes) = (0, 0);
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.gauge.expect_less(self.count, self.bytes);
+    }
+}
+
+/// One question under way.
+struct Asking<'a>(&'a AtomicU64);
+
+impl<'a> Asking<'a> {
+    fn begin(asks: &'a AtomicU64) -> Result<Self, AskError> {
+        let asking = Self(asks);
+        if ASKS_MAX <= asks.fetch_add(1, Ordering::Relaxed) {
+            return Err(AskError::Full);
+        }
+        Ok(asking)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn refusal(error: AskError) -> Rejection {
+    match error {
+        AskError::TimedOut | AskError::Full => Rejection::Busy,
+        AskError::Discarded | AskError::Closed | AskError::NoReply => Rejection::Gone,
+    }
+}
+
+fn check_key(name: &str) -> Result<(), Rejection> {
+    let fits = (1..=KEY_BYTES_MAX).contains(&name.len());
+    if fits && !name.chars().any(char::is_control) { Ok(()) } else { Err(Rejection::BadKey) }
+}

@@ -1,0 +1,74 @@
+//! Why a queue says no.
+
+use core::fmt;
+
+use crate::store::StoreError;
+
+/// Why a request to a queue was refused; what was refused has changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// The queue holds as many messages, or bytes, as it may.
+    QueueFull {
+        /// Which limit, in words.
+        limit: &'static str,
+        /// How much it allows.
+        max: u64,
+    },
+    /// As many messages are in consumers' hands as may be.
+    TooManyInFlight {
+        /// How many may be.
+        max: u64,
+    },
+    /// As many keys have messages as may.
+    TooManyKeys {
+        /// How many may.
+        max: u64,
+    },
+    /// A key's name is empty, too long, or not printable.
+    BadKey,
+    /// One message is larger than a message may be.
+    TooLarge {
+        /// How large it may be.
+        max: u64,
+    },
+    /// The receipt was made by nobody here, or for another queue.
+    ForgedReceipt,
+    /// The receipt is of an earlier delivery, or its message is gone.
+    StaleReceipt,
+    /// The delivery is over: its lease ended, or it was given back.
+    NotInFlight,
+    /// The store did not take it.
+    Store(StoreError),
+    /// Too much is waiting to be written down or handled; later it may work.
+    Busy,
+    /// The queue was deleted, or the gateway stops.
+    Gone,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull { limit, max } => write!(f, "queue is full: it may hold {max} {limit}"),
+            Self::TooManyInFlight { max } => write!(f, "{max} messages are in flight, which is the most"),
+            Self::TooManyKeys { max } => write!(f, "{max} fairness keys have messages, which is the most"),
+            Self::BadKey => {
+                f.write_str("a fairness key has 1 to 256 bytes, none of them a control character")
+            }
+            Self::TooLarge { max } => write!(f, "message is larger than {max} bytes"),
+            Self::ForgedReceipt => f.write_str("receipt handle was not made by this queue"),
+            Self::StaleReceipt => f.write_str("receipt handle is of an earlier delivery"),
+            Self::NotInFlight => f.write_str("message is not in flight"),
+            Self::Store(error) => error.fmt(f),
+            Self::Busy => f.write_str("too much is waiting to be written, retry later"),
+            Self::Gone => f.write_str("queue is gone"),
+        }
+    }
+}
+
+impl core::error::Error for Rejection {}
+
+impl From<StoreError> for Rejection {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}

@@ -1,0 +1,222 @@
+//! What survives: messages, what became of them, keys, queues and who owns them.
+//!
+//! Bound: whatever is answered without an error is as durable as was asked for; what is answered with an error
+//! has changed nothing, but for [`StoreError::Unknown`]. Appended messages are told to the tail of their queue in
+//! order, each once, before whoever sent them is answered.
+
+pub mod disk;
+pub mod memory;
+
+use core::fmt;
+use std::sync::Arc;
+
+use evenkeel_policy::weight::Weight;
+use serde::{Deserialize, Serialize};
+
+use crate::book::{KeptKey, KeptState, Returned};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::message::{Appended, Draft, Header, Payload};
+use crate::settings::{Durability, QueueSettings};
+use crate::time::Wall;
+
+/// Whom to tell how it went; called once, from any thread, and must not wait.
+pub type Done<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
+/// Whom to tell of messages that were written down; must not wait.
+pub type Tail = Arc<dyn Fn(Vec<Appended>) + Send + Sync>;
+
+/// Where queues live.
+///
+/// What takes long is answered through a [`Done`]; what is answered at once ([`queues`](Self::queues),
+/// [`keys`](Self::keys), [`state`](Self::state), [`claim`](Self::claim)) reads the disk and is called while a queue
+/// is opened, never by an actor.
+pub trait Store: Send + Sync + 'static {
+    /// Writes messages down, all or none.
+    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>);
+
+    /// Reads a queue's keys, and how many messages each has.
+    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError>;
+
+    /// Reads those messages of a queue that are not simply waiting.
+    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError>;
+
+    /// Reads messages of a key, in order.
+    fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>);
+
+    /// Reads these messages; those that are gone are left out.
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>);
+
+    /// Has messages that are appended to a queue told, from here on; `None` ends that.
+    fn tail(&self, queue: QueueId, tail: Option<Tail>);
+
+    /// Writes down what became of messages, all or nothing.
+    fn commit(&self, commit: Commit, done: Done<()>);
+
+    /// Removes every message that is in a queue, and says before which.
+    fn purge(&self, queue: QueueId, done: Done<Seq>);
+
+    /// Sets a key's weight, or takes it back, and names the key.
+    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>);
+
+    /// Reads every queue.
+    fn queues(&self) -> Result<Vec<QueueRecord>, StoreError>;
+
+    /// Writes a queue down, new or changed; a new one is given its id.
+    fn put_queue(&self, id: Option<QueueId>, record: QueueBody, done: Done<QueueId>);
+
+    /// Removes a queue and its messages.
+    fn remove_queue(&self, queue: QueueId, done: Done<()>);
+
+    /// Becomes the owner of a queue: earlier owners can write nothing any more.
+    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError>;
+
+    /// Stays the owner; `false` when another has become it.
+    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
+
+    /// Owns a queue no longer.
+    fn release(&self, queue: QueueId, epoch: Epoch);
+
+    /// Reads a secret that is as old as the store, to sign receipts with.
+    fn secret(&self) -> [u8; 32];
+
+    /// Has everything written so far on disk, and takes nothing more.
+    fn close(&self);
+}
+
+/// Messages to write down.
+#[derive(Debug)]
+pub struct Batch {
+    /// Into which queue.
+    pub queue: QueueId,
+    /// Which.
+    pub drafts: Vec<Draft>,
+    /// When they were sent.
+    pub sent_at: Wall,
+    /// The delay of those that name none.
+    pub delay_ms: u64,
+    /// How durably.
+    pub durability: Durability,
+}
+
+/// Which messages to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch {
+    /// Of which queue.
+    pub queue: QueueId,
+    /// Of which key.
+    pub key: KeyId,
+    /// After which message.
+    pub after: Seq,
+    /// At most so many.
+    pub count_max: usize,
+    /// No more once so many bytes were read.
+    pub bytes_max: usize,
+}
+
+/// What became of messages of a queue.
+#[derive(Debug)]
+pub struct Commit {
+    /// Which queue.
+    pub queue: QueueId,
+    /// Who says so; refused when another owns the queue.
+    pub epoch: Epoch,
+    /// What became of them.
+    pub changes: Vec<Change>,
+    /// How durably.
+    pub durability: Durability,
+}
+
+/// What became of a message, or of a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// A consumer has it until then.
+    Leased(Returned, Wall),
+    /// It waits again.
+    Returned(Returned),
+    /// It is gone.
+    Removed(KeyId, Header),
+    /// It is in another queue, under the same key.
+    Moved(KeyId, Header, QueueId),
+    /// A key has no message; it is forgotten unless it has one or a weight.
+    Forgotten(KeyId),
+}
+
+/// A queue as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRecord {
+    /// Which queue.
+    pub id: QueueId,
+    /// What it is.
+    pub body: QueueBody,
+}
+
+/// What a queue is, beside its messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueBody {
+    /// What it is called.
+    pub name: String,
+    /// How it behaves.
+    pub settings: QueueSettings,
+    /// When it was made.
+    pub created_at: u64,
+    /// When it was last changed.
+    pub changed_at: u64,
+    /// What a door wants to find again, as text that only the door understands.
+    pub notes: String,
+}
+
+/// Why the store did not do it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// There is no room on the disk.
+    DiskFull {
+        /// How much is free.
+        free: u64,
+        /// How much must be.
+        reserve: u64,
+    },
+    /// Too much waits to be written.
+    Busy,
+    /// There is no such queue.
+    NoQueue,
+    /// As many keys were made as can be.
+    TooManyKeys,
+    /// Another owns the queue.
+    NotOwner,
+    /// The store was closed.
+    Closed,
+    /// The disk could not be read or written; what was asked for did not happen.
+    Io(String),
+    /// It may or may not have happened: the disk failed while it was made durable.
+    Unknown(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DiskFull { free, reserve } => {
+                write!(f, "disk is full: {free} bytes are free, {reserve} are kept in reserve")
+            }
+            Self::Busy => f.write_str("too much is waiting to be written, retry later"),
+            Self::NoQueue => f.write_str("no such queue"),
+            Self::TooManyKeys => f.write_str("no more fairness keys can be made"),
+            Self::NotOwner => f.write_str("another gateway owns the queue"),
+            Self::Closed => f.write_str("store is closed"),
+            Self::Io(why) => write!(f, "disk could not be used: {why}"),
+            Self::Unknown(why) => write!(f, "disk failed while writing, the outcome is unknown: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for StoreError {}
+
+/// What a message is charged when it names no cost.
+pub(crate) fn cost_of(draft: &Draft) -> evenkeel_policy::cost::Cost {
+    draft.cost.unwrap_or(evenkeel_policy::cost::Cost::MESSAGE)
+}
+
+/// When a message may first be delivered; `None` at once.
+pub(crate) fn due_of(draft: &Draft, batch_delay_ms: u64, sent_at: Wall) -> Option<Wall> {
+    let delay = draft.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
+    (!delay.is_zero()).then(|| sent_at + delay)
+}

@@ -1,0 +1,235 @@
+//! The store on disk: fjall's keyspaces, one thread that writes, few that read.
+//!
+//! Bound: a request is answered after what it wrote is as durable as it asked; one disk flush serves every request
+//! that came in during the one before. Opening reads keys, never bodies.
+
+mod layout;
+mod opened;
+mod reader;
+mod shelves;
+mod writer;
+
+use core::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use parking_lot::{Mutex, RwLock};
+
+use evenkeel_policy::weight::Weight;
+
+use super::{Batch, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
+use crate::book::{KeptKey, KeptState};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::message::{Header, Payload};
+use opened::{Counts, Opened, Opening};
+use reader::Look;
+use writer::{Op, Writer};
+
+/// Requests that wait to be written; beyond, callers are told to come back.
+const OPS_MAX: usize = 65_536;
+/// Requests that wait to be read.
+const LOOKS_MAX: usize = 65_536;
+const READERS: usize = 2;
+
+/// How a store on disk behaves.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// Memory for blocks that were read.
+    pub cache_bytes: u64,
+    /// Messages are refused while less than this is free on the disk.
+    pub reserve_bytes: u64,
+    /// What happens when the disk did not confirm a write.
+    pub fatal: Fatal,
+}
+
+impl Default for DiskOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 64 << 20, reserve_bytes: 256 << 20, fatal: Fatal::default() }
+    }
+}
+
+/// What happens when the disk did not confirm a write: whether it happened, nobody knows.
+#[derive(Clone)]
+pub struct Fatal(pub Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Default for Fatal {
+    fn default() -> Self {
+        Self(Arc::new(|why| tracing::error!(why, "store stopped")))
+    }
+}
+
+impl fmt::Debug for Fatal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fatal")
+    }
+}
+
+/// Queues in a folder.
+pub struct DiskStore {
+    ops: SyncSender<Op>,
+    looks: Mutex<Option<SyncSender<Look>>>,
+    opened: Arc<RwLock<Option<Opened>>>,
+    /// What was counted when the folder was opened, until a queue's owner asks.
+    counts: Mutex<Counts>,
+    secret: [u8; 32],
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl DiskStore {
+    /// Opens a folder, or makes one; reads the disk.
+    pub fn open(folder: impl Into<PathBuf>, options: DiskOptions) -> Result<Self, StoreError> {
+        let folder = folder.into();
+        let Opening { opened, ledger, counts, secret } = Opened::open(&folder, options.cache_bytes)?;
+        let opened = Arc::new(RwLock::new(Some(opened)));
+        let (ops, received) = sync_channel(OPS_MAX);
+        let (looks, looked) = sync_channel(LOOKS_MAX);
+        let writer = Writer::new(folder, options, received, opened.clone(), ledger);
+        let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
+        let looked: reader::Looks = Arc::new(Mutex::new(looked));
+        for number in 0..READERS {
+            let (looked, opened) = (looked.clone(), opened.clone());
+            threads.push(spawn(format!("queue-reader-{number}"), move || reader::run(&looked, &opened))?);
+        }
+        Ok(Self {
+            ops,
+            looks: Mutex::new(Some(looks)),
+            opened,
+            counts: Mutex::new(counts),
+            secret,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    fn ask(&self, op: Op) {
+        if let Err(TrySendError::Full(op)) = self.ops.try_send(op) {
+            op.refuse(&StoreError::Busy);
+        }
+    }
+
+    /// Asks the writer and waits; only while a queue is opened.
+    fn wait<T: Send + 'static>(&self, op: impl FnOnce(Done<T>) -> Op) -> Result<T, StoreError> {
+        let (done, answered) = sync_channel(1);
+        let op = op(Box::new(move |result| drop(done.send(result))));
+        self.ops.send(op).map_err(|_| StoreError::Closed)?;
+        answered.recv().unwrap_or(Err(StoreError::Closed))
+    }
+
+    fn look(&self, look: Look) {
+        let refused = match self.looks.lock().as_ref().map(|looks| looks.try_send(look)) {
+            Some(Err(TrySendError::Full(look))) => Some((look, StoreError::Busy)),
+            Some(Err(TrySendError::Disconnected(look))) => Some((look, StoreError::Closed)),
+            Some(Ok(())) | None => None,
+        };
+        match refused {
+            Some((Look::Fetch(_, done), why)) => done(Err(why)),
+            Some((Look::Read(_, _, done), why)) => done(Err(why)),
+            None => {}
+        }
+    }
+
+    fn opened(&self) -> Result<Opened, StoreError> {
+        self.opened.read().clone().ok_or(StoreError::Closed)
+    }
+}
+
+impl Store for DiskStore {
+    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
+        self.ask(Op::Append(batch, done));
+    }
+
+    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError> {
+        let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
+        let opened = self.opened()?;
+        let counted = self.counts.lock().remove(&queue);
+        let counts = match counted {
+            Some(counts) => counts,
+            None => opened.count_queue(queue, below)?,
+        };
+        opened.kept_keys(queue, &counts)
+    }
+
+    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError> {
+        let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
+        self.opened()?.kept_states(queue, below)
+    }
+
+    fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
+        self.look(Look::Fetch(ask, done));
+    }
+
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
+        self.look(Look::Read(queue, which, done));
+    }
+
+    fn tail(&self, queue: QueueId, tail: Option<Tail>) {
+        // Waits for a place: a tail that is not heard would lose messages until the next start.
+        drop(self.ops.send(Op::Tail(queue, tail)));
+    }
+
+    fn commit(&self, commit: Commit, done: Done<()>) {
+        self.ask(Op::Commit(commit, done));
+    }
+
+    fn purge(&self, queue: QueueId, done: Done<Seq>) {
+        self.ask(Op::Purge(queue, done));
+    }
+
+    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
+        self.ask(Op::SetWeight(queue, name, weight, done));
+    }
+
+    fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
+        self.wait(Op::Queues)
+    }
+
+    fn put_queue(&self, id: Option<QueueId>, record: QueueBody, done: Done<QueueId>) {
+        self.ask(Op::PutQueue(id, Box::new(record), done));
+    }
+
+    fn remove_queue(&self, queue: QueueId, done: Done<()>) {
+        self.counts.lock().remove(&queue);
+        self.ask(Op::RemoveQueue(queue, done));
+    }
+
+    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError> {
+        self.wait(|done| Op::Claim(queue, done))
+    }
+
+    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
+        self.wait(|done| Op::Renew(queue, epoch, done))
+    }
+
+    // One process owns a folder, and its epochs rise with every claim.
+    fn release(&self, _queue: QueueId, _epoch: Epoch) {}
+
+    fn secret(&self) -> [u8; 32] {
+        self.secret
+    }
+
+    fn close(&self) {
+        let (closed, wait) = sync_channel(1);
+        if self.ops.send(Op::Close(closed)).is_ok() {
+            // The writer is gone either way.
+            wait.recv().ok();
+        }
+        self.looks.lock().take();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store had panicked");
+            }
+        }
+    }
+}
+
+impl Drop for DiskStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
+    let spawned = std::thread::Builder::new().name(name).spawn(work);
+    spawned.map_err(|error| StoreError::Io(error.to_string()))
+}

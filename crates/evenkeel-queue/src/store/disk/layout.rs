@@ -1,0 +1,207 @@
+//! What is on disk, byte by byte. Numbers are big-endian, so that keys sort as their numbers do.
+//!
+//! | keyspace | key | value |
+//! |---|---|---|
+//! | `meta` | `format`, `secret`, `made`, `seq` | the format's number, 32 random bytes, the last queue's id, the first sequence number nobody has used |
+//! | `meta` | `q` queue, `e` queue, `p` queue | the queue as JSON, its owner's epoch, the message before which all are purged |
+//! | `meta` | `g` first | the message at which this generation ends |
+//! | `keys` | queue, key | weight that was set, weight that was wished, name |
+//! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from | length of headers, headers, body |
+//! | `state` | as the message's | what it is, attempts, first delivered at, until, epoch |
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::weight::Weight;
+
+use crate::book::{KeptState, Standing};
+use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::message::{Header, Payload};
+use crate::time::Wall;
+
+/// Changes when what is on disk does.
+pub(super) const FORMAT: u32 = 1;
+/// The length of a message's key.
+pub(super) const MESSAGE_KEY: usize = 40;
+
+const LEASED: u8 = 1;
+const DELAYED: u8 = 2;
+const WAITS: u8 = 3;
+
+/// A message's key; everything that is known of it without its body.
+pub(super) fn message_key(queue: QueueId, key: KeyId, header: &Header) -> [u8; MESSAGE_KEY] {
+    let mut bytes = [0; MESSAGE_KEY];
+    bytes[..16].copy_from_slice(&place(queue, key, header.seq));
+    bytes[16..24].copy_from_slice(&header.sent_at.0.to_be_bytes());
+    bytes[24..28].copy_from_slice(&header.size.to_be_bytes());
+    bytes[28..36].copy_from_slice(&header.cost.0.to_be_bytes());
+    bytes[36..].copy_from_slice(&header.from.map_or(0, |from| from.0).to_be_bytes());
+    bytes
+}
+
+/// The beginning of a message's key.
+pub(super) fn place(queue: QueueId, key: KeyId, seq: Seq) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&lane(queue, key));
+    bytes[8..].copy_from_slice(&seq.0.to_be_bytes());
+    bytes
+}
+
+/// The beginning of the keys of a key's messages, and the key of its record.
+pub(super) fn lane(queue: QueueId, key: KeyId) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&queue.0.to_be_bytes());
+    bytes[4..].copy_from_slice(&key.0.to_be_bytes());
+    bytes
+}
+
+pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, Header)> {
+    if bytes.len() != MESSAGE_KEY {
+        return None;
+    }
+    let from = word(bytes, 36)?;
+    let header = Header {
+        seq: Seq(long(bytes, 8)?),
+        sent_at: Wall(long(bytes, 16)?),
+        size: word(bytes, 24)?,
+        cost: Cost(long(bytes, 28)?),
+        from: (from != 0).then_some(QueueId(from)),
+    };
+    Some((QueueId(word(bytes, 0)?), KeyId(word(bytes, 4)?), header))
+}
+
+/// A message's value.
+pub(super) fn message_value(payload: &Payload) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 + payload.size());
+    // Headers are limited with the message, far below 4 GiB.
+    bytes.extend_from_slice(&(payload.headers.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(&payload.headers);
+    bytes.extend_from_slice(&payload.body);
+    bytes
+}
+
+pub(super) fn read_message_value(bytes: &Bytes) -> Option<Payload> {
+    let body_at = 4_usize.checked_add(word(bytes, 0)? as usize)?;
+    (body_at <= bytes.len())
+        .then(|| Payload { headers: bytes.slice(4..body_at), body: bytes.slice(body_at..) })
+}
+
+/// A state's value.
+pub(super) fn state_value(attempts: u32, first_delivered_at: Option<Wall>, standing: Standing) -> [u8; 29] {
+    let (kind, until, epoch) = match standing {
+        Standing::Leased { until, epoch } => (LEASED, until, epoch),
+        Standing::Delayed { until } => (DELAYED, until, Epoch(0)),
+        Standing::Waits => (WAITS, Wall(0), Epoch(0)),
+    };
+    let mut bytes = [0; 29];
+    bytes[0] = kind;
+    bytes[1..5].copy_from_slice(&attempts.to_be_bytes());
+    bytes[5..13].copy_from_slice(&first_delivered_at.map_or(0, |at| at.0).to_be_bytes());
+    bytes[13..21].copy_from_slice(&until.0.to_be_bytes());
+    bytes[21..].copy_from_slice(&epoch.0.to_be_bytes());
+    bytes
+}
+
+pub(super) fn read_state(key: KeyId, header: Header, bytes: &[u8]) -> Option<KeptState> {
+    let (first, until, epoch) = (long(bytes, 5)?, Wall(long(bytes, 13)?), Epoch(long(bytes, 21)?));
+    let standing = match *bytes.first()? {
+        LEASED => Standing::Leased { until, epoch },
+        DELAYED => Standing::Delayed { until },
+        WAITS => Standing::Waits,
+        _ => return None,
+    };
+    let first_delivered_at = (first != 0).then_some(Wall(first));
+    Some(KeptState { key, header, attempts: word(bytes, 1)?, first_delivered_at, standing })
+}
+
+/// What is kept of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KeyRecord {
+    pub(super) name: Arc<str>,
+    pub(super) set_weight: Option<Weight>,
+    pub(super) wished_weight: Option<Weight>,
+}
+
+impl KeyRecord {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let millis = |weight: Option<Weight>| weight.map_or(0, Weight::millis).to_be_bytes();
+        let mut bytes = Vec::with_capacity(8 + self.name.len());
+        bytes.extend_from_slice(&millis(self.set_weight));
+        bytes.extend_from_slice(&millis(self.wished_weight));
+        bytes.extend_from_slice(self.name.as_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let weight = |at| match word(bytes, at)? {
+            0 => Some(None),
+            millis => Some(Some(Weight::new(f64::from(millis) / 1_000.0).ok()?)),
+        };
+        let name = core::str::from_utf8(bytes.get(8..)?).ok()?;
+        Some(Self { name: name.into(), set_weight: weight(0)?, wished_weight: weight(4)? })
+    }
+}
+
+/// A key of `meta` that belongs to a queue.
+pub(super) fn of_queue(kind: u8, queue: QueueId) -> [u8; 5] {
+    let mut bytes = [kind; 5];
+    bytes[1..].copy_from_slice(&queue.0.to_be_bytes());
+    bytes
+}
+
+/// A key of `meta` that belongs to a generation.
+pub(super) fn of_generation(first: Seq) -> [u8; 9] {
+    let mut bytes = [b'g'; 9];
+    bytes[1..].copy_from_slice(&first.0.to_be_bytes());
+    bytes
+}
+
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+pub(super) fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_message_key_reads_back(queue: u32, key: u32, seq: u64, at: u64, size: u32, cost: u64, from: u32) {
+            let from = (from != 0).then_some(QueueId(from));
+            let header = Header { seq: Seq(seq), sent_at: Wall(at), size, cost: Cost(cost), from };
+            let bytes = message_key(QueueId(queue), KeyId(key), &header);
+            prop_assert_eq!(read_message_key(&bytes), Some((QueueId(queue), KeyId(key), header)));
+        }
+
+        #[test]
+        fn garbage_is_refused_not_misread(bytes: Vec<u8>) {
+            prop_assert_eq!(read_message_key(&bytes).is_some(), bytes.len() == MESSAGE_KEY);
+            if let Some(payload) = read_message_value(&bytes.clone().into()) {
+                prop_assert_eq!(payload.size() + 4, bytes.len());
+            }
+            if let Some(record) = KeyRecord::decode(&bytes) {
+                prop_assert_eq!(record.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn a_payload_reads_back(headers: Vec<u8>, body: Vec<u8>) {
+            let payload = Payload { headers: headers.into(), body: body.into() };
+            prop_assert_eq!(read_message_value(&message_value(&payload).into()), Some(payload));
+        }
+    }
+
+    #[test]
+    fn keys_sort_by_queue_then_key_then_order() {
+        let key = |queue, key, seq| place(QueueId(queue), KeyId(key), Seq(seq));
+        assert!(
+            key(1, 2, 300) < key(1, 2, 301) && key(1, 2, 301) < key(1, 3, 1) && key(1, 3, 9) < key(2, 0, 0)
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! A folder, opened: its keyspaces, and what the writer must know of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::layout::{self, FORMAT, KeyRecord};
+use super::shelves::{Shelf, Shelves, generation_name, old_name};
+use crate::book::{KeptKey, KeptState};
+use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::message::Header;
+use crate::store::{QueueBody, QueueRecord, StoreError, Tail};
+
+/// Sequence numbers are set aside in blocks of this many, so that none is ever given twice.
+pub(super) const SEQ_BLOCK: u64 = 1 << 20;
+
+/// The keyspaces of a folder.
+#[derive(Clone)]
+pub(super) struct Opened {
+    pub(super) db: Database,
+    pub(super) meta: Keyspace,
+    pub(super) keys: Keyspace,
+    pub(super) state: Keyspace,
+    pub(super) shelves: Shelves,
+}
+
+/// What the writer knows of a folder.
+pub(super) struct Ledger {
+    pub(super) queues: BTreeMap<QueueId, QueueLedger>,
+    /// The last queue's id.
+    pub(super) made: u32,
+    /// The next message's number.
+    pub(super) seq: u64,
+    /// Numbers from here on have not been set aside.
+    pub(super) seq_end: u64,
+    /// Queues whose messages are to be removed, and before which.
+    pub(super) swept: Vec<(QueueId, Seq)>,
+}
+
+/// What the writer knows of a queue.
+pub(super) struct QueueLedger {
+    pub(super) body: QueueBody,
+    pub(super) epoch: Epoch,
+    pub(super) purged_below: Seq,
+    pub(super) names: HashMap<Arc<str>, KeyId>,
+    pub(super) keys: HashMap<KeyId, KeyLedger>,
+    pub(super) made: u32,
+    pub(super) tail: Option<Tail>,
+}
+
+/// What the writer knows of a key.
+pub(super) struct KeyLedger {
+    pub(super) record: KeyRecord,
+    pub(super) live: u64,
+}
+
+/// What of a key's messages is there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    first: Seq,
+    last: Seq,
+    messages: u64,
+    bytes: u64,
+}
+
+/// What of each key's messages is there.
+pub(super) type Counts = HashMap<QueueId, HashMap<KeyId, Count>>;
+
+/// A folder that was opened, and what was read of it.
+pub(super) struct Opening {
+    pub(super) opened: Opened,
+    pub(super) ledger: Ledger,
+    pub(super) counts: Counts,
+    pub(super) secret: [u8; 32],
+}
+
+impl Opened {
+    /// Opens a folder, or makes one, and reads what the writer must know: keys, never bodies.
+    pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Opening, StoreError> {
+        let db =
+            Database::builder(folder).cache_size(cache_bytes).open().map_err(|why| unusable(folder, &why))?;
+        let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
+        let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
+        let secret = sign_in(&db, &meta, folder)?;
+        let seq = number(&meta, b"seq")?.unwrap_or(1);
+        let shelves = open_shelves(&db, &meta, Seq(seq))?;
+        let mut opened = Self { db, meta, keys, state, shelves };
+        let mut ledger = opened.read_queues(seq)?;
+        opened.read_keys(&mut ledger)?;
+        let counts = opened.count(&mut ledger)?;
+        for (queue, keys) in &counts {
+            for (key, count) in keys {
+                let kept = ledger.queues.get_mut(queue).and_then(|queue| queue.keys.get_mut(key));
+                let kept = kept.ok_or_else(|| garbled(&format!("key {} of queue {}", key.0, queue.0)))?;
+                kept.live = count.messages;
+            }
+        }
+        Ok(Opening { opened, ledger, counts, secret })
+    }
+
+    fn read_queues(&self, seq: u64) -> Result<Ledger, StoreError> {
+        let mut queues = BTreeMap::new();
+        for entry in self.meta.prefix(b"q") {
+            let (key, value) = entry.into_inner().map_err(io)?;
+            let id = QueueId(layout::word(&key, 1).ok_or_else(|| garbled("the id of a queue"))?);
+            let body =
+                serde_json::from_slice(&value).map_err(|why| garbled(&format!("queue {}: {why}", id.0)))?;
+            let epoch = number(&self.meta, &layout::of_queue(b'e', id))?.unwrap_or(0);
+            let below = number(&self.meta, &layout::of_queue(b'p', id))?.unwrap_or(0);
+            let queue = QueueLedger {
+                body,
+                epoch: Epoch(epoch),
+                purged_below: Seq(below),
+                names: HashMap::new(),
+                keys: HashMap::new(),
+                made: 0,
+                tail: None,
+            };
+            queues.insert(id, queue);
+        }
+        let made = number(&self.meta, b"made")?.unwrap_or(0);
+        let made = u32::try_from(made).map_err(|_| garbled("the number of queues"))?;
+        // Nothing is known of how far the last block was used, so it is not used further.
+        Ok(Ledger { queues, made, seq, seq_end: seq, swept: Vec::new() })
+    }
+
+    fn read_keys(&self, ledger: &mut Ledger) -> Result<(), StoreError> {
+        for entry in self.keys.iter() {
+            let (key, value) = entry.into_inner().map_err(io)?;
+            let (Some(queue), Some(id)) = (layout::word(&key, 0), layout::word(&key, 4)) else {
+                return Err(garbled("the id of a key"));
+            };
+            let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
+            // A queue that was removed has left it.
+            let Some(queue) = ledger.queues.get_mut(&QueueId(queue)) else { continue };
+            queue.made = queue.made.max(id + 1);
+            queue.names.insert(record.name.clone(), KeyId(id));
+            queue.keys.insert(KeyId(id), KeyLedger { record, live: 0 });
+        }
+        Ok(())
+    }
+
+    /// Counts every message, by its key and by its shelf.
+    fn count(&mut self, ledger: &mut Ledger) -> Result<Counts, StoreError> {
+        let mut counts = Counts::new();
+        let mut leftovers: BTreeMap<QueueId, Seq> = BTreeMap::new();
+        for shelf in self.shelves.all_mut() {
+            for entry in shelf.keyspace.iter() {
+                let (queue, key, header) = message(entry)?;
+                shelf.live += 1;
+                shelf.bytes += u64::from(header.size);
+                let below = ledger.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below);
+                if header.seq < below {
+                    leftovers.insert(queue, below);
+                } else {
+                    counts.entry(queue).or_default().entry(key).or_default().add(&header);
+                }
+            }
+            shelf.appended = shelf.live;
+        }
+        ledger.swept = leftovers.into_iter().collect();
+        Ok(counts)
+    }
+
+    /// Counts the messages of one queue.
+    pub(super) fn count_queue(&self, id: QueueId, below: Seq) -> Result<HashMap<KeyId, Count>, StoreError> {
+        let mut counts: HashMap<KeyId, Count> = HashMap::new();
+        for keyspace in self.shelves.after(Seq(0)) {
+            for entry in keyspace.prefix(id.0.to_be_bytes()) {
+                let (_, key, header) = message(entry)?;
+                if below <= header.seq {
+                    counts.entry(key).or_default().add(&header);
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Reads a queue's keys, with what of their messages is there.
+    pub(super) fn kept_keys(
+        &self,
+        id: QueueId,
+        counts: &HashMap<KeyId, Count>,
+    ) -> Result<Vec<KeptKey>, StoreError> {
+        let mut kept = Vec::new();
+        for entry in self.keys.prefix(id.0.to_be_bytes()) {
+            let (key, value) = entry.into_inner().map_err(io)?;
+            let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
+            let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
+            let Count { first, last, messages, bytes } = counts.get(&key).copied().unwrap_or_default();
+            let KeyRecord { name, set_weight, wished_weight } = record;
+            kept.push(KeptKey { key, name, set_weight, wished_weight, first, last, count: messages, bytes });
+        }
+        Ok(kept)
+    }
+
+    /// Reads what is written of a queue's messages that do not simply wait.
+    pub(super) fn kept_states(&self, id: QueueId, below: Seq) -> Result<Vec<KeptState>, StoreError> {
+        let mut kept = Vec::new();
+        for entry in self.state.prefix(id.0.to_be_bytes()) {
+            let (place, value) = entry.into_inner().map_err(io)?;
+            let (_, key, header) =
+                layout::read_message_key(&place).ok_or_else(|| garbled("a state's key"))?;
+            // A state may outlive its message, when a delivery comes back that was purged meanwhile.
+            let lives = self.shelves.of(header.seq).keyspace.contains_key(&*place).map_err(io)?;
+            if lives && below <= header.seq {
+                kept.push(layout::read_state(key, header, &value).ok_or_else(|| garbled("a state"))?);
+            }
+        }
+        Ok(kept)
+    }
+}
+
+impl Count {
+    fn add(&mut self, header: &Header) {
+        self.first = if self.messages == 0 { header.seq } else { self.first.min(header.seq) };
+        self.last = self.last.max(header.seq);
+        self.messages += 1;
+        self.bytes += u64::from(header.size);
+    }
+}
+
+impl Ledger {
+    /// Lists the queues.
+    pub(super) fn records(&self) -> Vec<QueueRecord> {
+        self.queues.iter().map(|(&id, queue)| QueueRecord { id, body: queue.body.clone() }).collect()
+    }
+}
+
+fn message(entry: Guard) -> Result<(QueueId, KeyId, Header), StoreError> {
+    let key = entry.key().map_err(io)?;
+    layout::read_message_key(&key).ok_or_else(|| garbled("a message's key"))
+}
+
+/// Checks whether a folder is one of ours, and reads its secret; a new folder gets both.
+fn sign_in(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32], StoreError> {
+    match meta.get(b"format").map_err(io)?.map(|value| layout::word(&value, 0)) {
+        Some(Some(FORMAT)) => {
+            let secret = meta.get(b"secret").map_err(io)?;
+            secret.and_then(|bytes| bytes.as_ref().try_into().ok()).ok_or_else(|| garbled("the secret"))
+        }
+        Some(found) => Err(StoreError::Io(format!(
+            "{} was written in format {}, this version reads format {FORMAT}",
+            folder.display(),
+            found.map_or("unknown".into(), |found| found.to_string()),
+        ))),
+        None => {
+            let mut secret = [0; 32];
+            let drawn = SystemRandom::new().fill(&mut secret);
+            drawn.map_err(|_| StoreError::Io("no random numbers from the system".into()))?;
+            let mut batch = db.batch();
+            batch.insert(meta, b"format".as_slice(), FORMAT.to_be_bytes().as_slice());
+            batch.insert(meta, b"secret".as_slice(), secret.as_slice());
+            batch.durability(Some(PersistMode::SyncAll)).commit().map_err(io)?;
+            Ok(secret)
+        }
+    }
+}
+
+fn open_shelves(db: &Database, meta: &Keyspace, next: Seq) -> Result<Shelves, StoreError> {
+    let (mut generations, mut old) = (Vec::new(), Vec::new());
+    for name in db.list_keyspace_names() {
+        let part = |prefix| name.strip_prefix(prefix).and_then(|number| number.parse::<u64>().ok());
+        if let Some(first) = part("m_") {
+            let end = number(meta, &layout::of_generation(Seq(first)))?.map(Seq);
+            generations.push(Shelf::open(db, &name, Seq(first), end).map_err(io)?);
+        } else if let Some(number) = part("old_") {
+            old.push(number);
+        }
+    }
+    generations.sort_by_key(|shelf| shelf.first);
+    // One that was appended to when the process ended goes on until where numbers begin anew.
+    for shelf in generations.iter_mut().filter(|shelf| shelf.end.is_none() && shelf.first < next) {
+        meta.insert(layout::of_generation(shelf.first), next.0.to_be_bytes()).map_err(io)?;
+        shelf.end = Some(next);
+    }
+    if generations.last().is_none_or(|shelf| shelf.first != next) {
+        generations.push(Shelf::open(db, &generation_name(next), next, None).map_err(io)?);
+    }
+    let old_number = old.into_iter().max().unwrap_or(0);
+    let old = Shelf::open(db, &old_name(old_number), Seq(0), Some(Seq(0))).map_err(io)?;
+    Ok(Shelves { generations, old, old_number })
+}
+
+pub(super) fn number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreError> {
+    let Some(value) = meta.get(key).map_err(io)? else { return Ok(None) };
+    layout::long(&value, 0).map(Some).ok_or_else(|| garbled("a number"))
+}
+
+/// Says what the disk said, without the names of types around it.
+pub(super) fn io(error: fjall::Error) -> StoreError {
+    StoreError::Io(match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error.to_string(),
+        error => error.to_string(),
+    })
+}
+
+fn garbled(what: &str) -> StoreError {
+    StoreError::Io(format!("cannot make sense of {what}"))
+}
+
+fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
+    StoreError::Io(match error {
+        fjall::Error::Locked => format!("{} is used by another process", folder.display()),
+        error => format!("{} cannot be opened: {error}", folder.display()),
+    })
+}

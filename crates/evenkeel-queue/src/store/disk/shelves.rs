@@ -1,0 +1,112 @@
+//! Where messages are: generations, each a keyspace that is dropped whole once nothing in it lives.
+//!
+//! Removed messages leave tombstones, and whoever looks for a first message wades through them; a generation
+//! that is dropped leaves none. What outlives its generation is copied to a shelf of its own.
+
+use std::time::{Duration, Instant};
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
+
+use crate::id::Seq;
+
+/// A generation is full at this many bytes.
+const BYTES_MAX: u64 = 128 << 20;
+/// Or is closed at this age, if it has seen enough messages to be worth it.
+const AGE_MAX: Duration = Duration::from_secs(600);
+const APPENDED_MIN: u64 = 10_000;
+/// One of which no more than this part lives is emptied.
+const SPARSE: u64 = 16;
+/// Bodies from here on are kept apart, so that whoever reads keys does not read them.
+const APART_FROM: u32 = 512;
+
+/// One keyspace of messages.
+#[derive(Clone)]
+pub(super) struct Shelf {
+    pub(super) keyspace: Keyspace,
+    /// Messages from this one on.
+    pub(super) first: Seq,
+    /// And before this one; `None` while messages are still appended.
+    pub(super) end: Option<Seq>,
+    pub(super) appended: u64,
+    pub(super) live: u64,
+    pub(super) bytes: u64,
+    pub(super) opened: Instant,
+}
+
+impl Shelf {
+    pub(super) fn open(db: &Database, name: &str, first: Seq, end: Option<Seq>) -> fjall::Result<Self> {
+        let apart = KvSeparationOptions::default().separation_threshold(APART_FROM);
+        let options = || KeyspaceCreateOptions::default().with_kv_separation(Some(apart));
+        let keyspace = db.keyspace(name, options)?;
+        Ok(Self { keyspace, first, end, appended: 0, live: 0, bytes: 0, opened: Instant::now() })
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        let is_old = AGE_MAX <= self.opened.elapsed() && APPENDED_MIN <= self.appended;
+        BYTES_MAX <= self.bytes || is_old
+    }
+
+    fn holds(&self, seq: Seq) -> bool {
+        self.first <= seq && self.end.is_none_or(|end| seq < end)
+    }
+
+    /// Whether so little of it lives that what does should move.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.end.is_some() && APPENDED_MIN <= self.appended && self.live * SPARSE < self.appended
+    }
+}
+
+/// All keyspaces of messages.
+#[derive(Clone)]
+pub(super) struct Shelves {
+    /// In order; the last is the one that is appended to.
+    pub(super) generations: Vec<Shelf>,
+    /// What outlived its generation.
+    pub(super) old: Shelf,
+    pub(super) old_number: u64,
+}
+
+impl Shelves {
+    /// The shelf a message is on, if it is anywhere.
+    pub(super) fn of(&self, seq: Seq) -> &Shelf {
+        self.generation_of(seq).map_or(&self.old, |at| &self.generations[at])
+    }
+
+    pub(super) fn of_mut(&mut self, seq: Seq) -> &mut Shelf {
+        match self.generation_of(seq) {
+            Some(at) => &mut self.generations[at],
+            None => &mut self.old,
+        }
+    }
+
+    /// The shelf that is appended to.
+    pub(super) fn current(&mut self) -> &mut Shelf {
+        self.generations.last_mut().expect("there is always a generation to append to")
+    }
+
+    /// Every shelf that may hold messages after this one: the old one first, then in order.
+    pub(super) fn after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
+        let later = self.generations.iter().filter(move |shelf| shelf.end.is_none_or(|end| seq < end));
+        core::iter::once(&self.old).filter(|old| old.live > 0).chain(later).map(|shelf| &shelf.keyspace)
+    }
+
+    /// Every shelf.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Shelf> {
+        core::iter::once(&mut self.old).chain(&mut self.generations)
+    }
+
+    fn generation_of(&self, seq: Seq) -> Option<usize> {
+        let at = self.generations.partition_point(|shelf| shelf.first <= seq).checked_sub(1)?;
+        self.generations[at].holds(seq).then_some(at)
+    }
+}
+
+/// A generation's name.
+pub(super) fn generation_name(first: Seq) -> String {
+    format!("m_{:020}", first.0)
+}
+
+/// The name of a shelf of what outlived its generation.
+pub(super) fn old_name(number: u64) -> String {
+    format!("old_{number:020}")
+}

@@ -1,0 +1,352 @@
+//! The thread that writes: whatever has come in meanwhile goes to disk together, then everybody is answered.
+
+mod stage;
+mod tidy;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use fjall::{OwnedWriteBatch, PersistMode};
+use parking_lot::RwLock;
+
+use evenkeel_policy::weight::Weight;
+
+use super::opened::{Ledger, Opened, Opening, io};
+use super::{DiskOptions, Fatal};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::message::Appended;
+use crate::settings::Durability;
+use crate::store::{Batch, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
+
+/// At most so many requests are written together.
+const GROUP_MAX: usize = 8_192;
+/// Or so many bytes.
+const GROUP_BYTES_MAX: usize = 16 << 20;
+/// How often the free space of the disk is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long to wait before a folder that could not be opened again is tried once more.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
+
+/// What the writer is asked.
+pub(super) enum Op {
+    Append(Batch, Done<Vec<MessageId>>),
+    Commit(Commit, Done<()>),
+    Purge(QueueId, Done<Seq>),
+    SetWeight(QueueId, Arc<str>, Option<Weight>, Done<KeyId>),
+    PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
+    RemoveQueue(QueueId, Done<()>),
+    Claim(QueueId, Done<Epoch>),
+    Renew(QueueId, Epoch, Done<bool>),
+    Tail(QueueId, Option<Tail>),
+    Queues(Done<Vec<QueueRecord>>),
+    /// Before which message a queue is purged.
+    PurgedBelow(QueueId, Done<Seq>),
+    Close(SyncSender<()>),
+}
+
+/// What becomes known once a group is on disk.
+type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+pub(super) struct Writer {
+    folder: PathBuf,
+    options: DiskOptions,
+    ops: Receiver<Op>,
+    /// What readers read from.
+    opened: Arc<RwLock<Option<Opened>>>,
+    /// `None` while the folder could not be opened again.
+    ledger: Option<Ledger>,
+    /// Who is told of each queue's messages, while the folder is closed.
+    tails: Vec<(QueueId, Tail)>,
+    /// Since when something waits to be on disk, and how long it may.
+    unsynced: Option<(Instant, Duration)>,
+    free: u64,
+    looked_at: Option<Instant>,
+    reopened_at: Option<Instant>,
+    /// Why the folder is closed.
+    failed: Option<StoreError>,
+}
+
+/// What is written together.
+///
+/// All of a batch has one number in fjall's order, so of two writes to one place in it, either may win. Messages are
+/// written once and removed once, never in one group; of everything else only the last is put into the batch.
+pub(super) struct Group {
+    batch: OwnedWriteBatch,
+    /// What is written to places that may be written to again: the value, or none to remove it.
+    latest: HashMap<(Space, Vec<u8>), Option<Vec<u8>>>,
+    answers: Vec<Answer>,
+    tails: Vec<(QueueId, Tail, Vec<Appended>)>,
+    sync: Sync,
+    bytes: usize,
+}
+
+/// A keyspace whose places may be written to again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Space {
+    Meta,
+    Keys,
+    State,
+}
+
+/// When a group must be on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sync {
+    Whenever,
+    Within(Duration),
+    Now,
+}
+
+impl Writer {
+    pub(super) fn new(
+        folder: PathBuf,
+        options: DiskOptions,
+        ops: Receiver<Op>,
+        opened: Arc<RwLock<Option<Opened>>>,
+        ledger: Ledger,
+    ) -> Self {
+        Self {
+            folder,
+            options,
+            ops,
+            opened,
+            ledger: Some(ledger),
+            tails: Vec::new(),
+            unsynced: None,
+            free: u64::MAX,
+            looked_at: None,
+            reopened_at: None,
+            failed: None,
+        }
+    }
+
+    /// Writes until it is closed, or nobody can ask any more.
+    pub(super) fn run(mut self) {
+        loop {
+            match self.next() {
+                Next::Op(op) => {
+                    if let Some(closed) = self.write(op) {
+                        self.close();
+                        closed.send(()).ok();
+                        return;
+                    }
+                }
+                Next::Sync => self.sync(),
+                Next::Tidy => self.tidy(),
+                Next::End => return self.close(),
+            }
+        }
+    }
+
+    /// Waits for the next thing to do.
+    fn next(&mut self) -> Next {
+        let has_chores = self.has_chores();
+        if has_chores {
+            return match self.ops.try_recv() {
+                Ok(op) => Next::Op(op),
+                Err(_) => Next::Tidy,
+            };
+        }
+        let Some((since, within)) = self.unsynced else {
+            return self.ops.recv().map_or(Next::End, Next::Op);
+        };
+        match self.ops.recv_timeout(within.saturating_sub(since.elapsed())) {
+            Ok(op) => Next::Op(op),
+            Err(RecvTimeoutError::Timeout) => Next::Sync,
+            Err(RecvTimeoutError::Disconnected) => Next::End,
+        }
+    }
+
+    /// Writes a request and all that have come in since; a wish to close ends it.
+    fn write(&mut self, first: Op) -> Option<SyncSender<()>> {
+        if let Err(why) = self.reopen_if_needed() {
+            return first.refuse(&why);
+        }
+        self.look_at_disk();
+        let mut group = self.opened.read().as_ref().map(|opened| Group::new(opened.db.batch()))?;
+        let (mut op, mut count, mut closing) = (Some(first), 0, None);
+        while let Some(next) = op.take() {
+            count += 1;
+            match next {
+                Op::Close(closed) => closing = Some(closed),
+                next => self.stage(&mut group, next),
+            }
+            if closing.is_none() && count < GROUP_MAX && group.bytes < GROUP_BYTES_MAX {
+                op = self.ops.try_recv().ok();
+            }
+        }
+        self.commit(group);
+        closing
+    }
+
+    /// Puts a group on disk, as durably as the most demanding of it asks, and answers.
+    fn commit(&mut self, group: Group) {
+        let Group { mut batch, latest, answers, tails, sync, .. } = group;
+        if let Some(opened) = self.opened.read().as_ref() {
+            for ((space, place), value) in latest {
+                let keyspace = match space {
+                    Space::Meta => &opened.meta,
+                    Space::Keys => &opened.keys,
+                    Space::State => &opened.state,
+                };
+                match value {
+                    Some(value) => batch.insert(keyspace, place, value),
+                    None => batch.remove(keyspace, place),
+                }
+            }
+        }
+        let has_content = !batch.is_empty();
+        if let Err(error) = batch.durability(Some(PersistMode::Buffer)).commit() {
+            let why = io(error);
+            tracing::error!(%why, "writing failed, opening the folder again");
+            self.failed = Some(why.clone());
+            self.drop_folder();
+            return answers.into_iter().for_each(|answer| answer(Err(why.clone())));
+        }
+        match sync {
+            Sync::Now if has_content => self.sync(),
+            Sync::Within(within) if has_content => {
+                let due = self.unsynced.map(|(since, within)| since + within);
+                let sooner = due.is_none_or(|due| Instant::now() + within < due);
+                if sooner {
+                    self.unsynced = Some((Instant::now(), within));
+                }
+            }
+            Sync::Now | Sync::Within(_) | Sync::Whenever => {}
+        }
+        if self.ledger.is_none() {
+            // The disk failed while this was made durable.
+            let why = StoreError::Unknown("the disk did not confirm".into());
+            return answers.into_iter().for_each(|answer| answer(Err(why.clone())));
+        }
+        for (_, tail, appended) in tails {
+            tail(appended);
+        }
+        answers.into_iter().for_each(|answer| answer(Ok(())));
+        self.rotate_if_full();
+    }
+
+    /// Has everything written so far on disk.
+    fn sync(&mut self) {
+        self.unsynced = None;
+        let result = self.opened.read().as_ref().map(|opened| opened.db.persist(PersistMode::SyncData));
+        if let Some(Err(error)) = result {
+            // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
+            let Fatal(fatal) = self.options.fatal.clone();
+            fatal(&format!(
+                "the disk did not confirm a write, stopping because its outcome is unknown: {error}"
+            ));
+            self.drop_folder();
+        }
+    }
+
+    fn close(&mut self) {
+        let result = self.opened.read().as_ref().map(|opened| opened.db.persist(PersistMode::SyncAll));
+        if let Some(Err(error)) = result {
+            tracing::error!(%error, "what was written last may not be on disk");
+        }
+        self.drop_folder();
+        self.reopened_at = None;
+    }
+
+    fn drop_folder(&mut self) {
+        *self.opened.write() = None;
+        let queues = self.ledger.take().map(|ledger| ledger.queues).unwrap_or_default();
+        self.tails.extend(queues.into_iter().filter_map(|(id, queue)| Some((id, queue.tail?))));
+        self.unsynced = None;
+        self.reopened_at = Some(Instant::now());
+    }
+
+    /// Opens the folder again after a failed write; whoever listens to tails stays.
+    fn reopen_if_needed(&mut self) -> Result<(), StoreError> {
+        if self.ledger.is_some() {
+            return Ok(());
+        }
+        if self.reopened_at.is_some_and(|at| at.elapsed() < REOPEN_AFTER) {
+            return Err(self.failed.clone().unwrap_or(StoreError::Closed));
+        }
+        self.reopened_at = Some(Instant::now());
+        let opening = Opened::open(&self.folder, self.options.cache_bytes);
+        let Opening { opened, ledger, .. } = opening.inspect_err(|why| self.failed = Some(why.clone()))?;
+        self.failed = None;
+        *self.opened.write() = Some(opened);
+        self.ledger = Some(ledger);
+        self.restore_tails();
+        tracing::info!("the folder is open again");
+        Ok(())
+    }
+
+    /// Looks now and then how much room is left.
+    fn look_at_disk(&mut self) {
+        if self.looked_at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        self.looked_at = Some(Instant::now());
+        match rustix::fs::statvfs(&self.folder) {
+            Ok(disk) => self.free = disk.f_bavail.saturating_mul(disk.f_frsize),
+            Err(error) => tracing::warn!(%error, "the free space of the disk is not known"),
+        }
+    }
+}
+
+enum Next {
+    Op(Op),
+    Sync,
+    Tidy,
+    End,
+}
+
+impl Group {
+    fn new(batch: OwnedWriteBatch) -> Self {
+        Self {
+            batch,
+            latest: HashMap::new(),
+            answers: Vec::new(),
+            tails: Vec::new(),
+            sync: Sync::Whenever,
+            bytes: 0,
+        }
+    }
+
+    fn put(&mut self, space: Space, place: &[u8], value: impl Into<Vec<u8>>) {
+        self.latest.insert((space, place.to_vec()), Some(value.into()));
+    }
+
+    fn take(&mut self, space: Space, place: &[u8]) {
+        self.latest.insert((space, place.to_vec()), None);
+    }
+
+    /// Has the group on disk at least as soon as `durability` says.
+    fn need(&mut self, durability: Durability) {
+        let sync = match durability {
+            Durability::Fsync => Sync::Now,
+            Durability::Interval(ms) => Sync::Within(Duration::from_millis(u64::from(ms))),
+            Durability::Os => Sync::Whenever,
+        };
+        self.sync = match (self.sync, sync) {
+            (Sync::Within(one), Sync::Within(other)) => Sync::Within(one.min(other)),
+            (one, other) => one.max(other),
+        };
+    }
+}
+
+impl Op {
+    /// Answers a request that cannot be looked at; a wish to close is handed back.
+    pub(super) fn refuse(self, why: &StoreError) -> Option<SyncSender<()>> {
+        match self {
+            Self::Append(_, done) => done(Err(why.clone())),
+            Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(why.clone())),
+            Self::Purge(_, done) | Self::PurgedBelow(_, done) => done(Err(why.clone())),
+            Self::SetWeight(.., done) => done(Err(why.clone())),
+            Self::PutQueue(.., done) => done(Err(why.clone())),
+            Self::Claim(_, done) => done(Err(why.clone())),
+            Self::Renew(.., done) => done(Err(why.clone())),
+            Self::Queues(done) => done(Err(why.clone())),
+            Self::Tail(..) => {}
+            Self::Close(closed) => return Some(closed),
+        }
+        None
+    }
+}

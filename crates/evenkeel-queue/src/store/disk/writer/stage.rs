@@ -1,0 +1,363 @@
+//! What a request puts into its group.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use evenkeel_policy::weight::Weight;
+
+use super::{Group, Op, Space, Writer};
+use crate::book::{Returned, Standing};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::message::{Appended, Header, Payload};
+use crate::settings::Durability;
+use crate::store::disk::layout::{self, KeyRecord};
+use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, io};
+use crate::store::{Batch, Change, Commit, Done, QueueBody, StoreError, cost_of, due_of};
+
+impl Writer {
+    /// Puts a request into a group; what cannot be done is answered at once.
+    pub(super) fn stage(&mut self, group: &mut Group, op: Op) {
+        let (free, reserve) = (self.free, self.options.reserve_bytes);
+        let mut opened = self.opened.write();
+        let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_mut()) else {
+            drop(op.refuse(&StoreError::Closed));
+            return;
+        };
+        let mut desk = Desk { opened, ledger, group };
+        match op {
+            Op::Append(_, done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
+            Op::Append(batch, done) => desk.append(batch, done),
+            Op::Commit(commit, done) => desk.commit(commit, done),
+            Op::Purge(queue, done) => desk.purge(queue, done),
+            Op::SetWeight(queue, name, weight, done) => desk.set_weight(queue, &name, weight, done),
+            Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
+            Op::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
+            Op::Claim(queue, done) => desk.claim(queue, done),
+            Op::Renew(queue, epoch, done) => done(desk.queue(queue).map(|queue| queue.epoch == epoch)),
+            Op::Tail(queue, tail) => {
+                if let Ok(queue) = desk.queue(queue) {
+                    queue.tail = tail;
+                }
+            }
+            Op::Queues(done) => done(Ok(desk.ledger.records())),
+            Op::PurgedBelow(queue, done) => done(desk.queue(queue).map(|queue| queue.purged_below)),
+            Op::Close(_) => {}
+        }
+    }
+}
+
+/// Where one request is worked on.
+struct Desk<'a> {
+    opened: &'a mut Opened,
+    ledger: &'a mut Ledger,
+    group: &'a mut Group,
+}
+
+impl Desk<'_> {
+    fn append(&mut self, batch: Batch, done: Done<Vec<MessageId>>) {
+        let Batch { queue, drafts, sent_at, delay_ms, durability } = batch;
+        if let Err(why) = self.queue(queue) {
+            return done(Err(why));
+        }
+        let mut appended = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let not_before = due_of(&draft, delay_ms, sent_at);
+            let (cost, size) = (cost_of(&draft), draft.payload.size() as u32);
+            let key = match self.intern(queue, &draft.key) {
+                Ok(key) => key,
+                Err(why) => return done(Err(why)),
+            };
+            self.wish(queue, key, draft.weight);
+            let header = Header { seq: self.next_seq(), sent_at, size, cost, from: None };
+            let (name, weight, payload) = (draft.key, draft.weight, draft.payload);
+            appended.push(Appended { key, name, weight, header, not_before, payload });
+        }
+        let ids = appended.iter().map(|new| MessageId { queue, key: new.key, seq: new.header.seq }).collect();
+        appended.iter().for_each(|new| self.write_message(queue, new));
+        self.group.need(durability);
+        self.tell(queue, appended);
+        self.answer(done, ids);
+    }
+
+    fn write_message(&mut self, queue: QueueId, new: &Appended) {
+        let place = layout::message_key(queue, new.key, &new.header);
+        let value = layout::message_value(&new.payload);
+        let shelf = self.opened.shelves.current();
+        shelf.appended += 1;
+        shelf.live += 1;
+        shelf.bytes += value.len() as u64;
+        self.group.bytes += value.len();
+        self.group.batch.insert(&shelf.keyspace, place, value);
+        if let Some(until) = new.not_before {
+            let state = layout::state_value(0, None, Standing::Delayed { until });
+            self.group.put(Space::State, &place, state);
+        }
+        if let Some(key) = self.key(queue, new.key) {
+            key.live += 1;
+        }
+    }
+
+    fn commit(&mut self, commit: Commit, done: Done<()>) {
+        let Commit { queue, epoch, changes, durability } = commit;
+        match self.queue(queue) {
+            Ok(owned) if owned.epoch == epoch => {}
+            Ok(_) => return done(Err(StoreError::NotOwner)),
+            Err(why) => return done(Err(why)),
+        }
+        // What may fail comes first, so that all of it happens or nothing.
+        let mut payloads = match self.read_moved(queue, &changes) {
+            Ok(payloads) => payloads,
+            Err(why) => return done(Err(why)),
+        };
+        for change in changes {
+            self.change(queue, change, &mut payloads);
+        }
+        self.group.need(durability);
+        self.answer(done, ());
+    }
+
+    /// Reads the messages that are to be moved, and makes their keys known where they go.
+    fn read_moved(
+        &mut self,
+        queue: QueueId,
+        changes: &[Change],
+    ) -> Result<HashMap<Seq, Payload>, StoreError> {
+        let mut payloads = HashMap::new();
+        for change in changes {
+            let &Change::Moved(key, header, to) = change else { continue };
+            self.queue(to)?;
+            if let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) {
+                self.intern(to, &name)?;
+            }
+            let place = layout::message_key(queue, key, &header);
+            let found = self.opened.shelves.of(header.seq).keyspace.get(place).map_err(io)?;
+            let payload = found.and_then(|value| layout::read_message_value(&value.into()));
+            payloads.extend(payload.map(|payload| (header.seq, payload)));
+        }
+        Ok(payloads)
+    }
+
+    fn change(&mut self, queue: QueueId, change: Change, payloads: &mut HashMap<Seq, Payload>) {
+        match change {
+            Change::Leased(returned, until) => {
+                self.note(queue, &returned, Standing::Leased { until, epoch: returned.epoch });
+            }
+            Change::Returned(returned) => match returned.not_before {
+                Some(until) => self.note(queue, &returned, Standing::Delayed { until }),
+                None if returned.attempts == 0 => {
+                    let place = layout::message_key(queue, returned.key, &returned.header);
+                    self.group.take(Space::State, &place);
+                }
+                None => self.note(queue, &returned, Standing::Waits),
+            },
+            Change::Removed(key, header) => self.remove(queue, key, &header),
+            Change::Moved(key, header, to) => {
+                // One that is gone is gone.
+                if let Some(payload) = payloads.remove(&header.seq) {
+                    self.move_message(queue, key, &header, payload, to);
+                }
+            }
+            Change::Forgotten(key) => self.forget(queue, key),
+        }
+    }
+
+    fn note(&mut self, queue: QueueId, returned: &Returned, standing: Standing) {
+        let place = layout::message_key(queue, returned.key, &returned.header);
+        let state = layout::state_value(returned.attempts, returned.first_delivered_at, standing);
+        self.group.put(Space::State, &place, state);
+    }
+
+    fn remove(&mut self, queue: QueueId, key: KeyId, header: &Header) {
+        let place = layout::message_key(queue, key, header);
+        let shelf = self.opened.shelves.of_mut(header.seq);
+        shelf.live = shelf.live.saturating_sub(1);
+        self.group.batch.remove(&shelf.keyspace, place);
+        self.group.take(Space::State, &place);
+        if let Some(key) = self.key(queue, key) {
+            key.live = key.live.saturating_sub(1);
+        }
+    }
+
+    /// Puts a message into another queue, under its key's name.
+    fn move_message(&mut self, queue: QueueId, key: KeyId, header: &Header, payload: Payload, to: QueueId) {
+        let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) else { return };
+        let Ok(target) = self.intern(to, &name) else { return };
+        let there = Header { seq: self.next_seq(), from: Some(queue), ..*header };
+        let new = Appended { key: target, name, weight: None, header: there, not_before: None, payload };
+        self.remove(queue, key, header);
+        self.write_message(to, &new);
+        self.tell(to, vec![new]);
+    }
+
+    /// Forgets a key, unless it has a message or a weight meanwhile.
+    fn forget(&mut self, queue: QueueId, key: KeyId) {
+        let Ok(owner) = self.queue(queue) else { return };
+        let is_unused = |kept: &KeyLedger| kept.live == 0 && kept.record.set_weight.is_none();
+        if owner.keys.get(&key).is_some_and(is_unused) {
+            if let Some(kept) = owner.keys.remove(&key) {
+                owner.names.remove(&kept.record.name);
+            }
+            self.group.take(Space::Keys, &layout::lane(queue, key));
+        }
+    }
+
+    fn purge(&mut self, queue: QueueId, done: Done<Seq>) {
+        let below = Seq(self.ledger.seq);
+        match self.queue(queue) {
+            Ok(owner) => {
+                owner.purged_below = below;
+                owner.keys.values_mut().for_each(|key| key.live = 0);
+            }
+            Err(why) => return done(Err(why)),
+        }
+        self.ledger.swept.push((queue, below));
+        self.put_meta(&layout::of_queue(b'p', queue), &below.0.to_be_bytes());
+        self.group.need(Durability::Fsync);
+        self.answer(done, below);
+    }
+
+    fn set_weight(&mut self, queue: QueueId, name: &Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
+        let key = match self.intern(queue, name) {
+            Ok(key) => key,
+            Err(why) => return done(Err(why)),
+        };
+        self.change_record(queue, key, |record| record.set_weight = weight);
+        self.group.need(Durability::Fsync);
+        self.answer(done, key);
+    }
+
+    /// Remembers the weight that messages wish for their key.
+    fn wish(&mut self, queue: QueueId, key: KeyId, weight: Option<Weight>) {
+        let known = self.key(queue, key).map(|kept| kept.record.wished_weight);
+        if weight.is_some() && known != Some(weight) {
+            self.change_record(queue, key, |record| record.wished_weight = weight);
+        }
+    }
+
+    fn change_record(&mut self, queue: QueueId, key: KeyId, change: impl FnOnce(&mut KeyRecord)) {
+        let Some(kept) = self.key(queue, key) else { return };
+        change(&mut kept.record);
+        let bytes = kept.record.encode();
+        self.group.put(Space::Keys, &layout::lane(queue, key), bytes);
+    }
+
+    fn put_queue(&mut self, id: Option<QueueId>, body: QueueBody, done: Done<QueueId>) {
+        let json = match serde_json::to_vec(&body) {
+            Ok(json) => json,
+            Err(why) => return done(Err(StoreError::Io(why.to_string()))),
+        };
+        let id = match id {
+            Some(id) => match self.queue(id) {
+                Ok(queue) => {
+                    queue.body = body;
+                    id
+                }
+                Err(why) => return done(Err(why)),
+            },
+            None => {
+                let Some(made) = self.ledger.made.checked_add(1) else {
+                    return done(Err(StoreError::Io("no more queues can be made".into())));
+                };
+                self.ledger.made = made;
+                self.ledger.queues.insert(QueueId(made), QueueLedger::new(body));
+                self.put_meta(b"made", &u64::from(made).to_be_bytes());
+                QueueId(made)
+            }
+        };
+        self.put_meta(&layout::of_queue(b'q', id), &json);
+        self.group.need(Durability::Fsync);
+        self.answer(done, id);
+    }
+
+    fn remove_queue(&mut self, queue: QueueId, done: Done<()>) {
+        if let Some(removed) = self.ledger.queues.remove(&queue) {
+            for &key in removed.keys.keys() {
+                self.group.take(Space::Keys, &layout::lane(queue, key));
+            }
+            for kind in *b"qep" {
+                self.group.take(Space::Meta, &layout::of_queue(kind, queue));
+            }
+            self.ledger.swept.push((queue, Seq(u64::MAX)));
+        }
+        self.group.need(Durability::Fsync);
+        self.answer(done, ());
+    }
+
+    fn claim(&mut self, queue: QueueId, done: Done<Epoch>) {
+        let epoch = match self.queue(queue) {
+            Ok(owner) => {
+                owner.epoch.0 += 1;
+                owner.epoch
+            }
+            Err(why) => return done(Err(why)),
+        };
+        self.put_meta(&layout::of_queue(b'e', queue), &epoch.0.to_be_bytes());
+        self.group.need(Durability::Fsync);
+        self.answer(done, epoch);
+    }
+
+    /// Gives a number nobody has had; a block of them is set aside on disk with the first that is used.
+    fn next_seq(&mut self) -> Seq {
+        let seq = self.ledger.seq;
+        self.ledger.seq += 1;
+        if self.ledger.seq_end <= seq {
+            self.ledger.seq_end = seq + SEQ_BLOCK;
+            self.put_meta(b"seq", &(seq + SEQ_BLOCK).to_be_bytes());
+        }
+        Seq(seq)
+    }
+
+    fn intern(&mut self, queue: QueueId, name: &Arc<str>) -> Result<KeyId, StoreError> {
+        let owner = self.queue(queue)?;
+        if let Some(&key) = owner.names.get(name) {
+            return Ok(key);
+        }
+        let key = KeyId(owner.made);
+        owner.made = owner.made.checked_add(1).ok_or(StoreError::TooManyKeys)?;
+        let record = KeyRecord { name: name.clone(), set_weight: None, wished_weight: None };
+        let bytes = record.encode();
+        owner.names.insert(name.clone(), key);
+        owner.keys.insert(key, KeyLedger { record, live: 0 });
+        self.group.put(Space::Keys, &layout::lane(queue, key), bytes);
+        Ok(key)
+    }
+
+    fn queue(&mut self, queue: QueueId) -> Result<&mut QueueLedger, StoreError> {
+        self.ledger.queues.get_mut(&queue).ok_or(StoreError::NoQueue)
+    }
+
+    fn key(&mut self, queue: QueueId, key: KeyId) -> Option<&mut KeyLedger> {
+        self.ledger.queues.get_mut(&queue)?.keys.get_mut(&key)
+    }
+
+    fn put_meta(&mut self, key: &[u8], value: &[u8]) {
+        self.group.put(Space::Meta, key, value);
+    }
+
+    /// Has a queue's owner told once the group is on disk.
+    fn tell(&mut self, queue: QueueId, appended: Vec<Appended>) {
+        let Some(tail) = self.queue(queue).ok().and_then(|owner| owner.tail.clone()) else { return };
+        match self.group.tails.iter_mut().find(|(of, ..)| *of == queue) {
+            Some((_, _, told)) => told.extend(appended),
+            None => self.group.tails.push((queue, tail, appended)),
+        }
+    }
+
+    fn answer<T: Send + 'static>(&mut self, done: Done<T>, value: T) {
+        self.group.answers.push(Box::new(move |result| done(result.map(|()| value))));
+    }
+}
+
+impl QueueLedger {
+    fn new(body: QueueBody) -> Self {
+        Self {
+            body,
+            epoch: Epoch(0),
+            purged_below: Seq(0),
+            names: HashMap::new(),
+            keys: HashMap::new(),
+            made: 0,
+            tail: None,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What the writer does beside: generations come and go, what was purged is removed.
+
+use fjall::PersistMode;
+
+use super::Writer;
+use crate::id::{QueueId, Seq};
+use crate::store::StoreError;
+use crate::store::disk::layout;
+use crate::store::disk::opened::io;
+use crate::store::disk::shelves::{Shelf, generation_name, old_name};
+
+/// At most so many entries are removed in one go.
+const CHORE_MAX: usize = 2_048;
+
+impl Writer {
+    pub(super) fn has_chores(&self) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| !ledger.swept.is_empty())
+    }
+
+    /// Removes some of what was purged.
+    pub(super) fn tidy(&mut self) {
+        let Some(&swept) = self.ledger.as_ref().and_then(|ledger| ledger.swept.last()) else { return };
+        let (queue, below) = swept;
+        let removed = self.sweep(queue, below).unwrap_or_else(|why| {
+            tracing::warn!(queue = queue.0, %why, "purged messages stay until the next start");
+            0
+        });
+        if let Some(ledger) = self.ledger.as_mut().filter(|_| removed == 0) {
+            ledger.swept.retain(|other| *other != swept);
+        }
+    }
+
+    fn sweep(&mut self, queue: QueueId, below: Seq) -> Result<usize, StoreError> {
+        let mut opened = self.opened.write();
+        let Some(opened) = opened.as_mut() else { return Ok(0) };
+        let mut batch = opened.db.batch();
+        for shelf in opened.shelves.all_mut() {
+            for entry in shelf.keyspace.prefix(queue.0.to_be_bytes()) {
+                if CHORE_MAX <= batch.len() {
+                    break;
+                }
+                let place = entry.key().map_err(io)?;
+                let is_purged =
+                    layout::read_message_key(&place).is_some_and(|(.., header)| header.seq < below);
+                if is_purged {
+                    shelf.live = shelf.live.saturating_sub(1);
+                    batch.remove(&shelf.keyspace, place.clone());
+                    batch.remove(&opened.state, place);
+                }
+            }
+        }
+        let count = batch.len();
+        batch.durability(Some(PersistMode::Buffer)).commit().map_err(io)?;
+        Ok(count)
+    }
+
+    /// Opens the next generation when this one is full, and lets go of those in which nothing lives.
+    pub(super) fn rotate_if_full(&mut self) {
+        let is_full = self.opened.write().as_mut().is_some_and(|opened| opened.shelves.current().is_full());
+        if !is_full {
+            return;
+        }
+        if let Err(why) = self.rotate().and_then(|()| self.empty_sparse()).and_then(|()| self.drop_empty()) {
+            tracing::warn!(%why, "generations of messages were not turned over, trying again");
+        }
+    }
+
+    fn rotate(&mut self) -> Result<(), StoreError> {
+        let mut opened = self.opened.write();
+        let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_ref()) else { return Ok(()) };
+        let next = Seq(ledger.seq);
+        let shelf = Shelf::open(&opened.db, &generation_name(next), next, None).map_err(io)?;
+        let end = layout::of_generation(opened.shelves.current().first);
+        opened.meta.insert(end, next.0.to_be_bytes()).map_err(io)?;
+        opened.db.persist(PersistMode::SyncAll).map_err(io)?;
+        opened.shelves.current().end = Some(next);
+        opened.shelves.generations.push(shelf);
+        Ok(())
+    }
+
+    /// Copies what lives of generations that are nearly empty.
+    fn empty_sparse(&mut self) -> Result<(), StoreError> {
+        let mut opened = self.opened.write();
+        let Some(opened) = opened.as_mut() else { return Ok(()) };
+        let sparse = |shelf: &Shelf| shelf.live > 0 && shelf.is_sparse();
+        while let Some(at) = opened.shelves.generations.iter().position(sparse) {
+            let shelf = opened.shelves.generations[at].clone();
+            let mut batch = opened.db.batch();
+            for entry in shelf.keyspace.iter() {
+                let (place, value) = entry.into_inner().map_err(io)?;
+                batch.insert(&opened.shelves.old.keyspace, place, value);
+            }
+            let copied = batch.len() as u64;
+            batch.durability(Some(PersistMode::SyncAll)).commit().map_err(io)?;
+            opened.shelves.old.live += copied;
+            opened.shelves.old.appended += copied;
+            opened.shelves.generations.remove(at);
+            opened.meta.remove(layout::of_generation(shelf.first)).map_err(io)?;
+            opened.db.delete_keyspace(shelf.keyspace).map_err(io)?;
+        }
+        Ok(())
+    }
+
+    fn drop_empty(&mut self) -> Result<(), StoreError> {
+        let mut opened = self.opened.write();
+        let Some(opened) = opened.as_mut() else { return Ok(()) };
+        let empty = |shelf: &Shelf| shelf.live == 0 && shelf.end.is_some();
+        while let Some(at) = opened.shelves.generations.iter().position(empty) {
+            let shelf = opened.shelves.generations.remove(at);
+            opened.meta.remove(layout::of_generation(shelf.first)).map_err(io)?;
+            opened.db.delete_keyspace(shelf.keyspace).map_err(io)?;
+        }
+        if opened.shelves.old.live == 0 && opened.shelves.old.appended > 0 {
+            let number = opened.shelves.old_number + 1;
+            let fresh = Shelf::open(&opened.db, &old_name(number), Seq(0), Some(Seq(0))).map_err(io)?;
+            let old = core::mem::replace(&mut opened.shelves.old, fresh);
+            opened.shelves.old_number = number;
+            opened.db.delete_keyspace(old.keyspace).map_err(io)?;
+        }
+        Ok(())
+    }
+
+    /// Has the owners of queues told as before, after the folder was opened again.
+    pub(super) fn restore_tails(&mut self) {
+        let Some(ledger) = self.ledger.as_mut() else { return };
+        for (id, tail) in self.tails.drain(..) {
+            if let Some(queue) = ledger.queues.get_mut(&id) {
+                queue.tail = Some(tail);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! A store that forgets: for tests, and for the simulator.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use evenkeel_policy::weight::Weight;
+
+use super::{Batch, Change, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
+use super::{cost_of, due_of};
+use crate::book::{KeptKey, KeptState, Returned, Standing};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::message::{Appended, Header, Payload};
+
+/// Holds queues in memory; everything is answered before the call returns.
+#[derive(Default)]
+pub struct MemoryStore(Mutex<Held>);
+
+#[derive(Default)]
+struct Held {
+    queues: BTreeMap<QueueId, HeldQueue>,
+    made: u32,
+    seq: u64,
+    is_closed: bool,
+}
+
+struct HeldQueue {
+    body: QueueBody,
+    epoch: Epoch,
+    tail: Option<Tail>,
+    names: HashMap<Arc<str>, KeyId>,
+    keys: BTreeMap<KeyId, HeldKey>,
+    made: u32,
+    messages: BTreeMap<(KeyId, Seq), (Header, Payload)>,
+    states: BTreeMap<(KeyId, Seq), KeptState>,
+}
+
+struct HeldKey {
+    name: Arc<str>,
+    set_weight: Option<Weight>,
+    wished_weight: Option<Weight>,
+}
+
+impl MemoryStore {
+    /// Makes an empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with<T>(
+        &self,
+        queue: QueueId,
+        work: impl FnOnce(&mut HeldQueue, &mut u64) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut held = self.0.lock();
+        if held.is_closed {
+            return Err(StoreError::Closed);
+        }
+        let Held { queues, seq, .. } = &mut *held;
+        work(queues.get_mut(&queue).ok_or(StoreError::NoQueue)?, seq)
+    }
+}
+
+impl Store for MemoryStore {
+    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
+        let queue = batch.queue;
+        let appended = self.with(queue, |held, seq| {
+            let appended = held.append(batch, seq);
+            // Told while the lock is held, so that messages are told in order.
+            if let Some(tail) = &held.tail {
+                tail(appended.clone());
+            }
+            Ok(appended)
+        });
+        let named = |message: &Appended| MessageId { queue, key: message.key, seq: message.header.seq };
+        done(appended.map(|appended| appended.iter().map(named).collect()));
+    }
+
+    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError> {
+        self.with(queue, |held, _| Ok(held.keys.iter().map(|(&key, kept)| held.kept(key, kept)).collect()))
+    }
+
+    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError> {
+        self.with(queue, |held, _| Ok(held.states.values().copied().collect()))
+    }
+
+    fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
+        done(self.with(ask.queue, |held, _| {
+            let mut bytes = 0;
+            let after = (ask.key, Seq(ask.after.0 + 1))..=(ask.key, Seq(u64::MAX));
+            let found = held.messages.range(after).map(|(_, message)| message.clone());
+            let within = found.take(ask.count_max).take_while(|(header, _)| {
+                let fits = bytes < ask.bytes_max;
+                bytes += header.size as usize;
+                fits
+            });
+            Ok(within.collect())
+        }));
+    }
+
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
+        done(self.with(queue, |held, _| {
+            let found = which.into_iter().filter_map(|(key, header)| {
+                Some((header.seq, held.messages.get(&(key, header.seq))?.1.clone()))
+            });
+            Ok(found.collect())
+        }));
+    }
+
+    fn tail(&self, queue: QueueId, tail: Option<Tail>) {
+        // A queue that is gone has no tail.
+        drop(self.with(queue, |held, _| {
+            held.tail = tail;
+            Ok(())
+        }));
+    }
+
+    fn commit(&self, commit: Commit, done: Done<()>) {
+        let mut moved = Vec::new();
+        let result = self.with(commit.queue, |held, _| {
+            if held.epoch != commit.epoch {
+                return Err(StoreError::NotOwner);
+            }
+            for change in commit.changes {
+                moved.extend(held.change(change));
+            }
+            Ok(())
+        });
+        for (to, name, header, payload) in moved {
+            let header = Header { from: Some(commit.queue), ..header };
+            // A dead-letter queue that is gone keeps nothing.
+            drop(self.with(to, |held, seq| {
+                let appended = held.take_in(name, header, payload, seq);
+                if let Some(tail) = &held.tail {
+                    tail(vec![appended]);
+                }
+                Ok(())
+            }));
+        }
+        done(result);
+    }
+
+    fn purge(&self, queue: QueueId, done: Done<Seq>) {
+        done(self.with(queue, |held, seq| {
+            held.messages.clear();
+            held.states.clear();
+            Ok(Seq(*seq + 1))
+        }));
+    }
+
+    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
+        done(self.with(queue, |held, _| {
+            let key = held.intern(&name);
+            held.keys.entry(key).and_modify(|kept| kept.set_weight = weight);
+            Ok(key)
+        }));
+    }
+
+    fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
+        let held = self.0.lock();
+        Ok(held.queues.iter().map(|(&id, held)| QueueRecord { id, body: held.body.clone() }).collect())
+    }
+
+    fn put_queue(&self, id: Option<QueueId>, body: QueueBody, done: Done<QueueId>) {
+        let put = match id {
+            Some(id) => self.with(id, |held, _| {
+                held.body = body;
+                Ok(id)
+            }),
+            None => {
+                let mut held = self.0.lock();
+                held.made += 1;
+                let id = QueueId(held.made);
+                held.queues.insert(id, HeldQueue::new(body));
+                Ok(id)
+            }
+        };
+        done(put);
+    }
+
+    fn remove_queue(&self, queue: QueueId, done: Done<()>) {
+        self.0.lock().queues.remove(&queue);
+        done(Ok(()));
+    }
+
+    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError> {
+        self.with(queue, |held, _| {
+            held.epoch.0 += 1;
+            Ok(held.epoch)
+        })
+    }
+
+    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
+        self.with(queue, |held, _| Ok(held.epoch == epoch))
+    }
+
+    fn release(&self, _queue: QueueId, _epoch: Epoch) {}
+
+    fn secret(&self) -> [u8; 32] {
+        [7; 32]
+    }
+
+    fn close(&self) {
+        self.0.lock().is_closed = true;
+    }
+}
+
+impl HeldQueue {
+    fn new(body: QueueBody) -> Self {
+        Self {
+            body,
+            epoch: Epoch(0),
+            tail: None,
+            names: HashMap::new(),
+            keys: BTreeMap::new(),
+            made: 0,
+            messages: BTreeMap::new(),
+            states: BTreeMap::new(),
+        }
+    }
+
+    fn append(&mut self, batch: Batch, seq: &mut u64) -> Vec<Appended> {
+        let appended = batch.drafts.into_iter().map(|draft| {
+            *seq += 1;
+            let not_before = due_of(&draft, batch.delay_ms, batch.sent_at);
+            let header = Header {
+                seq: Seq(*seq),
+                sent_at: batch.sent_at,
+                size: draft.payload.size() as u32,
+                cost: cost_of(&draft),
+                from: None,
+            };
+            let key = self.intern(&draft.key);
+            if let Some(kept) = self.keys.get_mut(&key).filter(|_| draft.weight.is_some()) {
+                kept.wished_weight = draft.weight;
+            }
+            self.messages.insert((key, header.seq), (header, draft.payload.clone()));
+            if let Some(until) = not_before {
+                let standing = Standing::Delayed { until };
+                let state = KeptState { key, header, attempts: 0, first_delivered_at: None, standing };
+                self.states.insert((key, header.seq), state);
+            }
+            Appended {
+                key,
+                name: draft.key,
+                weight: draft.weight,
+                header,
+                not_before,
+                payload: draft.payload,
+            }
+        });
+        appended.collect()
+    }
+
+    /// Takes in a message of another queue.
+    fn take_in(&mut self, name: Arc<str>, header: Header, payload: Payload, seq: &mut u64) -> Appended {
+        *seq += 1;
+        let (key, header) = (self.intern(&name), Header { seq: Seq(*seq), ..header });
+        self.messages.insert((key, header.seq), (header, payload.clone()));
+        Appended { key, name, weight: None, header, not_before: None, payload }
+    }
+
+    fn intern(&mut self, name: &Arc<str>) -> KeyId {
+        if let Some(&key) = self.names.get(name) {
+            return key;
+        }
+        let key = KeyId(self.made);
+        self.made += 1;
+        self.names.insert(name.clone(), key);
+        self.keys.insert(key, HeldKey { name: name.clone(), set_weight: None, wished_weight: None });
+        key
+    }
+
+    fn change(&mut self, change: Change) -> Option<(QueueId, Arc<str>, Header, Payload)> {
+        match change {
+            Change::Leased(returned, until) => {
+                self.note(returned, Standing::Leased { until, epoch: returned.epoch });
+            }
+            Change::Returned(returned) => {
+                let standing =
+                    returned.not_before.map_or(Standing::Waits, |until| Standing::Delayed { until });
+                self.note(returned, standing);
+            }
+            Change::Removed(key, Header { seq, .. }) => {
+                self.messages.remove(&(key, seq));
+                self.states.remove(&(key, seq));
+            }
+            Change::Moved(key, Header { seq, .. }, to) => {
+                self.states.remove(&(key, seq));
+                let (header, payload) = self.messages.remove(&(key, seq))?;
+                return Some((to, self.keys.get(&key)?.name.clone(), header, payload));
+            }
+            Change::Forgotten(key) => {
+                let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
+                let has_weight = self.keys.get(&key).is_some_and(|kept| kept.set_weight.is_some());
+                if let Some(kept) = (!is_used && !has_weight).then(|| self.keys.remove(&key)).flatten() {
+                    self.names.remove(&kept.name);
+                }
+            }
+        }
+        None
+    }
+
+    fn note(&mut self, returned: Returned, standing: Standing) {
+        let Returned { key, header, attempts, first_delivered_at, .. } = returned;
+        // What was removed meanwhile has no state.
+        if self.messages.contains_key(&(key, header.seq)) {
+            let state = KeptState { key, header, attempts, first_delivered_at, standing };
+            self.states.insert((key, header.seq), state);
+        }
+    }
+
+    fn kept(&self, key: KeyId, kept: &HeldKey) -> KeptKey {
+        let mut messages = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).peekable();
+        let first = messages.peek().map_or(Seq(0), |((_, seq), _)| *seq);
+        let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (header, _))| {
+            (header.seq, count + 1, bytes + u64::from(header.size))
+        });
+        KeptKey {
+            key,
+            name: kept.name.clone(),
+            set_weight: kept.set_weight,
+            wished_weight: kept.wished_weight,
+            first,
+            last,
+            count,
+            bytes,
+        }
+    }
+}

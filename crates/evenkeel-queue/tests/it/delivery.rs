@@ -1,0 +1,197 @@
+//! Who has which message, and for how long.
+
+use std::time::Duration;
+
+use evenkeel_queue::queue::Want;
+use evenkeel_queue::receipt::Receipt;
+use evenkeel_queue::{Draft, QueueSettings, Rejection};
+
+use crate::rig::{Rig, ack, await_some, body, send, take};
+
+#[tokio::test]
+async fn a_message_is_delivered_once_until_its_lease_ends() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings { lease_ms: 50, ..QueueSettings::default() }).await;
+        send(&queue, ["a"]).await;
+        let first = take(&queue, 10).await;
+        assert_eq!(first.len(), 1);
+        assert!(take(&queue, 10).await.is_empty(), "leased to two consumers");
+        let second = await_some(&queue, 10).await;
+        assert_eq!((second[0].id, second[0].attempt), (first[0].id, 2));
+        assert_eq!(queue.ack(&[first[0].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
+        ack(&queue, &second).await;
+        assert_eq!(queue.totals().in_flight, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_forged_or_foreign_receipt_acknowledges_nothing() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let other =
+            rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
+        send(&queue, ["a"]).await;
+        let taken = take(&queue, 1).await;
+        assert_eq!(queue.ack(&[Receipt::new("made-up")]).await, [Err(Rejection::ForgedReceipt)]);
+        assert_eq!(other.ack(&[taken[0].receipt.clone()]).await, [Err(Rejection::ForgedReceipt)]);
+        assert_eq!(queue.totals().in_flight, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_in_line_gets_what_comes() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let waiting = tokio::spawn({
+            let queue = queue.clone();
+            async move { await_some(&queue, 10).await }
+        });
+        tokio::task::yield_now().await;
+        send(&queue, ["a"]).await;
+        assert_eq!(body(&waiting.await.unwrap()[0]), "a-0");
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_who_left_takes_nothing_along() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let gone = queue.receive(Want { max: 1, lease: None, wait: Duration::from_millis(5) });
+        assert!(gone.await.unwrap().is_empty());
+        send(&queue, ["a"]).await;
+        let taken = await_some(&queue, 1).await;
+        assert_eq!(taken[0].attempt, 1, "a delivery to nobody was counted");
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_back_comes_again_after_its_delay() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a"]).await;
+        let first = take(&queue, 1).await;
+        let back = queue.nack(&[(first[0].receipt.clone(), Some(Duration::ZERO))]).await;
+        assert_eq!(back, [Ok(())]);
+        let second = take(&queue, 1).await;
+        assert_eq!(second[0].attempt, 2);
+        queue.nack(&[(second[0].receipt.clone(), Some(Duration::from_millis(30)))]).await;
+        assert!(take(&queue, 1).await.is_empty());
+        assert_eq!(queue.totals().delayed, 1);
+        assert_eq!(await_some(&queue, 1).await[0].attempt, 3);
+    }
+}
+
+#[tokio::test]
+async fn a_longer_lease_holds() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings { lease_ms: 40, ..QueueSettings::default() }).await;
+        send(&queue, ["a", "b"]).await;
+        let taken = take(&queue, 2).await;
+        assert_eq!(queue.extend(&[(taken[0].receipt.clone(), Duration::from_secs(60))]).await, [Ok(())]);
+        let again = await_some(&queue, 2).await;
+        assert_eq!(again.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), [taken[1].id]);
+    }
+}
+
+#[tokio::test]
+async fn a_delayed_message_waits_and_then_comes() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let late = Draft { delay: Some(Duration::from_millis(40)), ..Draft::new("late") };
+        queue.enqueue(vec![late, Draft::new("now")]).await.unwrap();
+        assert_eq!(body(&take(&queue, 10).await[0]), "now");
+        assert_eq!(body(&await_some(&queue, 10).await[0]), "late");
+    }
+}
+
+#[tokio::test]
+async fn leases_end_while_the_queue_is_busy() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings { lease_ms: 30, ..QueueSettings::default() }).await;
+        send(&queue, ["stuck"]).await;
+        assert_eq!(take(&queue, 1).await.len(), 1);
+        // Never idle: sends and takes follow each other until the message is back.
+        let mut rounds = 0;
+        loop {
+            send(&queue, ["busy"]).await;
+            let taken = take(&queue, 10).await;
+            let is_back = taken.iter().any(|delivery| &*delivery.key == "stuck");
+            ack(&queue, &taken).await;
+            if is_back {
+                break;
+            }
+            rounds += 1;
+            assert!(rounds < 1_000_000, "a lease did not end while the queue was busy");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
+    for rig in Rig::both().await {
+        let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let redrive = evenkeel_queue::settings::Redrive { to: dead.id(), attempts_max: 2 };
+        let queue = rig.queue(QueueSettings { redrive: Some(redrive), ..QueueSettings::default() }).await;
+        send(&queue, ["tenant/a"]).await;
+        for _ in 0..2 {
+            let taken = await_some(&queue, 1).await;
+            queue.nack(&[(taken[0].receipt.clone(), Some(Duration::ZERO))]).await;
+        }
+        let lost = await_some(&dead, 1).await;
+        assert_eq!((&*lost[0].key, body(&lost[0])), ("tenant/a", "tenant/a-0".into()));
+        assert_eq!((lost[0].from, lost[0].attempt), (Some(queue.id()), 1));
+        assert_eq!(queue.totals().pending + queue.totals().in_flight, 0);
+        dead.nack(&[(lost[0].receipt.clone(), Some(Duration::ZERO))]).await;
+        assert_eq!(dead.move_to(None, 10).await, Ok(1));
+        assert_eq!(await_some(&queue, 1).await[0].attempt, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_says_so_and_keeps_what_it_has() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings { messages_max: 3, ..QueueSettings::default() }).await;
+        send(&queue, ["a", "b", "c"]).await;
+        let refused = queue.enqueue(vec![Draft::new("d")]).await;
+        assert_eq!(refused, Err(Rejection::QueueFull { limit: "messages", max: 3 }));
+        ack(&queue, &take(&queue, 1).await).await;
+        queue.enqueue(vec![Draft::new("d")]).await.unwrap();
+        assert_eq!(take(&queue, 10).await.len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_purged_queue_is_empty_and_takes_new_messages() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a"; 1_000]).await;
+        let held = take(&queue, 5).await;
+        queue.purge().await.unwrap();
+        assert_eq!(queue.ack(&[held[0].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
+        assert!(take(&queue, 10).await.is_empty());
+        send(&queue, ["b"]).await;
+        assert_eq!(body(&await_some(&queue, 10).await[0]), "b-0");
+    }
+}
+
+#[tokio::test]
+async fn a_deep_backlog_comes_out_whole_and_in_order() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        for part in 0..20 {
+            let drafts = (0..500).map(|n| Draft::new(format!("{}", part * 500 + n)).of("deep")).collect();
+            queue.enqueue(drafts).await.unwrap();
+        }
+        let mut next = 0;
+        while next < 10_000 {
+            let taken = await_some(&queue, 100).await;
+            for delivery in &taken {
+                assert_eq!(body(delivery), next.to_string());
+                next += 1;
+            }
+            ack(&queue, &taken).await;
+        }
+        let totals = queue.totals();
+        assert_eq!((totals.pending, totals.in_flight, totals.bytes), (0, 0, 0));
+    }
+}

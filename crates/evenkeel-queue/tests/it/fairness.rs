@@ -1,0 +1,165 @@
+//! The fairness scenarios of a queue that tenants share, each with its figure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::weight::Weight;
+use evenkeel_queue::book::Book;
+use evenkeel_queue::message::{Appended, Header, Payload};
+use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::{Epoch, KeyId, QueueId, QueueSettings, Seq, Wall};
+
+/// A book whose consumers take one message at a time, and whose store answers at once.
+struct Shop {
+    book: Book,
+    stored: HashMap<KeyId, Vec<Header>>,
+    names: Vec<Arc<str>>,
+    seq: u64,
+    now: u64,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let book = Book::new(Epoch(1), &QueueSettings::default(), (1, 2)).unwrap();
+        Self { book, stored: HashMap::new(), names: Vec::new(), seq: 0, now: 1 }
+    }
+
+    fn key(&mut self, name: &str) -> KeyId {
+        let at = self.names.iter().position(|known| &**known == name).unwrap_or_else(|| {
+            self.names.push(name.into());
+            self.names.len() - 1
+        });
+        KeyId(at as u32)
+    }
+
+    fn send(&mut self, name: &str, count: usize) {
+        let key = self.key(name);
+        for _ in 0..count {
+            self.seq += 1;
+            let header = Header {
+                seq: Seq(self.seq),
+                sent_at: Wall(self.now),
+                size: 0,
+                cost: Cost::MESSAGE,
+                from: None,
+            };
+            self.stored.entry(key).or_default().push(header);
+            let (name, payload) = (self.names[key.0 as usize].clone(), Payload::default());
+            let message = Appended { key, name, weight: None, header, not_before: None, payload };
+            self.book.append(Wall(self.now), message).unwrap();
+        }
+    }
+
+    fn weigh(&mut self, name: &str, weight: u32) {
+        let key = self.key(name);
+        let name = self.names[key.0 as usize].clone();
+        self.book.set_weight(key, &name, Some(Weight::whole(weight).unwrap()));
+    }
+
+    /// Delivers and acknowledges one message, and names its key.
+    fn serve(&mut self) -> Option<Arc<str>> {
+        while let Some(ask) = self.book.poll_refill() {
+            let all = &self.stored[&ask.key];
+            let from = all.partition_point(|header| header.seq <= ask.after);
+            let found = all[from..].iter().take(ask.count).map(|header| (*header, Payload::default()));
+            let found = found.collect();
+            self.book.take_refill(ask.key, found);
+        }
+        let leased = self.book.take(Wall(self.now), 1, Duration::from_secs(30)).unwrap().leased.pop()?;
+        let (key, seq) = (leased.key, leased.header.seq);
+        self.book.ack(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
+        self.book.acked(seq);
+        Some(leased.name)
+    }
+
+    fn served(&mut self, count: usize) -> Vec<Arc<str>> {
+        (0..count).map(|_| self.serve().expect("the backlog lasts")).collect()
+    }
+}
+
+#[test]
+fn a_quiet_tenant_waits_for_one_message_beside_a_flood() {
+    let mut shop = Shop::new();
+    shop.send("loud", 100_000);
+    let mut waits = Vec::new();
+    for _ in 0..100 {
+        shop.served(997);
+        shop.send("quiet", 1);
+        let waited = (1..).find(|_| shop.serve().is_some_and(|name| &*name == "quiet")).unwrap();
+        waits.push(waited);
+    }
+    waits.sort_unstable();
+    println!("flood 1000:1, deliveries until the quiet tenant's: p50 {} p99 {}", waits[49], waits[98]);
+    assert!(waits[98] <= 2, "the quiet tenant waited for {} deliveries", waits[98]);
+}
+
+#[test]
+fn weights_hold_in_every_window_of_a_thousand() {
+    let mut shop = Shop::new();
+    for weight in 1..=5 {
+        let name = format!("tenant{weight}");
+        shop.weigh(&name, weight);
+        shop.send(&name, 30_000);
+    }
+    let served = shop.served(60_000);
+    let mut worst: f64 = 0.0;
+    for window in served.windows(1_000).step_by(7) {
+        for weight in 1..=5 {
+            let name = format!("tenant{weight}");
+            let share = window.iter().filter(|other| ***other == *name).count() as f64 / 1_000.0;
+            worst = worst.max((share - f64::from(weight) / 15.0).abs());
+        }
+    }
+    println!("weights 1:2:3:4:5, worst error of a share in any window of 1000: {:.3} %", worst * 100.0);
+    assert!(worst <= 0.01, "a share was off by {worst}");
+}
+
+#[test]
+fn ten_keys_do_not_make_ten_tenants() {
+    let mut shop = Shop::new();
+    for number in 0..10 {
+        shop.send(&format!("sybil/{number}"), 10_000);
+    }
+    shop.send("honest", 20_000);
+    let served = shop.served(20_000);
+    let honest = served.iter().filter(|name| &***name == "honest").count();
+    println!("sybil with 10 keys: the honest tenant gets {:.2} %", honest as f64 / 200.0);
+    assert!((9_990..=10_010).contains(&honest), "the honest tenant got {honest} of 20000");
+}
+
+#[test]
+fn a_weight_acts_on_the_backlog_at_once() {
+    let mut shop = Shop::new();
+    shop.send("a", 20_000);
+    shop.send("b", 20_000);
+    shop.served(1_000);
+    shop.weigh("a", 4);
+    let served = shop.served(1_000);
+    let a = served.iter().filter(|name| &***name == "a").count();
+    println!("weight 1 to 4 on a backlog: {a} of the next 1000");
+    assert!((790..=810).contains(&a), "a got {a} of 1000 at weight 4 of 5");
+}
+
+/// Deliveries are charged, not the time consumers take: a slow tenant does not slow the others.
+#[test]
+fn a_slow_tenant_holds_up_nobody() {
+    let mut shop = Shop::new();
+    shop.send("slow", 1_000);
+    shop.send("fast", 1_000);
+    // The slow tenant's messages stay in their consumers' hands.
+    let mut fast = 0;
+    for _ in 0..1_000 {
+        let leased = shop.book.take(Wall(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
+        fast += leased.iter().filter(|leased| &*leased.name == "fast").count();
+        while let Some(ask) = shop.book.poll_refill() {
+            let all = &shop.stored[&ask.key];
+            let from = all.partition_point(|header| header.seq <= ask.after);
+            let found = all[from..].iter().take(ask.count).map(|header| (*header, Payload::default()));
+            shop.book.take_refill(ask.key, found.collect());
+        }
+    }
+    println!("slow tenant: the fast one gets {fast} of 1000");
+    assert!((499..=501).contains(&fast));
+}

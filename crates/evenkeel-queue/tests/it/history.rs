@@ -1,0 +1,272 @@
+//! Random histories of a book, beside a plain list of what must be true.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_queue::book::{Book, Ended};
+use evenkeel_queue::message::{Appended, Header, Payload};
+use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::settings::Redrive;
+use evenkeel_queue::{Epoch, KeyId, QueueId, QueueSettings, Seq, Wall};
+use proptest::prelude::*;
+
+const LEASE: Duration = Duration::from_millis(100);
+const ATTEMPTS_MAX: u32 = 4;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append { key: u32, delay: u64, count: u64 },
+    Tell,
+    Take(usize),
+    Ack(usize),
+    LoseAck(usize),
+    Nack { which: usize, delay: u64 },
+    Extend(usize),
+    GiveBack(usize),
+    AckStale(usize),
+    Answer,
+    Pass(u64),
+    Purge,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..4_u32, prop_oneof![4 => Just(0), 1 => 1..300_u64], prop_oneof![4 => Just(1), 1 => 100..400_u64])
+            .prop_map(|(key, delay, count)| Step::Append { key, delay, count }),
+        6 => Just(Step::Tell),
+        5 => prop_oneof![3 => 1..6_usize, 2 => 100..300_usize].prop_map(Step::Take),
+        4 => any::<usize>().prop_map(Step::Ack),
+        1 => any::<usize>().prop_map(Step::LoseAck),
+        2 => (any::<usize>(), 0..200_u64).prop_map(|(which, delay)| Step::Nack { which, delay }),
+        1 => any::<usize>().prop_map(Step::Extend),
+        1 => any::<usize>().prop_map(Step::GiveBack),
+        1 => any::<usize>().prop_map(Step::AckStale),
+        4 => Just(Step::Answer),
+        2 => (1..150_u64).prop_map(Step::Pass),
+        1 => Just(Step::Purge),
+    ]
+}
+
+/// What the store would hold, and who has what.
+struct World {
+    book: Book,
+    now: u64,
+    seq: u64,
+    /// Everything that was written down and is not gone.
+    stored: BTreeMap<(u32, u64), Header>,
+    /// Of that, what the book was not told yet.
+    untold: VecDeque<Appended>,
+    /// Deliveries under way.
+    held: Vec<Claim>,
+    /// Receipts that are good for nothing any more.
+    stale: Vec<Claim>,
+    dead: BTreeSet<u64>,
+}
+
+impl World {
+    fn new() -> Self {
+        let redrive = Some(Redrive { to: QueueId(9), attempts_max: ATTEMPTS_MAX });
+        let settings = QueueSettings { redrive, ..QueueSettings::default() };
+        Self {
+            book: Book::new(Epoch(1), &settings, (1, 2)).unwrap(),
+            now: 1,
+            seq: 0,
+            stored: BTreeMap::new(),
+            untold: VecDeque::new(),
+            held: Vec::new(),
+            stale: Vec::new(),
+            dead: BTreeSet::new(),
+        }
+    }
+
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Append { key, delay, count } => (0..count).for_each(|_| self.append(key, delay)),
+            Step::Tell => self.tell(),
+            Step::Take(max) => self.take(max),
+            Step::Ack(which) => self.with_held(which, |world, claim| {
+                world.book.ack(claim).unwrap();
+                world.book.acked(claim.seq);
+                world.stored.remove(&(claim.key.0, claim.seq.0));
+                world.stale.push(claim);
+            }),
+            Step::LoseAck(which) => {
+                // Not written down: the delivery goes on as if nothing had been said.
+                if let Some(&claim) = pick(&self.held, which) {
+                    self.book.ack(claim).unwrap();
+                    self.book.undo_ack(claim.seq);
+                }
+            }
+            Step::Nack { which, delay } => self.with_held(which, |world, claim| {
+                let ended = world.book.nack(Wall(world.now), claim, Duration::from_millis(delay)).unwrap();
+                world.ended(ended);
+            }),
+            Step::Extend(which) => {
+                if let Some(&claim) = pick(&self.held, which) {
+                    self.book.extend(Wall(self.now), claim, 10 * LEASE).unwrap();
+                }
+            }
+            Step::GiveBack(which) => self.with_held(which, |world, claim| {
+                assert!(world.book.give_back(claim.seq, claim.attempt).is_some());
+            }),
+            Step::AckStale(which) => {
+                if let Some(&claim) = pick(&self.stale, which) {
+                    assert!(self.book.ack(claim).is_err(), "{claim:?} of a message that is gone was taken");
+                }
+            }
+            Step::Answer => self.answer(),
+            Step::Pass(span) => self.pass(span),
+            Step::Purge => {
+                self.tell();
+                self.book.clear(Wall(self.now), Seq(self.seq + 1));
+                self.stored.clear();
+                self.stale.append(&mut self.held);
+                self.dead.clear();
+            }
+        }
+        self.check();
+    }
+
+    fn append(&mut self, key: u32, delay: u64) {
+        self.seq += 1;
+        let header =
+            Header { seq: Seq(self.seq), sent_at: Wall(self.now), size: 3, cost: Cost::MESSAGE, from: None };
+        self.stored.insert((key, self.seq), header);
+        let name: Arc<str> = format!("tenant{}/{key}", key % 2).into();
+        let not_before = (delay > 0).then(|| Wall(self.now + delay));
+        let payload = Payload { headers: "".into(), body: "abc".into() };
+        let message = Appended { key: KeyId(key), name, weight: None, header, not_before, payload };
+        self.untold.push_back(message);
+    }
+
+    fn tell(&mut self) {
+        for message in self.untold.drain(..) {
+            self.book.append(Wall(self.now), message).unwrap();
+        }
+    }
+
+    fn take(&mut self, max: usize) {
+        let taken = self.book.take(Wall(self.now), max, LEASE).unwrap();
+        assert!(taken.leased.len() <= max && taken.expired.is_empty());
+        for leased in taken.leased {
+            let (key, seq) = (leased.key, leased.header.seq);
+            assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
+            assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
+            assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
+            assert!(leased.attempt <= ATTEMPTS_MAX);
+            self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: leased.attempt });
+        }
+    }
+
+    /// The store answers what it was asked, a little at a time.
+    fn answer(&mut self) {
+        while let Some(ask) = self.book.poll_refill() {
+            let after = (ask.key.0, ask.after.0 + 1)..=(ask.key.0, u64::MAX);
+            let found = self.stored.range(after).take(ask.count);
+            let payload = Payload { headers: "".into(), body: "abc".into() };
+            let found = found.map(|(_, header)| (*header, payload.clone())).collect();
+            assert_eq!(self.book.take_refill(ask.key, found), 0, "the book counts what is not there");
+        }
+    }
+
+    fn pass(&mut self, span: u64) {
+        self.now += span;
+        let ended = self.book.tick(Wall(self.now), usize::MAX);
+        for how in ended {
+            self.ended(how);
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        let (seq, is_dead) = match ended {
+            Ended::Waits(returned) => (returned.header.seq, false),
+            Ended::Dead { header, .. } => (header.seq, true),
+        };
+        self.held.retain(|claim| claim.seq != seq);
+        if is_dead {
+            self.dead.insert(seq.0);
+            self.book.acked(seq);
+            self.stored.retain(|(_, stored), _| *stored != seq.0);
+        }
+    }
+
+    fn with_held(&mut self, which: usize, then: impl FnOnce(&mut Self, Claim)) {
+        if !self.held.is_empty() {
+            let claim = self.held.swap_remove(which % self.held.len());
+            then(self, claim);
+        }
+    }
+
+    /// Nothing is counted twice, and nothing is missing.
+    fn check(&self) {
+        let totals = self.book.totals();
+        assert_eq!(totals.in_flight, self.held.len() as u64);
+        let told = self.stored.len() - self.untold.len();
+        assert_eq!(totals.pending + totals.in_flight + totals.delayed, told as u64);
+        assert_eq!(totals.bytes, 3 * told as u64);
+    }
+
+    /// Everything that was sent comes out in the end.
+    fn drain(&mut self) {
+        for _ in 0..100_000 {
+            if self.stored.is_empty() {
+                return;
+            }
+            self.answer();
+            self.tell();
+            self.take(10);
+            while !self.held.is_empty() {
+                self.with_held(0, |world, claim| {
+                    world.book.ack(claim).unwrap();
+                    world.book.acked(claim.seq);
+                    world.stored.remove(&(claim.key.0, claim.seq.0));
+                });
+            }
+            self.pass(5);
+            self.check();
+        }
+        panic!("{} messages never came out: {:?}", self.stored.len(), self.book);
+    }
+}
+
+fn pick<T>(all: &[T], which: usize) -> Option<&T> {
+    all.get(which.checked_rem(all.len())?)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_message_is_somewhere_once_until_it_is_gone(steps in prop::collection::vec(step(), 1..300)) {
+        let mut world = World::new();
+        for step in steps {
+            world.run(step);
+        }
+        world.drain();
+    }
+
+    /// One consumer that acknowledges: each key's messages come in the order they were sent.
+    #[test]
+    fn a_key_is_first_in_first_out(keys in prop::collection::vec(0..3_u32, 1..2_000), max in 1..20_usize) {
+        let mut world = World::new();
+        for key in keys {
+            world.append(key, 0);
+        }
+        world.tell();
+        let mut last = BTreeMap::new();
+        while !world.stored.is_empty() {
+            world.answer();
+            world.take(max);
+            for claim in core::mem::take(&mut world.held) {
+                let before = last.insert(claim.key, claim.seq);
+                prop_assert!(before.is_none_or(|before| before < claim.seq));
+                world.book.ack(claim).unwrap();
+                world.book.acked(claim.seq);
+                world.stored.remove(&(claim.key.0, claim.seq.0));
+            }
+            world.pass(1);
+        }
+    }
+}

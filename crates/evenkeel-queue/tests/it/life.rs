@@ -1,0 +1,79 @@
+//! Queues come, change and go.
+
+use evenkeel_queue::queues::{CreateError, Created};
+use evenkeel_queue::{Draft, QueueSettings, Rejection};
+
+use crate::rig::{Rig, send, take};
+
+#[tokio::test]
+async fn a_name_is_given_once() {
+    for rig in Rig::both().await {
+        let first = rig.queues.create("jobs", QueueSettings::default(), "notes".into()).await.unwrap();
+        assert!(matches!(first, Created::New(_)));
+        let again = rig.queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
+        assert!(matches!(again, Created::Found(_)));
+        assert_eq!(again.queue().body().notes, "notes");
+    }
+}
+
+#[tokio::test]
+async fn a_removed_queue_is_gone_and_its_name_is_free() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a"]).await;
+        rig.queues.remove("jobs").await.unwrap();
+        assert!(rig.queues.get("jobs").is_none());
+        assert!(queue.enqueue(vec![Draft::new("late")]).await.is_err());
+        let fresh = rig.queue(QueueSettings::default()).await;
+        assert_ne!(fresh.id(), queue.id());
+        assert!(take(&fresh, 10).await.is_empty(), "a new queue has an old one's messages");
+    }
+}
+
+#[tokio::test]
+async fn bad_names_settings_and_keys_are_refused() {
+    for rig in Rig::both().await {
+        for name in ["", "with space", "a/b", &"x".repeat(81)] {
+            let made = rig.queues.create(name, QueueSettings::default(), String::new()).await;
+            assert!(matches!(made, Err(CreateError::Name)), "{name:?} was taken");
+        }
+        let settings = QueueSettings { wait_ms: 99_999, ..QueueSettings::default() };
+        assert!(matches!(
+            rig.queues.create("jobs", settings, String::new()).await,
+            Err(CreateError::Setting(bad)) if bad.name == "wait_ms"
+        ));
+        let queue = rig.queue(QueueSettings { message_bytes_max: 1_024, ..QueueSettings::default() }).await;
+        let bad = queue.enqueue(vec![Draft::new("x").of("line\nbreak")]).await;
+        assert_eq!(bad, Err(Rejection::BadKey));
+        let large = queue.enqueue(vec![Draft::new(vec![0_u8; 1_025])]).await;
+        assert_eq!(large, Err(Rejection::TooLarge { max: 1_024 }));
+    }
+}
+
+#[tokio::test]
+async fn a_message_tells_why_it_waits() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let ids = queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
+        let said = queue.explain(ids[1]).await.unwrap().to_string();
+        assert!(said.starts_with("1 messages of its key come first; its tenant is in turn"), "{said}");
+        let taken = take(&queue, 1).await;
+        let said = queue.explain(taken[0].id).await.unwrap().to_string();
+        assert!(said.starts_with("delivered for the 1. time"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_told_apart() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a", "a", "b/x"]).await;
+        take(&queue, 1).await;
+        let stats = queue.key_stats(0, 10).await.unwrap();
+        let all: Vec<(&str, u64)> =
+            stats.iter().map(|key| (&*key.name, key.pending + key.in_flight)).collect();
+        assert_eq!(all, [("a", 2), ("b/x", 1)]);
+        let next = queue.peek(10).await.unwrap();
+        assert_eq!(next.len(), 2);
+    }
+}

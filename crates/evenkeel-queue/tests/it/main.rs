@@ -1,0 +1,12 @@
+//! Queues from end to end, in memory and on disk.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod crash;
+mod delivery;
+mod drr_delivery;
+mod fairness;
+mod history;
+mod life;
+mod powercut;
+mod restart;
+mod rig;

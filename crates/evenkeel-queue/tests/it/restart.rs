@@ -1,0 +1,109 @@
+//! What a restart keeps.
+
+use std::time::Duration;
+
+use evenkeel_policy::weight::Weight;
+use evenkeel_queue::{Draft, QueueSettings, Rejection};
+
+use crate::rig::{Rig, ack, await_some, body, keys, send, take};
+
+#[tokio::test]
+async fn messages_their_order_and_their_keys_survive() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let all: Vec<&str> = ["a", "b"].iter().flat_map(|key| [*key; 1_000]).collect();
+    send(&queue, all).await;
+    let first = take(&queue, 100).await;
+    ack(&queue, &first).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    assert_eq!(queue.totals().pending, 1_900);
+    let mut next = [50, 1_050];
+    let mut left = 1_900;
+    while left > 0 {
+        let taken = await_some(&queue, 100).await;
+        for delivery in &taken {
+            let at = usize::from(&*delivery.key == "b");
+            assert_eq!(body(delivery), format!("{}-{}", delivery.key, next[at]));
+            next[at] += 1;
+        }
+        left -= taken.len();
+        ack(&queue, &taken).await;
+    }
+}
+
+/// The active keys are rebuilt: turns are fair from the first delivery on.
+#[tokio::test]
+async fn turns_are_rebuilt() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let all: Vec<&str> = ["a", "b", "c"].iter().flat_map(|key| [*key; 200]).collect();
+    send(&queue, all).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    let mut taken = Vec::new();
+    while taken.len() < 300 {
+        taken.extend(keys(&await_some(&queue, 300 - taken.len()).await));
+    }
+    for key in ["a", "b", "c"] {
+        let count = taken.iter().filter(|other| *other == key).count();
+        assert!((95..=105).contains(&count), "{key} got {count} of 300");
+    }
+}
+
+#[tokio::test]
+async fn leases_attempts_and_receipts_survive() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    send(&queue, ["a", "b", "c"]).await;
+    let taken = take(&queue, 2).await;
+    queue.nack(&[(taken[1].receipt.clone(), Some(Duration::ZERO))]).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    let totals = queue.totals();
+    assert_eq!((totals.pending, totals.in_flight), (2, 1));
+    assert_eq!(queue.ack(&[taken[1].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
+    ack(&queue, &taken[..1]).await;
+    let mut again = await_some(&queue, 1).await;
+    again.extend(await_some(&queue, 1).await);
+    let mut attempts: Vec<u32> = again.iter().map(|delivery| delivery.attempt).collect();
+    attempts.sort_unstable();
+    assert_eq!(attempts, [1, 2]);
+}
+
+#[tokio::test]
+async fn delays_weights_settings_and_purges_survive() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings { lease_ms: 1_234, ..QueueSettings::default() }).await;
+    send(&queue, ["gone"; 50]).await;
+    queue.purge().await.unwrap();
+    queue.set_weight("heavy", Some(Weight::whole(3).unwrap())).await.unwrap();
+    let late = Draft { delay: Some(Duration::from_secs(600)), ..Draft::new("late") };
+    queue.enqueue(vec![late]).await.unwrap();
+    let all: Vec<&str> = ["heavy", "light"].iter().flat_map(|key| [*key; 200]).collect();
+    send(&queue, all).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    assert_eq!(queue.body().settings.lease_ms, 1_234);
+    let totals = queue.totals();
+    assert_eq!((totals.pending, totals.delayed), (400, 1));
+    let mut taken = Vec::new();
+    while taken.len() < 200 {
+        taken.extend(keys(&await_some(&queue, 200 - taken.len()).await));
+    }
+    let heavy = taken.iter().filter(|key| *key == "heavy").count();
+    assert!((145..=155).contains(&heavy), "heavy got {heavy} of 200 at weight 3 of 4");
+}
+
+#[tokio::test]
+async fn a_removed_queue_stays_removed() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    send(&queue, ["a"; 5_000]).await;
+    rig.queues.remove("jobs").await.unwrap();
+    let rig = rig.restart().await;
+    assert!(rig.queues.get("jobs").is_none());
+    let fresh = rig.queue(QueueSettings::default()).await;
+    assert_ne!(fresh.id(), queue.id());
+    assert!(take(&fresh, 10).await.is_empty());
+}

@@ -1,0 +1,135 @@
+//! DeleteMessage and ChangeMessageVisibility, each alone and in batches.
+
+use core::time::Duration;
+
+use evenkeel_queue::receipt::Receipt;
+use evenkeel_queue::{Queue, Rejection};
+use serde::Deserialize;
+
+use crate::batch::{Done, Outcome, check_ids, outcome};
+use crate::door::{Nothing, Sqs, needed, seconds};
+use crate::fault::Fault;
+use crate::limit::VISIBILITY_SECS;
+use crate::time::Seconds;
+
+/// One delivery, alone or as an entry of a batch, and what shall become of it.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct OfDelivery {
+    #[serde(default)]
+    id: String,
+    queue_url: Option<String>,
+    receipt_handle: Option<String>,
+    visibility_timeout: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct OfDeliveries {
+    queue_url: Option<String>,
+    #[serde(default)]
+    entries: Vec<OfDelivery>,
+}
+
+impl Sqs {
+    pub(crate) async fn delete_message(&self, wish: &OfDelivery) -> Result<Nothing, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        let results = self.delete(&queue, &[wish.receipt()?]).await;
+        all(results)
+    }
+
+    pub(crate) async fn delete_message_batch(&self, wish: OfDeliveries) -> Result<Outcome<Done>, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
+        let receipts = wish.entries.iter().map(OfDelivery::receipt).collect::<Result<Vec<_>, _>>()?;
+        let results = self.delete(&queue, &receipts).await;
+        Ok(outcome(wish.ids().zip(results).collect()))
+    }
+
+    async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), Fault>> {
+        let answers = queue.ack(receipts).await;
+        let deleted = answers.iter().filter(|answer| answer.is_ok()).count();
+        self.meters.deleted(queue, deleted as u64);
+        let judged = answers.into_iter().zip(receipts).map(|(answer, receipt)| match answer {
+            // A client that was not answered asks again, and the message is gone already.
+            Ok(()) | Err(Rejection::StaleReceipt) => Ok(()),
+            Err(rejection) => Err(fault_of(rejection, receipt)),
+        });
+        judged.collect()
+    }
+
+    pub(crate) async fn change_visibility(&self, wish: &OfDelivery) -> Result<Nothing, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        let results = change(&queue, vec![(wish.receipt()?, wish.visibility()?)]).await;
+        all(results)
+    }
+
+    pub(crate) async fn change_visibility_batch(&self, wish: OfDeliveries) -> Result<Outcome<Done>, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
+        let mut results: Vec<Result<(), Fault>> = Vec::with_capacity(wish.entries.len());
+        let mut wishes = Vec::with_capacity(wish.entries.len());
+        for entry in &wish.entries {
+            let wished = entry.receipt().and_then(|receipt| Ok((receipt, entry.visibility()?)));
+            results.push(wished.map(|wished| wishes.push(wished)));
+        }
+        let mut changed = change(&queue, wishes).await.into_iter();
+        for result in results.iter_mut().filter(|result| result.is_ok()) {
+            *result = changed.next().unwrap_or(Err(Fault::Internal));
+        }
+        Ok(outcome(wish.ids().zip(results).collect()))
+    }
+}
+
+/// Has deliveries end at another time; at once is to give them back.
+async fn change(queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), Fault>> {
+    let is_now = |wish: &(Receipt, Seconds)| wish.1 == Seconds(0);
+    let (mut back, mut longer) = (Vec::new(), Vec::new());
+    for (receipt, span) in &wishes {
+        match span {
+            Seconds(0) => back.push((receipt.clone(), Some(Duration::ZERO))),
+            span => longer.push((receipt.clone(), Duration::from(*span))),
+        }
+    }
+    let mut back = if back.is_empty() { Vec::new() } else { queue.nack(&back).await }.into_iter();
+    let mut longer = if longer.is_empty() { Vec::new() } else { queue.extend(&longer).await }.into_iter();
+    let answers = wishes.iter().map(|wish| {
+        let answer = if is_now(wish) { back.next() } else { longer.next() };
+        answer.unwrap_or(Err(Rejection::Gone)).map_err(|rejection| fault_of(rejection, &wish.0))
+    });
+    answers.collect()
+}
+
+impl OfDelivery {
+    fn receipt(&self) -> Result<Receipt, Fault> {
+        Ok(Receipt::new(needed("ReceiptHandle", self.receipt_handle.as_deref())?))
+    }
+
+    fn visibility(&self) -> Result<Seconds, Fault> {
+        let missing = Fault::Missing { name: "VisibilityTimeout" };
+        seconds("VisibilityTimeout", self.visibility_timeout, &VISIBILITY_SECS)?.ok_or(missing)
+    }
+}
+
+impl OfDeliveries {
+    fn ids(&self) -> impl Iterator<Item = String> {
+        self.entries.iter().map(|entry| entry.id.clone())
+    }
+}
+
+fn all(results: Vec<Result<(), Fault>>) -> Result<Nothing, Fault> {
+    results.into_iter().collect::<Result<Vec<()>, Fault>>().map(|_| Nothing {})
+}
+
+/// Says what is wrong with a receipt, and shows it.
+fn fault_of(rejection: Rejection, receipt: &Receipt) -> Fault {
+    match rejection {
+        Rejection::ForgedReceipt => Fault::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
+        Rejection::StaleReceipt => Fault::value(
+            "ReceiptHandle",
+            receipt,
+            "Message does not exist or is not available for visibility timeout change.",
+        ),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,95 @@
+//! What batches have in common: how many entries, what they are called, and which of them failed.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::fault::Fault;
+use crate::limit::BATCH_MAX;
+
+const ID_MAX: usize = 80;
+
+/// What became of a batch.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Outcome<T> {
+    pub(crate) successful: Vec<T>,
+    pub(crate) failed: Vec<Failed>,
+}
+
+/// An entry that was done, where nothing more is told.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Done {
+    pub(crate) id: String,
+}
+
+/// An entry that was not.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Failed {
+    id: String,
+    sender_fault: bool,
+    code: &'static str,
+    message: String,
+}
+
+impl Failed {
+    pub(crate) fn new(id: String, fault: &Fault) -> Self {
+        Self { id, sender_fault: fault.is_senders(), code: fault.code(), message: fault.to_string() }
+    }
+}
+
+/// Puts entries and what became of them together.
+pub(crate) fn outcome(entries: Vec<(String, Result<(), Fault>)>) -> Outcome<Done> {
+    let mut all = Outcome { successful: Vec::new(), failed: Vec::new() };
+    for (id, result) in entries {
+        match result {
+            Ok(()) => all.successful.push(Done { id }),
+            Err(fault) => all.failed.push(Failed::new(id, &fault)),
+        }
+    }
+    all
+}
+
+/// Refuses a batch as a whole.
+pub(crate) fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Result<(), Fault> {
+    let count = ids.len();
+    if count == 0 {
+        return Err(Fault::EmptyBatch);
+    }
+    if BATCH_MAX < count {
+        return Err(Fault::TooManyEntries { count });
+    }
+    let mut seen = HashSet::with_capacity(count);
+    for id in ids {
+        let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        if !plain || !(1..=ID_MAX).contains(&id.len()) {
+            return Err(Fault::BadEntryId);
+        }
+        if !seen.insert(id) {
+            return Err(Fault::EntryIdsNotDistinct { id: id.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_refused_for_its_size_and_its_ids() {
+        let check = |ids: &[&str]| check_ids(ids.iter().copied());
+        let eleven: Vec<String> = (0..11).map(|n| n.to_string()).collect();
+        let eleven: Vec<&str> = eleven.iter().map(String::as_str).collect();
+        assert_eq!(check(&[]), Err(Fault::EmptyBatch));
+        assert_eq!(check(&eleven[..10]), Ok(()));
+        assert_eq!(check(&eleven), Err(Fault::TooManyEntries { count: 11 }));
+        assert_eq!(check(&["a", "a"]), Err(Fault::EntryIdsNotDistinct { id: "a".to_owned() }));
+        for bad in ["", "a b", "a:b", "ä", &"x".repeat(81)] {
+            assert_eq!(check(&[bad]), Err(Fault::BadEntryId));
+        }
+        assert_eq!(check(&[&"x".repeat(80), "A-z_0"]), Ok(()));
+    }
+}

@@ -1,0 +1,33 @@
+//! Which characters a message may hold.
+
+/// Tells whether every character is one that AWS takes: those of XML 1.0.
+pub(crate) fn is_valid_text(text: &str) -> bool {
+    // Most bytes are printable ASCII; only what is not is looked at as a character.
+    text.bytes().all(|byte| (0x20..0x80).contains(&byte)) || text.chars().all(is_valid)
+}
+
+const fn is_valid(character: char) -> bool {
+    matches!(character, '\u{9}' | '\u{a}' | '\u{d}' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_outside_xml_are_refused() {
+        for good in [
+            "",
+            "plain",
+            "tab\tline\nreturn\r",
+            "ä€😀",
+            "\u{d7ff}\u{e000}\u{fffd}\u{10000}\u{10ffff}",
+            "\u{7f}",
+        ] {
+            assert!(is_valid_text(good), "{good:?} was refused");
+        }
+        for bad in ["\0", "a\u{b}", "\u{1f}", "\u{fffe}", "\u{ffff}"] {
+            assert!(!is_valid_text(bad), "{bad:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Move tasks: dead letters on their way back, in the background and at a pace.
+//!
+//! Bound: at most 100 at once, one per source; the last ten of each source are remembered until the gateway ends. A
+//! task moves as many messages as there were when it began, and no faster than it was told.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use evenkeel_queue::{Queue, QueueId};
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::attribute::hex;
+use crate::base64;
+use crate::door::{Sqs, needed};
+use crate::fault::Fault;
+use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
+
+/// Messages moved in one go when there is no hurry to slow down.
+const BATCH: usize = 100;
+const NO_SOURCE: &str = "The resource that you specified for the SourceArn parameter doesn't exist.";
+const NO_DESTINATION: &str =
+    "The resource that you specified for the DestinationArn parameter doesn't exist.";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct StartMove {
+    source_arn: Option<String>,
+    destination_arn: Option<String>,
+    max_number_of_messages_per_second: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct CancelMove {
+    task_handle: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListMoves {
+    source_arn: Option<String>,
+    max_results: Option<i64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Started {
+    task_handle: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Cancelled {
+    approximate_number_of_messages_moved: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListedMoves {
+    results: Vec<ListedMove>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct ListedMove {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_handle: Option<String>,
+    status: &'static str,
+    source_arn: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination_arn: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_number_of_messages_per_second: Option<u64>,
+    approximate_number_of_messages_moved: u64,
+    approximate_number_of_messages_to_move: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure_reason: Option<&'static str>,
+    started_timestamp: u64,
+}
+
+/// Every task that is remembered, the newest first.
+#[derive(Default)]
+pub(crate) struct MoveTasks(Mutex<VecDeque<Arc<Task>>>);
+
+struct Task {
+    id: String,
+    source: QueueId,
+    source_arn: String,
+    destination: Option<(QueueId, String)>,
+    rate: Option<u64>,
+    started_ms: u64,
+    to_move: u64,
+    moved: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    Cancelling,
+    Cancelled,
+    Completed,
+    Failed(&'static str),
+}
+
+impl State {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNING",
+            Self::Cancelling => "CANCELLING",
+            Self::Cancelled => "CANCELLED",
+            Self::Completed => "COMPLETED",
+            Self::Failed(_) => "FAILED",
+        }
+    }
+
+    const fn is_over(self) -> bool {
+        matches!(self, Self::Cancelled | Self::Completed | Self::Failed(_))
+    }
+}
+
+impl Sqs {
+    pub(crate) fn start_move_task(&self, wish: &StartMove) -> Result<Started, Fault> {
+        let (source, source_arn) = self.by_arn("SourceArn", wish.source_arn.as_deref(), NO_SOURCE)?;
+        let destination = match wish.destination_arn.as_deref() {
+            Some(arn) => Some(self.by_arn("DestinationArn", Some(arn), NO_DESTINATION)?),
+            None => None,
+        };
+        let rate = wish.max_number_of_messages_per_second;
+        if let Some(rate) = rate.filter(|rate| !MOVE_RATE.contains(rate)) {
+            let reason = "Must be between 1 and 500, if provided.";
+            return Err(Fault::value("MaxNumberOfMessagesPerSecond", rate, reason));
+        }
+        if self.sources_of(source.id()).is_empty() {
+            return Err(Fault::invalid("Source queue must be configured as a Dead Letter Queue."));
+        }
+        if destination.as_ref().is_some_and(|(queue, _)| queue.id() == source.id()) {
+            return Err(Fault::invalid("Source queue and destination queue must not be the same."));
+        }
+        let task = Arc::new(Task {
+            id: new_id()?,
+            source: source.id(),
+            source_arn,
+            destination: destination.map(|(queue, arn)| (queue.id(), arn)),
+            rate: rate.map(i64::unsigned_abs),
+            started_ms: source.now().0,
+            to_move: source.totals().pending,
+            moved: AtomicU64::new(0),
+            state: Mutex::new(State::Running),
+        });
+        self.moves.add(task.clone())?;
+        let task_handle = task.handle();
+        tokio::spawn(run(task, source, self.stopping.subscribe()));
+        Ok(Started { task_handle })
+    }
+
+    pub(crate) fn cancel_move_task(&self, wish: &CancelMove) -> Result<Cancelled, Fault> {
+        let handle = needed("TaskHandle", wish.task_handle.as_deref())?;
+        let text = base64::decode(handle).and_then(|bytes| String::from_utf8(bytes).ok());
+        let (id, arn) = text
+            .as_deref()
+            .and_then(|text| text.split_once(' '))
+            .ok_or_else(|| Fault::invalid("Value for parameter TaskHandle is invalid."))?;
+        self.by_arn("SourceArn", Some(arn), NO_SOURCE)?;
+        let found = self.moves.0.lock().iter().find(|task| task.id == id).cloned();
+        let task = found.ok_or(Fault::NoResource { message: "Task does not exist." })?;
+        let mut state = task.state.lock();
+        if *state != State::Running {
+            let message = "Only active tasks can be cancelled.".to_owned();
+            return Err(Fault::Unsupported { message });
+        }
+        *state = State::Cancelling;
+        Ok(Cancelled { approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed) })
+    }
+
+    pub(crate) fn list_move_tasks(&self, wish: &ListMoves) -> Result<ListedMoves, Fault> {
+        let (source, _) = self.by_arn("SourceArn", wish.source_arn.as_deref(), NO_SOURCE)?;
+        let max = wish.max_results.unwrap_or(1);
+        if !TASKS.contains(&max) {
+            return Err(Fault::value("MaxResults", max, "Must be between 1 and 10, if provided."));
+        }
+        let tasks = self.moves.0.lock();
+        let of_source = tasks.iter().filter(|task| task.source == source.id());
+        let results = of_source.take(usize::try_from(max).unwrap_or(1)).map(|task| task.listed()).collect();
+        Ok(ListedMoves { results })
+    }
+
+    fn by_arn(
+        &self,
+        name: &'static str,
+        arn: Option<&str>,
+        missing: &'static str,
+    ) -> Result<(Queue, String), Fault> {
+        let arn = needed(name, arn)?;
+        let queue_name = self.options.name_of_arn(arn).map_err(|_| {
+            Fault::invalid(format!(
+                "You must use this format to specify the {name}: \
+                 arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
+            ))
+        })?;
+        let queue = queue_name.and_then(|queue_name| self.queues.get(queue_name));
+        Ok((queue.ok_or(Fault::NoResource { message: missing })?, arn.to_owned()))
+    }
+}
+
+impl MoveTasks {
+    fn add(&self, task: Arc<Task>) -> Result<(), Fault> {
+        let mut tasks = self.0.lock();
+        let active = |task: &&Arc<Task>| !task.state.lock().is_over();
+        if tasks.iter().filter(active).any(|other| other.source == task.source) {
+            return Err(Fault::invalid(
+                "There is already a task running. Only one active task is allowed for a source queue arn at a \
+                 given time.",
+            ));
+        }
+        if TASKS_ACTIVE_MAX <= tasks.iter().filter(active).count() {
+            let message = format!("{TASKS_ACTIVE_MAX} move tasks are active, which is the most");
+            return Err(Fault::OverLimit { message });
+        }
+        let source = task.source;
+        tasks.push_front(task);
+        let mut of_source = 0;
+        tasks.retain(|task| {
+            of_source += i64::from(task.source == source);
+            task.source != source || of_source <= *TASKS.end()
+        });
+        // Of queues that are gone, too, only so much is remembered.
+        tasks.truncate(TASKS_ACTIVE_MAX * usize::try_from(*TASKS.end()).unwrap_or(1));
+        Ok(())
+    }
+}
+
+impl Task {
+    fn handle(&self) -> String {
+        base64::encode(format!("{} {}", self.id, self.source_arn).as_bytes())
+    }
+
+    fn listed(&self) -> ListedMove {
+        let state = *self.state.lock();
+        ListedMove {
+            task_handle: (state == State::Running).then(|| self.handle()),
+            status: state.word(),
+            source_arn: self.source_arn.clone(),
+            destination_arn: self.destination.as_ref().map(|(_, arn)| arn.clone()),
+            max_number_of_messages_per_second: self.rate,
+            approximate_number_of_messages_moved: self.moved.load(Ordering::Relaxed),
+            approximate_number_of_messages_to_move: self.to_move,
+            failure_reason: match state {
+                State::Failed(reason) => Some(reason),
+                State::Running | State::Cancelling | State::Cancelled | State::Completed => None,
+            },
+            started_timestamp: self.started_ms,
+        }
+    }
+}
+
+async fn run(task: Arc<Task>, source: Queue, mut stopping: watch::Receiver<bool>) {
+    let (batch, pause) = pace(task.rate);
+    let to = task.destination.as_ref().map(|(queue, _)| *queue);
+    loop {
+        let left = task.to_move.saturating_sub(task.moved.load(Ordering::Relaxed));
+        let over = if *task.state.lock() == State::Cancelling {
+            Some(State::Cancelled)
+        } else if left == 0 {
+            Some(State::Completed)
+        } else {
+            let max = batch.min(usize::try_from(left).unwrap_or(batch));
+            match source.move_to(to, max).await {
+                Ok(0) => Some(nothing_moved(&source, to)),
+                Ok(count) => {
+                    task.moved.fetch_add(count, Ordering::Relaxed);
+                    None
+                }
+                Err(rejection) => Some(State::Failed(Fault::from(rejection).code())),
+            }
+        };
+        if let Some(state) = over {
+            *task.state.lock() = state;
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            // What is left stays where it is.
+            _ = stopping.wait_for(|stopping| *stopping) => return *task.state.lock() = State::Cancelled,
+        }
+    }
+}
+
+/// How many messages at a time, and how long between.
+fn pace(rate: Option<u64>) -> (usize, Duration) {
+    match rate {
+        None => (BATCH, Duration::ZERO),
+        Some(rate) => {
+            // Ten times a second, or as often as there is a message to move.
+            let batch = rate.div_ceil(10).max(1);
+            (usize::try_from(batch).unwrap_or(1), Duration::from_secs_f64(batch as f64 / rate.max(1) as f64))
+        }
+    }
+}
+
+/// Judges a task that finds nothing more to move.
+fn nothing_moved(source: &Queue, to: Option<QueueId>) -> State {
+    // What was sent to the dead-letter queue itself came from nowhere.
+    let is_stuck = to.is_none() && 0 < source.totals().pending;
+    if is_stuck { State::Failed("CouldNotDetermineMessageSource") } else { State::Completed }
+}
+
+fn new_id() -> Result<String, Fault> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Fault::Internal)?;
+    let hex = hex(&bytes);
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_keeps_to_its_rate() {
+        for rate in 1..=500 {
+            let (batch, pause) = pace(Some(rate));
+            let per_second = batch as f64 / pause.as_secs_f64();
+            assert!((per_second - rate as f64).abs() < 1e-3, "{rate}: {per_second}");
+            assert!(pause <= Duration::from_secs(1));
+        }
+        assert_eq!(pace(None), (BATCH, Duration::ZERO));
+    }
+}

@@ -1,0 +1,50 @@
+//! What the door keeps with a queue that the queue itself does not read.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What the door keeps with a queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Notes {
+    /// Kept, and not enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<String>,
+    /// Where dead letters go, by a name that outlives the queue which has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dead_letters: Option<DeadLetters>,
+    /// Who may use this queue for dead letters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) redrive_allow: Option<String>,
+    /// Kept, and not acted on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kms_key: Option<String>,
+    /// Kept, and not acted on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kms_reuse_secs: Option<u64>,
+    /// Kept, and not acted on.
+    pub(crate) managed_sse: bool,
+    /// What users label it with.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tags: BTreeMap<String, String>,
+}
+
+/// Where dead letters go, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeadLetters {
+    pub(crate) arn: String,
+    pub(crate) receives_max: u32,
+}
+
+impl Notes {
+    /// Reads them; what another door wrote is as if there were none.
+    pub(crate) fn read(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// Writes them.
+    pub(crate) fn write(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers are JSON")
+    }
+}

@@ -1,0 +1,243 @@
+//! Queues: made, found, listed, told, purged, deleted.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use evenkeel_queue::queues::Created;
+use evenkeel_queue::{Queue, Rejection};
+use serde::{Deserialize, Serialize};
+
+use crate::base64;
+use crate::door::{Ask, Nothing, Sqs, needed};
+use crate::fault::{Fault, bad_queue_name};
+use crate::limit::PAGE;
+use crate::settings::{Attributes, Name, Shape};
+use crate::tag::{Tags, check_tags};
+
+const NAME_MAX: usize = 80;
+/// A queue is purged at most once in so long.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct CreateQueue {
+    queue_name: Option<String>,
+    attributes: Option<Attributes>,
+    /// Its name begins small, alone of all.
+    #[serde(rename = "tags")]
+    tags: Option<Tags>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct GetQueueUrl {
+    queue_name: Option<String>,
+    #[serde(rename = "QueueOwnerAWSAccountId")]
+    owner: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct OfQueue {
+    queue_url: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct GetAttributes {
+    queue_url: Option<String>,
+    #[serde(default)]
+    attribute_names: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SetAttributes {
+    queue_url: Option<String>,
+    attributes: Option<Attributes>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListQueues {
+    queue_name_prefix: Option<String>,
+    next_token: Option<String>,
+    max_results: Option<i64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Named {
+    queue_url: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Listed {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    queue_urls: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_token: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Shown {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    attributes: BTreeMap<&'static str, String>,
+}
+
+impl Sqs {
+    pub(crate) async fn create_queue(&self, ask: &Ask, wish: CreateQueue) -> Result<Named, Fault> {
+        let name = needed("QueueName", wish.queue_name.as_deref())?;
+        let attributes = wish.attributes.unwrap_or_default();
+        check_name(name, &attributes)?;
+        let tags = wish.tags.unwrap_or_default();
+        check_tags(&tags)?;
+        let _changing = self.changing.lock().await;
+        let url = self.options.url(&ask.host, name);
+        if let Some(queue) = self.queues.get(name) {
+            self.check_same(&queue, &attributes)?;
+            return Ok(Named { queue_url: url });
+        }
+        let mut shape = self.new_shape(name);
+        self.apply(&mut shape, &attributes)?;
+        shape.notes.tags = tags;
+        match self.queues.create(name, shape.settings, shape.notes.write()).await? {
+            Created::New(queue) => self.link(&queue).await,
+            // Somebody who speaks another protocol was quicker.
+            Created::Found(queue) => self.check_same(&queue, &attributes)?,
+        }
+        Ok(Named { queue_url: url })
+    }
+
+    fn new_shape(&self, name: &str) -> Shape {
+        Shape {
+            id: None,
+            name: name.to_owned(),
+            settings: self.options.defaults.clone(),
+            notes: crate::notes::Notes::default(),
+        }
+    }
+
+    /// Refuses to make a queue again as another.
+    fn check_same(&self, queue: &Queue, attributes: &Attributes) -> Result<(), Fault> {
+        let before = Shape::of(queue);
+        let mut after = before.clone();
+        self.apply(&mut after, attributes)?;
+        for name in attributes.keys() {
+            let name = Name::parse(name)?;
+            if self.show_told(&before, name) != self.show_told(&after, name) {
+                return Err(Fault::QueueExists { attribute: name.as_str() });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn queue_url(&self, ask: &Ask, wish: &GetQueueUrl) -> Result<Named, Fault> {
+        let name = needed("QueueName", wish.queue_name.as_deref())?;
+        let is_ours = wish.owner.as_deref().is_none_or(|owner| owner == self.options.account);
+        self.queues.get(name).filter(|_| is_ours).ok_or(Fault::NoQueue)?;
+        Ok(Named { queue_url: self.options.url(&ask.host, name) })
+    }
+
+    pub(crate) fn list_queues(&self, ask: &Ask, wish: &ListQueues) -> Result<Listed, Fault> {
+        let page = page_of(wish.max_results, wish.next_token.as_deref())?;
+        let prefix = wish.queue_name_prefix.as_deref().unwrap_or_default();
+        let found = self.queues.list(prefix, page.after.as_deref(), page.max + 1);
+        let mut names: Vec<String> = found.iter().map(|queue| queue.body().name.clone()).collect();
+        // Without a page size there are no further pages, as AWS has it.
+        let next_token = wish.max_results.and_then(|_| page.next(&names, String::as_str));
+        names.truncate(page.max);
+        let queue_urls = names.iter().map(|name| self.options.url(&ask.host, name)).collect();
+        Ok(Listed { queue_urls, next_token })
+    }
+
+    pub(crate) fn queue_attributes(&self, wish: &GetAttributes) -> Result<Shown, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        let (body, shape) = (queue.body(), Shape::of(&queue));
+        let wants_all = wish.attribute_names.iter().any(|name| name == "All");
+        let named = wish.attribute_names.iter().filter(|name| *name != "All").map(|name| Name::parse(name));
+        let named = named.collect::<Result<Vec<Name>, Fault>>()?;
+        let names = if wants_all { Name::ALL } else { &named };
+        let shown = names.iter().filter_map(|&name| {
+            let value = self.show(&queue, &body, &shape, name)?;
+            Some((name.as_str(), value))
+        });
+        Ok(Shown { attributes: shown.collect() })
+    }
+
+    pub(crate) async fn set_queue_attributes(&self, wish: SetAttributes) -> Result<Nothing, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        let attributes = wish.attributes.ok_or(Fault::Missing { name: "Attributes" })?;
+        self.change(&queue, |shape| self.apply(shape, &attributes)).await
+    }
+
+    pub(crate) async fn purge_queue(&self, wish: &OfQueue) -> Result<Nothing, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        {
+            let (mut purged, now) = (self.purged.lock(), Instant::now());
+            purged.retain(|_, at| now.duration_since(*at) < PURGE_EVERY);
+            if purged.contains_key(&queue.id()) {
+                return Err(Fault::PurgeInProgress { queue: queue.body().name.clone() });
+            }
+            purged.insert(queue.id(), now);
+        }
+        let done = queue.purge().await;
+        if done.is_err() {
+            self.purged.lock().remove(&queue.id());
+        }
+        Ok(done.map(|()| Nothing {})?)
+    }
+
+    pub(crate) async fn delete_queue(&self, wish: &OfQueue) -> Result<Nothing, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        let _changing = self.changing.lock().await;
+        match self.queues.remove(&queue.body().name).await {
+            Ok(()) => self.unlink(queue.id()).await,
+            // Another request deleted it meanwhile.
+            Err(Rejection::Gone) => {}
+            Err(rejection) => return Err(rejection.into()),
+        }
+        Ok(Nothing {})
+    }
+}
+
+fn check_name(name: &str, attributes: &Attributes) -> Result<(), Fault> {
+    if name.ends_with(".fifo") && attributes.contains_key(Name::FifoQueue.as_str()) {
+        let message =
+            "FIFO queues are not supported yet; a standard queue is fair by MessageGroupId.".to_owned();
+        return Err(Fault::Unsupported { message });
+    }
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if plain && (1..=NAME_MAX).contains(&name.len()) { Ok(()) } else { Err(bad_queue_name()) }
+}
+
+/// A page of a list.
+pub(crate) struct Page {
+    pub(crate) max: usize,
+    /// The last name of the page before.
+    pub(crate) after: Option<String>,
+}
+
+/// Reads which page is wanted.
+pub(crate) fn page_of(max: Option<i64>, token: Option<&str>) -> Result<Page, Fault> {
+    let wished = max.unwrap_or(*PAGE.end());
+    if !PAGE.contains(&wished) {
+        return Err(Fault::value("MaxResults", wished, "Must be between 1 and 1000, if provided."));
+    }
+    let after = token.map(|token| {
+        let name = base64::decode(token).and_then(|bytes| String::from_utf8(bytes).ok());
+        name.ok_or_else(|| Fault::invalid("Invalid or expired next token."))
+    });
+    Ok(Page { max: usize::try_from(wished).unwrap_or(1), after: after.transpose()? })
+}
+
+impl Page {
+    /// Names the next page, if there is more than this one holds.
+    pub(crate) fn next<T>(&self, found: &[T], name: impl Fn(&T) -> &str) -> Option<String> {
+        let last = found.get(self.max.checked_sub(1)?).filter(|_| self.max < found.len())?;
+        Some(base64::encode(name(last).as_bytes()))
+    }
+}

@@ -1,0 +1,183 @@
+//! SendMessage and SendMessageBatch.
+
+use std::sync::Arc;
+
+use core::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_queue::message::DEFAULT_KEY;
+use evenkeel_queue::{Draft, Payload, Queue};
+use serde::{Deserialize, Serialize};
+
+use crate::attribute::{Attribute, Sent, check, check_system, digest, digest_body, hex};
+use crate::batch::{Failed, Outcome, check_ids};
+use crate::contents::is_valid_text;
+use crate::door::{Ask, Sqs, needed, seconds};
+use crate::fault::{Fault, too_large};
+use crate::header::Kept;
+use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
+
+/// A batch as it is sent.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SendMessageBatch {
+    queue_url: Option<String>,
+    #[serde(default)]
+    entries: Vec<SendMessage>,
+}
+
+/// A message as it is sent, alone or as an entry of a batch.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SendMessage {
+    /// Of an entry.
+    #[serde(default)]
+    id: String,
+    /// Of a message sent alone.
+    queue_url: Option<String>,
+    message_body: Option<String>,
+    delay_seconds: Option<i64>,
+    message_attributes: Option<Sent>,
+    message_system_attributes: Option<Sent>,
+    message_deduplication_id: Option<String>,
+    message_group_id: Option<String>,
+}
+
+/// What a sender is told.
+#[derive(Serialize)]
+pub(crate) struct SentMessage {
+    #[serde(rename = "Id", skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "MessageId")]
+    message_id: String,
+    #[serde(rename = "MD5OfMessageBody")]
+    body_md5: String,
+    #[serde(rename = "MD5OfMessageAttributes", skip_serializing_if = "Option::is_none")]
+    attributes_md5: Option<String>,
+    #[serde(rename = "MD5OfMessageSystemAttributes", skip_serializing_if = "Option::is_none")]
+    system_md5: Option<String>,
+}
+
+impl Sqs {
+    pub(crate) async fn send_message(&self, ask: &Ask, wish: SendMessage) -> Result<SentMessage, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        let (draft, mut sent) = prepare(ask, &queue, wish)?;
+        let ids = queue.enqueue(vec![draft]).await?;
+        sent.message_id = ids.first().ok_or(Fault::Internal)?.to_string();
+        self.meters.sent(&queue, 1);
+        Ok(sent)
+    }
+
+    pub(crate) async fn send_message_batch(
+        &self,
+        ask: &Ask,
+        wish: SendMessageBatch,
+    ) -> Result<Outcome<SentMessage>, Fault> {
+        let queue = self.queue(wish.queue_url.as_deref())?;
+        check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
+        let bytes: usize = wish.entries.iter().map(SendMessage::size).sum();
+        if BATCH_BYTES_MAX < bytes {
+            return Err(Fault::BatchTooLong { bytes });
+        }
+        let mut outcome = Outcome { successful: Vec::new(), failed: Vec::new() };
+        let mut drafts = Vec::with_capacity(wish.entries.len());
+        for entry in wish.entries {
+            let id = entry.id.clone();
+            match prepare(ask, &queue, entry) {
+                Ok((draft, sent)) => {
+                    drafts.push(draft);
+                    outcome.successful.push(SentMessage { id: Some(id), ..sent });
+                }
+                Err(fault) => outcome.failed.push(Failed::new(id, &fault)),
+            }
+        }
+        if drafts.is_empty() {
+            return Ok(outcome);
+        }
+        let ids = queue.enqueue(drafts).await?;
+        self.meters.sent(&queue, ids.len() as u64);
+        for (sent, id) in outcome.successful.iter_mut().zip(ids) {
+            sent.message_id = id.to_string();
+        }
+        Ok(outcome)
+    }
+}
+
+impl SendMessage {
+    /// Counts it as AWS does: body and attributes.
+    fn size(&self) -> usize {
+        let attributes = self.message_attributes.iter().flatten();
+        let attributes: usize = attributes.map(|(name, value)| name.len() + value.size()).sum();
+        self.message_body.as_deref().map_or(0, str::len) + attributes
+    }
+}
+
+/// Reads a message, and what its sender will be told but for its id.
+fn prepare(ask: &Ask, queue: &Queue, message: SendMessage) -> Result<(Draft, SentMessage), Fault> {
+    let size = message.size() as u64;
+    let body = message.message_body.unwrap_or_default();
+    needed("MessageBody", Some(&body))?;
+    let bytes_max = queue.body().settings.message_bytes_max.saturating_sub(HEADROOM);
+    if bytes_max < size {
+        return Err(too_large(bytes_max));
+    }
+    if !is_valid_text(&body) {
+        return Err(Fault::Contents);
+    }
+    if let Some(id) = message.message_deduplication_id {
+        return Err(Fault::value("MessageDeduplicationId", id, NOT_OF_TYPE));
+    }
+    let delay = delay(message.delay_seconds)?;
+    let group = message.message_group_id.as_deref().map(check_group).transpose()?;
+    let none = Sent::new();
+    let attributes = check(message.message_attributes.as_ref().unwrap_or(&none))?;
+    let system = check_system(message.message_system_attributes.as_ref().unwrap_or(&none))?;
+    let body_md5 = digest_body(body.as_bytes());
+    let sent = SentMessage {
+        id: None,
+        message_id: String::new(),
+        body_md5: hex(&body_md5),
+        attributes_md5: digest(&attributes),
+        system_md5: system.as_ref().and_then(|trace| digest(core::slice::from_ref(trace))),
+    };
+    let kept = Kept {
+        has_group: group.is_some(),
+        body_md5,
+        sender: &ask.sender,
+        trace: trace_of(ask, system.as_ref()),
+        attributes,
+    };
+    let headers = Bytes::from(kept.encode());
+    let draft = Draft {
+        key: Arc::from(group.unwrap_or(DEFAULT_KEY)),
+        weight: None,
+        cost: None,
+        delay,
+        payload: Payload { headers, body: Bytes::from(body) },
+    };
+    Ok((draft, sent))
+}
+
+const NOT_OF_TYPE: &str = "The request includes a parameter that is not valid for this queue type.";
+
+fn delay(wished: Option<i64>) -> Result<Option<Duration>, Fault> {
+    let reason = "DelaySeconds must be >= 0 and <= 900.";
+    let wrong = |_| Fault::value("DelaySeconds", wished.unwrap_or_default(), reason);
+    Ok(seconds("DelaySeconds", wished, &DELAY_SECS).map_err(wrong)?.map(Duration::from))
+}
+
+/// Refuses a group that AWS would; it is the key by which turns are taken.
+fn check_group(group: &str) -> Result<&str, Fault> {
+    let plain = group.bytes().all(|byte| byte.is_ascii_graphic());
+    if plain && (1..=GROUP_MAX).contains(&group.len()) {
+        return Ok(group);
+    }
+    let reason =
+        "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
+    Err(Fault::value("MessageGroupId", group, reason))
+}
+
+fn trace_of<'a>(ask: &'a Ask, system: Option<&Attribute<'a>>) -> Option<&'a str> {
+    let own = system.and_then(|trace| str::from_utf8(trace.value.as_bytes()).ok());
+    own.or_else(|| ask.trace.as_deref().filter(|trace| trace.len() <= TRACE_MAX))
+}

@@ -1,0 +1,190 @@
+//! What a queue may be told, under AWS's names: read, kept and shown.
+
+use std::collections::BTreeMap;
+
+use evenkeel_queue::queue::Queue;
+use evenkeel_queue::store::QueueBody;
+use evenkeel_queue::{QueueId, QueueSettings};
+
+use crate::door::{Nothing, Sqs};
+use crate::fault::Fault;
+use crate::limit::{
+    DELAY_SECS, HEADROOM, KEY_REUSE_SECS, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS, VISIBILITY_SECS,
+    WAIT_SECS,
+};
+use crate::notes::Notes;
+use crate::redrive;
+
+/// Attributes by name, as they are sent.
+pub(crate) type Attributes = BTreeMap<String, String>;
+
+/// What a queue is, as far as it can be told.
+#[derive(Clone)]
+pub(crate) struct Shape {
+    /// `None` before it is made.
+    pub(crate) id: Option<QueueId>,
+    pub(crate) name: String,
+    pub(crate) settings: QueueSettings,
+    pub(crate) notes: Notes,
+}
+
+impl Shape {
+    pub(crate) fn of(queue: &Queue) -> Self {
+        let body = queue.body();
+        Self {
+            id: Some(queue.id()),
+            name: body.name.clone(),
+            settings: body.settings.clone(),
+            notes: Notes::read(&body.notes),
+        }
+    }
+}
+
+macro_rules! attributes {
+    ($($name:ident),* $(,)?) => {
+        /// An attribute of a queue.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Name { $($name),* }
+
+        impl Name {
+            pub(crate) const ALL: &[Self] = &[$(Self::$name),*];
+
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),* }
+            }
+        }
+    };
+}
+
+attributes! {
+    Policy, VisibilityTimeout, MaximumMessageSize, MessageRetentionPeriod, ApproximateNumberOfMessages,
+    ApproximateNumberOfMessagesNotVisible, CreatedTimestamp, LastModifiedTimestamp, QueueArn,
+    ApproximateNumberOfMessagesDelayed, DelaySeconds, ReceiveMessageWaitTimeSeconds, RedrivePolicy, FifoQueue,
+    ContentBasedDeduplication, KmsMasterKeyId, KmsDataKeyReusePeriodSeconds, DeduplicationScope, FifoThroughputLimit,
+    RedriveAllowPolicy, SqsManagedSseEnabled,
+}
+
+impl Name {
+    /// Finds one by its name.
+    pub(crate) fn parse(name: &str) -> Result<Self, Fault> {
+        let found = Self::ALL.iter().copied().find(|known| known.as_str() == name);
+        found.ok_or_else(|| Fault::UnknownAttribute { name: name.to_owned() })
+    }
+}
+
+impl Sqs {
+    /// Changes what a queue is told, one at a time.
+    pub(crate) async fn change(
+        &self,
+        queue: &Queue,
+        change: impl FnOnce(&mut Shape) -> Result<(), Fault>,
+    ) -> Result<Nothing, Fault> {
+        let _changing = self.changing.lock().await;
+        let mut shape = Shape::of(queue);
+        change(&mut shape)?;
+        self.queues.change(queue, shape.settings, shape.notes.write()).await?;
+        Ok(Nothing {})
+    }
+
+    /// Tells a queue several things, or none of them.
+    pub(crate) fn apply(&self, shape: &mut Shape, attributes: &Attributes) -> Result<(), Fault> {
+        for (name, value) in attributes {
+            self.apply_one(shape, Name::parse(name)?, value)?;
+        }
+        if shape.notes.managed_sse && shape.notes.kms_key.is_some() {
+            return Err(Fault::BothEncryptions);
+        }
+        Ok(())
+    }
+
+    fn apply_one(&self, shape: &mut Shape, name: Name, value: &str) -> Result<(), Fault> {
+        let bad = || Fault::AttributeValue { name: name.as_str(), why: None };
+        let number = |range: &core::ops::RangeInclusive<i64>| {
+            let number = value.parse::<i64>().ok().filter(|number| range.contains(number));
+            number.map(i64::unsigned_abs).ok_or_else(bad)
+        };
+        let settings = &mut shape.settings;
+        match name {
+            Name::VisibilityTimeout => settings.lease_ms = number(&VISIBILITY_SECS)? * 1_000,
+            Name::DelaySeconds => settings.delay_ms = number(&DELAY_SECS)? * 1_000,
+            Name::MessageRetentionPeriod => settings.retention_ms = number(&RETENTION_SECS)? * 1_000,
+            Name::ReceiveMessageWaitTimeSeconds => settings.wait_ms = number(&WAIT_SECS)? * 1_000,
+            Name::MaximumMessageSize => settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM,
+            Name::Policy => shape.notes.policy = policy(value).ok_or_else(bad)?,
+            Name::RedrivePolicy => redrive::apply_policy(self, shape, value)?,
+            Name::RedriveAllowPolicy => shape.notes.redrive_allow = redrive::check_allow(value)?,
+            Name::KmsMasterKeyId => {
+                shape.notes.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());
+            }
+            Name::KmsDataKeyReusePeriodSeconds => shape.notes.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?),
+            Name::SqsManagedSseEnabled => shape.notes.managed_sse = value.parse().map_err(|_| bad())?,
+            Name::FifoQueue => {
+                let why =
+                    Some("FIFO queues are not supported yet; a standard queue is fair by MessageGroupId.");
+                return Err(Fault::AttributeValue { name: name.as_str(), why });
+            }
+            Name::ContentBasedDeduplication
+            | Name::DeduplicationScope
+            | Name::FifoThroughputLimit
+            | Name::ApproximateNumberOfMessages
+            | Name::ApproximateNumberOfMessagesNotVisible
+            | Name::ApproximateNumberOfMessagesDelayed
+            | Name::CreatedTimestamp
+            | Name::LastModifiedTimestamp
+            | Name::QueueArn => return Err(Fault::UnknownAttribute { name: name.as_str().to_owned() }),
+        }
+        Ok(())
+    }
+
+    /// Shows what a queue was told; `None` where it was told nothing and there is no default.
+    pub(crate) fn show_told(&self, shape: &Shape, name: Name) -> Option<String> {
+        let Shape { settings, notes, .. } = shape;
+        let seconds = |millis: u64| Some((millis / 1_000).to_string());
+        match name {
+            Name::VisibilityTimeout => seconds(settings.lease_ms),
+            Name::DelaySeconds => seconds(settings.delay_ms),
+            Name::MessageRetentionPeriod => seconds(settings.retention_ms),
+            Name::ReceiveMessageWaitTimeSeconds => seconds(settings.wait_ms),
+            Name::MaximumMessageSize => Some(settings.message_bytes_max.saturating_sub(HEADROOM).to_string()),
+            Name::Policy => notes.policy.clone(),
+            Name::RedrivePolicy => redrive::show_policy(notes),
+            Name::RedriveAllowPolicy => notes.redrive_allow.clone(),
+            Name::KmsMasterKeyId => notes.kms_key.clone(),
+            Name::KmsDataKeyReusePeriodSeconds => notes.kms_reuse_secs.map(|seconds| seconds.to_string()),
+            Name::SqsManagedSseEnabled => Some(notes.managed_sse.to_string()),
+            Name::QueueArn => Some(self.options.arn(&shape.name)),
+            Name::FifoQueue
+            | Name::ContentBasedDeduplication
+            | Name::DeduplicationScope
+            | Name::FifoThroughputLimit
+            | Name::ApproximateNumberOfMessages
+            | Name::ApproximateNumberOfMessagesNotVisible
+            | Name::ApproximateNumberOfMessagesDelayed
+            | Name::CreatedTimestamp
+            | Name::LastModifiedTimestamp => None,
+        }
+    }
+
+    /// Shows an attribute of a queue, what it holds included.
+    pub(crate) fn show(&self, queue: &Queue, body: &QueueBody, shape: &Shape, name: Name) -> Option<String> {
+        let totals = queue.totals();
+        let count = |count: u64| Some(count.to_string());
+        match name {
+            Name::ApproximateNumberOfMessages => count(totals.pending),
+            Name::ApproximateNumberOfMessagesNotVisible => count(totals.in_flight),
+            Name::ApproximateNumberOfMessagesDelayed => count(totals.delayed),
+            Name::CreatedTimestamp => count(body.created_at / 1_000),
+            Name::LastModifiedTimestamp => count(body.changed_at / 1_000),
+            told => self.show_told(shape, told),
+        }
+    }
+}
+
+/// Reads a policy; an empty one takes it away.
+fn policy(value: &str) -> Option<Option<String>> {
+    if value.is_empty() {
+        return Some(None);
+    }
+    let is_object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(value).is_ok();
+    (is_object && value.len() <= POLICY_MAX).then(|| Some(value.to_owned()))
+}

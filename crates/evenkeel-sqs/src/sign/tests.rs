@@ -1,0 +1,179 @@
+//! Signatures that AWS published: its test suite for Signature Version 4, of August 30, 2015.
+
+use super::*;
+
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+const STAMP: &str = "20150830T123600Z";
+
+/// A request of the suite, signed as it says.
+fn request(
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    signed: &str,
+    signature: &str,
+) -> Request<()> {
+    let credential = "Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request";
+    let authorization = format!("{ALGORITHM} {credential}, SignedHeaders={signed}, Signature={signature}");
+    let mut request = Request::builder().method(method).uri(target);
+    for (name, value) in [("host", "example.amazonaws.com"), (DATE, STAMP)].iter().chain(headers) {
+        request = request.header(*name, *value);
+    }
+    request.header(AUTHORIZATION, authorization).body(()).unwrap()
+}
+
+fn checked(request: &Request<()>, body: &str) -> Result<(), Fault> {
+    Signed::read(request.headers())?.check(SECRET, request, body.as_bytes())
+}
+
+/// A case of the suite: its name, a request, what of it is signed, and the signature.
+struct Case {
+    name: &'static str,
+    method: &'static str,
+    target: &'static str,
+    headers: &'static [(&'static str, &'static str)],
+    signed: &'static str,
+    body: &'static str,
+    signature: &'static str,
+}
+
+/// The simplest case, which others are made from.
+const VANILLA: Case = Case {
+    name: "get-vanilla",
+    method: "GET",
+    target: "/",
+    headers: &[],
+    signed: "host;x-amz-date",
+    body: "",
+    signature: "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
+};
+
+const SUITE: &[Case] = &[
+    VANILLA,
+    Case {
+        name: "get-vanilla-query-order-key-case",
+        target: "/?Param2=value2&Param1=value1",
+        signature: "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500",
+        ..VANILLA
+    },
+    Case {
+        name: "post-vanilla",
+        method: "POST",
+        signature: "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b",
+        ..VANILLA
+    },
+    Case {
+        name: "post-header-key-sort",
+        method: "POST",
+        headers: &[("My-Header1", "value1")],
+        signed: "host;my-header1;x-amz-date",
+        signature: "c5410059b04c1ee005303aed430f6e6645f61f4dc9e1461ec8f8916fdf18852c",
+        ..VANILLA
+    },
+    Case {
+        name: "get-header-value-trim",
+        headers: &[("My-Header1", " value1"), ("My-Header2", " \"a   b   c\"")],
+        signed: "host;my-header1;my-header2;x-amz-date",
+        signature: "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736",
+        ..VANILLA
+    },
+    Case {
+        name: "post-x-www-form-urlencoded",
+        method: "POST",
+        headers: &[("Content-Type", "application/x-www-form-urlencoded")],
+        signed: "content-type;host;x-amz-date",
+        body: "Param1=value1",
+        signature: "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a",
+        ..VANILLA
+    },
+    Case { name: "normalize-path/get-relative-relative", target: "/example1/example2/../..", ..VANILLA },
+    Case { name: "normalize-path/get-slash", target: "//", ..VANILLA },
+];
+
+#[test]
+fn the_published_signatures_are_ours() {
+    for Case { name, method, target, headers, signed, body, signature } in SUITE {
+        let request = request(method, target, headers, signed, signature);
+        assert_eq!(checked(&request, body), Ok(()), "{name}");
+        assert_eq!(checked(&request, &format!("{body}x")), Err(Fault::Signature), "{name} with another body");
+    }
+}
+
+#[test]
+fn any_other_secret_method_path_query_or_header_is_another_signature() {
+    let signature = "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b";
+    let good = request("POST", "/", &[], "host;x-amz-date", signature);
+    let signed = Signed::read(good.headers()).unwrap();
+    assert_eq!(signed.check("another", &good, b""), Err(Fault::Signature));
+    for (method, target) in [("GET", "/"), ("POST", "/x"), ("POST", "/?a=b")] {
+        let other = request(method, target, &[], "host;x-amz-date", signature);
+        assert_eq!(checked(&other, ""), Err(Fault::Signature), "{method} {target}");
+    }
+    let mut moved = good;
+    moved.headers_mut().insert(HOST, "other.example".parse().unwrap());
+    assert_eq!(checked(&moved, ""), Err(Fault::Signature));
+}
+
+#[test]
+fn a_body_that_is_not_signed_needs_no_hash_and_one_that_is_must_have_it() {
+    let hash = sha256(b"body");
+    let said = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_HASH, value.parse().unwrap());
+        payload_hash(&headers, b"body")
+    };
+    assert_eq!(said(UNSIGNED), Ok(UNSIGNED.to_owned()));
+    assert_eq!(said(&hash), Ok(hash.clone()));
+    assert_eq!(said(&sha256(b"other")), Err(Fault::Signature));
+    assert_eq!(said("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), Err(Fault::Signature));
+    assert_eq!(payload_hash(&HeaderMap::new(), b"body"), Ok(hash));
+}
+
+#[test]
+fn a_date_more_than_a_quarter_of_an_hour_away_is_refused() {
+    let request = request("POST", "/", &[], "host;x-amz-date", "00");
+    let signed = Signed::read(request.headers()).unwrap();
+    let at = Moment::parse(STAMP).unwrap().0;
+    for good in [at, at + 900, at - 900] {
+        assert_eq!(signed.check_date(Moment(good)), Ok(()));
+    }
+    for bad in [at + 901, at - 901] {
+        assert!(matches!(signed.check_date(Moment(bad)), Err(Fault::Skewed { .. })));
+    }
+}
+
+#[test]
+fn a_signature_must_be_for_this_service_and_cover_what_matters() {
+    let target = [("x-amz-target", "AmazonSQS.DeleteQueue")];
+    let uncovered = request("POST", "/", &target, "host;x-amz-date", "00");
+    let mut signed = Signed::read(uncovered.headers()).unwrap();
+    // The suite signs for a service of its own.
+    assert!(matches!(signed.check_scope(uncovered.headers()), Err(Fault::IncompleteSignature { .. })));
+    signed.scope[2] = SERVICE.to_owned();
+    assert!(matches!(signed.check_scope(uncovered.headers()), Err(Fault::IncompleteSignature { .. })));
+    signed.headers.push("x-amz-target".to_owned());
+    assert_eq!(signed.check_scope(uncovered.headers()), Ok(()));
+    signed.scope[0] = "20150831".to_owned();
+    assert!(matches!(signed.check_scope(uncovered.headers()), Err(Fault::IncompleteSignature { .. })));
+}
+
+#[test]
+fn what_is_no_signature_is_told_apart_from_one_that_is_cut() {
+    let read = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        headers.insert(DATE, STAMP.parse().unwrap());
+        Signed::read(&headers)
+    };
+    assert_eq!(Signed::read(&HeaderMap::new()), Err(Fault::NoToken));
+    assert_eq!(read("Bearer ek-1"), Err(Fault::NoToken));
+    for cut in [
+        "AWS4-HMAC-SHA256",
+        "AWS4-HMAC-SHA256 Credential=a/b/c/d/e",
+        "AWS4-HMAC-SHA256 Credential=a/b/c, SignedHeaders=host, Signature=00",
+        "AWS4-HMAC-SHA256 Credential=a/b/c/d/e, Signature=00",
+    ] {
+        assert!(matches!(read(cut), Err(Fault::IncompleteSignature { .. })), "{cut:?}");
+    }
+    assert!(read("AWS4-HMAC-SHA256 Credential=a/b/c/d/e,SignedHeaders=host,Signature=00").is_ok());
+}

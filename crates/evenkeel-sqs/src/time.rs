@@ -1,0 +1,107 @@
+//! Spans and moments as the protocol writes them.
+
+use core::time::Duration;
+use std::time::SystemTime;
+
+/// A span in whole seconds, within bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seconds(pub(crate) u64);
+
+impl From<Seconds> for Duration {
+    fn from(seconds: Seconds) -> Self {
+        Self::from_secs(seconds.0)
+    }
+}
+
+/// Seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(pub(crate) u64);
+
+impl Moment {
+    /// Reads the machine's clock.
+    pub(crate) fn now() -> Self {
+        Self(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs())
+    }
+
+    /// Reads `20150830T123600Z`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        if bytes.len() != 16 || bytes[8] != b'T' || bytes[15] != b'Z' {
+            return None;
+        }
+        let number = |from: usize, to: usize| {
+            let digits = &text.get(from..to)?;
+            digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok())?
+        };
+        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
+        let (hour, minute, second) = (number(9, 11)?, number(11, 13)?, number(13, 15)?);
+        let exists = (1970..=9999).contains(&year)
+            && (1..=12).contains(&month)
+            && (1..=31).contains(&day)
+            && hour < 24
+            && minute < 60
+            && second < 61;
+        exists.then(|| Self(days_since_1970(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second))
+    }
+
+    /// Writes `20150830T123600Z`.
+    pub(crate) fn show(self) -> String {
+        let (days, second) = (self.0 / 86_400, self.0 % 86_400);
+        // Years begin in March, so that the day that comes and goes is the last; 146 097 days are four centuries.
+        let days = days + 719_468;
+        let (era, day) = (days / 146_097, days % 146_097);
+        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let of_year = day - (365 * year + year / 4 - year / 100);
+        let shifted = (5 * of_year + 2) / 153;
+        let date = of_year - (153 * shifted + 2) / 5 + 1;
+        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+        let year = era * 400 + year + u64::from(month <= 2);
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        format!("{year:04}{month:02}{date:02}T{hour:02}{minute:02}{second:02}Z")
+    }
+}
+
+fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
+    let year = year - u64::from(month <= 2);
+    let (era, of_era) = (year / 400, year % 400);
+    let shifted = if 2 < month { month - 3 } else { month + 9 };
+    let of_year = (153 * shifted + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_moments_are_read_and_written() {
+        for (text, seconds) in
+            [("19700101T000000Z", 0), ("20150830T123600Z", 1_440_938_160), ("20000229T235959Z", 951_868_799)]
+        {
+            assert_eq!(Moment::parse(text), Some(Moment(seconds)));
+            assert_eq!(Moment(seconds).show(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_moment_is_refused() {
+        for bad in [
+            "",
+            "2015-08-30T12:36",
+            "20151330T123600Z",
+            "20150830T243600Z",
+            "20150830 123600Z",
+            "2015083+T123600Z",
+        ] {
+            assert_eq!(Moment::parse(bad), None, "{bad:?} was taken");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_moment_reads_back_as_it_was_written(seconds in 0_u64..250_000_000_000) {
+            prop_assert_eq!(Moment::parse(&Moment(seconds).show()), Some(Moment(seconds)));
+        }
+    }
+}

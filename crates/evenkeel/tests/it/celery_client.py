@@ -1,0 +1,66 @@
+"""Runs a real Celery worker, its tasks sent and fetched in the SQS protocol, against a gateway.
+
+Its arguments are the gateway's host and port, an access key id and its secret.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from urllib.parse import quote
+
+from celery import Celery, group
+
+address, key, secret = sys.argv[1:4]
+folder = os.environ.get("CELERY_RESULTS") or tempfile.mkdtemp(prefix="evenkeel-celery-")
+os.makedirs(folder, exist_ok=True)
+app = Celery("jobs", broker=f"sqs://{quote(key)}:{quote(secret, safe='')}@{address}//", backend=f"file://{folder}")
+app.conf.update(
+    broker_transport_options={
+        "is_secure": False, "region": "us-east-1", "visibility_timeout": 60, "wait_time_seconds": 2,
+        "polling_interval": 0.1,
+    },
+    task_default_queue="celery-jobs",
+    task_acks_late=True,
+    worker_enable_remote_control=False,
+    worker_send_task_events=False,
+    broker_connection_retry_on_startup=True,
+)
+
+
+@app.task
+def add(a, b):
+    return a + b
+
+
+@app.task(bind=True, max_retries=2)
+def stumble(self):
+    if self.request.retries < 2:
+        raise self.retry(countdown=0)
+    return f"done at try {self.request.retries + 1}"
+
+
+def main():
+    environment = {**os.environ, "CELERY_RESULTS": folder}
+    # The worker is this script under Celery's own command.
+    worker = subprocess.Popen(
+        [sys.executable, __file__, address, key, secret, "worker"], env=environment, stdout=sys.stderr
+    )
+    try:
+        results = group(add.s(n, n) for n in range(50))()
+        slow = stumble.delay()
+        later = add.apply_async((1, 2), countdown=1)
+        assert results.get(timeout=60) == [2 * n for n in range(50)]
+        assert slow.get(timeout=60) == "done at try 3"
+        assert later.get(timeout=60) == 3
+    finally:
+        worker.terminate()
+        worker.wait(30)
+    print("all as expected")
+
+
+if __name__ == "__main__":
+    if sys.argv[4:] == ["worker"]:
+        app.worker_main(["worker", "--pool=solo", "--loglevel=WARNING", "--without-gossip", "--without-mingle"])
+    else:
+        main()

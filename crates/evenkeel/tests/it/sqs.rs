@@ -1,0 +1,303 @@
+//! The SQS door of the real binary, before unmodified clients: boto3 and a Celery worker.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::folder::Folder;
+use crate::raw::{Reply, read, read_until};
+use crate::served::Served;
+
+const OPERATIONS: [&str; 23] = [
+    "AddPermission",
+    "CancelMessageMoveTask",
+    "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
+    "CreateQueue",
+    "DeleteMessage",
+    "DeleteMessageBatch",
+    "DeleteQueue",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "ListMessageMoveTasks",
+    "ListQueueTags",
+    "ListQueues",
+    "PurgeQueue",
+    "ReceiveMessage",
+    "RemovePermission",
+    "SendMessage",
+    "SendMessageBatch",
+    "SetQueueAttributes",
+    "StartMessageMoveTask",
+    "TagQueue",
+    "UntagQueue",
+];
+
+#[test]
+fn boto3_does_every_operation_and_hears_why_it_cannot() {
+    let folder = Folder::new("sqs-boto3");
+    folder.write("evenkeel.toml", "[queue]\nstore = 'memory'\n");
+    let served = Served::start(&folder, &[]);
+    run(python("sqs_client.py")
+        .arg(url(&served))
+        .env("AWS_ACCESS_KEY_ID", "any")
+        .env("AWS_SECRET_ACCESS_KEY", "any"));
+}
+
+#[test]
+fn boto3_does_so_too_on_disk_and_signed_as_a_tenant() {
+    let folder = Folder::new("sqs-signed");
+    folder.run(&["tenant", "add", "acme"]).ok();
+    let (key, secret) = sqs_key(&folder, "acme");
+    let served = Served::start(&folder, &[]);
+    // A server tells what the folder told.
+    assert_eq!(sqs_key(&folder, "acme"), (key.clone(), secret.clone()));
+    let mut client = python("sqs_client.py");
+    run(client
+        .args([&url(&served), "acme"])
+        .env("AWS_ACCESS_KEY_ID", key)
+        .env("AWS_SECRET_ACCESS_KEY", secret));
+}
+
+#[test]
+fn only_who_signs_as_an_active_tenant_in_time_is_served() {
+    let folder = Folder::new("sqs-keys");
+    for name in ["acme", "off"] {
+        folder.run(&["tenant", "add", name]).ok();
+    }
+    folder.run(&["tenant", "set", "off", "--standing", "disabled"]).ok();
+    folder.run(&["tenant", "add", "slow", "--rpm", "1"]).ok();
+    let served = Served::start(&folder, &[]);
+    let (key, secret) = sqs_key(&folder, "acme");
+    let (off, off_secret) = sqs_key(&folder, "off");
+    let (slow, slow_secret) = sqs_key(&folder, "slow");
+    let all = [url(&served), key.clone(), secret, off, off_secret, slow, slow_secret];
+    run(python("sqs_keys_client.py").args(all));
+    let file = folder.file("evenkeel-data/sqs-master-key");
+    assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    // With the API key ends what was derived beside it.
+    folder.run(&["tenant", "rotate", "acme"]).ok();
+    assert_ne!(sqs_key(&folder, "acme").0, key);
+}
+
+#[test]
+fn a_celery_worker_runs_what_is_sent_to_it() {
+    let folder = Folder::new("sqs-celery");
+    folder.run(&["tenant", "add", "acme"]).ok();
+    let (key, secret) = sqs_key(&folder, "acme");
+    let served = Served::start(&folder, &[]);
+    let mut client = python("celery_client.py");
+    client.args([served.address.to_string(), key, secret]);
+    run(client.env("CELERY_RESULTS", folder.file("results")));
+}
+
+#[test]
+fn who_leaves_while_waiting_takes_nothing_along() {
+    let folder = Folder::new("sqs-leaving");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let long = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
+    let left: Vec<TcpStream> = (0..8).map(|_| send_and_stay(&served, "ReceiveMessage", &long)).collect();
+    wait_for_waiting(&served, left.len());
+    drop(left);
+    wait_for_waiting(&served, 0);
+    done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "mine"})));
+    let got = done(&ask(&served, "ReceiveMessage", &long));
+    assert_eq!(got["Messages"][0]["Body"], "mine", "{got}");
+}
+
+#[test]
+fn who_leaves_in_the_middle_of_an_answer_gives_its_messages_to_the_next() {
+    let folder = Folder::new("sqs-middle");
+    let served = Served::start(&folder, &[]);
+    done(&ask(
+        &served,
+        "CreateQueue",
+        &json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "43200"}}),
+    ));
+    // More than sockets hold that nobody reads.
+    for _ in 0..10 {
+        done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": "x".repeat(1 << 20)})));
+    }
+    let ten = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
+    let mut left = send_and_stay(&served, "ReceiveMessage", &ten);
+    read_until(&mut left, "HTTP/1.1 200");
+    drop(left);
+    let got = done(&ask(&served, "ReceiveMessage", &ten));
+    assert!(!got["Messages"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_server_that_stops_ends_every_wait_with_an_answer() {
+    let folder = Folder::new("sqs-stopping");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let waiting = send_and_stay(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20}));
+    wait_for_waiting(&served, 1);
+    served.signal("TERM");
+    assert_eq!(done(&read(waiting)), json!({}));
+    assert_eq!(served.wait(), Some(0));
+}
+
+#[test]
+fn no_operation_fails_on_a_body_that_is_none_of_its() {
+    let folder = Folder::new("sqs-garbage");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let lists =
+        json!({"QueueUrl": "q", "Entries": [{}, {"Id": null}], "AttributeNames": [1], "Attributes": []});
+    let texts = json!({"QueueUrl": "q", "ReceiptHandle": "\u{0}", "TaskHandle": "AA==", "SourceArn": ":::::", "Label": "ä"});
+    let numbers = json!({"QueueUrl": "q", "MaxResults": i64::MIN, "VisibilityTimeout": i64::MAX, "DelaySeconds": 1e300});
+    let bodies = [
+        json!({}),
+        json!([]),
+        json!("x"),
+        json!({"QueueUrl": {}}),
+        json!({"QueueUrl": "q"}),
+        lists,
+        texts,
+        numbers,
+    ];
+    for operation in OPERATIONS {
+        for body in &bodies {
+            let reply = ask(&served, operation, body);
+            assert!(matches!(reply.status, 200 | 400 | 403 | 404), "{operation} {body}: {reply:?}");
+            // It may have been deleted by then.
+            ask(&served, "CreateQueue", &json!({"QueueName": "q"}));
+        }
+    }
+}
+
+#[test]
+fn what_is_on_disk_is_there_after_a_restart() {
+    let folder = Folder::new("sqs-restart");
+    let served = Served::start(&folder, &[]);
+    let made = json!({"QueueName": "q", "Attributes": {"VisibilityTimeout": "0"}, "tags": {"team": "a"}});
+    done(&ask(&served, "CreateQueue", &made));
+    let text = json!({"DataType": "String", "StringValue": "x"});
+    let message = json!({"QueueUrl": "q", "MessageBody": "kept", "MessageAttributes": {"a": text}});
+    done(&ask(&served, "SendMessage", &message));
+    let receive = json!({"QueueUrl": "q", "WaitTimeSeconds": 20, "MessageAttributeNames": ["All"]});
+    let before = done(&ask(&served, "ReceiveMessage", &receive));
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    let served = Served::start(&folder, &[]);
+    let after = done(&ask(&served, "ReceiveMessage", &receive));
+    for part in ["MessageId", "Body", "MD5OfBody", "MessageAttributes", "MD5OfMessageAttributes"] {
+        assert_eq!(after["Messages"][0][part], before["Messages"][0][part], "{part}");
+    }
+    assert_eq!(done(&ask(&served, "ListQueueTags", &json!({"QueueUrl": "q"})))["Tags"]["team"], "a");
+}
+
+#[test]
+fn the_door_counts_what_it_does_and_what_queues_hold() {
+    let folder = Folder::new("sqs-metrics");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    for body in ["one", "two", "three"] {
+        done(&ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body})));
+    }
+    let got = done(&ask(&served, "ReceiveMessage", &json!({"QueueUrl": "q"})));
+    let handle = &got["Messages"][0]["ReceiptHandle"];
+    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
+    assert_eq!(ask(&served, "PurgeQueue", &json!({"QueueUrl": "none"})).status, 400);
+    let page = served.get("/metrics").body;
+    for line in [
+        r#"evenkeel_queue_sent_total{queue="q"} 3"#,
+        r#"evenkeel_queue_received_total{queue="q"} 1"#,
+        r#"evenkeel_queue_deleted_total{queue="q"} 1"#,
+        r#"evenkeel_queue_messages{queue="q",state="pending"} 2"#,
+        r#"evenkeel_queue_messages{queue="q",state="in_flight"} 0"#,
+        r#"evenkeel_sqs_requests_total{operation="SendMessage",code="OK"} 3"#,
+        r#"evenkeel_sqs_requests_total{operation="PurgeQueue",code="AWS.SimpleQueueService.NonExistentQueue"} 1"#,
+    ] {
+        assert!(page.lines().any(|found| found == line), "no {line} in {page}");
+    }
+}
+
+#[test]
+fn what_is_no_operation_is_told_so_and_the_header_names_the_request() {
+    let folder = Folder::new("sqs-unknown");
+    let served = Served::start(&folder, &[]);
+    let refused = ask(&served, "StealQueue", &json!({}));
+    let told: Value = serde_json::from_str(&refused.body).unwrap();
+    assert_eq!(
+        (refused.status, &told["__type"]),
+        (400, &json!("com.amazon.coral.service#UnknownOperationException"))
+    );
+    assert!(refused.head.to_lowercase().contains("x-amzn-requestid: req-"), "{}", refused.head);
+    let broken = read(served.send("POST", "/", "x-amz-target: AmazonSQS.ListQueues\r\n", &json!([1])));
+    assert!(broken.body.contains("SerializationException"), "{broken:?}");
+    let form = "content-type: application/x-www-form-urlencoded\r\n";
+    let older = read(served.send("POST", "/", form, &json!("Action=ListQueues")));
+    assert!(
+        older.body.contains("UnsupportedOperation") && older.body.contains("query protocol"),
+        "{older:?}"
+    );
+}
+
+fn python(script: &str) -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = root.join("target/python/bin/python");
+    assert!(python.exists(), "boto3 is not installed; `cargo xtask test` does it, into target/python");
+    let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(script);
+    let mut command = Command::new(python);
+    // A proxy between this process and itself would be the one that is tested.
+    command.arg(script).env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
+    command
+}
+
+#[track_caller]
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.trim_end().ends_with("all as expected"), "{said}\n{complained}");
+}
+
+fn url(served: &Served) -> String {
+    format!("http://{}", served.address)
+}
+
+/// What a tenant's clients sign with.
+fn sqs_key(folder: &Folder, name: &str) -> (String, String) {
+    let said = folder.run(&["tenant", "sqs-key", name]).ok();
+    let value = |line: Option<&str>| line.unwrap().split_once('=').unwrap().1.to_owned();
+    let mut lines = said.lines();
+    (value(lines.next()), value(lines.next()))
+}
+
+fn send(served: &Served, operation: &str, body: &Value) -> TcpStream {
+    let headers =
+        format!("x-amz-target: AmazonSQS.{operation}\r\ncontent-type: application/x-amz-json-1.0\r\n");
+    served.send("POST", "/", &headers, body)
+}
+
+/// Sends on a connection that shall be kept, as SDKs do: that is how it is noticed that they left.
+fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
+    let (mut socket, body) = (TcpStream::connect(served.address).unwrap(), body.to_string());
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\nx-amz-target: AmazonSQS.{operation}\r\n");
+    write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    socket
+}
+
+/// Waits until so many receives wait, as the server counts them.
+fn wait_for_waiting(served: &Served, count: usize) {
+    let line = format!("evenkeel_sqs_waiting {count}");
+    while !served.get("/metrics").body.lines().any(|found| found == line) {}
+}
+
+fn ask(served: &Served, operation: &str, body: &Value) -> Reply {
+    read(send(served, operation, body))
+}
+
+#[track_caller]
+fn done(reply: &Reply) -> Value {
+    assert_eq!(reply.status, 200, "{reply:?}");
+    serde_json::from_str(&reply.body).unwrap()
+}

@@ -1,0 +1,536 @@
+"""Does with a gateway what boto3 does with SQS: every operation, and what each of them refuses.
+
+Its argument is the gateway's URL; credentials come from the environment.
+"""
+
+import base64
+import hashlib
+import json
+import sys
+import threading
+import time
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+url = sys.argv[1]
+config = Config(retries={"max_attempts": 1}, read_timeout=60)
+sqs = boto3.client("sqs", endpoint_url=url, region_name="us-east-1", config=config)
+SENDER = sys.argv[2] if len(sys.argv) > 2 else "open"
+AWS = "AWS.SimpleQueueService."
+
+
+def md5(text):
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+def arn(name):
+    return f"arn:aws:sqs:us-east-1:000000000000:{name}"
+
+
+def make(name, **attributes):
+    return sqs.create_queue(QueueName=name, Attributes={key: str(value) for key, value in attributes.items()})["QueueUrl"]
+
+
+def attributes(queue, *names):
+    return sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=list(names) or ["All"]).get("Attributes", {})
+
+
+def counts(queue):
+    held = attributes(queue)
+    return tuple(int(held[f"ApproximateNumberOfMessages{kind}"]) for kind in ("", "NotVisible", "Delayed"))
+
+
+def send(queue, body, **more):
+    return sqs.send_message(QueueUrl=queue, MessageBody=body, **more)
+
+
+def receive(queue, **more):
+    wish = {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 2, **more}
+    return sqs.receive_message(QueueUrl=queue, **wish).get("Messages", [])
+
+
+def until(told, seconds=30):
+    """Waits until something is so, and tells what it is at last if it never is."""
+    end = time.monotonic() + seconds
+    while not told() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert told(), "never so"
+
+
+def raises(code, act, kind=None, status=400, says=None):
+    try:
+        act()
+    except ClientError as error:
+        found = error.response["Error"]
+        assert found["Code"] == code, found
+        assert error.response["ResponseMetadata"]["HTTPStatusCode"] == status, error.response
+        assert error.response["ResponseMetadata"]["RequestId"], error.response
+        assert found["Message"], found
+        if kind is not None:
+            assert isinstance(error, getattr(sqs.exceptions, kind)), type(error)
+        if says is not None:
+            assert says in found["Message"], found
+        return error
+    raise AssertionError(f"no {code}")
+
+
+def invalid(act, says):
+    raises("InvalidParameterValue", act, says=says)
+
+
+def makes_finds_lists_and_deletes_queues():
+    first = make("life-1", VisibilityTimeout=45)
+    assert first == f"{url}/000000000000/life-1", first
+    assert make("life-1", VisibilityTimeout=45) == first and make("life-1") == first
+    error = raises("QueueAlreadyExists", lambda: make("life-1", VisibilityTimeout=46), "QueueNameExists")
+    assert error.response["Error"]["Message"].endswith("VisibilityTimeout"), error
+    others = [make(f"life-{n}") for n in range(2, 6)]
+    assert sqs.get_queue_url(QueueName="life-1")["QueueUrl"] == first
+    assert sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="000000000000")["QueueUrl"] == first
+    raises(AWS + "NonExistentQueue", lambda: sqs.get_queue_url(QueueName="none"), "QueueDoesNotExist")
+    elsewhere = lambda: sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="111111111111")
+    raises(AWS + "NonExistentQueue", elsewhere)
+    assert sqs.list_queues(QueueNamePrefix="life-")["QueueUrls"] == [first, *others]
+    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="nobody")
+    pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix="life-", PaginationConfig={"PageSize": 2})
+    assert [len(page["QueueUrls"]) for page in pages] == [2, 2, 1]
+    invalid(lambda: sqs.list_queues(MaxResults=1001), "MaxResults")
+    invalid(lambda: sqs.list_queues(MaxResults=2, NextToken="?"), "next token")
+    # A queue is found by the end of its URL, whatever host that names.
+    send("https://sqs.eu-west-1.amazonaws.com/1/life-1", "by another host")
+    assert receive(first)[0]["Body"] == "by another host"
+    for name in ["", "a b", "a.b", "ä", "x" * 81]:
+        act = lambda: sqs.create_queue(QueueName=name)
+        raises("MissingParameter" if name == "" else "InvalidParameterValue", act)
+    make("x" * 80)
+    for queue in [first, *others]:
+        sqs.delete_queue(QueueUrl=queue)
+    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="life-")
+    raises(AWS + "NonExistentQueue", lambda: sqs.delete_queue(QueueUrl=first), "QueueDoesNotExist")
+    raises(AWS + "NonExistentQueue", lambda: send(first, "x"), "QueueDoesNotExist")
+    assert make("life-1", VisibilityTimeout=1) == first, "a name that was deleted may be used at once"
+
+
+def refuses_fifo_queues_for_now():
+    act = lambda: make("orders.fifo", FifoQueue="true")
+    raises(AWS + "UnsupportedOperation", act, "UnsupportedOperation", says="FIFO")
+    raises("InvalidAttributeValue", lambda: make("orders", FifoQueue="true"), says="FIFO")
+    raises("InvalidParameterValue", lambda: make("orders.fifo"))
+    raises("InvalidAttributeName", lambda: make("orders", ContentBasedDeduplication="true"))
+
+
+def tells_and_is_told_attributes():
+    before = int(time.time())
+    queue = make("told", DelaySeconds=3, MessageRetentionPeriod=60)
+    found = attributes(queue)
+    assert before - 1 <= int(found.pop("CreatedTimestamp")) <= before + 60
+    assert before - 1 <= int(found.pop("LastModifiedTimestamp")) <= before + 60
+    assert found == {
+        "QueueArn": arn("told"),
+        "ApproximateNumberOfMessages": "0",
+        "ApproximateNumberOfMessagesNotVisible": "0",
+        "ApproximateNumberOfMessagesDelayed": "0",
+        "VisibilityTimeout": "30",
+        "MaximumMessageSize": "1048576",
+        "MessageRetentionPeriod": "60",
+        "DelaySeconds": "3",
+        "ReceiveMessageWaitTimeSeconds": "0",
+        "SqsManagedSseEnabled": "false",
+    }, found
+    assert attributes(queue, "VisibilityTimeout", "QueueArn").keys() == {"VisibilityTimeout", "QueueArn"}
+    assert "Attributes" not in sqs.get_queue_attributes(QueueUrl=queue)
+    raises("InvalidAttributeName", lambda: attributes(queue, "Colour"), "InvalidAttributeName")
+    change = lambda **told: sqs.set_queue_attributes(QueueUrl=queue, Attributes=told)
+    told = {
+        "VisibilityTimeout": "43200", "MaximumMessageSize": "1024", "MessageRetentionPeriod": "1209600",
+        "DelaySeconds": "900", "ReceiveMessageWaitTimeSeconds": "20", "KmsMasterKeyId": "alias/aws/sqs",
+        "KmsDataKeyReusePeriodSeconds": "60", "Policy": '{"Version":"2012-10-17","Statement":[]}',
+    }
+    change(**told)
+    assert attributes(queue, *told) == told
+    change(KmsMasterKeyId="", Policy="", SqsManagedSseEnabled="true")
+    assert attributes(queue, "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled") == {"SqsManagedSseEnabled": "true"}
+    raises("InvalidAttributeName", lambda: change(KmsMasterKeyId="k"), "InvalidAttributeName")
+    for name, values in {
+        "VisibilityTimeout": ["-1", "43201", "x", ""], "DelaySeconds": ["-1", "901"],
+        "MessageRetentionPeriod": ["59", "1209601"], "ReceiveMessageWaitTimeSeconds": ["-1", "21"],
+        "MaximumMessageSize": ["1023", "1048577"], "KmsDataKeyReusePeriodSeconds": ["59", "86401"],
+        "SqsManagedSseEnabled": ["maybe"], "Policy": ["no JSON"],
+    }.items():
+        for value in values:
+            raises("InvalidAttributeValue", lambda: change(**{name: value}), "InvalidAttributeValue", says=name)
+    for name in ["QueueArn", "CreatedTimestamp", "ApproximateNumberOfMessages", "Colour"]:
+        raises("InvalidAttributeName", lambda: change(**{name: "1"}), "InvalidAttributeName")
+    raises("InvalidAttributeValue", lambda: make("never", VisibilityTimeout=-1))
+    raises(AWS + "NonExistentQueue", lambda: sqs.get_queue_url(QueueName="never"))
+
+
+def sends_receives_and_deletes():
+    queue = make("plain")
+    text = "hello <wörld> \t\r\n \"quoted\" \\ 😀 \ufffd \U00010000"
+    sent = send(queue, text)
+    assert sent["MD5OfMessageBody"] == md5(text) and "MD5OfMessageAttributes" not in sent, sent
+    assert len(sent["MessageId"]) == 36
+    assert counts(queue) == (1, 0, 0)
+    before = int(time.time() * 1000)
+    [message] = receive(queue, AttributeNames=["All"])
+    assert (message["Body"], message["MD5OfBody"], message["MessageId"]) == (text, md5(text), sent["MessageId"])
+    system = message["Attributes"]
+    assert system.keys() == {
+        "SenderId", "SentTimestamp", "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp"
+    }, system
+    assert (system["SenderId"], system["ApproximateReceiveCount"]) == (SENDER, "1")
+    assert abs(int(system["SentTimestamp"]) - before) < 60_000
+    assert counts(queue) == (0, 1, 0)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    assert counts(queue) == (0, 0, 0)
+    # Whoever was not answered asks again.
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    assert "Messages" not in sqs.receive_message(QueueUrl=queue)
+    raises("ReceiptHandleIsInvalid", lambda: sqs.delete_message(QueueUrl=queue, ReceiptHandle="forged"),
+           "ReceiptHandleIsInvalid")
+    other = make("plain-other")
+    send(other, "x")
+    [foreign] = receive(other)
+    act = lambda: sqs.delete_message(QueueUrl=queue, ReceiptHandle=foreign["ReceiptHandle"])
+    raises("ReceiptHandleIsInvalid", act)
+    raises("MissingParameter", lambda: sqs.delete_message(QueueUrl=queue, ReceiptHandle=""))
+
+
+def refuses_bodies_that_cannot_be():
+    queue = make("bodies", MaximumMessageSize=1024)
+    raises("MissingParameter", lambda: send(queue, ""))
+    for bad in ["\0", "a\x0b", "\x1f", "\ufffe", "\uffff"]:
+        raises("InvalidMessageContents", lambda: send(queue, bad), "InvalidMessageContents")
+    send(queue, "x" * 1024)
+    invalid(lambda: send(queue, "x" * 1025), "shorter than 1024 bytes")
+    invalid(lambda: send(queue, "ä" * 513), "shorter than 1024 bytes")
+    attribute = {"a": {"DataType": "String", "StringValue": "x" * 10}}
+    invalid(lambda: send(queue, "x" * 1010, MessageAttributes=attribute), "shorter than 1024 bytes")
+    for delay in (-1, 901):
+        invalid(lambda: send(queue, "x", DelaySeconds=delay), "DelaySeconds must be >= 0 and <= 900")
+    invalid(lambda: send(queue, "x", MessageDeduplicationId="d"), "not valid for this queue type")
+    for group in ["a b", "ä", "x" * 129]:
+        invalid(lambda: send(queue, "x", MessageGroupId=group), "MessageGroupId")
+    largest = make("largest")
+    body = "x" * (1 << 20)
+    sent = send(largest, body)
+    [message] = receive(largest)
+    assert message["MD5OfBody"] == sent["MD5OfMessageBody"] == md5(body)
+    invalid(lambda: send(largest, body + "x"), "shorter than 1048576 bytes")
+
+
+def carries_attributes():
+    queue = make("attributes", VisibilityTimeout=0)
+    sent = send(queue, "x", MessageAttributes={
+        "Hello": {"DataType": "String", "StringValue": "There"},
+        "Help.Me": {"DataType": "String.custom", "StringValue": "ä😀"},
+        "Number": {"DataType": "Number.int", "StringValue": "-42"},
+        "Blob": {"DataType": "Binary", "BinaryValue": bytes(range(256))},
+    }, MessageSystemAttributes={"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-2-3"}})
+    # boto3 compares the digest of attributes with its own where it has one.
+    assert len(sent["MD5OfMessageAttributes"]) == len(sent["MD5OfMessageSystemAttributes"]) == 32
+
+    def seen(**wish):
+        [message] = receive(queue, **wish)
+        return message
+
+    everything = seen(MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"])
+    assert everything["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
+    assert everything["MessageAttributes"]["Blob"] == {"DataType": "Binary", "BinaryValue": bytes(range(256))}
+    assert everything["MessageAttributes"]["Help.Me"] == {"DataType": "String.custom", "StringValue": "ä😀"}
+    assert everything["Attributes"]["AWSTraceHeader"] == "Root=1-2-3"
+    names = lambda wish: sorted(seen(MessageAttributeNames=wish).get("MessageAttributes", {}))
+    assert names([".*"]) == ["Blob", "Hello", "Help.Me", "Number"]
+    assert names(["Hel.*"]) == ["Hello", "Help.Me"]
+    assert names(["Number", "None"]) == ["Number"]
+    assert names([]) == names(["None"]) == []
+    assert "MD5OfMessageAttributes" not in seen()
+    assert seen(AttributeNames=["SenderId"])["Attributes"] == {"SenderId": SENDER}
+    raises("InvalidAttributeName", lambda: receive(queue, AttributeNames=["Colour"]))
+    string = lambda **change: {"DataType": "String", "StringValue": "x", **change}
+    attach = lambda told: send(queue, "x", MessageAttributes=told)
+    invalid(lambda: attach({"a": string(StringValue="")}), "must contain a non-empty value of type 'String'")
+    invalid(lambda: attach({"a": string(DataType="Text")}), "attribute type")
+    invalid(lambda: attach({"a": string(DataType="Number")}), "to a number")
+    invalid(lambda: attach({"aws.x": string()}), "AWS.")
+    invalid(lambda: attach({f"a{n}": string() for n in range(11)}), "exceeds the allowed maximum [10]")
+    lists = {"DataType": "String", "StringListValues": ["x"]}
+    raises(AWS + "UnsupportedOperation", lambda: attach({"a": lists}))
+    system = {"Other": {"DataType": "String", "StringValue": "x"}}
+    invalid(lambda: send(queue, "x", MessageSystemAttributes=system), "Other")
+
+
+def sends_and_deletes_in_batches():
+    queue = make("batches", MaximumMessageSize=1024)
+    entry = lambda n, **more: {"Id": f"id-{n}", "MessageBody": f"body {n}", **more}
+    entries = [entry(n) for n in range(8)]
+    bad = [entry(8, MessageBody="x" * 1025), entry(9, DelaySeconds=901)]
+    done = sqs.send_message_batch(QueueUrl=queue, Entries=entries + bad)
+    assert [one["Id"] for one in done["Successful"]] == [f"id-{n}" for n in range(8)]
+    assert all(one["MD5OfMessageBody"] == md5(f"body {n}") for n, one in enumerate(done["Successful"]))
+    assert [(one["Id"], one["Code"], one["SenderFault"]) for one in done["Failed"]] == [
+        ("id-8", "InvalidParameterValue", True), ("id-9", "InvalidParameterValue", True)
+    ]
+    messages = receive(queue)
+    assert sorted(message["Body"] for message in messages) == [f"body {n}" for n in range(8)]
+    entries = [{"Id": str(n), "ReceiptHandle": message["ReceiptHandle"]} for n, message in enumerate(messages)]
+    change = [{**one, "VisibilityTimeout": 60 * n} for n, one in enumerate(entries)]
+    change.append({"Id": "late", "ReceiptHandle": messages[0]["ReceiptHandle"], "VisibilityTimeout": 43201})
+    done = sqs.change_message_visibility_batch(QueueUrl=queue, Entries=change)
+    assert len(done["Successful"]) == 8 and [one["Id"] for one in done["Failed"]] == ["late"], done
+    assert counts(queue) == (1, 7, 0)
+    [again] = receive(queue)
+    entries[0]["ReceiptHandle"] = again["ReceiptHandle"]
+    done = sqs.delete_message_batch(QueueUrl=queue, Entries=[*entries, {"Id": "f", "ReceiptHandle": "forged"}])
+    assert len(done["Successful"]) == 8
+    assert [(one["Id"], one["Code"], one["SenderFault"]) for one in done["Failed"]] == [
+        ("f", "ReceiptHandleIsInvalid", True)
+    ]
+    assert counts(queue) == (0, 0, 0)
+    calls = {
+        "send": lambda entries: sqs.send_message_batch(
+            QueueUrl=queue, Entries=[{"MessageBody": "x", **one} for one in entries]),
+        "delete": lambda entries: sqs.delete_message_batch(
+            QueueUrl=queue, Entries=[{"ReceiptHandle": "x", **one} for one in entries]),
+        "change": lambda entries: sqs.change_message_visibility_batch(
+            QueueUrl=queue, Entries=[{"ReceiptHandle": "x", "VisibilityTimeout": 1, **one} for one in entries]),
+    }
+    for call in calls.values():
+        raises(AWS + "EmptyBatchRequest", lambda: call([]), "EmptyBatchRequest")
+        many = [{"Id": str(n)} for n in range(11)]
+        raises(AWS + "TooManyEntriesInBatchRequest", lambda: call(many), "TooManyEntriesInBatchRequest", says="sent 11")
+        twice = [{"Id": "a"}, {"Id": "a"}]
+        raises(AWS + "BatchEntryIdsNotDistinct", lambda: call(twice), "BatchEntryIdsNotDistinct")
+        for id in ["", "a:b", "x" * 81]:
+            raises(AWS + "InvalidBatchEntryId", lambda: call([{"Id": id}]), "InvalidBatchEntryId")
+    long = [{"Id": str(n), "MessageBody": "x" * (1 << 19)} for n in range(3)]
+    act = lambda: sqs.send_message_batch(QueueUrl=queue, Entries=long)
+    raises(AWS + "BatchRequestTooLong", act, "BatchRequestTooLong", says=str(3 << 19))
+
+
+def hides_delays_and_shows_again():
+    queue = make("visibility")
+    send(queue, "x", DelaySeconds=1)
+    assert counts(queue) == (0, 0, 1) and receive(queue, WaitTimeSeconds=0) == []
+    [message] = receive(queue, WaitTimeSeconds=20, VisibilityTimeout=1)
+    [again] = receive(queue, WaitTimeSeconds=20, AttributeNames=["ApproximateReceiveCount"])
+    assert again["MessageId"] == message["MessageId"] and again["ReceiptHandle"] != message["ReceiptHandle"]
+    assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+    change = lambda handle, span: sqs.change_message_visibility(
+        QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=span)
+    # The earlier delivery is over: it neither prolongs nor deletes the later one.
+    raises("InvalidParameterValue", lambda: change(message["ReceiptHandle"], 5))
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    assert counts(queue) == (0, 1, 0)
+    change(again["ReceiptHandle"], 600)
+    change(again["ReceiptHandle"], 0)
+    assert counts(queue) == (1, 0, 0)
+    act = lambda: change(again["ReceiptHandle"], 5)
+    raises(AWS + "MessageNotInflight", act, "MessageNotInflight")
+    for span in (-1, 43201):
+        invalid(lambda: change(again["ReceiptHandle"], span), "VisibilityTimeout")
+    raises("ReceiptHandleIsInvalid", lambda: change("forged", 5), "ReceiptHandleIsInvalid")
+    [third] = receive(queue)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=third["ReceiptHandle"])
+    invalid(lambda: receive(queue, MaxNumberOfMessages=11), "Must be between 1 and 10")
+    invalid(lambda: receive(queue, MaxNumberOfMessages=0), "Must be between 1 and 10")
+    invalid(lambda: receive(queue, WaitTimeSeconds=21), "Must be >= 0 and <= 20")
+    invalid(lambda: receive(queue, VisibilityTimeout=43201), "Must be between 0 and 43200")
+
+
+def waits_for_what_comes():
+    queue = make("poll", ReceiveMessageWaitTimeSeconds=20)
+    got = []
+    waiting = threading.Thread(target=lambda: got.extend(sqs.receive_message(QueueUrl=queue).get("Messages", [])))
+    waiting.start()
+    send(queue, "at last")
+    waiting.join(20)
+    assert [message["Body"] for message in got] == ["at last"]
+    began = time.monotonic()
+    assert receive(queue, WaitTimeSeconds=1) == [] and time.monotonic() - began > 0.9
+
+
+def takes_turns_by_group():
+    queue = make("turns")
+    for n in range(0, 100, 10):
+        sqs.send_message_batch(QueueUrl=queue, Entries=[
+            {"Id": str(m), "MessageBody": f"big {m}", "MessageGroupId": "big/job"} for m in range(n, n + 10)])
+    for n in range(3):
+        send(queue, f"small {n}", MessageGroupId="small")
+    send(queue, "nobody's")
+    messages = receive(queue, AttributeNames=["MessageGroupId"])
+    bodies = [message["Body"] for message in messages]
+    assert sum(body.startswith("small") for body in bodies) == 3 and "nobody's" in bodies, bodies
+    groups = {message["Body"]: message.get("Attributes", {}).get("MessageGroupId") for message in messages}
+    assert groups["small 0"] == "small" and groups["big 0"] == "big/job" and groups["nobody's"] is None, groups
+
+
+def moves_dead_letters_there_and_back():
+    dead = make("dead")
+    policy = lambda target, count: json.dumps({"deadLetterTargetArn": target, "maxReceiveCount": count})
+    source = make("source", RedrivePolicy=policy(arn("dead"), 1), VisibilityTimeout=0)
+    assert json.loads(attributes(source, "RedrivePolicy")["RedrivePolicy"]) == {
+        "deadLetterTargetArn": arn("dead"), "maxReceiveCount": 1}
+    assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [source]
+    assert sqs.list_dead_letter_source_queues(QueueUrl=source)["queueUrls"] == []
+    change = lambda **told: sqs.set_queue_attributes(QueueUrl=source, Attributes=told)
+    for value, says in [
+        (policy("dummy", 1), "Invalid value for deadLetterTargetArn"), (policy(arn("none"), 1), "does not exist"),
+        (policy(arn("dead"), 0), "maxReceiveCount"), (policy(arn("dead"), 1001), "maxReceiveCount"),
+        (policy(arn("source"), 1), "itself"), ('{"maxReceiveCount": 1}', "deadLetterTargetArn"),
+        (json.dumps({"deadLetterTargetArn": arn("dead")}), "maxReceiveCount"), ("[", "JSON"),
+    ]:
+        invalid(lambda: change(RedrivePolicy=value), says)
+    allow = lambda **told: sqs.set_queue_attributes(QueueUrl=dead, Attributes={"RedriveAllowPolicy": json.dumps(told)})
+    allow(redrivePermission="denyAll")
+    invalid(lambda: change(RedrivePolicy=policy(arn("dead"), 2)), "does not allow")
+    allow(redrivePermission="byQueue", sourceQueueArns=[arn("source")])
+    change(RedrivePolicy=policy(arn("dead"), "1"))
+    invalid(lambda: allow(redrivePermission="byQueue"), "sourceQueueArns")
+    invalid(lambda: allow(redrivePermission="sometimes"), "redrivePermission")
+    bodies = {f"letter {n}" for n in range(12)}
+    for body in bodies:
+        send(source, body, MessageAttributes={"a": {"DataType": "String", "StringValue": body}})
+    until(lambda: (receive(source, WaitTimeSeconds=0), counts(dead)[0] == 12)[1])
+    [letter] = receive(dead, MaxNumberOfMessages=1, AttributeNames=["All"], MessageAttributeNames=["All"])
+    assert letter["Attributes"]["DeadLetterQueueSourceArn"] == arn("source"), letter
+    assert letter["MessageAttributes"]["a"]["StringValue"] == letter["Body"]
+    sqs.change_message_visibility(QueueUrl=dead, ReceiptHandle=letter["ReceiptHandle"], VisibilityTimeout=0)
+
+    start = lambda **wish: sqs.start_message_move_task(**{"SourceArn": arn("dead"), **wish})
+    tasks = lambda most=1: sqs.list_message_move_tasks(SourceArn=arn("dead"), MaxResults=most)["Results"]
+    assert tasks() == []
+    change(VisibilityTimeout="30")
+    handle = start(MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
+    invalid(lambda: start(), "already a task running")
+    [task] = tasks()
+    assert (task["Status"], task["TaskHandle"], task["MaxNumberOfMessagesPerSecond"]) == ("RUNNING", handle, 1), task
+    assert task["ApproximateNumberOfMessagesToMove"] == 12 and task["SourceArn"] == arn("dead")
+    moved = sqs.cancel_message_move_task(TaskHandle=handle)["ApproximateNumberOfMessagesMoved"]
+    assert moved < 12
+    until(lambda: tasks()[0]["Status"] == "CANCELLED")
+    raises(AWS + "UnsupportedOperation", lambda: sqs.cancel_message_move_task(TaskHandle=handle))
+    assert 1 <= counts(dead)[0] <= 12 and "TaskHandle" not in tasks()[0]
+    start()
+    until(lambda: tasks()[0]["Status"] == "COMPLETED")
+    assert counts(dead) == (0, 0, 0) and len(tasks(10)) == 2
+    back = []
+    until(lambda: back.extend(receive(source)) or len(back) == 12)
+    assert {message["Body"] for message in back} == bodies
+    assert all("DeadLetterQueueSourceArn" not in message.get("Attributes", {}) for message in back)
+
+    elsewhere = make("elsewhere")
+    send(dead, "sent here")
+    until(lambda: counts(dead)[0] == 1)
+    start()
+    until(lambda: tasks()[0]["Status"] == "FAILED")
+    assert tasks()[0]["FailureReason"] == "CouldNotDetermineMessageSource"
+    start(DestinationArn=arn("elsewhere"))
+    until(lambda: tasks()[0]["Status"] == "COMPLETED")
+    assert tasks()[0]["DestinationArn"] == arn("elsewhere")
+    assert [message["Body"] for message in receive(elsewhere)] == ["sent here"]
+    missing = "ResourceNotFoundException"
+    raises(missing, lambda: start(SourceArn=arn("none")), missing, 404)
+    raises(missing, lambda: start(DestinationArn=arn("none")), missing, 404)
+    raises(missing, lambda: sqs.list_message_move_tasks(SourceArn=arn("none")), missing, 404)
+    invalid(lambda: start(SourceArn=arn("source")), "Dead Letter Queue")
+    invalid(lambda: start(SourceArn="dummy"), "format")
+    invalid(lambda: start(MaxNumberOfMessagesPerSecond=501), "Must be between 1 and 500")
+    invalid(lambda: tasks(11), "MaxResults")
+    invalid(lambda: sqs.cancel_message_move_task(TaskHandle="?"), "TaskHandle")
+    coined = base64.b64encode(f"none {arn('dead')}".encode()).decode()
+    raises(missing, lambda: sqs.cancel_message_move_task(TaskHandle=coined), missing, 404)
+    # A dead-letter queue that is made again takes dead letters again.
+    sqs.delete_queue(QueueUrl=dead)
+    assert json.loads(attributes(source, "RedrivePolicy")["RedrivePolicy"])["deadLetterTargetArn"] == arn("dead")
+    make("dead")
+    assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [source]
+    change(RedrivePolicy="")
+    assert attributes(source, "RedrivePolicy") == {}
+
+
+def purges():
+    queue = make("purge")
+    for n in range(3):
+        send(queue, str(n))
+    receive(queue, MaxNumberOfMessages=1)
+    sqs.purge_queue(QueueUrl=queue)
+    until(lambda: counts(queue) == (0, 0, 0))
+    act = lambda: sqs.purge_queue(QueueUrl=queue)
+    raises(AWS + "PurgeQueueInProgress", act, "PurgeQueueInProgress", 403, says="purge")
+    send(queue, "after")
+    assert [message["Body"] for message in receive(queue)] == ["after"]
+
+
+def tags():
+    queue = sqs.create_queue(QueueName="tagged", tags={"team": "a"})["QueueUrl"]
+    told = lambda: sqs.list_queue_tags(QueueUrl=queue).get("Tags", {})
+    assert told() == {"team": "a"}
+    sqs.tag_queue(QueueUrl=queue, Tags={"team": "b", "empty": ""})
+    assert told() == {"team": "b", "empty": ""}
+    sqs.untag_queue(QueueUrl=queue, TagKeys=["team", "none"])
+    assert told() == {"empty": ""}
+    invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={str(n): "" for n in range(50)}), "Too many tags")
+    for key, value in [("", "x"), ("x" * 129, ""), ("x", "y" * 257), ("aws:x", "y")]:
+        invalid(lambda: sqs.tag_queue(QueueUrl=queue, Tags={key: value}), "Tags")
+    assert told() == {"empty": ""}
+
+
+def permits():
+    queue = make("permitted")
+    add = lambda label, accounts=("111111111111",), actions=("SendMessage",): sqs.add_permission(
+        QueueUrl=queue, Label=label, AWSAccountIds=list(accounts), Actions=list(actions))
+    policy = lambda: json.loads(attributes(queue, "Policy").get("Policy", "null"))
+    add("one")
+    add("two", ("111111111111", "222222222222"), ("SendMessage", "ReceiveMessage"))
+    assert policy()["Statement"][0] == {
+        "Sid": "one", "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::111111111111:root"},
+        "Action": "SQS:SendMessage", "Resource": arn("permitted")}
+    assert policy()["Statement"][1]["Action"] == ["SQS:SendMessage", "SQS:ReceiveMessage"]
+    invalid(lambda: add("one"), "Already exists")
+    invalid(lambda: add("a b"), "Label")
+    invalid(lambda: add("three", ("1",)), "PrincipalId")
+    invalid(lambda: add("three", actions=("Steal",)), "SQS:Steal")
+    raises("MissingParameter", lambda: add("three", ()))
+    raises("MissingParameter", lambda: add("three", actions=()))
+    sqs.remove_permission(QueueUrl=queue, Label="one")
+    invalid(lambda: sqs.remove_permission(QueueUrl=queue, Label="one"), "can't find label")
+    sqs.remove_permission(QueueUrl=queue, Label="two")
+    assert policy() is None
+
+
+def refuses_every_operation_on_a_queue_that_is_not_there():
+    nowhere = f"{url}/000000000000/nowhere"
+    for act in [
+        lambda: sqs.add_permission(QueueUrl=nowhere, Label="a", AWSAccountIds=["1" * 12], Actions=["*"]),
+        lambda: sqs.change_message_visibility(QueueUrl=nowhere, ReceiptHandle="x", VisibilityTimeout=1),
+        lambda: sqs.change_message_visibility_batch(QueueUrl=nowhere, Entries=[{"Id": "a", "ReceiptHandle": "x"}]),
+        lambda: sqs.delete_message(QueueUrl=nowhere, ReceiptHandle="x"),
+        lambda: sqs.delete_message_batch(QueueUrl=nowhere, Entries=[{"Id": "a", "ReceiptHandle": "x"}]),
+        lambda: sqs.get_queue_attributes(QueueUrl=nowhere), lambda: sqs.list_queue_tags(QueueUrl=nowhere),
+        lambda: sqs.list_dead_letter_source_queues(QueueUrl=nowhere), lambda: sqs.purge_queue(QueueUrl=nowhere),
+        lambda: sqs.receive_message(QueueUrl=nowhere), lambda: sqs.remove_permission(QueueUrl=nowhere, Label="a"),
+        lambda: sqs.send_message(QueueUrl=nowhere, MessageBody="x"),
+        lambda: sqs.send_message_batch(QueueUrl=nowhere, Entries=[{"Id": "a", "MessageBody": "x"}]),
+        lambda: sqs.set_queue_attributes(QueueUrl=nowhere, Attributes={}),
+        lambda: sqs.tag_queue(QueueUrl=nowhere, Tags={}), lambda: sqs.untag_queue(QueueUrl=nowhere, TagKeys=[]),
+    ]:
+        raises(AWS + "NonExistentQueue", act, "QueueDoesNotExist")
+
+
+STEPS = [
+    makes_finds_lists_and_deletes_queues, refuses_fifo_queues_for_now, tells_and_is_told_attributes,
+    sends_receives_and_deletes, refuses_bodies_that_cannot_be, carries_attributes, sends_and_deletes_in_batches,
+    hides_delays_and_shows_again, waits_for_what_comes, takes_turns_by_group, moves_dead_letters_there_and_back, purges,
+    tags, permits, refuses_every_operation_on_a_queue_that_is_not_there,
+]
+
+if __name__ == "__main__":
+    for step in STEPS:
+        began = time.monotonic()
+        step()
+        print(f"{step.__name__}: {time.monotonic() - began:.1f} s")
+    print("all as expected")
