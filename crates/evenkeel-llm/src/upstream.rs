@@ -58,7 +58,7 @@ impl Upstream {
         Self { settings, tls: TlsConnector::from(roots.into_config()), pool }
     }
 
-    /// Sends a request, and waits for the head of its answer; see [`send_passed`](Self::send_passed).
+    /// Sends a request, and waits for the head of its answer.
     pub async fn send(
         &self,
         origin: &Origin,

@@ -1,6 +1,6 @@
 //! The first event of a stream, looked at before anybody else sees it: another node can still be asked.
 //!
-//! Bound: holds at most [`EVENT_BYTES_MAX`](super::EVENT_BYTES_MAX) bytes; of a longer event nothing is known.
+//! Bound: holds at most [`EVENT_BYTES_MAX`] bytes; of a longer event nothing is known.
 
 use core::mem;
 
