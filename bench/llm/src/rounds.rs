@@ -41,6 +41,7 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
         // Contenders start in folders of their own.
         evenkeel: std::path::absolute(&options.evenkeel)?,
         python: std::path::absolute(&options.python)?,
+        litellm: std::path::absolute(&options.litellm)?,
     };
     eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

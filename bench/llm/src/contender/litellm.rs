@@ -1,0 +1,42 @@
+//! LiteLLM's proxy, as its Python package comes: no database, no log, nothing told to its makers.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use super::{Place, Started, free_port, log, missing, target};
+use crate::chat::MODEL;
+use crate::process::Process;
+
+pub(super) fn litellm(place: &Place) -> io::Result<Started> {
+    if !place.litellm.is_file() {
+        return Err(missing(&place.litellm));
+    }
+    let address = free_port()?;
+    let file = place.folder.join("litellm.yaml");
+    fs::write(&file, config(&place.nodes))?;
+    let mut command = Command::new(&place.litellm);
+    command.arg("--config").arg(&file).args(["--host", "127.0.0.1", "--port"]);
+    command.arg(address.port().to_string()).args(["--num_workers", "1", "--telemetry", "False"]);
+    // Prices are read from the package instead of from afar.
+    command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").env("LITELLM_LOG", "ERROR");
+    command.env("LITELLM_MODE", "PRODUCTION").env_remove("DATABASE_URL").current_dir(&place.folder);
+    let process = Process::start(&mut command, &log(&place.folder))?;
+    Ok(Started { target: target(vec![address]), process: Some(process) })
+}
+
+fn config(nodes: &[SocketAddr]) -> String {
+    let models: String = (nodes.iter())
+        .map(|node| {
+            format!(
+                "- model_name: {MODEL}\n  litellm_params: {{ model: openai/{MODEL}, api_base: 'http://{node}/v1', api_key: none }}\n"
+            )
+        })
+        .collect();
+    format!(
+        "model_list:\n{models}router_settings: {{ routing_strategy: simple-shuffle, num_retries: 0 }}\n\
+         litellm_settings: {{ telemetry: false, turn_off_message_logging: true, set_verbose: false }}\n\
+         general_settings: {{ disable_spend_logs: true }}\n"
+    )
+}
