@@ -27,6 +27,8 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) takes: Takes,
+    /// Which part of a turn's requests it is asked, lest a slow one never ends its turn.
+    pub(crate) part: f64,
     start: fn(&Place) -> io::Result<Started>,
 }
 
@@ -60,7 +62,14 @@ pub(crate) const ALL: &[Contender] = &[
     contender("vllm-router", "the Python package, round_robin", routers::vllm_router),
     contender("smg", "the Python package, round_robin", routers::smg),
     contender("envoy", "the Python package's program, ROUND_ROBIN, two workers", envoy::envoy),
-    contender("litellm", "the Python package's proxy, simple-shuffle, one worker", litellm::litellm),
+    Contender {
+        part: 0.05,
+        ..contender(
+            "litellm",
+            "the Python package's proxy, simple-shuffle, one worker; a twentieth of the requests",
+            litellm::litellm,
+        )
+    },
 ];
 
 const fn contender(
@@ -68,7 +77,7 @@ const fn contender(
     about: &'static str,
     start: fn(&Place) -> io::Result<Started>,
 ) -> Contender {
-    Contender { name, about, takes: Takes::Everything, start }
+    Contender { name, about, takes: Takes::Everything, part: 1.0, start }
 }
 
 /// What a contender is started with.
