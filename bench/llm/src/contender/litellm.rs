@@ -46,7 +46,6 @@ fn config(nodes: &[SocketAddr]) -> String {
         .collect();
     format!(
         "model_list:\n{models}router_settings: {{ routing_strategy: simple-shuffle, num_retries: 0 }}\n\
-         litellm_settings: {{ telemetry: false, turn_off_message_logging: true, set_verbose: false }}\n\
-         general_settings: {{ disable_spend_logs: true }}\n"
+         litellm_settings: {{ telemetry: false }}\n"
     )
 }
