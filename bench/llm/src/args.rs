@@ -28,6 +28,7 @@ options:
   --json FILE        also write the figures to FILE, for `cargo xtask bench compare`
   --evenkeel FILE    the program to measure (target/release/evenkeel)
   --python FOLDER    where Python's programs are (target/python-bench/bin)
+  --litellm FILE     LiteLLM's program (target/python-litellm/bin/litellm)
   --help             show this
 
 for a profiler, alone:
@@ -64,6 +65,7 @@ pub(crate) struct Options {
     pub(crate) json: Option<PathBuf>,
     pub(crate) evenkeel: PathBuf,
     pub(crate) python: PathBuf,
+    pub(crate) litellm: PathBuf,
 }
 
 impl Options {
@@ -98,6 +100,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
         json: None,
         evenkeel: "target/release/evenkeel".into(),
         python: "target/python-bench/bin".into(),
+        litellm: "target/python-litellm/bin/litellm".into(),
     };
     while let Some(word) = words.next() {
         let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
@@ -122,6 +125,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, 
             "--json" => options.json = Some(value("the name of a file")?.into()),
             "--evenkeel" => options.evenkeel = value("the name of a file")?.into(),
             "--python" => options.python = value("the name of a folder")?.into(),
+            "--litellm" => options.litellm = value("the name of a file")?.into(),
             _ => return Err(Misuse::UnknownWord { word }),
         }
     }

@@ -2,8 +2,8 @@
 
 /// The model of every question.
 pub(crate) const MODEL: &str = "bench";
-/// How a frame says when it was sent.
-pub(crate) const SENT: &str = "\"sent_ns\":";
+/// How a frame says when it was sent, in what it says to the user: some pass on no field that they do not know.
+pub(crate) const SENT: &str = "sent_ns:";
 /// How a stream ends.
 pub(crate) const DONE: &str = "[DONE]";
 
@@ -76,8 +76,8 @@ pub(crate) const STREAM_HEAD: &[u8] =
 pub(crate) fn frame(sent_ns: u64) -> Vec<u8> {
     chunk(&format!(
         "data: {{\"id\":\"chatcmpl-8f14e45fceea167a\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\
-         \"model\":\"{MODEL}\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" mast\"}},\"logprobs\":null,\
-         \"finish_reason\":null}}],{SENT}{sent_ns}}}\n\n"
+         \"model\":\"{MODEL}\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" mast {SENT}{sent_ns}\"}},\
+         \"logprobs\":null,\"finish_reason\":null}}]}}\n\n"
     ))
 }
 
@@ -122,6 +122,7 @@ mod tests {
         assert_eq!(answer["usage"]["completion_tokens"], 96);
         let frame = String::from_utf8(frame(5)).unwrap();
         let data = frame.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
-        assert_eq!(serde_json::from_str::<Value>(data).unwrap()["sent_ns"], 5);
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["choices"][0]["delta"]["content"], " mast sent_ns:5");
     }
 }

@@ -1,7 +1,9 @@
 //! Who stands between the load and the nodes, and how each is set up: as its documentation says, with connections kept
 //! open on both sides, as many threads as it takes by itself, and no log of requests.
 
+mod envoy;
 mod evenkeel;
+mod litellm;
 mod proxies;
 mod routers;
 
@@ -25,6 +27,8 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) takes: Takes,
+    /// Which part of a turn's requests it is asked, lest a slow one never ends its turn.
+    pub(crate) part: f64,
     start: fn(&Place) -> io::Result<Started>,
 }
 
@@ -57,6 +61,15 @@ pub(crate) const ALL: &[Contender] = &[
     },
     contender("vllm-router", "the Python package, round_robin", routers::vllm_router),
     contender("smg", "the Python package, round_robin", routers::smg),
+    contender("envoy", "the Python package's program, ROUND_ROBIN, two workers", envoy::envoy),
+    Contender {
+        part: 0.05,
+        ..contender(
+            "litellm",
+            "the Python package's proxy, simple-shuffle, one worker; a twentieth of the requests",
+            litellm::litellm,
+        )
+    },
 ];
 
 const fn contender(
@@ -64,7 +77,7 @@ const fn contender(
     about: &'static str,
     start: fn(&Place) -> io::Result<Started>,
 ) -> Contender {
-    Contender { name, about, takes: Takes::Everything, start }
+    Contender { name, about, takes: Takes::Everything, part: 1.0, start }
 }
 
 /// What a contender is started with.
@@ -77,6 +90,8 @@ pub(crate) struct Place {
     pub(crate) evenkeel: PathBuf,
     /// Where Python's programs are.
     pub(crate) python: PathBuf,
+    /// LiteLLM's program, whose packages are no others' versions.
+    pub(crate) litellm: PathBuf,
 }
 
 /// A contender that was started.
@@ -109,6 +124,7 @@ impl Contender {
             nodes: place.nodes.clone(),
             evenkeel: place.evenkeel.clone(),
             python: place.python.clone(),
+            litellm: place.litellm.clone(),
         };
         let Started { target, mut process } = (self.start)(&place)?;
         let begun = Instant::now();
@@ -151,6 +167,10 @@ fn direct(place: &Place) -> io::Result<Started> {
 
 fn target(addresses: Vec<SocketAddr>) -> Target {
     Target { addresses, keys: vec![NOBODYS_KEY.to_owned()] }
+}
+
+fn missing(program: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", program.display()))
 }
 
 fn log(folder: &Path) -> PathBuf {

