@@ -59,8 +59,7 @@ fn ten_thousand_clients_that_leave_while_queued_or_mid_stream_leave_nothing() {
 }
 
 fn arrive(fleet: &Fleet, index: usize) -> TcpStream {
-    let body =
-        chat(json!({"stream": !index.is_multiple_of(4), "user": index.to_string(), "max_tokens": 40}));
+    let body = chat(json!({"stream": !index.is_multiple_of(4), "user": index.to_string(), "max_tokens": 40}));
     fleet.send("none", CHAT, &body)
 }
 
