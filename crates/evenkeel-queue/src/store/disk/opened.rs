@@ -36,8 +36,25 @@ pub(super) struct Ledger {
     pub(super) seq: u64,
     /// Numbers from here on have not been set aside.
     pub(super) seq_end: u64,
-    /// Queues whose messages are to be removed, and before which.
-    pub(super) swept: Vec<(QueueId, Seq)>,
+    /// Queues whose messages are to be removed.
+    pub(super) swept: Vec<Sweep>,
+}
+
+/// Messages to be removed, shelf by shelf.
+pub(super) struct Sweep {
+    pub(super) queue: QueueId,
+    /// Those before this one.
+    pub(super) below: Seq,
+    /// The first message of the shelf it has come to.
+    pub(super) shelf: Seq,
+    /// Where it goes on.
+    pub(super) from: Vec<u8>,
+}
+
+impl Sweep {
+    pub(super) fn new(queue: QueueId, below: Seq) -> Self {
+        Self { queue, below, shelf: Seq(0), from: queue.0.to_be_bytes().to_vec() }
+    }
 }
 
 /// What the writer knows of a queue.
@@ -62,7 +79,7 @@ pub(super) struct KeyLedger {
 pub(super) struct Count {
     first: Seq,
     last: Seq,
-    messages: u64,
+    pub(super) messages: u64,
     bytes: u64,
 }
 
@@ -161,7 +178,7 @@ impl Opened {
             }
             shelf.appended = shelf.live;
         }
-        ledger.swept = leftovers.into_iter().collect();
+        ledger.swept = leftovers.into_iter().map(|(queue, below)| Sweep::new(queue, below)).collect();
         Ok(counts)
     }
 

@@ -11,7 +11,7 @@ use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::settings::Durability;
 use crate::store::disk::layout::{self, KeyRecord};
-use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, io};
+use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
 use crate::store::{Batch, Change, Commit, Done, QueueBody, StoreError, cost_of, due_of};
 
 impl Writer {
@@ -210,7 +210,7 @@ impl Desk<'_> {
             }
             Err(why) => return done(Err(why)),
         }
-        self.ledger.swept.push((queue, below));
+        self.ledger.swept.push(Sweep::new(queue, below));
         self.put_meta(&layout::of_queue(b'p', queue), &below.0.to_be_bytes());
         self.group.need(Durability::Fsync);
         self.answer(done, below);
@@ -277,7 +277,7 @@ impl Desk<'_> {
             for kind in *b"qep" {
                 self.group.take(Space::Meta, &layout::of_queue(kind, queue));
             }
-            self.ledger.swept.push((queue, Seq(u64::MAX)));
+            self.ledger.swept.push(Sweep::new(queue, Seq(u64::MAX)));
         }
         self.group.need(Durability::Fsync);
         self.answer(done, ());

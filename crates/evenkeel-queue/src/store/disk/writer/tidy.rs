@@ -3,14 +3,14 @@
 use fjall::PersistMode;
 
 use super::Writer;
-use crate::id::{QueueId, Seq};
+use crate::id::Seq;
 use crate::store::StoreError;
 use crate::store::disk::layout;
-use crate::store::disk::opened::io;
+use crate::store::disk::opened::{Sweep, io};
 use crate::store::disk::shelves::{Shelf, generation_name, old_name};
 
-/// At most so many entries are removed in one go.
-const CHORE_MAX: usize = 2_048;
+/// At most so many messages are looked at in one go.
+const LOOK_MAX: usize = 1_024;
 
 impl Writer {
     pub(super) fn has_chores(&self) -> bool {
@@ -19,39 +19,46 @@ impl Writer {
 
     /// Removes some of what was purged.
     pub(super) fn tidy(&mut self) {
-        let Some(&swept) = self.ledger.as_ref().and_then(|ledger| ledger.swept.last()) else { return };
-        let (queue, below) = swept;
-        let removed = self.sweep(queue, below).unwrap_or_else(|why| {
-            tracing::warn!(queue = queue.0, %why, "purged messages stay until the next start");
-            0
-        });
-        if let Some(ledger) = self.ledger.as_mut().filter(|_| removed == 0) {
-            ledger.swept.retain(|other| *other != swept);
+        let Some(sweep) = self.ledger.as_mut().and_then(|ledger| ledger.swept.pop()) else { return };
+        let queue = sweep.queue;
+        match self.sweep(sweep) {
+            Ok(Some(rest)) => {
+                if let Some(ledger) = self.ledger.as_mut() {
+                    ledger.swept.push(rest);
+                }
+            }
+            Ok(None) => {}
+            Err(why) => tracing::warn!(queue = queue.0, %why, "purged messages stay until the next start"),
         }
     }
 
-    fn sweep(&mut self, queue: QueueId, below: Seq) -> Result<usize, StoreError> {
+    /// Goes on where it ended: from the beginning it would wade through the tombstones of what it removed before.
+    fn sweep(&mut self, mut sweep: Sweep) -> Result<Option<Sweep>, StoreError> {
         let mut opened = self.opened.write();
-        let Some(opened) = opened.as_mut() else { return Ok(0) };
+        let Some(opened) = opened.as_mut() else { return Ok(None) };
+        let later = |shelf: &&mut Shelf| sweep.shelf <= shelf.first;
+        let Some(shelf) = opened.shelves.all_mut().find(later) else { return Ok(None) };
+        if sweep.shelf < shelf.first {
+            (sweep.shelf, sweep.from) = (shelf.first, sweep.queue.0.to_be_bytes().to_vec());
+        }
         let mut batch = opened.db.batch();
-        for shelf in opened.shelves.all_mut() {
-            for entry in shelf.keyspace.prefix(queue.0.to_be_bytes()) {
-                if CHORE_MAX <= batch.len() {
-                    break;
-                }
-                let place = entry.key().map_err(io)?;
-                let is_purged =
-                    layout::read_message_key(&place).is_some_and(|(.., header)| header.seq < below);
-                if is_purged {
-                    shelf.live = shelf.live.saturating_sub(1);
-                    batch.remove(&shelf.keyspace, place.clone());
-                    batch.remove(&opened.state, place);
-                }
+        let end = sweep.queue.0.saturating_add(1).to_be_bytes().to_vec();
+        let mut looked = 0;
+        for entry in shelf.keyspace.range(sweep.from.clone()..end).take(LOOK_MAX) {
+            looked += 1;
+            let place = entry.key().map_err(io)?;
+            sweep.from = [&place, [0].as_slice()].concat();
+            if layout::read_message_key(&place).is_some_and(|(.., header)| header.seq < sweep.below) {
+                shelf.live = shelf.live.saturating_sub(1);
+                batch.remove(&shelf.keyspace, place.clone());
+                batch.remove(&opened.state, place);
             }
         }
-        let count = batch.len();
         batch.durability(Some(PersistMode::Buffer)).commit().map_err(io)?;
-        Ok(count)
+        if looked < LOOK_MAX {
+            sweep.shelf.0 += 1;
+        }
+        Ok(Some(sweep))
     }
 
     /// Opens the next generation when this one is full, and lets go of those in which nothing lives.
