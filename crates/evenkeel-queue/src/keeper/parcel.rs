@@ -77,3 +77,31 @@ impl Drop for Parcel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keeper::{Line, Receive};
+    use crate::message::Draft;
+    use crate::queue::Want;
+    use crate::queues::Queues;
+    use crate::settings::QueueSettings;
+    use crate::store::memory::MemoryStore;
+    use core::time::Duration;
+
+    #[tokio::test]
+    async fn a_parcel_that_nobody_opens_goes_back_uncounted() {
+        let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
+        let queue = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
+        queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
+        let keeper = queue.0.owner.read().keeper.clone();
+        let question = |reply| Msg::Receive(Receive { max: 2, lease: None, line: Line::Leave, reply });
+        let parcel = keeper.ask(question).await.unwrap().unwrap();
+        assert_eq!(queue.totals().in_flight, 2);
+        drop(parcel);
+        let want = Want { max: 2, lease: None, wait: Duration::from_secs(20) };
+        let attempts: Vec<u32> =
+            queue.receive(want).await.unwrap().iter().map(|delivery| delivery.attempt).collect();
+        assert_eq!(attempts, [1, 1], "a delivery that reached nobody was counted");
+    }
+}
