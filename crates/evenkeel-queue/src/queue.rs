@@ -115,7 +115,8 @@ impl Queue {
         let Want { max, lease, .. } = want;
         let owner = self.owner();
         let question = |reply| Msg::Receive(Receive { max, lease, line, reply });
-        let parcel = match self.try_ask(&owner, within, question).await {
+        // The keeper limits its line itself: consumers who wait must not keep others from acknowledging.
+        let parcel = match owner.keeper.ask(question).within(within).await {
             Ok(parcel) => parcel?,
             Err(AskError::TimedOut) if line == Line::Wait => return Ok(Vec::new()),
             Err(why) => return Err(refusal(why)),
@@ -253,17 +254,8 @@ impl Queue {
         within: Duration,
         question: impl FnOnce(Reply<T>) -> Msg,
     ) -> Result<T, Rejection> {
-        self.try_ask(owner, within, question).await.map_err(refusal)
-    }
-
-    async fn try_ask<T: Send + 'static>(
-        &self,
-        owner: &Owner,
-        within: Duration,
-        question: impl FnOnce(Reply<T>) -> Msg,
-    ) -> Result<T, AskError> {
-        let _asking = Asking::begin(&self.0.asks)?;
-        owner.keeper.ask(question).within(within).await
+        let _asking = Asking::begin(&self.0.asks).map_err(refusal)?;
+        owner.keeper.ask(question).within(within).await.map_err(refusal)
     }
 
     fn check(&self, settings: &QueueSettings, drafts: &[Draft]) -> Result<u64, Rejection> {
