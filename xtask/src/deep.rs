@@ -63,6 +63,7 @@ fn properties() -> Result<(), Failure> {
     // Not in release: an overflow check is one more property.
     let of = |line| Call::cargo(line).env("PROPTEST_CASES", "20000");
     of("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it").run()?;
+    of("test --locked --package evenkeel-queue --test it -- history::").run()?;
     // Its other tests open sockets.
     of("test --locked --package evenkeel-llm --test it -- request:: sse::").run()
 }
