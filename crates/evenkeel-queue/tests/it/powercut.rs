@@ -28,9 +28,7 @@ fn twenty_power_cuts_lose_nothing_that_was_confirmed() {
         undone += bench.cut(round);
         ledger.die();
     }
-    let mut process = bench.start(LAST);
-    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
-    assert!(process.wait().unwrap().success(), "the queue did not come to its end");
+    bench.end(&mut ledger);
     println!("{undone} writes undone");
     assert!(undone > 0, "the layer saw no write that was not durable");
     ledger.check();
@@ -49,9 +47,7 @@ fn a_queue_that_does_not_flush_is_caught() {
     process.wait().unwrap();
     let undone = bench.cut(0);
     ledger.die();
-    let mut process = bench.start(LAST);
-    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
-    process.wait().unwrap();
+    bench.end(&mut ledger);
     println!("{undone} writes undone, {} faults", ledger.faults().len());
     assert!(!ledger.faults().is_empty(), "{undone} writes were undone and nobody noticed");
 }
@@ -68,9 +64,7 @@ fn a_failed_flush_stops_the_process_in_words() {
     assert!(ledger.sent() > 0, "nothing was sent before");
     bench.cut(0);
     ledger.die();
-    let mut process = bench.start(LAST);
-    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
-    assert!(process.wait().unwrap().success());
+    bench.end(&mut ledger);
     assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
@@ -98,9 +92,7 @@ fn a_full_disk_is_told_and_passes() {
     println!("{} requests refused, the first: {:?}", ledger.refused.len(), ledger.refused[0]);
     assert!(ledger.refused.iter().all(|why| why.contains("No space left")), "{:?}", ledger.refused);
     ledger.die();
-    let mut process = bench.start(LAST);
-    ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
-    assert!(process.wait().unwrap().success());
+    bench.end(&mut ledger);
     assert_eq!(ledger.faults(), [] as [String; 0]);
 }
 
@@ -132,9 +124,8 @@ fn a_garbled_tail_is_cut_off() {
         let tail = garble(&bytes);
         bytes.extend(tail);
         fs::write(&journal, bytes).unwrap();
-        let mut process = bench.start(LAST);
-        ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
-        assert!(process.wait().unwrap().success(), "after {name} the store did not open");
+        println!("after {name}");
+        bench.end(&mut ledger);
         assert_eq!(ledger.faults(), [] as [String; 0], "after {name}");
         assert!(ledger.sent() > 50);
     }
@@ -182,6 +173,13 @@ impl Bench {
         ];
         watched.extend_from_slice(more);
         start(&data, round, &watched)
+    }
+
+    /// Lets the process take out whatever is left.
+    fn end(&self, ledger: &mut Ledger) {
+        let mut process = self.start(LAST);
+        ledger.read(&mut BufReader::new(process.stdout.take().unwrap()), u64::MAX);
+        assert!(process.wait().unwrap().success(), "the queue did not come to its end");
     }
 
     fn data(&self) -> PathBuf {
