@@ -5,6 +5,7 @@
 //! gone; a message is delivered to one consumer at a time; between two keys with messages waiting, deliveries
 //! differ by at most a quantum and a message each, over any interval.
 
+mod give_up;
 mod lane;
 mod recover;
 mod returns;
@@ -29,6 +30,7 @@ use crate::settings::QueueSettings;
 use crate::time::Wall;
 use lane::{Handle, Lane, Refill, window_len};
 
+pub use give_up::GivenUp;
 pub use recover::{KeptKey, KeptState, Standing};
 pub use returns::{Ended, Returned};
 pub use stats::{Explanation, KeyStats, Totals};

@@ -14,7 +14,7 @@ use core::time::Duration;
 use evenkeel_actor::{Actor, ActorRef, Context, Flow, Handled, Repeat, Reply, Signal, TimerId};
 use evenkeel_policy::weight::Weight;
 
-use crate::book::{Book, Ended, Explanation, KeyStats, Leased, Returned, Totals};
+use crate::book::{Book, Ended, Explanation, GivenUp, KeyStats, Leased, Returned, Totals};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::receipt::Claim;
@@ -57,6 +57,8 @@ pub(crate) enum Msg {
     Moved(Vec<Seq>, Result<(), StoreError>, Option<Reply<Result<u64, Rejection>>>),
     /// Give these back; without a delay after the queue's backoff.
     Nack(Vec<(Claim, Option<Duration>)>, Reply<Answers>),
+    /// These were not done, and that is no failure of a consumer's.
+    GiveUp(Vec<(Claim, GivenUp)>, Reply<Answers>),
     /// Have these leases end so long from now.
     Extend(Vec<(Claim, Duration)>, Reply<Answers>),
     /// By a parcel that reached nobody.
@@ -187,6 +189,7 @@ impl Actor for Keeper {
             Msg::Move(max, to, reply) => self.move_some(max, to, reply, ctx.me()),
             Msg::Moved(seqs, result, reply) => self.moved(seqs, result, reply),
             Msg::Nack(which, reply) => self.nack(&which, reply, &ctx.me()),
+            Msg::GiveUp(which, reply) => self.give_up(&which, reply, &ctx.me()),
             Msg::Extend(which, reply) => self.extend(&which, reply),
             Msg::GiveBack(which) => self.give_back(&which),
             Msg::Refilled(key, found) => self.refilled(key, found),
@@ -328,6 +331,16 @@ impl Keeper {
         for &(claim, delay) in which {
             let delay = delay.unwrap_or_else(|| self.backoff(claim.attempt));
             answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
+        }
+        self.write_ended(ended, me);
+        answer(reply, answers);
+    }
+
+    fn give_up(&mut self, which: &[(Claim, GivenUp)], reply: Reply<Answers>, me: &ActorRef<Msg>) {
+        let now = self.clock.now();
+        let (mut answers, mut ended) = (Answers::with_capacity(which.len()), Vec::new());
+        for &(claim, how) in which {
+            answers.push(self.book.give_up(now, claim, how).map(|how| ended.push(how)));
         }
         self.write_ended(ended, me);
         answer(reply, answers);

@@ -11,16 +11,19 @@
 //! | [`book`] | whose turn it is, who has what until when: values in, values out, no I/O |
 //! | [`receipt`] | who may acknowledge |
 //! | [`store`] | what survives: in memory for tests, on disk with group commit |
+//! | [`result`] [`job`] | what came of messages that were jobs, and where those are |
 //! | [`queue`] [`queues`] | what a door calls |
 
 pub mod book;
 pub mod id;
+pub mod job;
 mod keeper;
 pub mod message;
 pub mod queue;
 pub mod queues;
 pub mod receipt;
 pub mod rejection;
+pub mod result;
 pub mod settings;
 pub mod store;
 pub mod time;

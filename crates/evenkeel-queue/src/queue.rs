@@ -10,8 +10,9 @@ use evenkeel_policy::weight::Weight;
 use parking_lot::RwLock;
 use tokio::sync::oneshot;
 
-use crate::book::{Explanation, KeyStats, Leased, Totals};
+use crate::book::{Explanation, GivenUp, KeyStats, Leased, Totals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::job::Notes;
 use crate::keeper::{Answers, Gauge, Line, Msg, Receive};
 use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
 use crate::receipt::{Claim, Receipt, Seal};
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) body: RwLock<Arc<QueueBody>>,
     pub(crate) owner: RwLock<Owner>,
     pub(crate) asks: AtomicU64,
+    pub(crate) notes: Notes,
 }
 
 /// Who keeps the queue.
@@ -156,6 +158,23 @@ impl Queue {
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
     pub async fn nack(&self, which: &[(Receipt, Option<Duration>)]) -> Answers {
         self.each(which.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
+    }
+
+    /// Takes deliveries back that did not count, each to be delivered again after its delay.
+    ///
+    /// The next delivery has the number of this one: whoever defers a delivery forgets its receipt.
+    pub async fn defer(&self, which: &[(Receipt, Duration)]) -> Answers {
+        let given_up = |&(ref receipt, delay): &(Receipt, Duration)| (receipt.clone(), GivenUp::For(delay));
+        self.give_up(which.iter().map(given_up).collect()).await
+    }
+
+    /// Moves deliveries to the dead-letter queue at once, however often they were tried.
+    pub async fn bury(&self, receipts: &[Receipt]) -> Answers {
+        self.give_up(receipts.iter().map(|receipt| (receipt.clone(), GivenUp::ForGood)).collect()).await
+    }
+
+    async fn give_up(&self, which: Vec<(Receipt, GivenUp)>) -> Answers {
+        self.each(which.iter().map(|(receipt, how)| (receipt, *how)), Msg::GiveUp).await
     }
 
     /// Has leases end so long from now.

@@ -15,10 +15,11 @@ use evenkeel_actor::{
 };
 use evenkeel_policy::setting::SettingOutOfRange;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::book::{Book, KeptState};
 use crate::id::{KeyId, QueueId};
+use crate::job::Notes;
 use crate::keeper::{Gauge, Keeper, Msg};
 use crate::queue::{Owner, Queue, Shared};
 use crate::receipt::Seal;
@@ -36,11 +37,13 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// All queues of a gateway.
 pub struct Queues {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     system: ReadyQueueScheduler,
     seal: Arc<Seal>,
-    clock: WallClock,
+    pub(crate) clock: WallClock,
     queues_max: usize,
+    /// Told when a queue was made, changed or removed.
+    changes: watch::Sender<()>,
     open: RwLock<BTreeMap<Arc<str>, Queue>>,
     /// Held while a queue is made or removed, so that a name is given once.
     changing: tokio::sync::Mutex<()>,
@@ -59,6 +62,7 @@ impl Queues {
             system,
             clock: WallClock::start(),
             queues_max,
+            changes: watch::Sender::new(()),
             open: RwLock::default(),
             changing: tokio::sync::Mutex::default(),
             random: Mutex::new(seed),
@@ -88,6 +92,11 @@ impl Queues {
         let matching = open.iter().filter(|(name, _)| name.starts_with(prefix));
         let later = matching.filter(|(name, _)| after.is_none_or(|after| after < &***name));
         later.map(|(_, queue)| queue.clone()).take(max).collect()
+    }
+
+    /// Has whoever holds this told when a queue was made, changed or removed.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Makes a queue, or finds it; `notes` are the door's.
@@ -129,6 +138,7 @@ impl Queues {
         let settings = Arc::new(body.settings.clone());
         *queue.0.body.write() = Arc::new(body);
         queue.0.owner.read().keeper.tell(Msg::Settings(settings));
+        self.changes.send_replace(());
         Ok(())
     }
 
@@ -140,6 +150,7 @@ impl Queues {
         self.store.remove_queue(queue.id(), Box::new(move |result| drop(done.send(result))));
         answered.await.unwrap_or(Err(StoreError::Closed))?;
         self.open.write().remove(name);
+        self.changes.send_replace(());
         queue.0.owner.read().keeper.tell(Msg::Close);
         Ok(())
     }
@@ -206,8 +217,10 @@ impl Queues {
             body: RwLock::new(Arc::new(body)),
             owner: RwLock::new(Owner { keeper, epoch }),
             asks: AtomicU64::new(0),
+            notes: Notes::default(),
         }));
         self.open.write().insert(name, queue.clone());
+        self.changes.send_replace(());
         Ok(queue)
     }
 

@@ -43,6 +43,9 @@ pub struct QueueSettings {
     pub quantum: u64,
     /// What must have happened before a request is answered.
     pub durability: Durability,
+    /// Who runs its messages as jobs; `None` leaves them to consumers.
+    #[serde(default)]
+    pub dispatch: Option<Dispatch>,
 }
 
 impl Default for QueueSettings {
@@ -62,6 +65,7 @@ impl Default for QueueSettings {
             keys_max: 1 << 20,
             quantum: 1_000,
             durability: Durability::Fsync,
+            dispatch: None,
         }
     }
 }
@@ -74,6 +78,35 @@ pub struct Redrive {
     pub to: QueueId,
     /// After so many deliveries.
     pub attempts_max: u32,
+}
+
+/// A queue whose messages are jobs that the gateway runs itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dispatch {
+    /// The route that each job is a request to, as in `/v1/chat/completions`.
+    pub target: String,
+    /// How many jobs are under way at once.
+    #[serde(default = "Dispatch::default_concurrency")]
+    pub concurrency: u32,
+    /// How long what came of a job is kept.
+    #[serde(default = "Dispatch::default_result_ttl_ms")]
+    pub result_ttl_ms: u64,
+}
+
+impl Dispatch {
+    const fn default_concurrency() -> u32 {
+        4
+    }
+
+    const fn default_result_ttl_ms() -> u64 {
+        DAY_MS
+    }
+
+    /// How long what came of a job is kept.
+    pub const fn result_ttl(&self) -> Duration {
+        Duration::from_millis(self.result_ttl_ms)
+    }
 }
 
 /// What must have happened before a request is answered.
@@ -113,6 +146,10 @@ impl QueueSettings {
         }
         if let Durability::Interval(ms) = self.durability {
             within("durability interval", u64::from(ms), 1..=60_000)?;
+        }
+        if let Some(dispatch) = &self.dispatch {
+            within("concurrency", u64::from(dispatch.concurrency), 1..=1_000)?;
+            within("result_ttl_ms", dispatch.result_ttl_ms, 1_000..=14 * DAY_MS)?;
         }
         Ok(())
     }
@@ -159,5 +196,23 @@ mod tests {
         assert_eq!(settings.check().unwrap_err().to_string(), "wait_ms 20001 is not between 0 and 20000");
         let settings = QueueSettings { backoff_ms_min: 90_000, ..QueueSettings::default() };
         assert_eq!(settings.check().unwrap_err().name, "backoff_ms_max");
+    }
+
+    #[test]
+    fn a_dispatch_has_defaults_and_bounds_and_older_records_have_none() {
+        let read = |text: &str| serde_json::from_str::<Dispatch>(text).unwrap();
+        let dispatch = read(r#"{"target": "/v1/embeddings"}"#);
+        assert_eq!((dispatch.concurrency, dispatch.result_ttl_ms), (4, DAY_MS));
+        for (dispatch, wrong) in [
+            (Dispatch { concurrency: 0, ..dispatch.clone() }, "concurrency"),
+            (Dispatch { concurrency: 1_001, ..dispatch.clone() }, "concurrency"),
+            (Dispatch { result_ttl_ms: 14 * DAY_MS + 1, ..dispatch }, "result_ttl_ms"),
+        ] {
+            let settings = QueueSettings { dispatch: Some(dispatch), ..QueueSettings::default() };
+            assert_eq!(settings.check().unwrap_err().name, wrong);
+        }
+        let mut older = serde_json::to_value(QueueSettings::default()).unwrap();
+        older.as_object_mut().unwrap().remove("dispatch");
+        assert_eq!(serde_json::from_value::<QueueSettings>(older).unwrap(), QueueSettings::default());
     }
 }

@@ -10,6 +10,7 @@ pub mod memory;
 use core::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use evenkeel_policy::weight::Weight;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Sets a key's weight, or takes it back, and names the key.
     fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>);
+
+    /// Keeps what came of a message, as durably as can be; what was kept of it before is forgotten.
+    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>);
+
+    /// Reads what came of a message, if that is kept.
+    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>);
+
+    /// Forgets results that have expired, at most `max` of them, and counts them.
+    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>);
 
     /// Reads every queue.
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError>;
@@ -138,6 +148,15 @@ pub enum Change {
     Moved(KeyId, Header, QueueId),
     /// A key has no message; it is forgotten unless it has one or a weight.
     Forgotten(KeyId),
+}
+
+/// What came of a message, as text that only its reader understands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptResult {
+    /// Kept until then.
+    pub expires_at: Wall,
+    /// What it is.
+    pub bytes: Bytes,
 }
 
 /// A queue as it is written down.

@@ -250,7 +250,7 @@ impl Book {
         Some(lane.key)
     }
 
-    fn find_leased(&self, claim: Claim) -> Result<(), Rejection> {
+    pub(super) fn find_leased(&self, claim: Claim) -> Result<(), Rejection> {
         match self.out.get(&claim.seq).map(|out| (out, out.how)) {
             Some((out, How::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
             Some((_, How::Leased { .. })) => Err(Rejection::StaleReceipt),
@@ -259,7 +259,7 @@ impl Book {
     }
 
     /// A message is to be delivered again: now, later, or never.
-    fn bring_back(&mut self, now: Wall, out: Out, delay: Duration) -> Ended {
+    pub(super) fn bring_back(&mut self, now: Wall, out: Out, delay: Duration) -> Ended {
         let Out { lane, handle, .. } = out;
         let attempts = handle.attempts;
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {

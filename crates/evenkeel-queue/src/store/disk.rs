@@ -6,6 +6,7 @@
 mod layout;
 mod opened;
 mod reader;
+mod results;
 mod shelves;
 mod writer;
 
@@ -19,10 +20,11 @@ use parking_lot::{Mutex, RwLock};
 
 use evenkeel_policy::weight::Weight;
 
-use super::{Batch, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
+use super::{Batch, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail};
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Payload};
+use crate::time::Wall;
 use opened::{Counts, Opened, Opening};
 use reader::Look;
 use writer::{Op, Writer};
@@ -125,6 +127,7 @@ impl DiskStore {
         match refused {
             Some((Look::Fetch(_, done), why)) => done(Err(why)),
             Some((Look::Read(_, _, done), why)) => done(Err(why)),
+            Some((Look::Result(_, done), why)) => done(Err(why)),
             None => {}
         }
     }
@@ -178,6 +181,18 @@ impl Store for DiskStore {
 
     fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
         self.ask(Op::SetWeight(queue, name, weight, done));
+    }
+
+    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
+        self.ask(Op::PutResult(of, kept, done));
+    }
+
+    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {
+        self.look(Look::Result(of, done));
+    }
+
+    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>) {
+        self.ask(Op::ExpireResults(now, max, done));
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
@@ -239,7 +254,6 @@ mod tests {
     use super::*;
     use crate::message::Draft;
     use crate::settings::{Durability, QueueSettings};
-    use crate::time::Wall;
 
     #[test]
     fn what_was_purged_leaves_the_disk_and_the_rest_stays() {

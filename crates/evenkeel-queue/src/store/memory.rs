@@ -7,11 +7,14 @@ use parking_lot::Mutex;
 
 use evenkeel_policy::weight::Weight;
 
-use super::{Batch, Change, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
+use super::{
+    Batch, Change, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
+};
 use super::{cost_of, due_of};
 use crate::book::{KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
+use crate::time::Wall;
 
 /// Holds queues in memory; everything is answered before the call returns.
 #[derive(Default)]
@@ -20,6 +23,7 @@ pub struct MemoryStore(Mutex<Held>);
 #[derive(Default)]
 struct Held {
     queues: BTreeMap<QueueId, HeldQueue>,
+    results: BTreeMap<MessageId, KeptResult>,
     made: u32,
     seq: u64,
     is_closed: bool,
@@ -155,6 +159,27 @@ impl Store for MemoryStore {
             held.keys.entry(key).and_modify(|kept| kept.set_weight = weight);
             Ok(key)
         }));
+    }
+
+    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
+        self.0.lock().results.insert(of, kept);
+        done(Ok(()));
+    }
+
+    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {
+        let kept = self.0.lock().results.get(&of).cloned();
+        done(Ok(kept));
+    }
+
+    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>) {
+        let mut held = self.0.lock();
+        let expired = held.results.iter().filter(|(_, kept)| kept.expires_at <= now);
+        let expired: Vec<MessageId> = expired.map(|(of, _)| *of).take(max).collect();
+        for of in &expired {
+            held.results.remove(of);
+        }
+        drop(held);
+        done(Ok(expired.len()));
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {

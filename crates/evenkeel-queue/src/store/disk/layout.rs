@@ -8,6 +8,8 @@
 //! | `keys` | queue, key | weight that was set, weight that was wished, name |
 //! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from | length of headers, headers, body |
 //! | `state` | as the message's | what it is, attempts, first delivered at, until, epoch |
+//! | `results` | queue, key, sequence | when it expires, the result |
+//! | `results_due` | when it expires, queue, key, sequence | nothing |
 
 use std::sync::Arc;
 

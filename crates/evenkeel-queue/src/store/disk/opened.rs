@@ -13,6 +13,7 @@ use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::Header;
 use crate::store::{QueueBody, QueueRecord, StoreError, Tail};
+use crate::time::Wall;
 
 /// Sequence numbers are set aside in blocks of this many, so that none is ever given twice.
 pub(super) const SEQ_BLOCK: u64 = 1 << 20;
@@ -24,6 +25,8 @@ pub(super) struct Opened {
     pub(super) meta: Keyspace,
     pub(super) keys: Keyspace,
     pub(super) state: Keyspace,
+    pub(super) results: Keyspace,
+    pub(super) results_due: Keyspace,
     pub(super) shelves: Shelves,
 }
 
@@ -36,6 +39,8 @@ pub(super) struct Ledger {
     pub(super) seq: u64,
     /// Numbers from here on have not been set aside.
     pub(super) seq_end: u64,
+    /// Results that expire before this are forgotten.
+    pub(super) results_swept: Wall,
     /// Queues whose messages are to be removed.
     pub(super) swept: Vec<Sweep>,
 }
@@ -101,10 +106,11 @@ impl Opened {
             Database::builder(folder).cache_size(cache_bytes).open().map_err(|why| unusable(folder, &why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
         let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
+        let (results, results_due) = (keyspace("results")?, keyspace("results_due")?);
         let secret = sign_in(&db, &meta, folder)?;
         let seq = number(&meta, b"seq")?.unwrap_or(1);
         let shelves = open_shelves(&db, &meta, Seq(seq))?;
-        let mut opened = Self { db, meta, keys, state, shelves };
+        let mut opened = Self { db, meta, keys, state, results, results_due, shelves };
         let mut ledger = opened.read_queues(seq)?;
         opened.read_keys(&mut ledger)?;
         let counts = opened.count(&mut ledger)?;
@@ -141,7 +147,8 @@ impl Opened {
         let made = number(&self.meta, b"made")?.unwrap_or(0);
         let made = u32::try_from(made).map_err(|_| garbled("the number of queues"))?;
         // Nothing is known of how far the last block was used, so it is not used further.
-        Ok(Ledger { queues, made, seq, seq_end: seq, swept: Vec::new() })
+        let results_swept = Wall(0);
+        Ok(Ledger { queues, made, seq, seq_end: seq, results_swept, swept: Vec::new() })
     }
 
     fn read_keys(&self, ledger: &mut Ledger) -> Result<(), StoreError> {
@@ -315,7 +322,7 @@ pub(super) fn io(error: fjall::Error) -> StoreError {
     })
 }
 
-fn garbled(what: &str) -> StoreError {
+pub(super) fn garbled(what: &str) -> StoreError {
     StoreError::Io(format!("cannot make sense of {what}"))
 }
 

@@ -8,14 +8,15 @@ use parking_lot::{Mutex, RwLock};
 
 use super::layout;
 use super::opened::{Opened, io};
-use crate::id::{KeyId, QueueId, Seq};
+use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Payload};
-use crate::store::{Done, Fetch, StoreError};
+use crate::store::{Done, Fetch, KeptResult, StoreError};
 
 /// What a reader is asked.
 pub(super) enum Look {
     Fetch(Fetch, Done<Vec<(Header, Payload)>>),
     Read(QueueId, Vec<(KeyId, Header)>, Done<Vec<(Seq, Payload)>>),
+    Result(MessageId, Done<Option<KeptResult>>),
 }
 
 /// Reads until nobody can ask any more.
@@ -27,8 +28,10 @@ pub(super) fn run(looks: &Mutex<Receiver<Look>>, opened: &RwLock<Option<Opened>>
         match (look, folder) {
             (Look::Fetch(fetch, done), Some(folder)) => done(fetch_from(&folder, fetch)),
             (Look::Read(queue, which, done), Some(folder)) => done(read_from(&folder, queue, which)),
+            (Look::Result(of, done), Some(folder)) => done(folder.result(of)),
             (Look::Fetch(_, done), None) => done(Err(StoreError::Closed)),
             (Look::Read(_, _, done), None) => done(Err(StoreError::Closed)),
+            (Look::Result(_, done), None) => done(Err(StoreError::Closed)),
         }
     }
 }

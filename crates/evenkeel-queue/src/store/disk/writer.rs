@@ -19,7 +19,8 @@ use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::Appended;
 use crate::settings::Durability;
-use crate::store::{Batch, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
+use crate::store::{Batch, Commit, Done, KeptResult, QueueBody, QueueRecord, StoreError, Tail};
+use crate::time::Wall;
 
 /// At most so many requests are written together.
 const GROUP_MAX: usize = 8_192;
@@ -36,6 +37,8 @@ pub(super) enum Op {
     Commit(Commit, Done<()>),
     Purge(QueueId, Done<Seq>),
     SetWeight(QueueId, Arc<str>, Option<Weight>, Done<KeyId>),
+    PutResult(MessageId, KeptResult, Done<()>),
+    ExpireResults(Wall, usize, Done<usize>),
     PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
     RemoveQueue(QueueId, Done<()>),
     Claim(QueueId, Done<Epoch>),
@@ -89,6 +92,8 @@ enum Space {
     Meta,
     Keys,
     State,
+    Results,
+    ResultsDue,
 }
 
 /// When a group must be on disk.
@@ -190,6 +195,8 @@ impl Writer {
                     Space::Meta => &opened.meta,
                     Space::Keys => &opened.keys,
                     Space::State => &opened.state,
+                    Space::Results => &opened.results,
+                    Space::ResultsDue => &opened.results_due,
                 };
                 match value {
                     Some(value) => batch.insert(keyspace, place, value),
@@ -340,6 +347,8 @@ impl Op {
             Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(why.clone())),
             Self::Purge(_, done) | Self::PurgedBelow(_, done) => done(Err(why.clone())),
             Self::SetWeight(.., done) => done(Err(why.clone())),
+            Self::PutResult(.., done) => done(Err(why.clone())),
+            Self::ExpireResults(.., done) => done(Err(why.clone())),
             Self::PutQueue(.., done) => done(Err(why.clone())),
             Self::Claim(_, done) => done(Err(why.clone())),
             Self::Renew(.., done) => done(Err(why.clone())),

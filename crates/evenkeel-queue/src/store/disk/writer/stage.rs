@@ -12,7 +12,9 @@ use crate::message::{Appended, Header, Payload};
 use crate::settings::Durability;
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
-use crate::store::{Batch, Change, Commit, Done, QueueBody, StoreError, cost_of, due_of};
+use crate::store::disk::results::{self, Expired};
+use crate::store::{Batch, Change, Commit, Done, KeptResult, QueueBody, StoreError, cost_of, due_of};
+use crate::time::Wall;
 
 impl Writer {
     /// Puts a request into a group; what cannot be done is answered at once.
@@ -26,10 +28,13 @@ impl Writer {
         let mut desk = Desk { opened, ledger, group };
         match op {
             Op::Append(_, done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
+            Op::PutResult(.., done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
             Op::Append(batch, done) => desk.append(batch, done),
             Op::Commit(commit, done) => desk.commit(commit, done),
             Op::Purge(queue, done) => desk.purge(queue, done),
             Op::SetWeight(queue, name, weight, done) => desk.set_weight(queue, &name, weight, done),
+            Op::PutResult(of, kept, done) => desk.put_result(of, &kept, done),
+            Op::ExpireResults(now, max, done) => desk.expire_results(now, max, done),
             Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
             Op::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
             Op::Claim(queue, done) => desk.claim(queue, done),
@@ -199,6 +204,36 @@ impl Desk<'_> {
             }
             self.group.take(Space::Keys, &layout::lane(queue, key));
         }
+    }
+
+    fn put_result(&mut self, of: MessageId, kept: &KeptResult, done: Done<()>) {
+        if let Err(why) = self.queue(of.queue) {
+            return done(Err(why));
+        }
+        let value = results::value(kept);
+        self.group.bytes += value.len();
+        self.group.put(Space::Results, &results::place(of), value);
+        self.group.put(Space::ResultsDue, &results::due(kept.expires_at, of), Vec::new());
+        self.group.need(Durability::Fsync);
+        self.answer(done, ());
+    }
+
+    /// Goes on where it ended, so that it does not wade through what it removed before.
+    fn expire_results(&mut self, now: Wall, max: usize, done: Done<usize>) {
+        let expired = match self.opened.expired_results(self.ledger.results_swept, now, max) {
+            Ok(expired) => expired,
+            Err(why) => return done(Err(why)),
+        };
+        for Expired { due, result } in &expired {
+            self.group.take(Space::ResultsDue, due);
+            if let Some(place) = result {
+                self.group.take(Space::Results, place);
+            }
+        }
+        // All of a moment may not have been seen.
+        self.ledger.results_swept =
+            expired.last().filter(|_| expired.len() == max).map_or(now, |last| last.at());
+        self.answer(done, expired.len());
     }
 
     fn purge(&mut self, queue: QueueId, done: Done<Seq>) {

@@ -1,0 +1,42 @@
+//! How messages leave consumers' hands through nobody's failure: for later, or for good.
+
+use core::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::Settlement;
+
+use super::{Book, Ended, How, Out};
+use crate::receipt::Claim;
+use crate::rejection::Rejection;
+use crate::time::Wall;
+
+/// How a delivery is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// It did not count: its turn is given back, and it is to be delivered again after so long.
+    For(Duration),
+    /// It is a dead letter, however often it was tried.
+    ForGood,
+}
+
+impl Book {
+    /// Gives a delivery up; what is a dead letter must be moved.
+    pub fn give_up(&mut self, now: Wall, claim: Claim, how: GivenUp) -> Result<Ended, Rejection> {
+        self.now = now;
+        self.find_leased(claim)?;
+        let mut out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
+        match how {
+            GivenUp::For(delay) => {
+                out.handle.attempts -= 1;
+                self.drr.settle(out.lane, out.handle.header.cost, Cost::ZERO, Settlement::Final);
+                Ok(self.bring_back(now, out, delay))
+            }
+            GivenUp::ForGood => {
+                let Out { lane, handle, .. } = out;
+                let (key, header, attempts) = (self.at(lane).key, handle.header, handle.attempts);
+                self.set_out(lane, handle, How::Moving);
+                Ok(Ended::Dead { key, header, attempts })
+            }
+        }
+    }
+}

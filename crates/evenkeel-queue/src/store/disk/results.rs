@@ -1,0 +1,70 @@
+//! What came of messages, on disk: by message, and by when it expires.
+
+use super::layout;
+use super::opened::{Opened, garbled, io};
+use crate::id::MessageId;
+use crate::store::{KeptResult, StoreError};
+use crate::time::Wall;
+
+/// Where a result is.
+pub(super) fn place(of: MessageId) -> [u8; 16] {
+    layout::place(of.queue, of.key, of.seq)
+}
+
+/// Where it is said that a result expires.
+pub(super) fn due(at: Wall, of: MessageId) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&at.0.to_be_bytes());
+    bytes[8..].copy_from_slice(&place(of));
+    bytes
+}
+
+/// What a result is written as.
+pub(super) fn value(kept: &KeptResult) -> Vec<u8> {
+    [&kept.expires_at.0.to_be_bytes(), kept.bytes.as_ref()].concat()
+}
+
+/// A result that has expired.
+pub(super) struct Expired {
+    /// Where that is said.
+    pub(super) due: [u8; 24],
+    /// Where the result is, unless it was kept anew.
+    pub(super) result: Option<[u8; 16]>,
+}
+
+impl Expired {
+    /// When it expired.
+    pub(super) fn at(&self) -> Wall {
+        Wall(layout::long(&self.due, 0).unwrap_or_default())
+    }
+}
+
+impl Opened {
+    /// Reads what came of a message, if that is kept.
+    pub(super) fn result(&self, of: MessageId) -> Result<Option<KeptResult>, StoreError> {
+        let Some(value) = self.results.get(place(of)).map_err(io)? else { return Ok(None) };
+        let expires_at = Wall(layout::long(&value, 0).ok_or_else(|| garbled("a result"))?);
+        Ok(Some(KeptResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
+    }
+
+    /// Finds results that expire from `from` to `until`, at most `max`.
+    pub(super) fn expired_results(
+        &self,
+        from: Wall,
+        until: Wall,
+        max: usize,
+    ) -> Result<Vec<Expired>, StoreError> {
+        let range = from.0.to_be_bytes()..until.0.saturating_add(1).to_be_bytes();
+        let mut expired = Vec::new();
+        for entry in self.results_due.range(range).take(max) {
+            let key = entry.key().map_err(io)?;
+            let due: [u8; 24] = key.as_ref().try_into().map_err(|_| garbled("when a result expires"))?;
+            let place: [u8; 16] = due[8..].try_into().map_err(|_| garbled("when a result expires"))?;
+            let kept = self.results.get(place).map_err(io)?;
+            let expires_at = kept.and_then(|value| layout::long(&value, 0));
+            let result = expires_at.filter(|&at| at <= until.0).map(|_| place);
+            expired.push(Expired { due, result });
+        }
+        Ok(expired)
+    }
+}
