@@ -8,11 +8,12 @@ use bytes::Bytes;
 use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
-use evenkeel_door::tenant::Caller;
-use evenkeel_pipeline::{Arrival, ModelId};
+use evenkeel_door::tenant::{Caller, Tenant};
+use evenkeel_pipeline::{Arrival, ModelId, Urgency};
 use evenkeel_policy::score;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Request};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::answer::Answer;
@@ -28,13 +29,18 @@ use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
 use crate::wording::{self, ANTHROPIC_ID};
 
+/// How long a job waits for a slot before it is handed back.
+const JOB_WAIT_MAX: Duration = Duration::from_hours(1);
 /// Where Anthropic's servers look for a key.
 const X_API_KEY: &str = "x-api-key";
 
 /// Answers a request for a model.
 pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Result<Response, Refusal> {
     let (request_id, mut waited) = (call.request_id.clone(), Duration::ZERO);
-    let mut trace = Trace::begin(llm.walk.watch().tracer(), endpoint, &call);
+    let mut trace = {
+        let head = (call.request.uri(), call.request.headers());
+        Trace::begin(llm.walk.watch().tracer(), endpoint, head, &request_id)
+    };
     let answer = answer(llm, endpoint, call, &mut waited, &mut trace).await;
     let mut response = answer.unwrap_or_else(|refusal| {
         trace.refused(&refusal, waited);
@@ -67,53 +73,93 @@ async fn answer(
     }
     let deadline = Deadline::of(call.request.headers(), Instant::now)?;
     let body = call.read_body().await?;
-    let ask = read(endpoint, &call, &body)?;
-    trace.ask(&tenant, &ask);
-    tenant.check_model(&ask.model)?;
-    let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model))?;
-    let mut bill = Bill::open(&llm, &tenant, model, &ask)?;
-    let outgoing = Outgoing::new(endpoint, call, ask.forwarded(&body));
-    drop(body);
-    let guess = bill.guess();
-    let mut place = llm.walk.enter(Arrival {
-        tenant: tenant.id,
-        model,
-        cost: guess.cost(),
-        upfront: match ask.delivery {
-            Delivery::Stream => Usage { output: 0, ..guess }.cost(),
-            // Nothing is known of it before its end.
-            Delivery::Whole => guess.cost(),
-        },
-        affinity: ask.affinity,
-        deadline: deadline.wait_max(Instant::now, llm.wait_max),
-        request: score::Request::Infer,
-    });
-    loop {
-        let slot = place.await.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
-        *waited = slot.waited();
-        let asking = llm.ask_node(&slot, &outgoing, ask.delivery, trace);
-        let asked = match deadline.told_at {
-            // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
-            Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| Refusal::UpstreamTimeout)?,
-            None => asking.await,
-        };
-        match asked {
-            Ok(answer) => {
-                bill.trace = mem::take(trace);
-                return Ok(answer.pass_on(slot, bill, endpoint, &ask));
+    let (head, _) = call.request.into_parts();
+    let ask = read(endpoint, &head.headers, &body)?;
+    let (id, urgency) = (call.request_id, Urgency::Interactive);
+    let errand = Errand { endpoint, tenant, head, id, deadline, urgency, sent: None };
+    errand.run(llm, ask, body, waited, trace).await
+}
+
+/// A request whose body was read, and who waits for its answer.
+pub(crate) struct Errand {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) head: Parts,
+    pub(crate) id: HeaderValue,
+    pub(crate) deadline: Deadline,
+    pub(crate) urgency: Urgency,
+    /// Who is told to which node it was sent, and over which path.
+    pub(crate) sent: Option<Told>,
+}
+
+/// Told to which node a request was sent, and over which path.
+pub(crate) type Told = Box<dyn Fn(&str, &str) + Send + Sync>;
+
+impl Errand {
+    /// Goes the rest of the way: let in, sent to nodes, answered.
+    pub(crate) async fn run(
+        self,
+        llm: Arc<Llm>,
+        ask: Ask,
+        body: Bytes,
+        waited: &mut Duration,
+        trace: &mut Trace,
+    ) -> Result<Response, Refusal> {
+        let Self { endpoint, tenant, head, id, deadline, urgency, sent } = self;
+        trace.ask(&tenant, &ask);
+        tenant.check_model(&ask.model)?;
+        let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model, urgency))?;
+        let mut bill = Bill::open(&llm, &tenant, model, &ask)?;
+        let outgoing = Outgoing::new(endpoint, head, id, ask.forwarded(&body));
+        drop(body);
+        let guess = bill.guess();
+        let mut place = llm.walk.enter(Arrival {
+            tenant: tenant.id,
+            model,
+            cost: guess.cost(),
+            upfront: match ask.delivery {
+                Delivery::Stream => Usage { output: 0, ..guess }.cost(),
+                // Nothing is known of it before its end.
+                Delivery::Whole => guess.cost(),
+            },
+            affinity: ask.affinity,
+            deadline: match urgency {
+                Urgency::Interactive => deadline.wait_max(Instant::now, llm.wait_max),
+                Urgency::Background => Some(JOB_WAIT_MAX),
+            },
+            request: score::Request::Infer,
+            urgency,
+        });
+        loop {
+            let slot = place.await.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
+            *waited = slot.waited();
+            if let (Some(sent), Some(node)) = (&sent, llm.nodes.get(slot.node())) {
+                sent(&node.options.name, &node.origin(slot.path()).to_string());
             }
-            Err(trouble) => {
-                trace.failed(&trouble);
-                let again = slot.fail(trouble.failure());
-                place = again.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
+            let asking = llm.ask_node(&slot, &outgoing, ask.delivery, trace);
+            let asked = match deadline.told_at {
+                // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
+                Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| Refusal::UpstreamTimeout)?,
+                None => asking.await,
+            };
+            match asked {
+                Ok(answer) => {
+                    bill.trace = mem::take(trace);
+                    return Ok(answer.pass_on(slot, bill, endpoint, &ask));
+                }
+                Err(trouble) => {
+                    trace.failed(&trouble);
+                    let again = slot.fail(trouble.failure());
+                    place = again.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
+                }
             }
         }
     }
 }
 
-fn read(endpoint: Endpoint, call: &Call, body: &Bytes) -> Result<Ask, Refusal> {
+fn read(endpoint: Endpoint, headers: &HeaderMap, body: &Bytes) -> Result<Ask, Refusal> {
     if matches!(endpoint, Endpoint::Transcription | Endpoint::Other) {
-        let content_type = call.request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+        let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
         if let Some(ask) = Ask::parse_form(content_type, body) {
             return ask;
         }
@@ -132,11 +178,13 @@ fn check_path(path: &str) -> Result<(), Refusal> {
 }
 
 impl Llm {
-    fn unknown_model(&self, model: &str) -> Refusal {
-        if self.nodes.awaits_any() {
-            return Refusal::Unready;
-        }
-        Refusal::NoModel { model: model.to_owned() }
+    /// Says that nobody serves a model; a job can wait until every node has said what it serves.
+    fn unknown_model(&self, model: &str, urgency: Urgency) -> Refusal {
+        let may_come = match urgency {
+            Urgency::Interactive => self.nodes.awaits_any(),
+            Urgency::Background => self.nodes.lacks_any(),
+        };
+        if may_come { Refusal::Unready } else { Refusal::NoModel { model: model.to_owned() } }
     }
 
     fn refuse(&self, turned: Turned, model: ModelId, ask: &Ask, waited: &mut Duration) -> Refusal {
@@ -193,10 +241,9 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(endpoint: Endpoint, call: Call, body: Bytes) -> Self {
-        let (mut head, _) = call.request.into_parts();
+    fn new(endpoint: Endpoint, mut head: Parts, id: HeaderValue, body: Bytes) -> Self {
         headers::drop_listed(&mut head.headers);
-        Self { endpoint, request: Request::from_parts(head, body), id: call.request_id }
+        Self { endpoint, request: Request::from_parts(head, body), id }
     }
 }
 

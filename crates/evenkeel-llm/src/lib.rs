@@ -16,6 +16,8 @@ mod forward;
 #[cfg(not(loom))]
 mod headers;
 #[cfg(not(loom))]
+mod job;
+#[cfg(not(loom))]
 mod json;
 #[cfg(not(loom))]
 mod models;
@@ -47,6 +49,8 @@ mod wording;
 
 #[cfg(not(loom))]
 pub use door::{Llm, LlmError};
+#[cfg(not(loom))]
+pub use job::{Job, JobAnswer, Target};
 #[cfg(not(loom))]
 pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched, read_metrics, read_slots};
 #[cfg(not(loom))]

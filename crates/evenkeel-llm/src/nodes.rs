@@ -239,6 +239,12 @@ impl Nodes {
         self.table.read().entries.iter().any(|entry| entry.source == Source::Awaited)
     }
 
+    /// Tells whether there is no node, or one that has not been heard to serve anything.
+    pub(crate) fn lacks_any(&self) -> bool {
+        let table = self.table.read();
+        table.entries.is_empty() || table.entries.iter().any(|entry| entry.models.is_empty())
+    }
+
     /// What a node says it is.
     pub(crate) fn engine(&self, node: NodeId) -> Option<Engine> {
         let table = self.table.read();

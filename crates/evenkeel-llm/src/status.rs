@@ -81,6 +81,7 @@ fn model_json(llm: &Llm, status: &ModelStatus) -> Value {
         "state": state(status.state),
         "load_ratio": status.load_ratio,
         "waiting": status.waiting,
+        "background": status.background,
         "cost_per_second": status.rate,
     })
 }

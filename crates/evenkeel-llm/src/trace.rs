@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
 use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::time::Duration;
 use evenkeel_telemetry::trace::{Span, SpanKind, TraceParent, Tracer};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
 use crate::nodes::Node;
 use crate::refuse::Trouble;
@@ -37,17 +36,22 @@ struct Live {
 
 impl Trace {
     /// Begins with a request's arrival.
-    pub(crate) fn begin(tracer: Option<&Arc<Tracer>>, endpoint: Endpoint, call: &Call) -> Self {
+    pub(crate) fn begin(
+        tracer: Option<&Arc<Tracer>>,
+        endpoint: Endpoint,
+        (uri, headers): (&Uri, &HeaderMap),
+        id: &HeaderValue,
+    ) -> Self {
         let Some(tracer) = tracer else { return Self(None) };
-        let parent = parent(call.request.headers());
+        let parent = parent(headers);
         let Some(context) = tracer.context(parent) else { return Self(None) };
         let route = endpoint.route();
         let mut request = Span::begin(context, SpanKind::Server, format!("POST {route}"));
         request.set("http.request.method", "POST");
         request.set("http.route", route);
-        request.set("url.path", call.request.uri().path().to_owned());
+        request.set("url.path", uri.path().to_owned());
         request.set("gen_ai.operation.name", endpoint.operation());
-        request.set("evenkeel.request_id", call.request_id.to_str().unwrap_or_default().to_owned());
+        request.set("evenkeel.request_id", id.to_str().unwrap_or_default().to_owned());
         Self(Some(Box::new(Live {
             tracer: tracer.clone(),
             request: Some(request),

@@ -18,6 +18,28 @@ pub(crate) use requests::Requests;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(pub u32);
 
+/// Whether somebody waits for the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Urgency {
+    /// Somebody does.
+    #[default]
+    Interactive,
+    /// Nobody does: it gets slots that nobody who waits could have, and takes no places from them.
+    Background,
+}
+
+impl Urgency {
+    /// Both, in the order in which they are served.
+    pub(crate) const ALL: [Self; 2] = [Self::Interactive, Self::Background];
+}
+
+/// Requests that take turns with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Line {
+    pub(crate) model: ModelId,
+    pub(crate) urgency: Urgency,
+}
+
 /// One request, from its arrival to its end; never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u64);
@@ -47,9 +69,16 @@ pub struct Arrival {
     pub deadline: Option<Duration>,
     /// What the node is chosen for.
     pub request: Request,
+    /// Whether somebody waits for it.
+    pub urgency: Urgency,
 }
 
 impl Arrival {
+    /// With whom it takes turns.
+    pub(crate) fn line(&self) -> Line {
+        Line { model: self.model, urgency: self.urgency }
+    }
+
     /// Tells whether its answer is told of before its end.
     pub(crate) fn comes_bit_by_bit(&self) -> bool {
         self.upfront < self.cost

@@ -1,6 +1,6 @@
 //! Admit: take a request, slow it, or turn it away at once.
 //!
-//! Bound: no more than `max_waiting` requests ever wait for one model, delayed ones included; a tenant below its share
+//! Bound: no more than `max_waiting` requests with somebody behind them ever wait for one model, delayed ones included; a tenant below its share
 //! of the places is turned away only when nobody is above theirs and the queue is full.
 
 use evenkeel_policy::backpressure::{
@@ -12,7 +12,7 @@ use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Arrival, ModelId, RequestId, Stage};
+use crate::accept::{Arrival, Line, RequestId, Stage};
 use crate::options::AdmitRule;
 use crate::rejection::Rejection;
 
@@ -39,7 +39,8 @@ impl OptimizedLoadManager {
         if !self.nodes.serves(model) {
             return Err(Rejection::NoNode { model });
         }
-        let expected = self.wait_queue.expected_wait(model, tenant);
+        let line = arrival.line();
+        let expected = self.wait_queue.expected_wait(line, tenant);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
         if let Err(late) = admit_by_deadline(expected, timeout) {
             return Err(Rejection::TooLate { retry_after: late.retry_after });
@@ -48,15 +49,13 @@ impl OptimizedLoadManager {
         if self.now < rested_at && self.now + timeout <= rested_at {
             return Err(Rejection::TooLate { retry_after: retry_after(Some(rested_at.since(self.now))) });
         }
-        let admission = self
-            .wait_queue
-            .admit(self.now, model, tenant)
-            .map_err(|_| Rejection::UnknownTenant { tenant })?;
+        let admission =
+            self.wait_queue.admit(self.now, line, tenant).map_err(|_| Rejection::UnknownTenant { tenant })?;
         if let Some(victim) = admission.push_out {
-            self.push_out(model, victim);
+            self.push_out(line, victim);
         }
         if !admission.decision.accept {
-            let (current_size, max_size) = self.places(model);
+            let (current_size, max_size) = self.places(line);
             return Err(Rejection::QueueFull { current_size, max_size, retry_after: retry_after(expected) });
         }
         Ok(admission.decision.delay)
@@ -76,17 +75,17 @@ impl OptimizedLoadManager {
     }
 
     /// Turns the tenant's newest waiter away; its place is already given to the arrival.
-    fn push_out(&mut self, model: ModelId, victim: TenantId) {
-        let Some(request) = self.wait_queue.newest(model, victim) else { return };
+    fn push_out(&mut self, line: Line, victim: TenantId) {
+        let Some(request) = self.wait_queue.newest(line, victim) else { return };
         self.leave_queue(request);
-        let (current_size, max_size) = self.places(model);
-        let retry_after = retry_after(self.wait_queue.expected_wait(model, victim));
+        let (current_size, max_size) = self.places(line);
+        let retry_after = retry_after(self.wait_queue.expected_wait(line, victim));
         self.reject(request, Rejection::PushedOut { current_size, max_size, retry_after });
     }
 
-    /// How many wait for a model, and how many may.
-    fn places(&self, model: ModelId) -> (usize, usize) {
-        (self.wait_queue.waiting(model), self.options.load.wait_queue.max_waiting)
+    /// How many wait in a line, and how many may.
+    fn places(&self, line: Line) -> (usize, usize) {
+        (self.wait_queue.waiting(line), self.options.load.wait_queue.max_waiting)
     }
 }
 
@@ -116,6 +115,13 @@ impl Places {
                 Ok(Admission { decision, push_out: None })
             }
         }
+    }
+
+    /// Takes in a request that is let wait however many do: whoever sends such limits how many there are.
+    pub(crate) fn take_in(&mut self, tenant: TenantId, weight: Weight) -> Result<Admission, TooManyTenants> {
+        self.holders.join(tenant, weight)?;
+        let decision = BackpressureDecision { accept: true, delay: Duration::ZERO, ..self.pressure() };
+        Ok(Admission { decision, push_out: None })
     }
 
     /// Takes a place for a request that comes back from a node; `false` when there is none.

@@ -8,7 +8,7 @@ use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::score::Request;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{ModelId, Stage, Ticket};
+use crate::accept::{Line, Stage, Ticket, Urgency};
 use crate::pick_node::{BreakerState, Duty};
 use crate::queue::{Tenant, key};
 use crate::walk::Due;
@@ -20,8 +20,8 @@ struct Tally {
     tenants: BTreeMap<TenantId, (u32, Cost)>,
     nodes: BTreeMap<NodeId, (u32, u32, Cost)>,
     paths: BTreeMap<(NodeId, PathId), u32>,
-    places: BTreeMap<(ModelId, TenantId), (usize, Cost)>,
-    queued: BTreeMap<(ModelId, TenantId), usize>,
+    places: BTreeMap<(Line, TenantId), (usize, Cost)>,
+    queued: BTreeMap<(Line, TenantId), usize>,
 }
 
 impl OptimizedLoadManager {
@@ -74,31 +74,32 @@ impl OptimizedLoadManager {
     fn audit_queue(&self, tally: &Tally) -> Result<(), String> {
         let max_waiting = self.options.load.wait_queue.max_waiting;
         let mut lanes = 0;
-        for (model, ring) in self.wait_queue.rings() {
-            check(ring.places.waiting() <= max_waiting, || format!("{model:?}: {}", ring.places.waiting()))?;
+        for (line, ring) in self.wait_queue.rings() {
+            let within = line.urgency == Urgency::Background || ring.places.waiting() <= max_waiting;
+            check(within, || format!("{line:?}: {}", ring.places.waiting()))?;
             let mut waiting = 0;
             for (tenant, lane) in ring.lanes() {
                 lanes += 1;
                 waiting += lane.waiting().len();
-                let expected = tally.places.get(&(model, tenant)).copied().unwrap_or_default();
+                let expected = tally.places.get(&(line, tenant)).copied().unwrap_or_default();
                 let same = (lane.waiting().len(), lane.cost()) == expected;
-                check(same, || format!("{model:?} {tenant:?}: {lane:?} beside {expected:?}"))?;
-                let queued = tally.queued.get(&(model, tenant)).copied().unwrap_or_default();
-                check(lane.queue().len() == queued, || format!("{model:?} {tenant:?}: {queued} queued"))?;
+                check(same, || format!("{line:?} {tenant:?}: {lane:?} beside {expected:?}"))?;
+                let queued = tally.queued.get(&(line, tenant)).copied().unwrap_or_default();
+                check(lane.queue().len() == queued, || format!("{line:?} {tenant:?}: {queued} queued"))?;
                 check(ring.places.waiting_of(tenant) == lane.waiting().len(), || {
                     format!("{tenant:?} places")
                 })?;
             }
-            check(waiting == ring.places.waiting(), || format!("{model:?}: {waiting} wait"))?;
+            check(waiting == ring.places.waiting(), || format!("{line:?}: {waiting} wait"))?;
             for (tenant, entry) in self.wait_queue.tenants().iter() {
-                let queued = tally.queued.contains_key(&(model, tenant));
+                let queued = tally.queued.contains_key(&(line, tenant));
                 let standing = ring.drr.standing(key(tenant));
                 let right = match (queued, entry.is_capped()) {
                     (false, _) => standing == Standing::Idle,
                     (true, true) => standing == Standing::Parked,
                     (true, false) => !matches!(standing, Standing::Idle | Standing::Parked),
                 };
-                check(right, || format!("{model:?} {tenant:?} is {standing:?}, queued {queued}"))?;
+                check(right, || format!("{line:?} {tenant:?} is {standing:?}, queued {queued}"))?;
             }
         }
         check(lanes == tally.places.len(), || format!("{lanes} lanes beside {}", tally.places.len()))
@@ -145,7 +146,7 @@ impl OptimizedLoadManager {
 impl Tally {
     fn add(&mut self, ticket: &Ticket) {
         let arrival = &ticket.arrival;
-        let lane = (arrival.model, arrival.tenant);
+        let lane = (arrival.line(), arrival.tenant);
         match ticket.stage {
             Stage::Delayed { .. } | Stage::Queued => {
                 let (count, cost) = self.places.entry(lane).or_default();

@@ -47,7 +47,7 @@ mod rejection;
 mod send;
 mod walk;
 
-pub use accept::{Arrival, End, Failure, ModelId, RequestId};
+pub use accept::{Arrival, End, Failure, ModelId, RequestId, Urgency};
 pub use observe::{Counts, Ending, Event, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 pub use options::{
     AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,

@@ -22,7 +22,7 @@ pub(crate) use ring::Ring;
 pub use tenants::TenantRule;
 pub(crate) use tenants::{Tenant, Tenants};
 
-use crate::accept::{Arrival, ModelId, RequestId, Ticket};
+use crate::accept::{Arrival, Line, ModelId, RequestId, Ticket, Urgency};
 use crate::admit::Places;
 use crate::options::PipelineOptions;
 use rate::LoadedRate;
@@ -34,7 +34,7 @@ const ROUNDS_PER_QUANTUM: u64 = 20;
 /// Everything that waits, by model and tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue {
-    rings: BTreeMap<ModelId, Ring>,
+    rings: BTreeMap<Line, Ring>,
     tenants: Tenants,
     /// What a new ring starts as.
     fresh: (DrrScheduler, Places),
@@ -67,65 +67,74 @@ impl WaitQueue {
     }
 
     /// How long the tenant's next request waits behind what it has queued for the model.
-    pub(crate) fn expected_wait(&self, model: ModelId, tenant: TenantId) -> Option<Duration> {
-        self.rings.get(&model)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
+    pub(crate) fn expected_wait(&self, line: Line, tenant: TenantId) -> Option<Duration> {
+        self.rings.get(&line)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
     }
 
     /// Decides on an arrival by the places of its model, which has a ring from then on.
     pub(crate) fn admit(
         &mut self,
         now: Instant,
-        model: ModelId,
+        line: Line,
         tenant: TenantId,
     ) -> Result<Admission, TooManyTenants> {
         let (drr, places) = &self.fresh;
         let fresh = || Ring::new(drr.clone(), places.clone(), LoadedRate::new(now));
-        let ring = self.rings.entry(model).or_insert_with(fresh);
-        ring.places.admit(tenant, self.tenants.rule(tenant).weight)
+        // A model is told of by the ring of those who wait for it.
+        self.rings.entry(Line { urgency: Urgency::Interactive, ..line }).or_insert_with(fresh);
+        let ring = self.rings.entry(line).or_insert_with(fresh);
+        let weight = self.tenants.rule(tenant).weight;
+        match line.urgency {
+            Urgency::Interactive => ring.places.admit(tenant, weight),
+            Urgency::Background => ring.places.take_in(tenant, weight),
+        }
     }
 
     /// Takes a place for a request that comes back from a node; `false` when there is none.
-    pub(crate) fn rejoin(&mut self, model: ModelId, tenant: TenantId) -> bool {
+    pub(crate) fn rejoin(&mut self, line: Line, tenant: TenantId) -> bool {
         let weight = self.tenants.rule(tenant).weight;
-        self.rings.get_mut(&model).is_some_and(|ring| ring.places.rejoin(tenant, weight))
+        self.rings.get_mut(&line).is_some_and(|ring| match line.urgency {
+            Urgency::Interactive => ring.places.rejoin(tenant, weight),
+            Urgency::Background => ring.places.take_in(tenant, weight).is_ok(),
+        })
     }
 
     /// Gives back the place of a request that waits no more.
-    pub(crate) fn give_place_back(&mut self, model: ModelId, tenant: TenantId) {
-        if let Some(ring) = self.rings.get_mut(&model) {
+    pub(crate) fn give_place_back(&mut self, line: Line, tenant: TenantId) {
+        if let Some(ring) = self.rings.get_mut(&line) {
             ring.places.leave(tenant);
         }
     }
 
     /// Notes a request that has its place and does not take turns yet.
     pub(crate) fn join(&mut self, request: RequestId, ticket: &Ticket) {
-        if let Some(ring) = self.rings.get_mut(&ticket.arrival.model) {
+        if let Some(ring) = self.rings.get_mut(&ticket.arrival.line()) {
             ring.join(request, ticket);
         }
     }
 
     /// Puts a request that has joined into its lane; its tenant takes turns from then on.
     pub(crate) fn enter(&mut self, request: RequestId, ticket: &Ticket, end: LaneEnd) {
-        let (model, tenant) = (ticket.arrival.model, ticket.arrival.tenant);
-        let Some(ring) = self.rings.get_mut(&model) else { return };
+        let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
+        let Some(ring) = self.rings.get_mut(&line) else { return };
         let begins = ring.enter(request, tenant, end);
         if begins {
-            self.begin_turns(model, tenant);
+            self.begin_turns(line, tenant);
         }
     }
 
     /// Takes a request out of everything but its place.
     pub(crate) fn leave(&mut self, request: RequestId, ticket: &Ticket) {
-        if let Some(ring) = self.rings.get_mut(&ticket.arrival.model) {
+        if let Some(ring) = self.rings.get_mut(&ticket.arrival.line()) {
             ring.leave(request, ticket);
         }
     }
 
     /// Charges a tenant whose turn it is for a request that gets a slot, and returns how much.
     pub(crate) fn charge(&mut self, arrival: &Arrival) -> Cost {
-        let Arrival { tenant, model, cost, upfront, .. } = *arrival;
+        let Arrival { tenant, cost, upfront, .. } = *arrival;
         let mut charged = cost;
-        if let Some(ring) = self.rings.get_mut(&model) {
+        if let Some(ring) = self.rings.get_mut(&arrival.line()) {
             let upfront = upfront.min(cost);
             ring.horizon.note(cost - upfront);
             charged = ring.horizon.charge(upfront, cost);
@@ -142,17 +151,18 @@ impl WaitQueue {
 
     /// Raises the charge of a request that goes on and has cost `actual` so far, and returns it.
     pub(crate) fn raise(&mut self, arrival: &Arrival, charged: Cost, actual: Cost) -> Cost {
-        let Arrival { tenant, model, cost, .. } = *arrival;
-        let due = self.rings.get(&model).map_or(actual, |ring| ring.horizon.charge(actual, cost));
-        let raised = self.correct(model, tenant, (charged, due), Settlement::Running);
+        let Arrival { tenant, cost, .. } = *arrival;
+        let line = arrival.line();
+        let due = self.rings.get(&line).map_or(actual, |ring| ring.horizon.charge(actual, cost));
+        let raised = self.correct(line, tenant, (charged, due), Settlement::Running);
         let entry = self.tenants.entry(tenant);
         entry.in_flight_cost = entry.in_flight_cost - charged + raised;
         raised
     }
 
     /// Settles a request that gives its slot back.
-    pub(crate) fn settle(&mut self, model: ModelId, tenant: TenantId, charged: Cost, actual: Cost) {
-        self.correct(model, tenant, (charged, actual), Settlement::Final);
+    pub(crate) fn settle(&mut self, line: Line, tenant: TenantId, charged: Cost, actual: Cost) {
+        self.correct(line, tenant, (charged, actual), Settlement::Final);
         let entry = self.tenants.entry(tenant);
         let was_capped = entry.is_capped();
         entry.in_flight -= 1;
@@ -161,22 +171,22 @@ impl WaitQueue {
         if was_capped {
             self.apply_cap(tenant);
         }
-        if let Some(ring) = self.rings.get_mut(&model) {
+        if let Some(ring) = self.rings.get_mut(&line) {
             ring.complete(actual);
         }
     }
 
     fn correct(
         &mut self,
-        model: ModelId,
+        line: Line,
         tenant: TenantId,
         (charged, actual): (Cost, Cost),
         how: Settlement,
     ) -> Cost {
-        let Some(ring) = self.rings.get_mut(&model) else { return charged };
+        let Some(ring) = self.rings.get_mut(&line) else { return charged };
         let settled = ring.drr.settle(key(tenant), charged, actual, how);
         if ring.drr.standing(key(tenant)) == Standing::Idle {
-            self.send_debt_along(tenant);
+            self.send_debt_along(line.urgency, tenant);
         }
         settled
     }
@@ -184,8 +194,8 @@ impl WaitQueue {
     pub(crate) fn set_rule(&mut self, tenant: TenantId, rule: TenantRule) {
         let entry = self.tenants.entry(tenant);
         entry.rule = rule;
-        for model in &entry.rings {
-            if let Some(ring) = self.rings.get_mut(model) {
+        for line in &entry.rings {
+            if let Some(ring) = self.rings.get_mut(line) {
                 ring.drr.update_weight(key(tenant), rule.weight);
             }
         }
@@ -196,18 +206,15 @@ impl WaitQueue {
 
     /// Forgets the rate of models that have more capacity than they had.
     pub(crate) fn forget_rates(&mut self, models: &[ModelId]) {
-        for model in models {
-            if let Some(ring) = self.rings.get_mut(model) {
-                ring.forget_rate();
-            }
-        }
+        let served = self.rings.iter_mut().filter(|(line, _)| models.contains(&line.model));
+        served.for_each(|(_, ring)| ring.forget_rate());
     }
 
     /// Sets a tenant aside in every ring while it is at its cap, and wakes it in every ring once it is not.
     fn apply_cap(&mut self, tenant: TenantId) {
         let entry = self.tenants.entry(tenant);
-        for model in &entry.rings {
-            let Some(ring) = self.rings.get_mut(model) else { continue };
+        for line in &entry.rings {
+            let Some(ring) = self.rings.get_mut(line) else { continue };
             if entry.is_capped() {
                 ring.drr.park(key(tenant));
             } else {
@@ -217,11 +224,11 @@ impl WaitQueue {
     }
 
     /// Makes a tenant take turns in a ring, with the debt it left in rings where it takes none.
-    fn begin_turns(&mut self, model: ModelId, tenant: TenantId) {
-        let debt = self.collect_debt(tenant);
+    fn begin_turns(&mut self, line: Line, tenant: TenantId) {
+        let debt = self.collect_debt(line.urgency, tenant);
         let entry = self.tenants.entry(tenant);
-        entry.rings.insert(model);
-        let Some(ring) = self.rings.get_mut(&model) else { return };
+        entry.rings.insert(line);
+        let Some(ring) = self.rings.get_mut(&line) else { return };
         // Its id is below the scheduler's limit, so that it is never refused.
         if !entry.is_capped() && debt == Cost::ZERO {
             let added = ring.drr.add_key(key(tenant), entry.rule.weight);
@@ -238,24 +245,27 @@ impl WaitQueue {
     }
 
     /// Moves debt from rings where a tenant takes no turns to one where it does, if there is one.
-    fn send_debt_along(&mut self, tenant: TenantId) {
-        let takes_turns = |(model, ring): (&ModelId, &Ring)| {
-            (ring.drr.standing(key(tenant)) != Standing::Idle).then_some(*model)
+    ///
+    /// What was done in the background used what nobody wanted: it is no debt to those who wait.
+    fn send_debt_along(&mut self, urgency: Urgency, tenant: TenantId) {
+        let takes_turns = |(line, ring): (&Line, &Ring)| {
+            (ring.drr.standing(key(tenant)) != Standing::Idle).then_some(*line)
         };
         let entry = self.tenants.entry(tenant);
-        let known = entry.rings.iter().filter_map(|model| self.rings.get_key_value(model));
-        let Some(model) = known.into_iter().find_map(takes_turns) else { return };
-        let debt = self.collect_debt(tenant);
-        if let Some(ring) = self.rings.get_mut(&model).filter(|_| Cost::ZERO < debt) {
+        let alike = entry.rings.iter().filter(|line| line.urgency == urgency);
+        let known = alike.filter_map(|line| self.rings.get_key_value(line));
+        let Some(line) = known.into_iter().find_map(takes_turns) else { return };
+        let debt = self.collect_debt(urgency, tenant);
+        if let Some(ring) = self.rings.get_mut(&line).filter(|_| Cost::ZERO < debt) {
             ring.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
         }
     }
 
     /// Takes a tenant's debt out of every ring where it takes no turns.
-    fn collect_debt(&mut self, tenant: TenantId) -> Cost {
+    fn collect_debt(&mut self, urgency: Urgency, tenant: TenantId) -> Cost {
         let mut collected = Cost::ZERO;
-        for model in &self.tenants.entry(tenant).rings {
-            let Some(ring) = self.rings.get_mut(model) else { continue };
+        for line in self.tenants.entry(tenant).rings.iter().filter(|line| line.urgency == urgency) {
+            let Some(ring) = self.rings.get_mut(line) else { continue };
             let debt = ring.drr.debt(key(tenant));
             if debt == Cost::ZERO || ring.drr.standing(key(tenant)) != Standing::Idle {
                 continue;
@@ -266,25 +276,30 @@ impl WaitQueue {
         collected
     }
 
-    pub(crate) fn ring(&self, model: ModelId) -> Option<&Ring> {
-        self.rings.get(&model)
+    pub(crate) fn ring(&self, line: Line) -> Option<&Ring> {
+        self.rings.get(&line)
     }
 
-    pub(crate) fn ring_mut(&mut self, model: ModelId) -> Option<&mut Ring> {
-        self.rings.get_mut(&model)
+    pub(crate) fn ring_mut(&mut self, line: Line) -> Option<&mut Ring> {
+        self.rings.get_mut(&line)
     }
 
-    pub(crate) fn rings(&self) -> impl Iterator<Item = (ModelId, &Ring)> {
-        self.rings.iter().map(|(model, ring)| (*model, ring))
+    pub(crate) fn rings(&self) -> impl Iterator<Item = (Line, &Ring)> {
+        self.rings.iter().map(|(line, ring)| (*line, ring))
     }
 
     pub(crate) fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
-    /// Tells whether anybody's turn could come for the model.
-    pub(crate) fn has_turn(&self, model: ModelId) -> bool {
-        self.rings.get(&model).is_some_and(|ring| ring.drr.has_active_keys())
+    /// Tells whether anybody's turn could come in a line.
+    pub(crate) fn has_turn(&self, line: Line) -> bool {
+        self.rings.get(&line).is_some_and(|ring| ring.drr.has_active_keys())
+    }
+
+    /// Tells whether anybody's turn could come for a model.
+    pub(crate) fn has_turn_for(&self, model: ModelId) -> bool {
+        Urgency::ALL.into_iter().any(|urgency| self.has_turn(Line { model, urgency }))
     }
 
     /// Tells whether anybody's turn could come at all.
@@ -292,12 +307,12 @@ impl WaitQueue {
         self.rings.values().any(|ring| ring.drr.has_active_keys())
     }
 
-    pub(crate) fn newest(&self, model: ModelId, tenant: TenantId) -> Option<RequestId> {
-        self.rings.get(&model)?.newest(tenant)
+    pub(crate) fn newest(&self, line: Line, tenant: TenantId) -> Option<RequestId> {
+        self.rings.get(&line)?.newest(tenant)
     }
 
-    pub(crate) fn waiting(&self, model: ModelId) -> usize {
-        self.rings.get(&model).map_or(0, |ring| ring.places.waiting())
+    pub(crate) fn waiting(&self, line: Line) -> usize {
+        self.rings.get(&line).map_or(0, |ring| ring.places.waiting())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Send: bind requests to slots, and take the slots back exactly once.
 //!
 //! Bounds: a request is bound only when a node has a slot for it, and a freed slot goes to exactly one waiter in the
-//! same step; whenever a step ends, nobody waits who could have had a free slot.
+//! same step; whenever a step ends, nobody waits who could have had a free slot, and no slot went to the background
+//! that somebody who waits could have had.
 
 mod budget;
 
@@ -13,7 +14,7 @@ use evenkeel_policy::time::Instant;
 pub(crate) use budget::RetryBudget;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Answer, Arrival, Failure, Flight, ModelId, RequestId, Stage, Ticket};
+use crate::accept::{Answer, Arrival, Failure, Flight, Line, ModelId, RequestId, Stage, Ticket, Urgency};
 use crate::observe::Event;
 use crate::pick_node::{Because, Duty, FIGURES_AGE_MAX, Node, Pick, Taken, Work};
 use crate::queue::LaneEnd;
@@ -24,7 +25,7 @@ use crate::walk::Due;
 struct Placed {
     request: RequestId,
     tenant: TenantId,
-    model: ModelId,
+    line: Line,
     pick: Pick,
     /// Who was in turn before and could not be placed.
     passed_over: Vec<Key>,
@@ -42,11 +43,16 @@ impl OptimizedLoadManager {
         self.recheck();
     }
 
-    /// Finds somebody whose turn it is at a node with room, each node turning to another of its models in turn.
+    /// Finds somebody whose turn it is at a node with room; one in the background only for want of anybody else.
     fn place(&mut self) -> Option<Placed> {
         if !self.wait_queue.has_any_turn() || self.options.limits.in_flight_max <= self.in_flight {
             return None;
         }
+        Urgency::ALL.into_iter().find_map(|urgency| self.place_one(urgency))
+    }
+
+    /// Finds somebody of this urgency, each node turning to another of its models in turn.
+    fn place_one(&mut self, urgency: Urgency) -> Option<Placed> {
         let mut looked_at: Vec<ModelId> = Vec::new();
         let with_room: Vec<NodeId> =
             self.nodes.iter().filter(|(_, node)| node.has_room()).map(|(id, _)| id).collect();
@@ -54,10 +60,11 @@ impl OptimizedLoadManager {
             let models: Vec<ModelId> =
                 self.nodes.get(node).map(|node| node.models_in_turn().collect()).unwrap_or_default();
             for model in models {
-                if looked_at.contains(&model) || !self.wait_queue.has_turn(model) {
+                let line = Line { model, urgency };
+                if looked_at.contains(&model) || !self.wait_queue.has_turn(line) {
                     continue;
                 }
-                if let Some(placed) = self.place_one_of(model) {
+                if let Some(placed) = self.place_one_of(line) {
                     return Some(placed);
                 }
                 looked_at.push(model);
@@ -66,32 +73,32 @@ impl OptimizedLoadManager {
         None
     }
 
-    /// Finds the first in turn for a model who can be placed.
+    /// Finds the first in turn in a line who can be placed.
     ///
     /// Somebody may be in turn whose every request has failed on the nodes with room, or is closed out of them by a
     /// gate: it is set aside until another has been served, and keeps its turn.
-    fn place_one_of(&mut self, model: ModelId) -> Option<Placed> {
+    fn place_one_of(&mut self, line: Line) -> Option<Placed> {
         let mut passed_over = Vec::new();
-        while let Some(key) = self.wait_queue.ring(model).and_then(|ring| ring.drr.next_key()) {
-            if let Some(placed) = self.place_one_of_lane(model, TenantId(key.0)) {
+        while let Some(key) = self.wait_queue.ring(line).and_then(|ring| ring.drr.next_key()) {
+            if let Some(placed) = self.place_one_of_lane(line, TenantId(key.0)) {
                 return Some(Placed { passed_over, ..placed });
             }
             passed_over.push(key);
-            self.wait_queue.ring_mut(model)?.drr.park(key);
+            self.wait_queue.ring_mut(line)?.drr.park(key);
         }
-        self.wake(model, passed_over);
+        self.wake(line, passed_over);
         None
     }
 
-    fn wake(&mut self, model: ModelId, passed_over: Vec<Key>) {
-        if let Some(ring) = self.wait_queue.ring_mut(model) {
+    fn wake(&mut self, line: Line, passed_over: Vec<Key>) {
+        if let Some(ring) = self.wait_queue.ring_mut(line) {
             passed_over.into_iter().for_each(|key| ring.drr.wake(key));
         }
     }
 
     /// Finds the first of a lane that can be placed, or one soon after it whose node is warm.
-    fn place_one_of_lane(&mut self, model: ModelId, tenant: TenantId) -> Option<Placed> {
-        let lane = self.wait_queue.ring(model)?.lane(tenant)?;
+    fn place_one_of_lane(&mut self, line: Line, tenant: TenantId) -> Option<Placed> {
+        let lane = self.wait_queue.ring(line)?.lane(tenant)?;
         let mut picked = None;
         for (at, request) in lane.queue().iter().enumerate() {
             let Some(ticket) = self.requests.get(*request) else { continue };
@@ -101,7 +108,7 @@ impl OptimizedLoadManager {
             }
         }
         let (at, request, pick) = picked?;
-        let head = Placed { request, tenant, model, pick, passed_over: Vec::new() };
+        let head = Placed { request, tenant, line, pick, passed_over: Vec::new() };
         if at > 0 || pick.because == Because::Cached {
             return Some(head);
         }
@@ -114,26 +121,27 @@ impl OptimizedLoadManager {
         if affinity.skips_max <= self.requests.get(head.request)?.skipped {
             return None;
         }
-        let lane = self.wait_queue.ring(head.model)?.lane(head.tenant)?;
+        let lane = self.wait_queue.ring(head.line)?.lane(head.tenant)?;
         let warm = |request: &RequestId| {
             let node = self.nodes.warm(&self.node_cache, self.requests.get(*request)?)?;
             Some((*request, Pick { node, because: Because::Cached }))
         };
         let (request, pick) = lane.queue().iter().take(affinity.look_max).skip(1).find_map(warm)?;
         self.requests.get_mut(head.request)?.skipped += 1;
-        Some(Placed { request, tenant: head.tenant, model: head.model, pick, passed_over: Vec::new() })
+        Some(Placed { request, tenant: head.tenant, line: head.line, pick, passed_over: Vec::new() })
     }
 
     /// Binds a request to its slot.
     fn send(&mut self, placed: Placed) {
-        let Placed { request, tenant, model, pick, passed_over } = placed;
+        let Placed { request, tenant, line, pick, passed_over } = placed;
+        let model = line.model;
         let now = self.now;
         let Some(ticket) = self.requests.get(request) else { return };
         let (arrival, waited) = (ticket.arrival, ticket.waited(now));
         let charged = self.wait_queue.charge(&arrival);
         self.leave_queue(request);
-        self.wait_queue.give_place_back(model, tenant);
-        self.wake(model, passed_over);
+        self.wait_queue.give_place_back(line, tenant);
+        self.wake(line, passed_over);
         let work = Work { model, request: arrival.request, cost: arrival.cost };
         let taken = self.nodes.get_mut(pick.node).map(|node| node.take(now, request, &work));
         let Taken { path, epoch } = taken.unwrap_or_default();
@@ -167,7 +175,7 @@ impl OptimizedLoadManager {
     /// Takes a slot back, and charges what was used of it.
     pub(crate) fn release(&mut self, request: RequestId, arrival: &Arrival, flight: &Flight, actual: Cost) {
         self.in_flight -= 1;
-        self.wait_queue.settle(arrival.model, arrival.tenant, flight.charged, actual);
+        self.wait_queue.settle(arrival.line(), arrival.tenant, flight.charged, actual);
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
         let work = Work { model: arrival.model, request: arrival.request, cost: flight.load };
         node.release(request, &work, flight.path);
@@ -192,8 +200,8 @@ impl OptimizedLoadManager {
         let Some(ticket) = self.requests.get_mut(request) else { return };
         ticket.refused += 1;
         let Some(ticket) = self.requests.get(request) else { return };
-        let (model, tenant) = (ticket.arrival.model, ticket.arrival.tenant);
-        let rested_at = self.nodes.rested_at(self.now, model, &ticket.tried);
+        let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
+        let rested_at = self.nodes.rested_at(self.now, line.model, &ticket.tried);
         if self.now < rested_at && self.wait_ends_at(ticket) <= rested_at {
             let retry_after = retry_after(Some(rested_at.since(self.now)));
             self.reject(request, Rejection::TooLate { retry_after });
@@ -201,7 +209,7 @@ impl OptimizedLoadManager {
             self.stop(request, failure, Stopped::NoOtherNode);
         } else if self.wait_ends_at(ticket) <= self.now {
             self.stop(request, failure, Stopped::DeadlinePassed);
-        } else if !self.wait_queue.rejoin(model, tenant) {
+        } else if !self.wait_queue.rejoin(line, tenant) {
             self.stop(request, failure, Stopped::QueueFull);
         } else {
             self.queue_again(request, failure);
@@ -250,12 +258,12 @@ impl OptimizedLoadManager {
         if !self.nodes.has_untried(ticket) {
             return Err(Stopped::NoOtherNode);
         }
-        let (model, tenant) = (ticket.arrival.model, ticket.arrival.tenant);
-        if !self.wait_queue.rejoin(model, tenant) {
+        let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
+        if !self.wait_queue.rejoin(line, tenant) {
             return Err(Stopped::QueueFull);
         }
         if !self.retries.spend(self.now) {
-            self.wait_queue.give_place_back(model, tenant);
+            self.wait_queue.give_place_back(line, tenant);
             return Err(Stopped::BudgetSpent);
         }
         Ok(())
@@ -274,7 +282,7 @@ impl OptimizedLoadManager {
         let blocked = self.in_flight < self.options.limits.in_flight_max
             && self.wait_queue.has_any_turn()
             && self.nodes.iter().any(|(_, node)| {
-                node.has_room() && node.models().iter().any(|model| self.wait_queue.has_turn(*model))
+                node.has_room() && node.models().iter().any(|model| self.wait_queue.has_turn_for(*model))
             });
         let at = blocked.then(|| self.now + FIGURES_AGE_MAX);
         self.timers.set_recheck(at);

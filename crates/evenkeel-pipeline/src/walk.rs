@@ -18,7 +18,9 @@ use evenkeel_policy::time::{Duration, Instant};
 pub use registry::RegistryError;
 pub(crate) use timers::{Due, Timers};
 
-use crate::accept::{Answer, Arrival, End, Failure, Flight, ModelId, RequestId, Requests, Stage, Ticket};
+use crate::accept::{
+    Answer, Arrival, End, Failure, Flight, Line, ModelId, RequestId, Requests, Stage, Ticket, Urgency,
+};
 use crate::observe::{Counts, Ending, Event};
 use crate::options::{InvalidOptions, PipelineOptions};
 use crate::pick_node::{EngineLoad, NodeSelectionCache, Nodes};
@@ -217,9 +219,9 @@ impl OptimizedLoadManager {
         (!matches!(ticket.stage, Stage::InFlight(_))).then_some(entry)
     }
 
-    /// Counts the requests that wait for a model.
+    /// Counts the requests that wait for a model, those in the background excepted.
     pub fn waiting(&self, model: ModelId) -> usize {
-        self.wait_queue.waiting(model)
+        self.wait_queue.waiting(Line { model, urgency: Urgency::Interactive })
     }
 
     /// Tells until when a request is slowed before it takes turns; `None` when it is not.
@@ -280,7 +282,7 @@ impl OptimizedLoadManager {
     fn turn_away(&mut self, request: RequestId, rejection: Rejection) {
         self.leave_queue(request);
         if let Some(ticket) = self.requests.get(request) {
-            self.wait_queue.give_place_back(ticket.arrival.model, ticket.arrival.tenant);
+            self.wait_queue.give_place_back(ticket.arrival.line(), ticket.arrival.tenant);
         }
         self.reject(request, rejection);
     }
@@ -290,8 +292,12 @@ impl OptimizedLoadManager {
         let models = self.nodes.get(node).map(|node| node.models().to_vec()).unwrap_or_default();
         for model in models {
             let rested_at = self.nodes.rested_at(self.now, model, &[]);
-            let Some(ring) = self.wait_queue.ring(model).filter(|_| self.now < rested_at) else { continue };
-            let waiting = ring.lanes().flat_map(|(_, lane)| lane.waiting()).map(|(_, request)| *request);
+            if rested_at <= self.now {
+                continue;
+            }
+            let lines = Urgency::ALL.into_iter().map(|urgency| Line { model, urgency });
+            let lanes = lines.filter_map(|line| self.wait_queue.ring(line)).flat_map(|ring| ring.lanes());
+            let waiting = lanes.flat_map(|(_, lane)| lane.waiting()).map(|(_, request)| *request);
             let hopeless = |request: &RequestId| {
                 self.requests.get(*request).is_some_and(|ticket| ticket.timeout_at <= rested_at)
             };

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
     Arrival, End, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId,
-    Slots,
-};
+    Slots, Urgency};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -204,6 +203,7 @@ impl Stage {
             affinity: None,
             deadline: None,
             request: Request::Infer,
+            urgency: Urgency::Interactive,
         };
         let request = self.walk.handle_arrival(self.agenda.now(), arrival);
         self.wanted.insert(request, (prompt, output));

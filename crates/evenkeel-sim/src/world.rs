@@ -5,8 +5,7 @@ use std::fmt;
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, End, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec,
-    PipelineOptions, RegistryError, Rejection, RequestId, Slots, TenantRule,
-};
+    PipelineOptions, RegistryError, Rejection, RequestId, Slots, TenantRule, Urgency};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -186,6 +185,7 @@ impl<'a> World<'a> {
             affinity: (plan.keys > 1).then_some(u64::from(key.0)),
             deadline: None,
             request: self.scenario.request,
+            urgency: Urgency::Interactive,
         };
         let request = self.walk.handle_arrival(self.agenda.now(), arrival);
         self.tickets.insert(request, Ticket { number, tenant, key, actual, sent: None });

@@ -10,7 +10,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::task::Wake;
 
-use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Slots};
+use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Slots, Urgency};
 use evenkeel_policy::estimate::Outcome as Did;
 use evenkeel_policy::score::Request;
 use evenkeel_policy::weight::Weight;
@@ -160,6 +160,7 @@ fn ask() -> Arrival {
         affinity: None,
         deadline: None,
         request: Request::Infer,
+        urgency: Urgency::Interactive,
     }
 }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 use std::task::Wake;
 
-use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Slots, Stopped, TenantRule};
+use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Slots, Stopped, TenantRule, Urgency};
 use evenkeel_policy::estimate::Outcome as Did;
 use evenkeel_policy::score::Request;
 use evenkeel_policy::weight::Weight;
@@ -283,6 +283,7 @@ fn ask(tenant: u32) -> Arrival {
         affinity: None,
         deadline: None,
         request: Request::Infer,
+        urgency: Urgency::Interactive,
     }
 }
 

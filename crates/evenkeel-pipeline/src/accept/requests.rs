@@ -75,7 +75,7 @@ fn generation(request: RequestId) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accept::{Arrival, ModelId, Stage};
+    use crate::accept::{Arrival, ModelId, Stage, Urgency};
     use evenkeel_policy::cost::Cost;
     use evenkeel_policy::id::TenantId;
     use evenkeel_policy::score::Request;
@@ -110,6 +110,7 @@ mod tests {
             affinity: None,
             deadline: None,
             request: Request::Infer,
+            urgency: Urgency::Interactive,
         };
         Ticket {
             arrival,

@@ -11,7 +11,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::Counts;
 use crate::OptimizedLoadManager;
-use crate::accept::ModelId;
+use crate::accept::{Line, ModelId, Urgency};
 use crate::pick_node::{BreakerState, CacheEntry, CacheStats, Duty, EngineLoad, Node};
 use crate::pick_path::PathStatus;
 use crate::queue::Tenant;
@@ -48,8 +48,10 @@ pub struct ModelStatus {
     pub state: BackpressureState,
     /// Its waiting requests as a fraction of its places.
     pub load_ratio: f64,
-    /// Requests that wait.
+    /// Requests that wait, those in the background excepted.
     pub waiting: usize,
+    /// Requests that wait in the background.
+    pub background: usize,
     /// Units per second its nodes get done while there is a queue, once that is known.
     pub rate: Option<f64>,
 }
@@ -145,10 +147,13 @@ impl OptimizedLoadManager {
     }
 
     fn model_statuses(&self) -> impl Iterator<Item = ModelStatus> {
-        self.wait_queue.rings().map(|(model, ring)| {
+        let with_somebody = self.wait_queue.rings().filter(|(line, _)| line.urgency == Urgency::Interactive);
+        with_somebody.map(|(line, ring)| {
             let pressure = ring.places.pressure();
+            let behind = Line { urgency: Urgency::Background, ..line };
             ModelStatus {
-                model,
+                model: line.model,
+                background: self.wait_queue.waiting(behind),
                 state: pressure.state,
                 load_ratio: pressure.load_ratio,
                 waiting: ring.places.waiting(),

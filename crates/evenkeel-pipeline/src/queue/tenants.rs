@@ -8,7 +8,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
-use crate::accept::ModelId;
+use crate::accept::Line;
 
 /// What a tenant may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub(crate) struct Tenant {
     pub(crate) in_flight_cost: Cost,
     /// What its ended requests cost.
     pub(crate) served: Cost,
-    /// The models in whose rings it has ever had a turn coming.
-    pub(crate) rings: BTreeSet<ModelId>,
+    /// The lines in whose rings it has ever had a turn coming.
+    pub(crate) rings: BTreeSet<Line>,
 }
 
 impl Tenant {

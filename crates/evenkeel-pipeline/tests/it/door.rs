@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
     Arrival, End, Event, Failure, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
-    Rejection, RequestId, Slots, TenantRule,
+    Rejection, RequestId, Slots, TenantRule, Urgency,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -162,7 +162,8 @@ impl Door {
             panic!("{fault}");
         }
         let status = self.walk.status();
-        assert_eq!((status.waiting, status.in_flight), (self.waiting.len(), self.flying.len()));
+        let behind: usize = status.models.iter().map(|model| model.background).sum();
+        assert_eq!((status.waiting + behind, status.in_flight), (self.waiting.len(), self.flying.len()));
     }
 
     fn follow(&mut self, event: &Event) {
@@ -203,6 +204,7 @@ pub(crate) fn asks(tenant: u32) -> Arrival {
         affinity: None,
         deadline: None,
         request: Request::Infer,
+        urgency: Urgency::Interactive,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, End, EngineLoad, Failure, ModelId, PipelineLimits, PipelineOptions, RequestId, Slots,
-    TenantRule,
+    TenantRule, Urgency,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -210,8 +210,9 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         1 => Just(Request::BeginTx)
     ];
     let deadline = option::of((0..20_000_u64).prop_map(Duration::from_millis));
-    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, request).prop_map(
-        |(tenant, model, (cost, upfront), affinity, deadline, request)| Arrival {
+    let urgency = prop_oneof![2 => Just(Urgency::Interactive), 1 => Just(Urgency::Background)];
+    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, (request, urgency))
+        .prop_map(|(tenant, model, (cost, upfront), affinity, deadline, (request, urgency))| Arrival {
             tenant: TenantId(tenant),
             model: ModelId(model),
             cost: Cost(cost),
@@ -219,8 +220,8 @@ fn arrival() -> impl Strategy<Value = Arrival> {
             affinity,
             deadline,
             request,
-        },
-    )
+            urgency,
+        })
 }
 
 fn failure() -> impl Strategy<Value = Failure> {

@@ -3,6 +3,7 @@
 
 mod admission;
 mod affinity;
+mod background;
 mod capacity;
 mod door;
 mod failover;

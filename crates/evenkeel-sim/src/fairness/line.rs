@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
-    Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId, Slots,
-};
+    Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId, Slots, Urgency};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
@@ -77,6 +76,7 @@ impl Line {
                     affinity: None,
                     deadline: None,
                     request: Request::Infer,
+                    urgency: Urgency::Interactive,
                 };
                 let request = walk.handle_arrival(now, arrival);
                 requests.push(request);

@@ -1,0 +1,118 @@
+//! Jobs: requests that nobody waits for, from this process, by the way of all others.
+//!
+//! Bound: an answer is held whole, up to [`ANSWER_BYTES_MAX`]; a job gets slots that nobody who waits could have.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::tenant::{Standing, Tenant};
+use evenkeel_pipeline::Urgency;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use crate::deadline::Deadline;
+use crate::door::Llm;
+use crate::forward::{Errand, Told};
+use crate::headers;
+use crate::request::{Ask, Delivery, Endpoint};
+use crate::trace::Trace;
+
+/// How large the answer to a job may be.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// A route that a job can be a request to: JSON in, one answer out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target(Endpoint);
+
+impl Target {
+    /// All of them.
+    const ALL: [Endpoint; 8] = [
+        Endpoint::Chat,
+        Endpoint::Completions,
+        Endpoint::Embeddings,
+        Endpoint::Messages,
+        Endpoint::CountTokens,
+        Endpoint::Responses,
+        Endpoint::Rerank,
+        Endpoint::Speech,
+    ];
+
+    /// Finds a target by its path.
+    pub fn of(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|endpoint| endpoint.route() == path).map(Self)
+    }
+
+    /// The paths of all of them.
+    pub fn paths() -> Vec<&'static str> {
+        Self::ALL.map(Endpoint::route).to_vec()
+    }
+}
+
+/// A request that nobody waits for.
+pub struct Job {
+    /// What it asks.
+    pub target: Target,
+    /// Who asks and is charged.
+    pub tenant: Arc<Tenant>,
+    /// Its name, which nodes are told.
+    pub id: HeaderValue,
+    /// The request's body.
+    pub body: Bytes,
+    /// Who is told to which node it was sent, and over which path.
+    pub sent: Told,
+}
+
+/// An answer, whole.
+#[derive(Clone, Debug)]
+pub struct JobAnswer {
+    /// Its status: 2xx, or what a node says that the request got wrong.
+    pub status: StatusCode,
+    /// What its body is.
+    pub content_type: Option<HeaderValue>,
+    /// When its sender wants to be asked again.
+    pub retry_after: Option<Duration>,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl Llm {
+    /// Runs a job: admitted, in turn when nobody who waits could have the slot, sent, answered.
+    pub async fn run(self: &Arc<Self>, job: Job) -> Result<JobAnswer, Refusal> {
+        let Job { target: Target(endpoint), tenant, id, body, sent } = job;
+        if self.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        if tenant.settings.standing == Standing::Disabled {
+            return Err(Refusal::TenantDisabled);
+        }
+        let ask = Ask::parse(endpoint, &body)?;
+        if ask.delivery == Delivery::Stream {
+            return Err(Refusal::invalid("the answer to a job is stored whole: leave out \"stream\""));
+        }
+        tenant.take_request(self.walk.now())?;
+        let request = Request::builder().method(Method::POST).uri(endpoint.route());
+        let request = request.header(CONTENT_TYPE, "application/json").body(());
+        let (head, ()) = request.map_err(|_| Refusal::Internal)?.into_parts();
+        let (deadline, urgency) = (Deadline::default(), Urgency::Background);
+        let mut trace = Trace::begin(self.walk.watch().tracer(), endpoint, (&head.uri, &head.headers), &id);
+        let errand = Errand { endpoint, tenant, head, id, deadline, urgency, sent: Some(sent) };
+        let mut waited = Duration::ZERO;
+        let answer = errand.run(self.clone(), ask, body, &mut waited, &mut trace).await;
+        let response = answer.inspect_err(|refusal| trace.refused(refusal, waited))?;
+        let (head, body) = response.into_parts();
+        let body = match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
+            Ok(all) => all.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => {
+                let message = format!("the answer is larger than {ANSWER_BYTES_MAX} bytes");
+                return Err(Refusal::invalid(message));
+            }
+            Err(_) => return Err(Refusal::Upstream),
+        };
+        let retry_after = headers::retry_after(&head.headers);
+        let content_type = head.headers.get(CONTENT_TYPE).cloned();
+        Ok(JobAnswer { status: head.status, content_type, retry_after, body })
+    }
+}
