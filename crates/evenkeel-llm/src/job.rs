@@ -5,13 +5,14 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use evenkeel_door::body::Body;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::tenant::{Standing, Tenant};
 use evenkeel_pipeline::Urgency;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 
 use crate::deadline::Deadline;
 use crate::door::Llm;
@@ -103,16 +104,22 @@ impl Llm {
         let answer = errand.run(self.clone(), ask, body, &mut waited, &mut trace).await;
         let response = answer.inspect_err(|refusal| trace.refused(refusal, waited))?;
         let (head, body) = response.into_parts();
-        let body = match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
-            Ok(all) => all.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let message = format!("the answer is larger than {ANSWER_BYTES_MAX} bytes");
-                return Err(Refusal::invalid(message));
-            }
-            Err(_) => return Err(Refusal::Upstream),
-        };
+        let body = read_whole(body).await?;
         let retry_after = headers::retry_after(&head.headers);
         let content_type = head.headers.get(CONTENT_TYPE).cloned();
         Ok(JobAnswer { status: head.status, content_type, retry_after, body })
     }
+}
+
+async fn read_whole(mut body: Body) -> Result<Bytes, Refusal> {
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(|_| Refusal::Upstream)?.into_data() else { continue };
+        if ANSWER_BYTES_MAX < all.len() + piece.len() {
+            let message = format!("the answer is larger than {ANSWER_BYTES_MAX} bytes");
+            return Err(Refusal::invalid(message));
+        }
+        all.extend_from_slice(&piece);
+    }
+    Ok(all.freeze())
 }

@@ -77,6 +77,11 @@ impl<'a> Kept<'a> {
     }
 }
 
+/// Reads who sent a message from the headers of its payload; `None` when that is not known.
+pub fn sender_of(headers: &[u8]) -> Option<&str> {
+    Kept::decode(headers).map(|kept| kept.sender).filter(|sender| !sender.is_empty())
+}
+
 fn short(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u16).to_be_bytes());
     out.extend(text.as_bytes());

@@ -35,5 +35,6 @@ mod tag;
 mod time;
 
 pub use door::Sqs;
+pub use header::sender_of;
 pub use key::{Credentials, MasterKey, NotAMasterKey};
 pub use options::SqsOptions;

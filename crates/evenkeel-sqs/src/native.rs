@@ -5,6 +5,7 @@
 
 mod consume;
 mod control;
+mod result;
 mod send;
 mod stream;
 mod wire;
@@ -24,8 +25,9 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use stream::Streams;
 
-use self::consume::{explain, peek};
+use self::consume::peek;
 use self::control::{keys, purge, weigh};
+use self::result::{explain, result};
 use crate::Sqs;
 use crate::pieces::body_of;
 
@@ -76,6 +78,7 @@ impl Native {
             ("POST", [name, "messages"]) => self.send(&mut call, &self.queue(name)?).await,
             ("GET", [name, "messages"]) => peek(&call, &self.queue(name)?).await,
             ("GET", [name, "messages", id]) => explain(&self.queue(name)?, id).await,
+            ("GET", [name, "results", id]) => result(&self.queue(name)?, id).await,
             ("POST", [name, "receive"]) => self.receive(&mut call, self.queue(name)?).await,
             ("POST", [name, "ack"]) => self.ack(&mut call, &self.queue(name)?).await,
             ("POST", [name, "nack"]) => self.nack(&mut call, &self.queue(name)?).await,
@@ -99,7 +102,7 @@ fn unrouted(parts: &[&str]) -> Refusal {
     let allow = match parts {
         [_] => "GET, PUT, DELETE",
         [_, "messages"] => "GET, POST",
-        [_, "messages", _] | [_, "stream" | "keys"] => "GET",
+        [_, "messages" | "results", _] | [_, "stream" | "keys"] => "GET",
         [_, "receive" | "ack" | "nack" | "extend" | "purge" | "redrive"] => "POST",
         [_, "keys", _] => "PUT",
         _ => return Refusal::NoRoute,

@@ -15,6 +15,8 @@ pub struct SqsOptions {
     pub defaults: QueueSettings,
     /// How many queues have metrics of their own; the others are `other`.
     pub queues_metered_max: usize,
+    /// What a queue's messages can be dispatched to.
+    pub targets: Vec<&'static str>,
 }
 
 impl Default for SqsOptions {
@@ -25,6 +27,7 @@ impl Default for SqsOptions {
             scheme: "http",
             defaults: QueueSettings::default(),
             queues_metered_max: 256,
+            targets: Vec::new(),
         }
     }
 }

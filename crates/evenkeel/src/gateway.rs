@@ -15,6 +15,7 @@ macro_rules! causes {
 }
 
 mod api;
+mod dispatch;
 mod nodes;
 mod queue;
 mod reload;
@@ -47,6 +48,7 @@ use crate::node_book::{NodeBook, NodeBookError};
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_book::{BookError, Change, TenantBook};
 
+use dispatch::Dispatcher;
 use queue::QueueDoor;
 
 pub use reload::{ReloadError, Reloaded};
@@ -60,6 +62,7 @@ pub struct Gateway {
     core: Arc<Core>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<Drained>>,
+    dispatcher: Dispatcher,
     exporter: Option<Exporter>,
 }
 
@@ -126,6 +129,9 @@ impl Gateway {
         })?;
 
         let queue = QueueDoor::open(&config, &folder, gate.clone(), &registry).await?;
+        let queues_max = config.telemetry.queues_max;
+        let dispatcher =
+            Dispatcher::start(queue.queues.clone(), llm.clone(), gate.clone(), &registry, queues_max)?;
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
         let readiness = Readiness::default();
@@ -145,7 +151,7 @@ impl Gateway {
             listener.serve(gate, routes, async { stopped.await.unwrap_or_default() }).await
         });
         core.readiness.ready();
-        Ok(Self { address, url, core, stop, serving, exporter })
+        Ok(Self { address, url, core, stop, serving, dispatcher, exporter })
     }
 
     /// Logs that it runs, in one line, and what a newcomer may not expect.
@@ -183,13 +189,14 @@ impl Gateway {
     /// Says that it is not ready, stops accepting, and lets requests in flight finish.
     pub async fn stop(self) -> io::Result<Drained> {
         self.core.readiness.unready();
-        let unready = self.core.state.lock().started.server.unready;
-        sleep(unready).await;
+        let server = self.core.state.lock().started.server.clone();
+        sleep(server.unready).await;
         self.core.llm.shutdown();
         self.core.queue.sqs.shutdown();
         // A listener that has ended already needs no telling.
         let _ = self.stop.send(());
-        let drained = self.serving.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let (drained, ()) = tokio::join!(self.serving, self.dispatcher.stop(server.limits.drain_max));
+        let drained = drained.unwrap_or_else(|error| Err(io::Error::other(error)));
         self.core.queue.queues.shutdown().await;
         if let Some(exporter) = self.exporter {
             exporter.stop().await;

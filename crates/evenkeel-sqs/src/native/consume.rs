@@ -5,10 +5,9 @@ use core::time::Duration;
 use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
-use evenkeel_queue::book::Explanation;
 use evenkeel_queue::queue::Want;
 use evenkeel_queue::receipt::Receipt;
-use evenkeel_queue::{MessageId, Queue, Rejection};
+use evenkeel_queue::{Queue, Rejection};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
@@ -123,20 +122,4 @@ pub(super) async fn peek(call: &Call, queue: &Queue) -> Result<Response, Refusal
     let found = queue.peek(max as usize).await.map_err(refused)?;
     let messages: Vec<_> = found.iter().map(Peeked::of).collect();
     told(StatusCode::OK, &json!({"messages": messages}))
-}
-
-pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, Refusal> {
-    let which: MessageId = id.parse().map_err(|error| Refusal::invalid(format!("{id:?} is {error}")))?;
-    let explanation = queue.explain(which).await.map_err(refused)?;
-    let state = match explanation {
-        Explanation::InFlight { .. } => "in_flight",
-        Explanation::Delayed { .. } => "delayed",
-        Explanation::Leaving => "leaving",
-        Explanation::Waiting { .. } => "waiting",
-        Explanation::Unknown => {
-            let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
-            return Err(Refusal::NotFound { what });
-        }
-    };
-    told(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation.to_string()}))
 }

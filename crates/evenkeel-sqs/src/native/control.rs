@@ -123,6 +123,7 @@ impl Native {
         settings.insert(REDRIVE.to_owned(), json!(shape.settings.redrive));
         let read: Result<QueueSettings, _> = serde_json::from_value(Value::Object(settings));
         let mut read = read.map_err(|error| Refusal::invalid(format!("settings cannot be read: {error}")))?;
+        self.check_target(&read)?;
         read.message_bytes_max = read.message_bytes_max.saturating_add(HEADROOM);
         shape.settings = read;
         match letters {
@@ -133,6 +134,18 @@ impl Native {
             Some(letters) => self.apply_letters(shape, letters)?,
         }
         Ok(())
+    }
+
+    /// Refuses a target that nothing can be dispatched to.
+    fn check_target(&self, settings: &QueueSettings) -> Result<(), Refusal> {
+        let targets = &self.sqs.options.targets;
+        match &settings.dispatch {
+            Some(dispatch) if !targets.contains(&dispatch.target.as_str()) => {
+                let message = format!("no target {:?}; there is {}", dispatch.target, targets.join(", "));
+                Err(Refusal::invalid(message))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Has dead letters go where another queue is, by its name in both protocols.

@@ -5,6 +5,7 @@ use std::process;
 use std::sync::Arc;
 
 use evenkeel_door::tenant::Gate;
+use evenkeel_llm::Target;
 use evenkeel_queue::Queues;
 use evenkeel_queue::queues::OpenError;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore, Fatal};
@@ -44,6 +45,7 @@ impl QueueDoor {
             scheme: if config.server.tls.is_some() { "https" } else { "http" },
             defaults,
             queues_metered_max: config.telemetry.queues_max,
+            targets: Target::paths(),
         };
         let sqs = Sqs::new(options, queues.clone(), gate, master_key(folder)?, registry)?;
         Ok(Self { queues, sqs })

@@ -1,0 +1,92 @@
+//! Where a message is, and what came of it: `…/messages/{id}` and `…/results/{id}`.
+
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_queue::book::Explanation;
+use evenkeel_queue::result::{JobResult, ResultState};
+use evenkeel_queue::{MessageId, Queue, Wall};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::told;
+use super::wire::refused;
+use crate::base64;
+
+/// Where a message is.
+struct Place {
+    state: &'static str,
+    words: String,
+}
+
+pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, Refusal> {
+    let which = message_id(id)?;
+    if let Some(Place { state, words }) = place_of(queue, which).await? {
+        return told(StatusCode::OK, &json!({"id": id, "state": state, "explanation": words}));
+    }
+    let Some((JobResult { head, .. }, _)) = queue.result(which).await.map_err(refused)? else {
+        let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
+        return Err(Refusal::NotFound { what });
+    };
+    let (attempt, status, at) = (head.attempt, head.status, Wall(head.finished_at_ms));
+    let words = match head.state {
+        ResultState::Done => format!("done with status {status} at {at}, attempt {attempt}"),
+        ResultState::Failed => format!("failed for good with status {status} at {at}, attempt {attempt}"),
+    };
+    told(StatusCode::OK, &json!({"id": id, "state": word(head.state), "explanation": words}))
+}
+
+pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, Refusal> {
+    let which = message_id(id)?;
+    if let Some((JobResult { head, body }, expires_at)) = queue.result(which).await.map_err(refused)? {
+        let answer = json!({
+            "id": id, "state": word(head.state), "status": head.status, "content_type": head.content_type,
+            "attempt": head.attempt, "finished_at_ms": head.finished_at_ms, "expires_at_ms": expires_at.0,
+            "body": shown(&body),
+        });
+        return told(StatusCode::OK, &answer);
+    }
+    let what = match place_of(queue, which).await? {
+        Some(Place { state, words }) => format!("result of message {id} yet: {state}, {words}"),
+        None => format!("result of message {id}: expired, consumed by somebody, or never sent"),
+    };
+    Err(Refusal::NotFound { what })
+}
+
+/// Finds a message in its queue, and on its walk if it is a job that is dispatched.
+async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<Place>, Refusal> {
+    let explanation = queue.explain(which).await.map_err(refused)?;
+    let state = match explanation {
+        Explanation::InFlight { .. } => "in_flight",
+        Explanation::Delayed { .. } => "delayed",
+        Explanation::Leaving => "leaving",
+        Explanation::Waiting { .. } => "waiting",
+        Explanation::Unknown => return Ok(None),
+    };
+    let words = match queue.whereabouts(which) {
+        Some(whereabouts) => format!("{explanation}; {whereabouts}"),
+        None => explanation.to_string(),
+    };
+    Ok(Some(Place { state, words }))
+}
+
+fn message_id(id: &str) -> Result<MessageId, Refusal> {
+    id.parse().map_err(|error| Refusal::invalid(format!("{id:?} is {error}")))
+}
+
+fn word(state: ResultState) -> &'static str {
+    match state {
+        ResultState::Done => "done",
+        ResultState::Failed => "failed",
+    }
+}
+
+/// An answer's body as JSON: as it is, as text, or as bytes.
+fn shown(body: &[u8]) -> Value {
+    if let Ok(value) = serde_json::from_slice(body) {
+        return value;
+    }
+    match str::from_utf8(body) {
+        Ok(text) => json!(text),
+        Err(_) => json!({"base64": base64::encode(body)}),
+    }
+}

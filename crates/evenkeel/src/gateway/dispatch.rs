@@ -1,0 +1,116 @@
+//! Dispatch: queues whose messages are jobs, which this gateway runs itself through the LLM door.
+//!
+//! Bound: a queue has as many jobs under way as it says; a job is acknowledged after its result is on disk, so that
+//! nothing is lost by an end at any moment, and a job may run twice.
+
+mod job;
+mod meters;
+mod outcome;
+mod runner;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_door::tenant::Gate;
+use evenkeel_llm::Llm;
+use evenkeel_queue::{QueueId, Queues};
+use evenkeel_telemetry::{RegisterError, Registry};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::{interval, timeout};
+
+use meters::Meters;
+use runner::Runner;
+
+/// How often results that have expired are swept.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// How long jobs may take to be handed back.
+const HAND_BACK_MAX: Duration = Duration::from_secs(5);
+
+/// What all dispatched queues share.
+pub(super) struct Dispatch {
+    queues: Arc<Queues>,
+    llm: Arc<Llm>,
+    gate: Arc<Gate>,
+    meters: Meters,
+}
+
+/// How far an end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Jobs are begun.
+    Serving,
+    /// No more are begun; those on nodes go on, the others are handed back.
+    Stopping,
+    /// All are handed back.
+    Cut,
+}
+
+/// Whoever runs the jobs of all queues.
+#[derive(Debug)]
+pub(super) struct Dispatcher {
+    phase: watch::Sender<Phase>,
+    serving: JoinHandle<()>,
+}
+
+impl Dispatcher {
+    /// Starts with every queue that is dispatched, and follows what queues are told from then on.
+    pub(super) fn start(
+        queues: Arc<Queues>,
+        llm: Arc<Llm>,
+        gate: Arc<Gate>,
+        registry: &Registry,
+        queues_max: usize,
+    ) -> Result<Self, RegisterError> {
+        let meters = Meters::new(registry, queues_max)?;
+        let dispatch = Arc::new(Dispatch { queues, llm, gate, meters });
+        let (phase, told) = watch::channel(Phase::Serving);
+        Ok(Self { phase, serving: tokio::spawn(dispatch.serve(told)) })
+    }
+
+    /// Begins no more jobs, lets those on nodes go on for so long, and hands all others back uncounted.
+    pub(super) async fn stop(mut self, within: Duration) {
+        self.phase.send_replace(Phase::Stopping);
+        if timeout(within, &mut self.serving).await.is_ok() {
+            return;
+        }
+        self.phase.send_replace(Phase::Cut);
+        if timeout(HAND_BACK_MAX, &mut self.serving).await.is_err() {
+            tracing::warn!(target: "evenkeel", "jobs were not handed back in time; they are tried again when their leases end");
+        }
+    }
+}
+
+impl Dispatch {
+    async fn serve(self: Arc<Self>, mut phase: watch::Receiver<Phase>) {
+        let mut changes = self.queues.changes();
+        let (mut runners, mut running) = (JoinSet::new(), HashMap::<QueueId, AbortHandle>::new());
+        let mut sweep = interval(SWEEP_EVERY);
+        while *phase.borrow_and_update() == Phase::Serving {
+            running.retain(|_, runner| !runner.is_finished());
+            for queue in self.queues.list("", None, usize::MAX) {
+                if queue.body().settings.dispatch.is_some() && !running.contains_key(&queue.id()) {
+                    let runner = Runner::new(self.clone(), queue.clone(), phase.clone());
+                    running.insert(queue.id(), runners.spawn(runner.run()));
+                }
+            }
+            tokio::select! {
+                // Nobody tells any more when the gateway is gone.
+                told = phase.changed() => if told.is_err() { return },
+                told = changes.changed() => if told.is_err() { return },
+                Some(ended) = runners.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(target: "evenkeel", %error, "a dispatched queue stopped, starting it again");
+                    }
+                }
+                _ = sweep.tick() => {
+                    if let Err(error) = self.queues.expire_results().await {
+                        tracing::warn!(target: "evenkeel", %error, "expired results stay for now");
+                    }
+                }
+            }
+        }
+        while runners.join_next().await.is_some() {}
+    }
+}

@@ -1,0 +1,218 @@
+//! One attempt at one job: run while its lease is kept, then settled.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::tenant::{Tenant, Tenants};
+use evenkeel_llm::{Job, Target};
+use evenkeel_queue::job::Whereabouts;
+use evenkeel_queue::result::{JobResult, ResultHead, ResultState};
+use evenkeel_queue::settings::Dispatch as Settings;
+use evenkeel_queue::{Delivery, Queue, Rejection};
+use evenkeel_sqs::sender_of;
+use http::HeaderValue;
+use tokio::sync::watch;
+use tokio::time::{Instant, interval_at};
+
+use super::outcome::{Answer, Outcome};
+use super::{Dispatch, Phase};
+
+/// The shortest lease of a job, which must be extended in time.
+const LEASE_MIN: Duration = Duration::from_secs(1);
+/// When a job is tried again whose result could not be kept.
+const UNKEPT_AFTER: Duration = Duration::from_secs(30);
+
+/// How long a job is leased at a time; it is extended while the job is under way.
+pub(super) fn lease_of(queue: &Queue) -> Duration {
+    queue.body().settings.lease().max(LEASE_MIN)
+}
+
+/// Finds who a job belongs to: the first level of its key, else its sender.
+pub(super) fn tenant_of(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Tenant>, Refusal> {
+    let named = delivery.key.split('/').next().unwrap_or_default();
+    let sender = sender_of(&delivery.payload.headers);
+    let found = tenants.get(named).or_else(|| tenants.get(sender?)).cloned();
+    // Without tenants there is one, whom everybody is.
+    let open = || tenants.is_empty().then(|| tenants.all().pop()).flatten();
+    found.or_else(open).ok_or_else(|| {
+        let sender = sender.unwrap_or("nobody");
+        Refusal::invalid(format!(
+            "neither the fairness key's {named:?} nor the sender {sender:?} is a tenant"
+        ))
+    })
+}
+
+/// One attempt at one job.
+pub(super) struct Attempt {
+    pub(super) dispatch: Arc<Dispatch>,
+    pub(super) queue: Queue,
+    pub(super) settings: Settings,
+    pub(super) delivery: Delivery,
+    pub(super) tenant: Result<Arc<Tenant>, Refusal>,
+    pub(super) phase: watch::Receiver<Phase>,
+}
+
+/// How an attempt ended before it was settled.
+enum Ended {
+    Answered(Outcome),
+    /// The gateway stops.
+    Cut,
+    /// The job is somebody else's, or gone.
+    Lost,
+}
+
+impl Attempt {
+    /// Runs the job and settles what came of it.
+    pub(super) async fn run(self) {
+        let name = self.queue.body().name.clone();
+        let running = self.dispatch.meters.begin(&name);
+        let ended = match self.job() {
+            Ok((job, sent)) => self.attend(job, &sent).await,
+            Err(refusal) => Ended::Answered(Outcome::of(Err(refusal))),
+        };
+        let word = match ended {
+            Ended::Answered(outcome) => {
+                let word = outcome.word();
+                self.settle(outcome).await;
+                word
+            }
+            Ended::Cut => {
+                self.defer(Duration::ZERO).await;
+                "deferred"
+            }
+            Ended::Lost => {
+                self.queue.forget_job(self.delivery.id);
+                "lost"
+            }
+        };
+        drop(running);
+        self.dispatch.meters.ended(&name, word);
+    }
+
+    /// Makes the request, and what says whether it was sent.
+    fn job(&self) -> Result<(Job, Arc<AtomicBool>), Refusal> {
+        let target = Target::of(&self.settings.target).ok_or(Refusal::NoRoute)?;
+        let tenant = self.tenant.clone()?;
+        let (queue, id, attempt) = (self.queue.clone(), self.delivery.id, self.delivery.attempt);
+        let sent = Arc::new(AtomicBool::new(false));
+        let told = sent.clone();
+        let job = Job {
+            target,
+            tenant,
+            id: HeaderValue::try_from(id.to_string()).map_err(|_| Refusal::Internal)?,
+            body: self.delivery.payload.body.clone(),
+            sent: Box::new(move |node, path| {
+                told.store(true, Ordering::Relaxed);
+                let (node, path, since) = (node.to_owned(), path.to_owned(), queue.now());
+                queue.note_job(id, Whereabouts::Sent { node, path, attempt, since });
+            }),
+        };
+        Ok((job, sent))
+    }
+
+    /// Runs the job and keeps its lease.
+    async fn attend(&self, job: Job, sent: &AtomicBool) -> Ended {
+        let Delivery { id, attempt, receipt, .. } = &self.delivery;
+        let since = self.queue.now();
+        self.queue.note_job(*id, Whereabouts::Admitted { attempt: *attempt, since });
+        let lease = lease_of(&self.queue);
+        let mut extending = interval_at(Instant::now() + lease / 3, lease / 3);
+        let mut running = pin!(self.dispatch.llm.run(job));
+        let mut phase = self.phase.clone();
+        let ends = |phase: &Phase| match phase {
+            Phase::Serving => false,
+            Phase::Stopping => !sent.load(Ordering::Relaxed),
+            Phase::Cut => true,
+        };
+        let mut ending = pin!(async { drop(phase.wait_for(ends).await) });
+        loop {
+            tokio::select! {
+                answered = &mut running => return Ended::Answered(Outcome::of(answered)),
+                () = &mut ending => return Ended::Cut,
+                _ = extending.tick() => {
+                    let extended = self.queue.extend(&[(receipt.clone(), lease)]).await;
+                    match extended.into_iter().next() {
+                        Some(Err(Rejection::StaleReceipt | Rejection::NotInFlight | Rejection::Gone)) => {
+                            return Ended::Lost;
+                        }
+                        Some(Err(why)) => tracing::warn!(target: "evenkeel", %id, %why, "lease not extended"),
+                        Some(Ok(())) | None => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn settle(&self, outcome: Outcome) {
+        let Delivery { id, attempt, .. } = &self.delivery;
+        let redrive = self.queue.body().settings.redrive;
+        match outcome {
+            Outcome::Done(answer) => {
+                if self.keep(ResultState::Done, answer).await {
+                    self.ack().await;
+                }
+            }
+            Outcome::Failed(answer) => {
+                tracing::warn!(target: "evenkeel", %id, why = answer.words(), "job failed for good");
+                if !self.keep(ResultState::Failed, answer).await {
+                    return;
+                }
+                match redrive {
+                    Some(_) => self.told(self.queue.bury(&[self.delivery.receipt.clone()]).await),
+                    None => self.ack().await,
+                }
+            }
+            Outcome::Retry(answer, after) => {
+                let why = answer.words();
+                tracing::info!(target: "evenkeel", %id, attempt, why, "job failed");
+                let is_last = redrive.is_some_and(|redrive| redrive.attempts_max <= *attempt);
+                if is_last && !self.keep(ResultState::Failed, answer).await {
+                    return;
+                }
+                let at = self.queue.now();
+                self.queue.note_job(*id, Whereabouts::Failed { attempt: *attempt, why, at });
+                self.told(self.queue.nack(&[(self.delivery.receipt.clone(), after)]).await);
+            }
+            Outcome::Deferred(why, after) => {
+                tracing::debug!(target: "evenkeel", %id, why, "job deferred");
+                self.defer(after).await;
+                let at = self.queue.now();
+                self.queue.note_job(*id, Whereabouts::Failed { attempt: *attempt, why, at });
+            }
+        }
+    }
+
+    /// Keeps the result on disk; a job whose result cannot be kept is tried again.
+    async fn keep(&self, state: ResultState, answer: Answer) -> bool {
+        let Delivery { id, attempt, .. } = &self.delivery;
+        let Answer { status, content_type, body } = answer;
+        let finished_at_ms = self.queue.now().0;
+        let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms };
+        let kept = self.queue.put_result(*id, &JobResult { head, body }, self.settings.result_ttl()).await;
+        if let Err(why) = &kept {
+            tracing::error!(target: "evenkeel", %id, %why, "result of a job not kept, it is run again");
+            self.defer(UNKEPT_AFTER).await;
+        }
+        kept.is_ok()
+    }
+
+    async fn ack(&self) {
+        self.told(self.queue.ack(&[self.delivery.receipt.clone()]).await);
+        self.queue.forget_job(self.delivery.id);
+    }
+
+    async fn defer(&self, after: Duration) {
+        self.queue.forget_job(self.delivery.id);
+        self.told(self.queue.defer(&[(self.delivery.receipt.clone(), after)]).await);
+    }
+
+    /// Says so if a job could not be settled: it is delivered once more when its lease ends.
+    fn told(&self, answers: Vec<Result<(), Rejection>>) {
+        for why in answers.into_iter().filter_map(Result::err) {
+            tracing::warn!(target: "evenkeel", id = %self.delivery.id, %why, "job not settled, it may run again");
+        }
+    }
+}

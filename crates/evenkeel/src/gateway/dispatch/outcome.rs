@@ -1,0 +1,149 @@
+//! What an answer means for its job.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_llm::JobAnswer;
+use http::StatusCode;
+
+/// When a job is looked at again that waits for nodes to say what they serve.
+const UNREADY_AFTER: Duration = Duration::from_secs(5);
+
+/// What becomes of a job.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It was answered.
+    Done(Answer),
+    /// However often it is tried, this is the answer.
+    Failed(Answer),
+    /// It is tried again, which counts: after so long, or after the queue's backoff.
+    Retry(Answer, Option<Duration>),
+    /// It is tried again after so long, which does not count: no node was asked.
+    Deferred(String, Duration),
+}
+
+/// An answer as it is kept.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) content_type: Option<String>,
+    pub(super) body: Bytes,
+}
+
+impl Answer {
+    /// Says what it was, in few words.
+    pub(super) fn words(&self) -> String {
+        let said: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
+        match said.as_ref().and_then(|said| said["error"]["message"].as_str()) {
+            Some(message) => format!("{}, {message}", self.status),
+            None => format!("status {}", self.status),
+        }
+    }
+}
+
+impl Outcome {
+    pub(super) fn of(answered: Result<JobAnswer, Refusal>) -> Self {
+        match answered {
+            Ok(answer) => Self::of_answer(answer),
+            Err(refusal) => Self::of_refusal(&refusal),
+        }
+    }
+
+    fn of_answer(answer: JobAnswer) -> Self {
+        let JobAnswer { status, content_type, retry_after, body } = answer;
+        let content_type = content_type.and_then(|value| Some(value.to_str().ok()?.to_owned()));
+        let kept = Answer { status: status.as_u16(), content_type, body };
+        match () {
+            () if status.is_success() => Self::Done(kept),
+            () if may_get_better(status) => Self::Retry(kept, retry_after),
+            () => Self::Failed(kept),
+        }
+    }
+
+    fn of_refusal(refusal: &Refusal) -> Self {
+        let kept = Answer {
+            status: refusal.status().as_u16(),
+            content_type: Some("application/json".to_owned()),
+            body: Bytes::from(refusal.to_json().to_string()),
+        };
+        match refusal {
+            // Neither is the job's fault, and its tenant's minute, or the nodes, are what it waits for.
+            Refusal::RateLimited { retry_after, .. } => Self::Deferred(kept.words(), *retry_after),
+            Refusal::Unready => Self::Deferred(kept.words(), UNREADY_AFTER),
+            Refusal::Draining | Refusal::WaitTimeout => Self::Deferred(kept.words(), Duration::ZERO),
+            Refusal::QueueFull { retry_after, .. } => Self::Retry(kept, Some(*retry_after)),
+            _ if may_get_better(refusal.status()) => Self::Retry(kept, None),
+            _ => Self::Failed(kept),
+        }
+    }
+
+    /// What it is counted as.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "done",
+            Self::Failed(_) => "failed",
+            Self::Retry(..) => "retried",
+            Self::Deferred(..) => "deferred",
+        }
+    }
+}
+
+/// Whether the same request may have another answer later.
+fn may_get_better(status: StatusCode) -> bool {
+    match status {
+        StatusCode::REQUEST_TIMEOUT
+        | StatusCode::CONFLICT
+        | StatusCode::TOO_EARLY
+        | StatusCode::TOO_MANY_REQUESTS => true,
+        StatusCode::NOT_IMPLEMENTED => false,
+        status => status.is_server_error(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_door::refusal::Rate;
+
+    fn of_status(status: u16) -> Outcome {
+        let status = StatusCode::from_u16(status).unwrap();
+        let retry_after = Some(Duration::from_secs(7));
+        Outcome::of(Ok(JobAnswer { status, content_type: None, retry_after, body: Bytes::new() }))
+    }
+
+    #[test]
+    fn what_cannot_get_better_fails_for_good_and_all_else_is_tried_again() {
+        for status in [200, 201] {
+            assert_eq!(of_status(status).word(), "done", "{status}");
+        }
+        for status in [400, 403, 404, 413, 415, 422, 501] {
+            assert_eq!(of_status(status).word(), "failed", "{status}");
+        }
+        for status in [408, 409, 425, 429, 500, 502, 503, 504] {
+            let outcome = of_status(status);
+            let Outcome::Retry(_, after) = outcome else { panic!("{status}: {outcome:?}") };
+            assert_eq!(after, Some(Duration::from_secs(7)), "as it was told");
+        }
+    }
+
+    #[test]
+    fn what_never_came_to_a_node_does_not_count() {
+        let retry_after = Duration::from_secs(9);
+        let limited = Refusal::RateLimited { rate: Rate::Tokens, retry_after };
+        for (refusal, word) in [
+            (limited, "deferred"),
+            (Refusal::Draining, "deferred"),
+            (Refusal::Unready, "deferred"),
+            (Refusal::WaitTimeout, "deferred"),
+            (Refusal::QueueFull { queue_size: 1, retry_after }, "retried"),
+            (Refusal::Upstream, "retried"),
+            (Refusal::UpstreamTimeout, "retried"),
+            (Refusal::invalid("x"), "failed"),
+            (Refusal::NoModel { model: "x".into() }, "failed"),
+            (Refusal::TenantDisabled, "failed"),
+        ] {
+            assert_eq!(Outcome::of(Err(refusal.clone())).word(), word, "{refusal:?}");
+        }
+    }
+}
