@@ -8,6 +8,7 @@ mod checks;
 mod cli;
 mod clients;
 mod corpus;
+mod dispatch;
 mod engine;
 mod examples;
 mod failover;
