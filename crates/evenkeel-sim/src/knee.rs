@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
     Arrival, End, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId,
-    Slots, Urgency};
+    Slots, Urgency,
+};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;

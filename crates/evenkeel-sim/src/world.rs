@@ -5,7 +5,8 @@ use std::fmt;
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, End, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec,
-    PipelineOptions, RegistryError, Rejection, RequestId, Slots, TenantRule, Urgency};
+    PipelineOptions, RegistryError, Rejection, RequestId, Slots, TenantRule, Urgency,
+};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;

@@ -9,4 +9,5 @@ mod history;
 mod life;
 mod powercut;
 mod restart;
+mod results;
 mod rig;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
-    Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId, Slots, Urgency};
+    Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId, Slots, Urgency,
+};
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;

@@ -19,6 +19,7 @@ Examples:
   evenkeel queue stats jobs                             what each key holds
   evenkeel queue weight jobs acme 3                     acme gets three turns for everybody else's one
   evenkeel queue explain jobs 00000001-0000-0001-0000-000000000005
+  evenkeel queue result jobs 00000001-0000-0001-0000-000000000005
   evenkeel queue redrive jobs-dead                      each message back to where it came from
   evenkeel queue purge jobs
 ";
@@ -50,6 +51,8 @@ enum Action {
     Peek(PeekArgs),
     /// Says why a message is where it is
     Explain(ExplainArgs),
+    /// Prints what came of a job of a dispatched queue
+    Result(ExplainArgs),
     /// Sets how many turns a key gets, relative to the others
     Weight(WeightArgs),
     /// Moves messages to another queue, or each to where it came from
@@ -166,6 +169,11 @@ pub(super) fn run(args: QueueArgs) -> Result<(), Failure> {
             let at = path(&args.named.queue, &format!("/messages/{}", segment(&args.id)));
             let told = args.named.place.client()?.ask(Method::GET, &at, None)?;
             say(&format!("{}\n", told["explanation"].as_str().unwrap_or_default()))
+        }
+        Action::Result(args) => {
+            let at = path(&args.named.queue, &format!("/results/{}", segment(&args.id)));
+            let told = args.named.place.client()?.ask(Method::GET, &at, None)?;
+            say(&format!("{told:#}\n"))
         }
         Action::Weight(args) => weigh(&args),
         Action::Redrive(args) => redrive(&args),

@@ -68,3 +68,41 @@ impl Opened {
         Ok(expired)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{KeyId, Seq};
+    use crate::settings::QueueSettings;
+    use crate::store::QueueBody;
+    use crate::store::disk::writer::Op;
+    use crate::store::disk::{DiskOptions, DiskStore};
+
+    #[test]
+    fn what_is_swept_leaves_the_disk() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+        let body = QueueBody {
+            name: "jobs".into(),
+            settings: QueueSettings::default(),
+            created_at: 0,
+            changed_at: 0,
+            notes: String::new(),
+        };
+        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body), done)).unwrap();
+        for seq in 0..10 {
+            let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
+            let kept = KeptResult { expires_at: Wall(100 + seq / 4), bytes: "x".into() };
+            store.wait(|done| Op::PutResult(of, kept, done)).unwrap();
+        }
+        let sweep = |now, max| store.wait(|done| Op::ExpireResults(Wall(now), max, done)).unwrap();
+        let left = || {
+            let opened = store.opened().unwrap();
+            (opened.results.iter().count(), opened.results_due.iter().count())
+        };
+        assert_eq!((sweep(99, 10), left()), (0, (10, 10)));
+        assert_eq!((sweep(101, 3), left()), (3, (7, 7)), "some of a moment");
+        assert_eq!((sweep(101, 10), left()), (5, (2, 2)), "and the rest of it");
+        assert_eq!((sweep(102, 10), left()), (2, (0, 0)));
+    }
+}

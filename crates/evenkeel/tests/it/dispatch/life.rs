@@ -25,6 +25,20 @@ fn a_job_is_run_and_its_answer_kept() {
 }
 
 #[test]
+fn the_example_of_the_page_does_what_it_says() {
+    let bench = Bench::start("dispatch-page", fast(), "", &json!({"dispatch": null}));
+    let page = include_str!("../../../../../docs/queue/dispatch.md");
+    let example = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_evenkeel")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    // As any command of the folder, but for what is run.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-e", "-c", example]).current_dir(bench.folder.file("")).env("PATH", path);
+    let said = crate::folder::Ran::of(shell.output().unwrap()).ok();
+    assert!(said.contains("\"state\": \"done\"") && said.contains("\"chat.completion\""), "{said}");
+}
+
+#[test]
 fn until_a_job_is_done_one_is_told_where_it_is() {
     let slow = SimOptions { slots: 1, ..stuck() };
     let bench = Bench::start(

@@ -1,0 +1,121 @@
+//! What came of messages, deliveries that are given up, and notes on jobs.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_queue::job::Whereabouts;
+use evenkeel_queue::result::{JobResult, ResultHead, ResultState};
+use evenkeel_queue::settings::Redrive;
+use evenkeel_queue::{Draft, QueueSettings, Rejection, Wall};
+
+use crate::rig::{Rig, await_some, send, take};
+
+fn result(body: impl Into<Bytes>) -> JobResult {
+    let head = ResultHead {
+        state: ResultState::Done,
+        status: 200,
+        content_type: None,
+        attempt: 1,
+        finished_at_ms: 5,
+    };
+    JobResult { head, body: body.into() }
+}
+
+#[tokio::test]
+async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let ids = queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
+    queue.put_result(ids[0], &result("first"), Duration::from_hours(1)).await.unwrap();
+    queue.put_result(ids[0], &result("last"), Duration::from_hours(1)).await.unwrap();
+    queue.purge().await.unwrap();
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    let (kept, expires_at) = queue.result(ids[0]).await.unwrap().unwrap();
+    assert_eq!(kept, result("last"));
+    assert!(queue.now() < expires_at);
+    assert_eq!(queue.result(ids[1]).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let drafts = (0..1_500).map(|n| Draft::new(n.to_string())).collect();
+        let ids = queue.enqueue(drafts).await.unwrap();
+        for id in &ids {
+            queue.put_result(*id, &result("x"), Duration::ZERO).await.unwrap();
+        }
+        assert_eq!(queue.result(ids[0]).await.unwrap(), None, "nobody has swept yet");
+        queue.put_result(ids[7], &result("anew"), Duration::from_hours(1)).await.unwrap();
+        for _ in 0..2 {
+            rig.queues.expire_results().await.unwrap();
+        }
+        assert_eq!(queue.result(ids[7]).await.unwrap().unwrap().0, result("anew"));
+        // Later ones are found although others were swept before.
+        queue.put_result(ids[8], &result("x"), Duration::ZERO).await.unwrap();
+        rig.queues.expire_results().await.unwrap();
+        assert_eq!(queue.result(ids[8]).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_deferred_delivery_does_not_count_and_comes_again() {
+    for rig in Rig::both().await {
+        let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1 });
+        let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
+        send(&queue, ["a"]).await;
+        for _ in 0..3 {
+            let taken = await_some(&queue, 1).await;
+            assert_eq!(taken[0].attempt, 1);
+            let deferred = queue.defer(&[(taken[0].receipt.clone(), Duration::from_millis(1))]).await;
+            assert_eq!(deferred, [Ok(())]);
+        }
+        assert_eq!(dead.totals().pending, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_buried_delivery_is_a_dead_letter_at_once() {
+    for rig in Rig::both().await {
+        let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
+        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1_000 });
+        let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
+        send(&queue, ["a"]).await;
+        let taken = take(&queue, 1).await;
+        let receipt = taken[0].receipt.clone();
+        assert_eq!(queue.bury(core::slice::from_ref(&receipt)).await, [Ok(())]);
+        assert_eq!(await_some(&dead, 1).await[0].from, Some(queue.id()));
+        assert_eq!(queue.bury(&[receipt]).await, [Err(Rejection::NotInFlight)]);
+    }
+}
+
+#[tokio::test]
+async fn notes_on_jobs_have_an_end() {
+    let rig = Rig::memory().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let ids = queue.enqueue((0..10_001).map(|n| Draft::new(n.to_string())).collect()).await.unwrap();
+    for id in &ids {
+        queue.note_job(*id, Whereabouts::Admitted { attempt: 1, since: Wall(7) });
+    }
+    assert_eq!(queue.whereabouts(ids[0]), None);
+    let said = queue.whereabouts(ids[10_000]).unwrap().to_string();
+    assert_eq!(said, "attempt 1: waits for a free slot since 7 ms");
+    queue.forget_job(ids[10_000]);
+    assert_eq!(queue.whereabouts(ids[10_000]), None);
+}
+
+#[tokio::test]
+async fn whoever_asks_is_told_when_queues_change() {
+    let rig = Rig::memory().await;
+    let mut changes = rig.queues.changes();
+    let queue = rig.queue(QueueSettings::default()).await;
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    rig.queues.change(&queue, QueueSettings::default(), String::new()).await.unwrap();
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    rig.queues.remove("jobs").await.unwrap();
+    assert!(changes.has_changed().unwrap());
+}
