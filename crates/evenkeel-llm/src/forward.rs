@@ -9,7 +9,7 @@ use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
 use evenkeel_door::tenant::{Caller, Tenant};
-use evenkeel_pipeline::{Arrival, ModelId, Urgency};
+use evenkeel_pipeline::{Arrival, ModelId, Rejection, Urgency};
 use evenkeel_policy::score;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
@@ -131,7 +131,7 @@ impl Errand {
             urgency,
         });
         loop {
-            let slot = place.await.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
+            let slot = place.await.map_err(|turned| llm.refuse(turned, (model, urgency), &ask, waited))?;
             *waited = slot.waited();
             if let (Some(sent), Some(node)) = (&sent, llm.nodes.get(slot.node())) {
                 sent(&node.options.name, &node.origin(slot.path()).to_string());
@@ -150,7 +150,7 @@ impl Errand {
                 Err(trouble) => {
                     trace.failed(&trouble);
                     let again = slot.fail(trouble.failure());
-                    place = again.map_err(|turned| llm.refuse(turned, model, &ask, waited))?;
+                    place = again.map_err(|turned| llm.refuse(turned, (model, urgency), &ask, waited))?;
                 }
             }
         }
@@ -187,8 +187,18 @@ impl Llm {
         if may_come { Refusal::Unready } else { Refusal::NoModel { model: model.to_owned() } }
     }
 
-    fn refuse(&self, turned: Turned, model: ModelId, ask: &Ask, waited: &mut Duration) -> Refusal {
+    fn refuse(
+        &self,
+        turned: Turned,
+        (model, urgency): (ModelId, Urgency),
+        ask: &Ask,
+        waited: &mut Duration,
+    ) -> Refusal {
         *waited = turned.waited;
+        // A model that was served may be again: its nodes are drained, or gone for a while.
+        if urgency == Urgency::Background && matches!(turned.rejection, Rejection::NoNode { .. }) {
+            return Refusal::Unready;
+        }
         let waiting = self.walk.look(|machine| machine.waiting(model));
         refuse::refusal(&turned.rejection, &ask.model, waiting)
     }

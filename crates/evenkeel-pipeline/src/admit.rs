@@ -12,7 +12,7 @@ use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Arrival, Line, RequestId, Stage};
+use crate::accept::{Arrival, Line, RequestId, Stage, Urgency};
 use crate::options::AdmitRule;
 use crate::rejection::Rejection;
 
@@ -42,7 +42,10 @@ impl OptimizedLoadManager {
         let line = arrival.line();
         let expected = self.wait_queue.expected_wait(line, tenant);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
-        if let Err(late) = admit_by_deadline(expected, timeout) {
+        // In the background it is known that others go first, and no wait is too long.
+        if line.urgency == Urgency::Interactive
+            && let Err(late) = admit_by_deadline(expected, timeout)
+        {
             return Err(Rejection::TooLate { retry_after: late.retry_after });
         }
         let rested_at = self.nodes.rested_at(self.now, model, &[]);

@@ -24,7 +24,7 @@ use crate::accept::{
 use crate::observe::{Counts, Ending, Event};
 use crate::options::{InvalidOptions, PipelineOptions};
 use crate::pick_node::{EngineLoad, NodeSelectionCache, Nodes};
-use crate::queue::{LaneEnd, WaitQueue};
+use crate::queue::{LaneEnd, Ring, WaitQueue};
 use crate::rejection::{Rejection, WaitEntry};
 use crate::send::RetryBudget;
 
@@ -296,7 +296,7 @@ impl OptimizedLoadManager {
                 continue;
             }
             let lines = Urgency::ALL.into_iter().map(|urgency| Line { model, urgency });
-            let lanes = lines.filter_map(|line| self.wait_queue.ring(line)).flat_map(|ring| ring.lanes());
+            let lanes = lines.filter_map(|line| self.wait_queue.ring(line)).flat_map(Ring::lanes);
             let waiting = lanes.flat_map(|(_, lane)| lane.waiting()).map(|(_, request)| *request);
             let hopeless = |request: &RequestId| {
                 self.requests.get(*request).is_some_and(|ticket| ticket.timeout_at <= rested_at)

@@ -130,14 +130,15 @@ impl Gateway {
 
         let queue = QueueDoor::open(&config, &folder, gate.clone(), &registry).await?;
         let queues_max = config.telemetry.queues_max;
-        let dispatcher =
-            Dispatcher::start(queue.queues.clone(), llm.clone(), gate.clone(), &registry, queues_max)?;
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
         let readiness = Readiness::default();
         let state = Mutex::new(State { started: config.clone(), config, book, nodes: added, folder });
         let core = Arc::new(Core { gate, llm, queue, registry, router, readiness, tls, state });
         core.restore_nodes();
+        // Not before all nodes are known: a job for a model that nobody serves fails.
+        let (queues, llm, gate) = (core.queue.queues.clone(), core.llm.clone(), core.gate.clone());
+        let dispatcher = Dispatcher::start(queues, llm, gate, &core.registry, queues_max)?;
         let mut routes = Routes::new(core.readiness.clone());
         core.llm.add_routes(&mut routes)?;
         core.queue.sqs.add_routes(&mut routes)?;

@@ -1,6 +1,7 @@
 //! One attempt at one job: run while its lease is kept, then settled.
 
 use std::pin::pin;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -161,7 +162,7 @@ impl Attempt {
                     return;
                 }
                 match redrive {
-                    Some(_) => self.told(self.queue.bury(&[self.delivery.receipt.clone()]).await),
+                    Some(_) => self.told(self.queue.bury(from_ref(&self.delivery.receipt)).await),
                     None => self.ack().await,
                 }
             }
@@ -200,7 +201,7 @@ impl Attempt {
     }
 
     async fn ack(&self) {
-        self.told(self.queue.ack(&[self.delivery.receipt.clone()]).await);
+        self.told(self.queue.ack(from_ref(&self.delivery.receipt)).await);
         self.queue.forget_job(self.delivery.id);
     }
 

@@ -54,7 +54,11 @@ impl Runner {
             tokio::select! {
                 told = self.phase.changed() => if told.is_err() { break },
                 told = changes.changed() => if told.is_err() { break },
-                Some(_) = jobs.join_next() => {}
+                Some(ended) = jobs.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(target: "evenkeel", queue = name, %error, "a job broke off");
+                    }
+                }
                 received = wait_for(&mut receiving) => {
                     receiving = None;
                     match received {

@@ -111,6 +111,21 @@ fn what_cannot_get_better_fails_for_good_and_is_a_dead_letter() {
 }
 
 #[test]
+fn while_its_only_node_is_drained_a_job_waits_uncounted() {
+    let dead = json!({"dead_letters": {"queue": "dead", "after": 1}});
+    let bench = Bench::start("dispatch-drained", fast(), "", &dead);
+    bench.folder.run(&["node", "drain", "one"]).ok();
+    let id = bench.send_one(&job());
+    let said = wait_for("a reason", || {
+        let said = bench.explained(&id)["explanation"].as_str()?.to_owned();
+        (said.contains("503, ") || said.contains("waits for a free slot")).then_some(said)
+    });
+    bench.folder.run(&["node", "resume", "one"]).ok();
+    let result = bench.wait_result(&id);
+    assert_eq!((&result["status"], &result["attempt"]), (&json!(200), &json!(1)), "{said}");
+}
+
+#[test]
 fn a_job_that_fails_too_often_is_a_dead_letter_with_a_result() {
     let dead = json!({"dead_letters": {"queue": "dead", "after": 2}});
     let bench = Bench::start("dispatch-dead", fast(), "", &dead);

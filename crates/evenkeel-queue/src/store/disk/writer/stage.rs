@@ -231,8 +231,7 @@ impl Desk<'_> {
             }
         }
         // All of a moment may not have been seen.
-        self.ledger.results_swept =
-            expired.last().filter(|_| expired.len() == max).map_or(now, |last| last.at());
+        self.ledger.results_swept = expired.last().filter(|_| expired.len() == max).map_or(now, Expired::at);
         self.answer(done, expired.len());
     }
 
