@@ -16,8 +16,6 @@ pub(crate) use sqs::Sqs;
 
 /// How long every message's body is.
 pub(crate) const BODY_BYTES: usize = 1024;
-/// Consumers ask for so long before they are told that there is nothing.
-const WAIT_MS: u64 = 1_000;
 
 /// Which protocol a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +65,7 @@ impl Client {
         }
     }
 
-    /// Receives up to so many messages; none after a second without.
+    /// Receives up to so many messages, without waiting for any.
     pub(crate) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
         match self {
             Self::Sqs(client) => client.receive(max).await,

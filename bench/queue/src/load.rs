@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bench_figures::{Sample, Trouble, delays};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::args::Load;
 use crate::case::{CONSUMERS, Case};
@@ -21,6 +21,8 @@ const TURN_MAX: Duration = Duration::from_secs(60);
 const SEND_SPAN: Duration = Duration::from_millis(1_000);
 /// What consumers find.
 const BACKLOG: f64 = 6_000.0;
+/// How long a consumer waits that found nothing.
+const NOTHING_WAIT: Duration = Duration::from_millis(1);
 const FILLERS: usize = 16;
 const FILL_BATCH: usize = 10;
 
@@ -133,20 +135,19 @@ async fn take(clients: Vec<Client>, batch: usize, count: usize) -> io::Result<Do
                 let asked = Instant::now();
                 let receipts: Vec<Receipt> = client.receive(batch).await?;
                 if receipts.is_empty() {
+                    sleep(NOTHING_WAIT).await;
                     continue;
                 }
                 client.acknowledge(&receipts).await?;
                 let still = left.get().checked_sub(receipts.len());
                 left.set(still.ok_or_else(|| io::Error::other("more was delivered than was sent"))?);
-                delays.push((asked.elapsed().as_nanos() as u64, begun.elapsed()));
+                delays.push(asked.elapsed().as_nanos() as u64);
             }
             Ok(delays)
         }
     };
-    let done = all(clients.into_iter().map(|client| spawn_local(consumer(client)))).await?;
-    // Who finds nothing waits for a second, which is no part of it.
-    let wall = done.iter().map(|(_, at)| *at).max().unwrap_or_default();
-    Ok(Done { messages: count, wall, delays_ns: done.into_iter().map(|(delay, _)| delay).collect() })
+    let delays_ns = all(clients.into_iter().map(|client| spawn_local(consumer(client)))).await?;
+    Ok(Done { messages: count, wall: begun.elapsed(), delays_ns })
 }
 
 /// What was delivered twice would have left something behind.

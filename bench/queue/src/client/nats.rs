@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use bench_figures::Wire;
 use memchr::memmem;
 
-use super::{Receipt, WAIT_MS, body, refused};
+use super::{Receipt, body, refused};
 
 const CONSUMER: &str = "c";
 /// More than any consumer has in hand here.
@@ -80,14 +80,14 @@ impl Nats {
     }
 
     pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
-        let wish = format!("{{\"batch\":{max},\"expires\":{}}}", WAIT_MS * 1_000_000);
+        let wish = format!("{{\"batch\":{max},\"no_wait\":true}}");
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{CONSUMER}", self.queue);
         self.wire.write(&publish(&next, &self.inbox, &wish)).await?;
         let mut receipts = Vec::with_capacity(max);
         while receipts.len() < max {
             let Message { reply, status, .. } = self.message().await?;
             match status {
-                // Its time is over, or there is nothing.
+                // There is nothing, or nothing more.
                 Some(status) if [b"408", b"404"].iter().any(|code| memmem::find(&status, *code).is_some()) => {
                     break;
                 }

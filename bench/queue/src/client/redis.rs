@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use bench_figures::Wire;
 
-use super::{Receipt, WAIT_MS, body, refused};
+use super::{Receipt, body, refused};
 
 const GROUP: &str = "g";
 
@@ -56,7 +56,7 @@ impl Redis {
     }
 
     pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
-        let (count, wait) = (max.to_string(), WAIT_MS.to_string());
+        let count = max.to_string();
         let read = command(&[
             b"XREADGROUP",
             b"GROUP",
@@ -64,8 +64,6 @@ impl Redis {
             self.consumer.as_bytes(),
             b"COUNT",
             count.as_bytes(),
-            b"BLOCK",
-            wait.as_bytes(),
             b"STREAMS",
             self.queue.as_bytes(),
             b">",

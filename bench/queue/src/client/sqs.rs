@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use bench_figures::{Body, Wire};
 use memchr::memmem;
 
-use super::{Receipt, WAIT_MS, body, refused};
+use super::{Receipt, body, refused};
 
 const RECEIPT: &[u8] = b"\"ReceiptHandle\":\"";
 
@@ -96,10 +96,7 @@ impl Sqs {
                 let entries: Vec<_> = (0..count).map(entry).collect();
                 format!("{{\"QueueUrl\":\"{url}\",\"Entries\":[{}]}}", entries.join(","))
             }
-            _ => format!(
-                "{{\"QueueUrl\":\"{url}\",\"MaxNumberOfMessages\":{count},\"WaitTimeSeconds\":{}}}",
-                WAIT_MS / 1_000
-            ),
+            _ => format!("{{\"QueueUrl\":\"{url}\",\"MaxNumberOfMessages\":{count}}}"),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Bound: a request is answered after what it wrote is as durable as it asked; one disk flush serves every request
 //! that came in during the one before. Opening reads keys, never bodies.
 
+mod inbox;
 mod layout;
 mod opened;
 mod reader;
@@ -23,6 +24,7 @@ use super::{Batch, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreErro
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Payload};
+use inbox::{Inbox, Shut};
 use opened::{Counts, Opened, Opening};
 use reader::Look;
 use writer::{Op, Writer};
@@ -68,7 +70,7 @@ impl fmt::Debug for Fatal {
 
 /// Queues in a folder.
 pub struct DiskStore {
-    ops: SyncSender<Op>,
+    inbox: Arc<Inbox>,
     looks: Mutex<Option<SyncSender<Look>>>,
     opened: Arc<RwLock<Option<Opened>>>,
     /// What was counted when the folder was opened, until a queue's owner asks.
@@ -83,9 +85,9 @@ impl DiskStore {
         let folder = folder.into();
         let Opening { opened, ledger, counts, secret } = Opened::open(&folder, options.cache_bytes)?;
         let opened = Arc::new(RwLock::new(Some(opened)));
-        let (ops, received) = sync_channel(OPS_MAX);
+        let inbox = Arc::new(Inbox::new(OPS_MAX));
         let (looks, looked) = sync_channel(LOOKS_MAX);
-        let writer = Writer::new(folder, options, received, opened.clone(), ledger);
+        let writer = Writer::new(folder, options, inbox.clone(), opened.clone(), ledger);
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
         let looked: reader::Looks = Arc::new(Mutex::new(looked));
         for number in 0..READERS {
@@ -93,7 +95,7 @@ impl DiskStore {
             threads.push(spawn(format!("queue-reader-{number}"), move || reader::run(&looked, &opened))?);
         }
         Ok(Self {
-            ops,
+            inbox,
             looks: Mutex::new(Some(looks)),
             opened,
             counts: Mutex::new(counts),
@@ -103,7 +105,7 @@ impl DiskStore {
     }
 
     fn ask(&self, op: Op) {
-        if let Err(TrySendError::Full(op)) = self.ops.try_send(op) {
+        if let Err(Shut::Full(op)) = self.inbox.offer(op) {
             op.refuse(&StoreError::Busy);
         }
     }
@@ -112,7 +114,7 @@ impl DiskStore {
     fn wait<T: Send + 'static>(&self, op: impl FnOnce(Done<T>) -> Op) -> Result<T, StoreError> {
         let (done, answered) = sync_channel(1);
         let op = op(Box::new(move |result| drop(done.send(result))));
-        self.ops.send(op).map_err(|_| StoreError::Closed)?;
+        self.inbox.insist(op).map_err(|_| StoreError::Closed)?;
         answered.recv().unwrap_or(Err(StoreError::Closed))
     }
 
@@ -164,8 +166,8 @@ impl Store for DiskStore {
     }
 
     fn tail(&self, queue: QueueId, tail: Option<Tail>) {
-        // Waits for a place: a tail that is not heard would lose messages until the next start.
-        drop(self.ops.send(Op::Tail(queue, tail)));
+        // Never refused: a tail that is not heard would lose messages until the next start.
+        drop(self.inbox.insist(Op::Tail(queue, tail)));
     }
 
     fn commit(&self, commit: Commit, done: Done<()>) {
@@ -210,7 +212,7 @@ impl Store for DiskStore {
 
     fn close(&self) {
         let (closed, wait) = sync_channel(1);
-        if self.ops.send(Op::Close(closed)).is_ok() {
+        if self.inbox.insist(Op::Close(closed)).is_ok() {
             // The writer is gone either way.
             wait.recv().ok();
         }
