@@ -182,7 +182,8 @@ fn any_seed() -> u64 {
 pub(crate) fn help() -> String {
     let contenders: String =
         contender::ALL.iter().map(|one| format!("  {:17} {}\n", one.name, one.about)).collect();
-    let cases: String = Case::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
+    let cases: String =
+        Case::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
     format!("{HELP}\ncontenders:\n{contenders}\ncases:\n{cases}{EXAMPLES}")
 }
 

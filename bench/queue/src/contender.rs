@@ -79,7 +79,9 @@ impl Contender {
         let begun = Instant::now();
         loop {
             let first = timeout(READY_WAIT_MAX, first_message(self.protocol, address)).await;
-            let Err(unanswered) = first.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) else { break };
+            let Err(unanswered) = first.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) else {
+                break;
+            };
             if !process.runs()? || READY_WAIT_MAX < begun.elapsed() {
                 let said = last_words(&log);
                 return Err(io::Error::other(format!("it does not answer ({unanswered}); it said: {said}")));

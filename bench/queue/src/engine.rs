@@ -57,7 +57,7 @@ pub(crate) fn main(options: &Options) -> io::Result<()> {
         filesystem: disk::filesystem(&folder)?,
         load: disk::load_average(),
     };
-    let scaled = |count: f64| ((count * options.scale) as usize).max(1_000);
+    let scaled = |count: f64| ((count * options.scale) as usize).max(1).next_multiple_of(part::SENT_TOGETHER);
     for round in 1..=options.rounds {
         for (at, (label, keys)) in KEYS.iter().enumerate() {
             eprintln!("round {round}/{}: {label}", options.rounds);
@@ -81,11 +81,7 @@ fn backlog(folder: &Path, messages: usize) -> io::Result<Vec<Line>> {
     eprintln!("a backlog of {messages}");
     let place = empty(folder)?;
     let mut lines = Vec::new();
-    for (label, part) in [
-        ("filled", "fill"),
-        ("opened and emptied", "drain"),
-        ("opened empty", "open"),
-    ] {
+    for (label, part) in [("filled", "fill"), ("opened and emptied", "drain"), ("opened empty", "open")] {
         let mut line = Line::new(label);
         line.note(ask(part, &place, BACKLOG_KEYS, messages));
         lines.push(line);

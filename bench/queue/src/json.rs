@@ -69,7 +69,8 @@ mod tests {
             line.note(Ok(vec![("wall_us", us), ("cpu_us", us / 2.0)]));
             line
         };
-        let score = Score { case: Case::Take { batch: 10 }, lines: vec![line("redis", 2.0), line("own", 3.0)] };
+        let score =
+            Score { case: Case::Take { batch: 10 }, lines: vec![line("redis", 2.0), line("own", 3.0)] };
         let outcome = Outcome {
             scores: vec![score],
             syncs: Vec::new(),

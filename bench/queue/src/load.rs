@@ -43,7 +43,8 @@ pub(crate) async fn turn(case: Case, server: &Server, queue: &str, scale: f64) -
                 measure(server, send(clients, batch, SEND_SPAN.mul_f64(scale))).await
             }
             Case::Take { batch } => {
-                let backlog = ((BACKLOG * scale) as usize).div_ceil(FILLERS * FILL_BATCH) * FILLERS * FILL_BATCH;
+                let backlog =
+                    ((BACKLOG * scale) as usize).div_ceil(FILLERS * FILL_BATCH) * FILLERS * FILL_BATCH;
                 let fillers = connect(server, queue, FILLERS).await?;
                 fill(fillers, backlog).await?;
                 let clients = connect(server, queue, CONSUMERS).await?;
@@ -154,7 +155,11 @@ async fn take(clients: Vec<Client>, batch: usize, count: usize) -> io::Result<Do
 async fn check_empty(server: &Server, queue: &str) -> io::Result<()> {
     let mut client = server.protocol.connect(server.address, queue, CONSUMERS).await?;
     let left = client.receive(1).await?;
-    if left.is_empty() { Ok(()) } else { Err(io::Error::other("a message was acknowledged and is still there")) }
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(io::Error::other("a message was acknowledged and is still there"))
+    }
 }
 
 async fn all<T: 'static>(tasks: impl Iterator<Item = JoinHandle<io::Result<Vec<T>>>>) -> io::Result<Vec<T>> {

@@ -88,7 +88,9 @@ impl Nats {
             let Message { reply, status, .. } = self.message().await?;
             match status {
                 // There is nothing, or nothing more.
-                Some(status) if [b"408", b"404"].iter().any(|code| memmem::find(&status, *code).is_some()) => {
+                Some(status)
+                    if [b"408", b"404"].iter().any(|code| memmem::find(&status, *code).is_some()) =>
+                {
                     break;
                 }
                 Some(status) => return Err(refused(&status)),
@@ -125,8 +127,11 @@ impl Nats {
     async fn message(&mut self) -> io::Result<Message> {
         loop {
             let line = self.wire.line().await?;
-            let words: Vec<Vec<u8>> =
-                line.split(|byte| *byte == b' ').map(<[u8]>::to_vec).filter(|word| !word.is_empty()).collect();
+            let words: Vec<Vec<u8>> = line
+                .split(|byte| *byte == b' ')
+                .map(<[u8]>::to_vec)
+                .filter(|word| !word.is_empty())
+                .collect();
             let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<usize>().ok();
             let last = words.len().saturating_sub(1);
             match (words.first().map(Vec::as_slice), number(last)) {
@@ -141,7 +146,11 @@ impl Nats {
                     let head = head.ok_or_else(|| refused(b"a head longer than its message"))?;
                     let all = self.wire.exact(count + 2).await?;
                     let status = all[..head].split(|byte| *byte == b'\r').next().unwrap_or_default().to_vec();
-                    return Ok(Message { reply: Vec::new(), status: Some(status), body: all[head..count].to_vec() });
+                    return Ok(Message {
+                        reply: Vec::new(),
+                        status: Some(status),
+                        body: all[head..count].to_vec(),
+                    });
                 }
                 (Some(b"INFO" | b"+OK"), _) => {}
                 _ => return Err(refused(&words.join(&b' '))),

@@ -35,14 +35,8 @@ impl Redis {
     }
 
     pub(super) async fn create(&mut self) -> io::Result<()> {
-        let make = command(&[
-            b"XGROUP",
-            b"CREATE",
-            self.queue.as_bytes(),
-            GROUP.as_bytes(),
-            b"0",
-            b"MKSTREAM",
-        ]);
+        let make =
+            command(&[b"XGROUP", b"CREATE", self.queue.as_bytes(), GROUP.as_bytes(), b"0", b"MKSTREAM"]);
         self.wire.write(&make).await?;
         self.reply().await.map(drop)
     }

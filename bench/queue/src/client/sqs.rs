@@ -59,8 +59,7 @@ impl Sqs {
     pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
         let text = |receipt: &Receipt| String::from_utf8_lossy(receipt).into_owned();
         if let [receipt] = receipts {
-            let body =
-                format!("{{\"QueueUrl\":\"{}\",\"ReceiptHandle\":\"{}\"}}", self.url, text(receipt));
+            let body = format!("{{\"QueueUrl\":\"{}\",\"ReceiptHandle\":\"{}\"}}", self.url, text(receipt));
             return self.ask(&request("DeleteMessage", &body)).await;
         }
         let entries: Vec<_> = (receipts.iter().enumerate())
@@ -87,7 +86,9 @@ impl Sqs {
         let (url, tenant, body) = (&self.url, self.tenant, &self.body);
         match operation {
             "SendMessage" => {
-                format!("{{\"QueueUrl\":\"{url}\",\"MessageBody\":\"{body}\",\"MessageGroupId\":\"t{tenant}\"}}")
+                format!(
+                    "{{\"QueueUrl\":\"{url}\",\"MessageBody\":\"{body}\",\"MessageGroupId\":\"t{tenant}\"}}"
+                )
             }
             "SendMessageBatch" => {
                 let entry = |at: usize| {

@@ -22,12 +22,24 @@ const BATCH: usize = 10;
 const CONSUMERS: usize = 4;
 const FILLERS: usize = 16;
 const FILL_BATCH: usize = 100;
+/// All fillers' batches once: numbers of messages are multiples of it.
+pub(super) const SENT_TOGETHER: usize = FILLERS * FILL_BATCH;
+/// A queue that gives nothing for so long is empty.
+const EMPTY_WAIT: Duration = Duration::from_secs(10);
 const PROBES: usize = 200;
 
 /// Every figure that a part may print.
 pub(super) const FIGURES: &[&str] = &[
-    "send_cpu_us", "send_rate", "take_cpu_us", "take_rate", "book_ns", "open_ms", "rss_mib", "first_us",
-    "none_us", "one_us",
+    "send_cpu_us",
+    "send_rate",
+    "take_cpu_us",
+    "take_rate",
+    "book_ns",
+    "open_ms",
+    "rss_mib",
+    "first_us",
+    "none_us",
+    "one_us",
 ];
 
 /// What to do.
@@ -103,7 +115,7 @@ async fn on_disk(part: &Part, figures: &mut Figures) -> io::Result<()> {
             let one = queue.receive(want(1, Duration::ZERO)).await.map_err(io::Error::other)?;
             figures.insert("first_us".to_owned(), json!(first.elapsed().as_secs_f64() * 1e6));
             acknowledge(&queue, &one).await?;
-            take(&queue, part.messages / (FILLERS * FILL_BATCH) * (FILLERS * FILL_BATCH) - 1, figures).await?;
+            take(&queue, part.messages - 1, figures).await?;
             probe(&queue, figures).await?;
         }
         What::Open => {
@@ -116,7 +128,7 @@ async fn on_disk(part: &Part, figures: &mut Figures) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends from many producers; what does not fit batches is left out.
+/// Sends from many producers.
 async fn send(
     queue: &Queue,
     producers: usize,
@@ -137,13 +149,12 @@ async fn send(
         }
         Ok::<_, io::Error>(())
     };
-    let tasks: Vec<_> = (0..producers)
-        .map(|number| tokio::spawn(producer(number, queue.clone(), names.clone())))
-        .collect();
+    let tasks: Vec<_> =
+        (0..producers).map(|number| tokio::spawn(producer(number, queue.clone(), names.clone()))).collect();
     for task in tasks {
         task.await.map_err(io::Error::other)??;
     }
-    note(figures, "send_cpu_us", "send_rate", batches * producers * batch, cpu, begun);
+    note(figures, "send_cpu_us", "send_rate", messages, cpu, begun);
     Ok(())
 }
 
@@ -153,9 +164,10 @@ async fn take(queue: &Queue, messages: usize, figures: &mut Figures) -> io::Resu
     let consumer = |queue: Queue| async move {
         let mut taken = 0;
         loop {
-            let found = queue.receive(want(BATCH, Duration::from_millis(200))).await.map_err(io::Error::other)?;
+            let found =
+                queue.receive(want(BATCH, EMPTY_WAIT)).await.map_err(io::Error::other)?;
             if found.is_empty() {
-                return Ok::<_, io::Error>((taken, begun.elapsed() - Duration::from_millis(200)));
+                return Ok::<_, io::Error>((taken, begun.elapsed() - EMPTY_WAIT));
             }
             acknowledge(&queue, &found).await?;
             taken += found.len();
@@ -214,7 +226,14 @@ fn want(max: usize, wait: Duration) -> Want {
     Want { max, lease: None, wait }
 }
 
-fn note(figures: &mut Figures, cpu_us: &str, rate: &str, messages: usize, cpu_before: Duration, begun: Instant) {
+fn note(
+    figures: &mut Figures,
+    cpu_us: &str,
+    rate: &str,
+    messages: usize,
+    cpu_before: Duration,
+    begun: Instant,
+) {
     let spent = cpu().saturating_sub(cpu_before);
     figures.insert(cpu_us.to_owned(), json!(spent.as_secs_f64() * 1e6 / messages as f64));
     figures.insert(rate.to_owned(), json!(messages as f64 / begun.elapsed().as_secs_f64()));
