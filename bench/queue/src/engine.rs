@@ -22,7 +22,7 @@ pub(crate) use part::{Part, run as part};
 const FOLDER: &str = "target/queue-bench/engine";
 /// How many messages are spread over how many keys; the first is a plain queue in order.
 const KEYS: &[(&str, usize)] =
-    &[("1 key", 1), ("1 key (again)", 1), ("1 000 keys", 1_000), ("100 000 keys", 100_000)];
+    &[("1 key", 1), ("1 key (again)", 1), ("16 keys", 16), ("1 000 keys", 1_000), ("100 000 keys", 100_000)];
 const MESSAGES: f64 = 100_000.0;
 const BOOK_MESSAGES: f64 = 1_000_000.0;
 const PRODUCERS: usize = 16;
