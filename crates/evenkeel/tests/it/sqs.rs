@@ -1,4 +1,5 @@
-//! The SQS door of the real binary, before unmodified clients: boto3 and a Celery worker.
+//! The SQS door of the real binary, before unmodified clients: boto3, a Celery worker, the AWS SDK for JavaScript and
+//! sqs-consumer.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -94,6 +95,16 @@ fn a_celery_worker_runs_what_is_sent_to_it() {
     let mut client = python("celery_client.py");
     client.args([served.address.to_string(), key, secret]);
     run(client.env("CELERY_RESULTS", folder.file("results")));
+}
+
+#[test]
+fn the_aws_sdk_for_javascript_sends_receives_and_deletes_and_names_what_is_wrong() {
+    run_node("sqs_client.cjs");
+}
+
+#[test]
+fn sqs_consumer_handles_each_once_gives_up_on_what_fails_and_stops_with_grace() {
+    run_node("sqs_consumer_client.cjs");
 }
 
 #[test]
@@ -242,18 +253,40 @@ fn what_is_no_operation_is_told_so_and_the_header_names_the_request() {
 }
 
 fn python(script: &str) -> Command {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let python = root.join("target/python/bin/python");
+    let python = root().join("target/python/bin/python");
     assert!(python.exists(), "boto3 is not installed; `cargo xtask test` does it, into target/python");
-    let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(script);
     let mut command = Command::new(python);
-    // A proxy between this process and itself would be the one that is tested.
-    command.arg(script).env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
+    command.arg(path(script));
     command
+}
+
+/// Runs a script that signs as a tenant, on a gateway of its own.
+#[track_caller]
+fn run_node(script: &str) {
+    let installed = root().join("target/node");
+    assert!(
+        installed.join("node_modules/sqs-consumer").exists(),
+        "sqs-consumer is not installed; `cargo xtask test` does it, into target/node"
+    );
+    let folder = Folder::new(script);
+    folder.run(&["tenant", "add", "acme"]).ok();
+    let (key, secret) = sqs_key(&folder, "acme");
+    let served = Served::start(&folder, &[]);
+    run(Command::new("node").arg(path(script)).args([url(&served), key, secret]).arg(installed));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn path(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(script)
 }
 
 #[track_caller]
 fn run(command: &mut Command) {
+    // A proxy between this process and itself would be the one that is tested.
+    command.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
