@@ -45,7 +45,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     // With which kombu speaks to SQS.
     Tool::PythonPackage { folder: "target/python", name: "pycurl", version: "7.49.0" },
     Tool::Node,
-    // Of each package the last version that runs on the Node.js that Debian has. AWS's client is there before
+    // Of each package a version that runs on the Node.js that Debian has. AWS's client is there before
     // sqs-consumer, which would bring a newer one.
     Tool::NodePackage { name: "@aws-sdk/client-sqs", version: "3.967.0" },
     Tool::NodePackage { name: "sqs-consumer", version: "11.6.0" },
