@@ -3,18 +3,19 @@
 //! It never waits for the store. What is to be written is handed over and comes back as a message; messages enter
 //! the book only when the store tells that they are written.
 
+mod gauge;
 mod parcel;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use core::time::Duration;
 
 use evenkeel_actor::{Actor, ActorRef, Context, Flow, Handled, Repeat, Reply, Signal, TimerId};
 use evenkeel_policy::weight::Weight;
+use tokio::sync::mpsc::UnboundedSender;
 
-use crate::book::{Book, Ended, Explanation, KeyStats, Leased, Returned, Totals};
+use crate::book::{Book, Ended, Explanation, KeyStats, Leased, Returned};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::receipt::Claim;
@@ -23,6 +24,7 @@ use crate::settings::QueueSettings;
 use crate::store::{Change, Commit, Fetch, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
+pub(crate) use gauge::{Gauge, Tally};
 pub(crate) use parcel::Parcel;
 
 /// Something comes back: a lease ends, a delay is over.
@@ -106,52 +108,6 @@ pub(crate) struct Acking {
     reply: Reply<Answers>,
 }
 
-/// What a queue holds, for those who may not ask its keeper.
-#[derive(Debug, Default)]
-pub(crate) struct Gauge {
-    pending: AtomicU64,
-    in_flight: AtomicU64,
-    delayed: AtomicU64,
-    bytes: AtomicU64,
-    expired: AtomicU64,
-    /// Messages that were sent and not told to the keeper yet, written or not.
-    coming: AtomicU64,
-    coming_bytes: AtomicU64,
-}
-
-impl Gauge {
-    /// Reads what the book holds, and what is on its way into it as waiting.
-    pub(crate) fn read(&self) -> Totals {
-        Totals {
-            pending: self.pending.load(Ordering::Relaxed) + self.coming.load(Ordering::Relaxed),
-            in_flight: self.in_flight.load(Ordering::Relaxed),
-            delayed: self.delayed.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed) + self.coming_bytes.load(Ordering::Relaxed),
-            expired: self.expired.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Counts messages that are on their way.
-    pub(crate) fn expect(&self, count: u64, bytes: u64) {
-        self.coming.fetch_add(count, Ordering::Relaxed);
-        self.coming_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Counts messages that have come, or never will.
-    pub(crate) fn expect_less(&self, count: u64, bytes: u64) {
-        self.coming.fetch_sub(count, Ordering::Relaxed);
-        self.coming_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn show(&self, totals: Totals) {
-        self.pending.store(totals.pending, Ordering::Relaxed);
-        self.in_flight.store(totals.in_flight, Ordering::Relaxed);
-        self.delayed.store(totals.delayed, Ordering::Relaxed);
-        self.bytes.store(totals.bytes, Ordering::Relaxed);
-        self.expired.store(totals.expired, Ordering::Relaxed);
-    }
-}
-
 /// What a keeper is made of.
 pub(crate) struct Keeper {
     pub(crate) queue: QueueId,
@@ -161,6 +117,8 @@ pub(crate) struct Keeper {
     pub(crate) clock: WallClock,
     pub(crate) book: Book,
     pub(crate) gauge: Arc<Gauge>,
+    /// Messages in its mailbox.
+    pub(crate) mail: Arc<Tally>,
     /// Consumers for whom there was nothing, the longest waiting first.
     pub(crate) waiting: VecDeque<Receive>,
     /// When the timer fires that is set.
@@ -171,6 +129,28 @@ pub(crate) struct Keeper {
     pub(crate) refilling: usize,
     /// Messages and bytes that were taken in and not shown yet.
     pub(crate) arrived: (u64, u64),
+    /// Says so when the keeper is no more, however that came.
+    pub(crate) _vigil: Vigil,
+}
+
+/// Tells, when it is dropped, that a keeper is no more.
+pub(crate) struct Vigil {
+    pub(crate) fallen: Fallen,
+    pub(crate) tell: UnboundedSender<Fallen>,
+}
+
+/// A keeper that is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fallen {
+    pub(crate) queue: QueueId,
+    pub(crate) epoch: Epoch,
+}
+
+impl Drop for Vigil {
+    fn drop(&mut self) {
+        // When all queues end, nobody wants to know.
+        self.tell.send(self.fallen).ok();
+    }
 }
 
 impl Actor for Keeper {
@@ -235,9 +215,7 @@ impl Keeper {
 
     fn append(&mut self, appended: Vec<Appended>) {
         let now = self.clock.now();
-        let sent = appended.iter().filter(|message| message.header.from.is_none());
-        let (count, bytes) =
-            sent.fold((0, 0), |(count, bytes), message| (count + 1, bytes + u64::from(message.header.size)));
+        let (count, bytes) = gauge::weigh(&appended);
         self.arrived = (self.arrived.0 + count, self.arrived.1 + bytes);
         for message in appended {
             let seq = message.header.seq;
@@ -523,7 +501,7 @@ impl Keeper {
         self.gauge.show(self.book.totals());
         let (count, bytes) = core::mem::take(&mut self.arrived);
         if count > 0 {
-            self.gauge.expect_less(count, bytes);
+            self.mail.take(count, bytes);
         }
         // One that fires too early is set again; most leases end before their time.
         let earlier = self.book.next_due().filter(|&due| self.timer.is_none_or(|timer| due < timer));

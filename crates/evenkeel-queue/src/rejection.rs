@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::store::StoreError;
 
-/// Why a request to a queue was refused; what was refused has changed nothing.
+/// Why a request to a queue was refused; what was refused has changed nothing, but for [`Rejection::Interrupted`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// The queue holds as many messages, or bytes, as it may.
@@ -41,8 +41,12 @@ pub enum Rejection {
     Store(StoreError),
     /// Too much is waiting to be written down or handled; later it may work.
     Busy,
-    /// The queue was deleted, or the gateway stops.
-    Gone,
+    /// The queue was deleted.
+    QueueDeleted,
+    /// The gateway stops.
+    Stopping,
+    /// Whoever kept the queue fell, and another takes its place; whether it was done is not known.
+    Interrupted,
 }
 
 impl fmt::Display for Rejection {
@@ -60,7 +64,9 @@ impl fmt::Display for Rejection {
             Self::NotInFlight => f.write_str("message is not in flight"),
             Self::Store(error) => error.fmt(f),
             Self::Busy => f.write_str("too much is waiting to be written, retry later"),
-            Self::Gone => f.write_str("queue is gone"),
+            Self::QueueDeleted => f.write_str("queue was deleted"),
+            Self::Stopping => f.write_str("gateway is stopping"),
+            Self::Interrupted => f.write_str("queue was interrupted and goes on in a moment, retry"),
         }
     }
 }

@@ -95,7 +95,7 @@ async fn change(queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<()
     let mut longer = if longer.is_empty() { Vec::new() } else { queue.extend(&longer).await }.into_iter();
     let answers = wishes.iter().map(|wish| {
         let answer = if is_now(wish) { back.next() } else { longer.next() };
-        answer.unwrap_or(Err(Rejection::Gone)).map_err(|rejection| fault_of(rejection, &wish.0))
+        answer.unwrap_or(Err(Rejection::Interrupted)).map_err(|rejection| fault_of(rejection, &wish.0))
     });
     answers.collect()
 }

@@ -311,8 +311,10 @@ impl From<Rejection> for Fault {
             ),
             Rejection::NotInFlight => Self::NotInFlight,
             Rejection::Store(error) => error.into(),
-            Rejection::Busy => Self::Unavailable { message: rejection.to_string() },
-            Rejection::Gone => Self::NoQueue,
+            Rejection::Busy | Rejection::Stopping | Rejection::Interrupted => {
+                Self::Unavailable { message: rejection.to_string() }
+            }
+            Rejection::QueueDeleted => Self::NoQueue,
         }
     }
 }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::keeper::{Line, Receive};
     use crate::message::Draft;
-    use crate::queue::Want;
+    use crate::queue::{Kept, Owner, Want};
     use crate::queues::Queues;
     use crate::settings::QueueSettings;
     use crate::store::memory::MemoryStore;
@@ -94,7 +94,9 @@ mod tests {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
         let queue = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
         queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
-        let keeper = queue.0.owner.read().keeper.clone();
+        let Owner::Keeper(Kept { keeper, .. }) = queue.0.owner.borrow().clone() else {
+            panic!("a queue has a keeper");
+        };
         let question = |reply| Msg::Receive(Receive { max: 2, lease: None, line: Line::Leave, reply });
         let parcel = keeper.ask(question).await.unwrap().unwrap();
         assert_eq!(queue.totals().in_flight, 2);

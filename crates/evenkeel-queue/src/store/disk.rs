@@ -19,11 +19,11 @@ use parking_lot::{Mutex, RwLock};
 
 use evenkeel_policy::weight::Weight;
 
-use super::{Batch, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
+use super::{Batch, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Payload};
-use opened::{Counts, Opened, Opening};
+use opened::{Counts, Opened, Opening, Still};
 use reader::Look;
 use writer::{Op, Writer};
 
@@ -129,8 +129,11 @@ impl DiskStore {
         }
     }
 
-    fn opened(&self) -> Result<Opened, StoreError> {
-        self.opened.read().clone().ok_or(StoreError::Closed)
+    /// The folder as it is at this moment, whatever the writer does meanwhile.
+    fn still(&self) -> Result<Still, StoreError> {
+        let opened = self.opened.read();
+        let opened = opened.as_ref().ok_or(StoreError::Closed)?;
+        Ok(Still { snapshot: opened.db.snapshot(), opened: opened.clone() })
     }
 }
 
@@ -139,20 +142,20 @@ impl Store for DiskStore {
         self.ask(Op::Append(batch, done));
     }
 
-    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError> {
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
         let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
-        let opened = self.opened()?;
+        let still = self.still()?;
         let counted = self.counts.lock().remove(&queue);
         let counts = match counted {
             Some(counts) => counts,
-            None => opened.count_queue(queue, below)?,
+            None => still.count_queue(queue, below..before)?,
         };
-        opened.kept_keys(queue, &counts)
+        still.kept_keys(queue, &counts)
     }
 
-    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError> {
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {
         let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
-        self.opened()?.kept_states(queue, below)
+        self.still()?.kept_states(queue, below..before)
     }
 
     fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
@@ -161,11 +164,6 @@ impl Store for DiskStore {
 
     fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
         self.look(Look::Read(queue, which, done));
-    }
-
-    fn tail(&self, queue: QueueId, tail: Option<Tail>) {
-        // Waits for a place: a tail that is not heard would lose messages until the next start.
-        drop(self.ops.send(Op::Tail(queue, tail)));
     }
 
     fn commit(&self, commit: Commit, done: Done<()>) {
@@ -193,8 +191,8 @@ impl Store for DiskStore {
         self.ask(Op::RemoveQueue(queue, done));
     }
 
-    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError> {
-        self.wait(|done| Op::Claim(queue, done))
+    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
+        self.wait(|done| Op::Claim(queues, done))
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
@@ -261,7 +259,7 @@ mod tests {
         send(5_000);
         store.wait(|done| Op::Purge(queue, done)).unwrap();
         send(10);
-        let left = || store.opened().unwrap().count_queue(queue, Seq(0)).unwrap();
+        let left = || store.still().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
         let messages = || left().values().map(|count| count.messages).sum::<u64>();
         // Each question is another turn of the writer, and it sweeps in between.
         let tries = (0..1_000_000).find(|_| messages() == 10);

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use evenkeel_policy::weight::Weight;
 
-use super::{Batch, Change, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
+use super::{Batch, Change, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
 use super::{cost_of, due_of};
 use crate::book::{KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
@@ -77,12 +77,16 @@ impl Store for MemoryStore {
         done(appended.map(|appended| appended.iter().map(named).collect()));
     }
 
-    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError> {
-        self.with(queue, |held, _| Ok(held.keys.iter().map(|(&key, kept)| held.kept(key, kept)).collect()))
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
+        self.with(queue, |held, _| {
+            Ok(held.keys.iter().map(|(&key, kept)| held.kept(key, kept, before)).collect())
+        })
     }
 
-    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError> {
-        self.with(queue, |held, _| Ok(held.states.values().copied().collect()))
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {
+        self.with(queue, |held, _| {
+            Ok(held.states.values().filter(|state| state.header.seq < before).copied().collect())
+        })
     }
 
     fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
@@ -105,14 +109,6 @@ impl Store for MemoryStore {
                 Some((header.seq, held.messages.get(&(key, header.seq))?.1.clone()))
             });
             Ok(found.collect())
-        }));
-    }
-
-    fn tail(&self, queue: QueueId, tail: Option<Tail>) {
-        // A queue that is gone has no tail.
-        drop(self.with(queue, |held, _| {
-            held.tail = tail;
-            Ok(())
         }));
     }
 
@@ -184,11 +180,22 @@ impl Store for MemoryStore {
         done(Ok(()));
     }
 
-    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError> {
-        self.with(queue, |held, _| {
-            held.epoch.0 += 1;
-            Ok(held.epoch)
-        })
+    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
+        let mut held = self.0.lock();
+        if held.is_closed {
+            return Err(StoreError::Closed);
+        }
+        if queues.iter().any(|(queue, _)| !held.queues.contains_key(queue)) {
+            return Err(StoreError::NoQueue);
+        }
+        let told_from = Seq(held.seq + 1);
+        let claimed = queues.into_iter().filter_map(|(queue, tail)| {
+            let owned = held.queues.get_mut(&queue)?;
+            owned.epoch.0 += 1;
+            owned.tail = Some(tail);
+            Some(Claimed { epoch: owned.epoch, told_from })
+        });
+        Ok(claimed.collect())
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
@@ -311,8 +318,8 @@ impl HeldQueue {
         }
     }
 
-    fn kept(&self, key: KeyId, kept: &HeldKey) -> KeptKey {
-        let mut messages = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).peekable();
+    fn kept(&self, key: KeyId, kept: &HeldKey, before: Seq) -> KeptKey {
+        let mut messages = self.messages.range((key, Seq(0))..(key, before)).peekable();
         let first = messages.peek().map_or(Seq(0), |((_, seq), _)| *seq);
         let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (header, _))| {
             (header.seq, count + 1, bytes + u64::from(header.size))

@@ -4,9 +4,11 @@
 mod crash;
 mod delivery;
 mod drr_delivery;
+mod fallen;
 mod fairness;
 mod history;
 mod life;
 mod powercut;
 mod restart;
 mod rig;
+mod watched;

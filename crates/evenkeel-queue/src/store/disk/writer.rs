@@ -19,7 +19,7 @@ use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::Appended;
 use crate::settings::Durability;
-use crate::store::{Batch, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
+use crate::store::{Batch, Claimed, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
 
 /// At most so many requests are written together.
 const GROUP_MAX: usize = 8_192;
@@ -38,9 +38,8 @@ pub(super) enum Op {
     SetWeight(QueueId, Arc<str>, Option<Weight>, Done<KeyId>),
     PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
     RemoveQueue(QueueId, Done<()>),
-    Claim(QueueId, Done<Epoch>),
+    Claim(Vec<(QueueId, Tail)>, Done<Vec<Claimed>>),
     Renew(QueueId, Epoch, Done<bool>),
-    Tail(QueueId, Option<Tail>),
     Queues(Done<Vec<QueueRecord>>),
     /// Before which message a queue is purged.
     PurgedBelow(QueueId, Done<Seq>),
@@ -344,7 +343,6 @@ impl Op {
             Self::Claim(_, done) => done(Err(why.clone())),
             Self::Renew(.., done) => done(Err(why.clone())),
             Self::Queues(done) => done(Err(why.clone())),
-            Self::Tail(..) => {}
             Self::Close(closed) => return Some(closed),
         }
         None

@@ -12,7 +12,7 @@ use crate::message::{Appended, Header, Payload};
 use crate::settings::Durability;
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
-use crate::store::{Batch, Change, Commit, Done, QueueBody, StoreError, cost_of, due_of};
+use crate::store::{Batch, Change, Claimed, Commit, Done, QueueBody, StoreError, Tail, cost_of, due_of};
 
 impl Writer {
     /// Puts a request into a group; what cannot be done is answered at once.
@@ -32,13 +32,8 @@ impl Writer {
             Op::SetWeight(queue, name, weight, done) => desk.set_weight(queue, &name, weight, done),
             Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
             Op::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
-            Op::Claim(queue, done) => desk.claim(queue, done),
+            Op::Claim(queues, done) => desk.claim(queues, done),
             Op::Renew(queue, epoch, done) => done(desk.queue(queue).map(|queue| queue.epoch == epoch)),
-            Op::Tail(queue, tail) => {
-                if let Ok(queue) = desk.queue(queue) {
-                    queue.tail = tail;
-                }
-            }
             Op::Queues(done) => done(Ok(desk.ledger.records())),
             Op::PurgedBelow(queue, done) => done(desk.queue(queue).map(|queue| queue.purged_below)),
             Op::Close(_) => {}
@@ -283,17 +278,22 @@ impl Desk<'_> {
         self.answer(done, ());
     }
 
-    fn claim(&mut self, queue: QueueId, done: Done<Epoch>) {
-        let epoch = match self.queue(queue) {
-            Ok(owner) => {
-                owner.epoch.0 += 1;
-                owner.epoch
-            }
-            Err(why) => return done(Err(why)),
-        };
-        self.put_meta(&layout::of_queue(b'e', queue), &epoch.0.to_be_bytes());
+    fn claim(&mut self, queues: Vec<(QueueId, Tail)>, done: Done<Vec<Claimed>>) {
+        if let Some(why) = queues.iter().find_map(|(queue, _)| self.queue(*queue).err()) {
+            return done(Err(why));
+        }
+        let told_from = Seq(self.ledger.seq);
+        let mut claimed = Vec::with_capacity(queues.len());
+        for (queue, tail) in queues {
+            let Ok(owner) = self.queue(queue) else { continue };
+            owner.epoch.0 += 1;
+            owner.tail = Some(tail);
+            let epoch = owner.epoch;
+            claimed.push(Claimed { epoch, told_from });
+            self.put_meta(&layout::of_queue(b'e', queue), &epoch.0.to_be_bytes());
+        }
         self.group.need(Durability::Fsync);
-        self.answer(done, epoch);
+        self.answer(done, claimed);
     }
 
     /// Gives a number nobody has had; a block of them is set aside on disk with the first that is used.
