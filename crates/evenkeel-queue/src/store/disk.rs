@@ -12,6 +12,7 @@ mod writer;
 use core::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -74,6 +75,8 @@ pub struct DiskStore {
     /// What was counted when the folder was opened, until a queue's owner asks.
     counts: Mutex<Counts>,
     secret: [u8; 32],
+    /// How often the writer had the disk confirm.
+    flushes: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -85,7 +88,8 @@ impl DiskStore {
         let opened = Arc::new(RwLock::new(Some(opened)));
         let (ops, received) = sync_channel(OPS_MAX);
         let (looks, looked) = sync_channel(LOOKS_MAX);
-        let writer = Writer::new(folder, options, received, opened.clone(), ledger);
+        let flushes = Arc::<AtomicU64>::default();
+        let writer = Writer::new(folder, options, received, opened.clone(), ledger, flushes.clone());
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
         let looked: reader::Looks = Arc::new(Mutex::new(looked));
         for number in 0..READERS {
@@ -98,8 +102,14 @@ impl DiskStore {
             opened,
             counts: Mutex::new(counts),
             secret,
+            flushes,
             threads: Mutex::new(threads),
         })
+    }
+
+    /// Counts how often the disk had to confirm what was written.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
     }
 
     fn ask(&self, op: Op) {

@@ -1,11 +1,17 @@
 //! What a restart keeps.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::{Draft, QueueSettings, Rejection};
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
+use evenkeel_queue::store::{QueueBody, Store};
+use evenkeel_queue::{Draft, QueueSettings, Queues, Rejection};
+use tempfile::TempDir;
 
 use crate::rig::{Rig, ack, await_some, body, keys, send, take};
+use crate::watched::Watched;
 
 #[tokio::test]
 async fn messages_their_order_and_their_keys_survive() {
@@ -106,4 +112,34 @@ async fn a_removed_queue_stays_removed() {
     let fresh = rig.queue(QueueSettings::default()).await;
     assert_ne!(fresh.id(), queue.id());
     assert!(take(&fresh, 10).await.is_empty());
+}
+
+/// A start is one flush of the disk, not one per queue.
+#[tokio::test]
+async fn a_thousand_queues_are_claimed_in_one_write() {
+    let folder = TempDir::new().unwrap();
+    let disk = Arc::new(DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap());
+    let (done, mut made) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..1_000 {
+        let record = QueueBody {
+            name: format!("queue{number}"),
+            settings: QueueSettings::default(),
+            created_at: 0,
+            changed_at: 0,
+            notes: String::new(),
+        };
+        let done = done.clone();
+        disk.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
+    }
+    for _ in 0..1_000 {
+        made.recv().await.unwrap().unwrap();
+    }
+    let before = disk.flushes();
+    let store = Watched::new(disk.clone());
+    let queues = Queues::open(store.clone(), 1_000).await.unwrap();
+    assert_eq!((store.claims.load(Ordering::SeqCst), disk.flushes() - before), (1, 1));
+    assert_eq!(queues.list("", None, usize::MAX).len(), 1_000);
+    let queue = queues.get("queue999").unwrap();
+    send(&queue, ["a"]).await;
+    ack(&queue, &await_some(&queue, 1).await).await;
 }

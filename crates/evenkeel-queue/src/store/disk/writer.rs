@@ -6,6 +6,7 @@ mod tidy;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,8 @@ pub(super) struct Writer {
     reopened_at: Option<Instant>,
     /// Why the folder is closed.
     failed: Option<StoreError>,
+    /// How often the disk had to confirm.
+    flushes: Arc<AtomicU64>,
 }
 
 /// What is written together.
@@ -105,6 +108,7 @@ impl Writer {
         ops: Receiver<Op>,
         opened: Arc<RwLock<Option<Opened>>>,
         ledger: Ledger,
+        flushes: Arc<AtomicU64>,
     ) -> Self {
         Self {
             folder,
@@ -118,6 +122,7 @@ impl Writer {
             looked_at: None,
             reopened_at: None,
             failed: None,
+            flushes,
         }
     }
 
@@ -230,6 +235,7 @@ impl Writer {
     /// Has everything written so far on disk.
     fn sync(&mut self) {
         self.unsynced = None;
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         let result = self.opened.read().as_ref().map(|opened| opened.db.persist(PersistMode::SyncData));
         if let Some(Err(error)) = result {
             // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
