@@ -4,18 +4,20 @@
 //! the book only when the store tells that they are written.
 
 mod gauge;
+mod moving;
 mod parcel;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use core::time::Duration;
 
 use evenkeel_actor::{Actor, ActorRef, Context, Flow, Handled, Repeat, Reply, Signal, TimerId};
 use evenkeel_policy::weight::Weight;
+use parking_lot::RwLock;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::book::{Book, Ended, Explanation, KeyStats, Leased, Returned};
+use crate::book::{Book, Ended, Explanation, KeyStats, Leased, QueueStats, Returned};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::receipt::Claim;
@@ -25,6 +27,8 @@ use crate::store::{Change, Commit, Fetch, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
 pub(crate) use gauge::{Gauge, Tally};
+pub use moving::Moved;
+pub(crate) use moving::Move;
 pub(crate) use parcel::Parcel;
 
 /// Something comes back: a lease ends, a delay is over.
@@ -53,14 +57,18 @@ pub(crate) enum Msg {
     Ack(Vec<Claim>, Reply<Answers>),
     /// By the store: the acknowledgement is written down, or is not.
     Acked(Acking),
-    /// Move up to so many messages to another queue, or each to where it came from.
-    Move(usize, Option<QueueId>, Reply<Result<u64, Rejection>>),
-    /// By the store: messages were moved, or were not.
-    Moved(Vec<Seq>, Result<(), StoreError>, Option<Reply<Result<u64, Rejection>>>),
+    /// Go on with a move.
+    Move(Move),
+    /// By the store: what follows in the key that a move has come to.
+    MoveFound(Move, KeyId, Result<Vec<(Header, Payload)>, StoreError>),
+    /// By the store: messages were moved, or were not, and whose move that was.
+    Moved(Vec<Seq>, Result<(), StoreError>, Option<Move>),
     /// Give these back; without a delay after the queue's backoff.
     Nack(Vec<(Claim, Option<Duration>)>, Reply<Answers>),
     /// Have these leases end so long from now.
     Extend(Vec<(Claim, Duration)>, Reply<Answers>),
+    /// Take these back, uncounted.
+    TakeBack(Vec<Claim>, Reply<Answers>),
     /// By a parcel that reached nobody.
     GiveBack(Vec<(Seq, u32)>),
     /// By the store: what follows in a key.
@@ -73,6 +81,8 @@ pub(crate) enum Msg {
     Weighed(KeyId, Arc<str>, Option<Weight>),
     /// Keep to these settings.
     Settings(Arc<QueueSettings>),
+    /// Tell what the queue holds and how it has delivered.
+    Stats(Reply<QueueStats>),
     /// Tell what each key holds, from so many on, at most so many.
     KeyStats(usize, usize, Reply<Vec<KeyStats>>),
     /// Name the next messages.
@@ -114,6 +124,8 @@ pub(crate) struct Keeper {
     pub(crate) epoch: Epoch,
     pub(crate) settings: Arc<QueueSettings>,
     pub(crate) store: Arc<dyn Store>,
+    /// Queues that messages may be moved to.
+    pub(crate) known: Known,
     pub(crate) clock: WallClock,
     pub(crate) book: Book,
     pub(crate) gauge: Arc<Gauge>,
@@ -132,6 +144,9 @@ pub(crate) struct Keeper {
     /// Says so when the keeper is no more, however that came.
     pub(crate) _vigil: Vigil,
 }
+
+/// Which queues there are.
+pub(crate) type Known = Arc<RwLock<HashSet<QueueId>>>;
 
 /// Tells, when it is dropped, that a keeper is no more.
 pub(crate) struct Vigil {
@@ -164,10 +179,17 @@ impl Actor for Keeper {
             Msg::Receive(receive) => self.line_up(receive, &ctx.me()),
             Msg::Ack(claims, reply) => self.ack(claims, reply, ctx.me()),
             Msg::Acked(acking) => self.acked(acking),
-            Msg::Move(max, to, reply) => self.move_some(max, to, reply, ctx.me()),
-            Msg::Moved(seqs, result, reply) => self.moved(seqs, result, reply),
+            Msg::Move(job) => self.move_on(job, ctx.me()),
+            Msg::MoveFound(job, key, found) => self.move_found(job, key, found, ctx.me()),
+            Msg::Moved(seqs, result, job) => {
+                self.moved(seqs, &result);
+                if let Some(job) = job {
+                    job.end(result);
+                }
+            }
             Msg::Nack(which, reply) => self.nack(&which, reply, &ctx.me()),
             Msg::Extend(which, reply) => self.extend(&which, reply),
+            Msg::TakeBack(claims, reply) => self.take_back(&claims, reply),
             Msg::GiveBack(which) => self.give_back(&which),
             Msg::Refilled(key, found) => self.refilled(key, found),
             Msg::Purge(reply) => {
@@ -183,6 +205,7 @@ impl Actor for Keeper {
                 self.book.set_limits(&settings);
                 self.settings = settings;
             }
+            Msg::Stats(reply) => answer(reply, self.book.stats()),
             Msg::KeyStats(skip, max, reply) => answer(reply, self.book.key_stats(skip, max)),
             Msg::Peek(max, reply) => answer(reply, self.book.peek(max)),
             Msg::Explain(key, seq, reply) => answer(reply, self.book.explain(key, seq)),
@@ -263,7 +286,7 @@ impl Keeper {
         Returned {
             key: leased.key,
             header: leased.header,
-            attempts: leased.attempt,
+            delivered: leased.delivered,
             first_delivered_at: Some(leased.first_delivered_at),
             not_before: None,
             epoch: self.epoch,
@@ -304,7 +327,7 @@ impl Keeper {
         let now = self.clock.now();
         let (mut answers, mut ended) = (Answers::with_capacity(which.len()), Vec::new());
         for &(claim, delay) in which {
-            let delay = delay.unwrap_or_else(|| self.backoff(claim.attempt));
+            let delay = delay.unwrap_or_else(|| self.backoff(self.book.attempts(claim.seq)));
             answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
         }
         self.write_ended(ended, me);
@@ -322,8 +345,18 @@ impl Keeper {
         answer(reply, answers);
     }
 
+    fn take_back(&mut self, claims: &[Claim], reply: Reply<Answers>) {
+        let (mut answers, mut changes) = (Answers::with_capacity(claims.len()), Vec::new());
+        for &claim in claims {
+            let taken = self.book.take_back(claim);
+            answers.push(taken.map(|returned| changes.extend(returned.map(Change::Returned))));
+        }
+        self.note(changes);
+        answer(reply, answers);
+    }
+
     fn give_back(&mut self, which: &[(Seq, u32)]) {
-        let returned = which.iter().filter_map(|&(seq, attempt)| self.book.give_back(seq, attempt));
+        let returned = which.iter().filter_map(|&(seq, number)| self.book.give_back(seq, number));
         let changes = returned.map(Change::Returned).collect();
         self.note(changes);
     }
@@ -356,54 +389,14 @@ impl Keeper {
         }
     }
 
-    /// Moves what is its turn now; what came from nowhere stays.
-    fn move_some(
-        &mut self,
-        max: usize,
-        to: Option<QueueId>,
-        reply: Reply<Result<u64, Rejection>>,
-        me: ActorRef<Msg>,
-    ) {
-        let taken = match self.book.take(self.clock.now(), max, self.settings.lease()) {
-            Ok(taken) => taken,
-            Err(why) => return answer(reply, Err(why)),
-        };
-        self.note(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)).collect());
-        let (mut seqs, mut changes) = (Vec::new(), Vec::new());
-        for leased in taken.leased {
-            let Leased { key, header, attempt, .. } = leased;
-            let target = to.or(header.from).filter(|&to| to != self.queue);
-            match target.filter(|_| self.book.begin_move(header.seq, attempt)) {
-                Some(to) => {
-                    seqs.push(header.seq);
-                    changes.push(Change::Moved(key, header, to));
-                }
-                None => drop(self.book.give_back(header.seq, attempt)),
-            }
-        }
-        if seqs.is_empty() {
-            return answer(reply, Ok(0));
-        }
-        let done = move |result| me.tell(Msg::Moved(seqs, result, Some(reply)));
-        self.store.commit(self.commit(changes), Box::new(done));
-    }
-
-    fn moved(
-        &mut self,
-        seqs: Vec<Seq>,
-        result: Result<(), StoreError>,
-        reply: Option<Reply<Result<u64, Rejection>>>,
-    ) {
-        let count = seqs.len() as u64;
-        match &result {
+    fn moved(&mut self, seqs: Vec<Seq>, result: &Result<(), StoreError>) {
+        let count = seqs.len();
+        match result {
             Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
             Err(why) => {
                 tracing::warn!(queue = self.queue.0, count, %why, "messages could not be moved");
                 seqs.into_iter().for_each(|seq| self.book.undo_ack(seq));
             }
-        }
-        if let Some(reply) = reply {
-            answer(reply, result.map(|()| count).map_err(Rejection::Store));
         }
     }
 

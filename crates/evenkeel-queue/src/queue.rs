@@ -13,9 +13,9 @@ use evenkeel_policy::weight::Weight;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
-use crate::book::{Explanation, KeyStats, Leased, Totals};
+use crate::book::{Explanation, KeyStats, Leased, MoveCursor, QueueStats, Totals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::keeper::{Answers, Gauge, Line, Msg, Receive};
+use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
 use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
@@ -23,6 +23,7 @@ use crate::settings::QueueSettings;
 use crate::store::{Batch, QueueBody, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
+pub use crate::keeper::Moved;
 pub(crate) use owner::{Falls, Kept, Owner};
 
 /// Questions to a keeper that take longer are given up.
@@ -142,16 +143,17 @@ impl Queue {
     }
 
     fn delivery(&self, leased: Leased, payload: Payload, epoch: Epoch) -> Delivery {
-        let Leased { key, name, header, attempt, first_delivered_at, .. } = leased;
-        let claim = Claim { queue: self.0.id, key, seq: header.seq, epoch, attempt };
+        let Leased { key, name, header, delivered, first_delivered_at, .. } = leased;
+        let (queue, seq) = (self.0.id, header.seq);
+        let claim = Claim { queue, key, seq, epoch, attempt: delivered.number() };
         Delivery {
-            id: MessageId { queue: self.0.id, key, seq: header.seq },
+            id: header.from.map_or(MessageId { queue, key, seq }, |from| from.id),
             receipt: self.0.seal.sign(claim),
             key: name,
-            attempt,
+            attempt: delivered.attempts,
             sent_at: header.sent_at,
             first_delivered_at,
-            from: header.from,
+            from: header.from.map(|from| from.queue),
             payload,
         }
     }
@@ -169,6 +171,15 @@ impl Queue {
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
     pub async fn nack(&self, which: &[(Receipt, Option<Duration>)]) -> Answers {
         self.each(which.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
+    }
+
+    /// Gives deliveries back as if they had never been made: they come again at once, and do not count.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
+    pub async fn take_back(&self, receipts: &[Receipt]) -> Answers {
+        self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
+            Msg::TakeBack(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
+        })
+        .await
     }
 
     /// Has leases end so long from now.
@@ -210,9 +221,16 @@ impl Queue {
         self.ask(Msg::Purge).await?
     }
 
-    /// Moves up to `max` messages to another queue, or each to where it came from; counts them.
-    pub async fn move_to(&self, to: Option<QueueId>, max: usize) -> Result<u64, Rejection> {
-        self.ask(|reply| Msg::Move(max, to, reply)).await?
+    /// Moves up to `max` waiting messages to another queue, or each to where it came from, and says where to go on.
+    ///
+    /// A move looks at each message that there was when it began, once; those that have nowhere to go are left.
+    pub async fn move_some(
+        &self,
+        from: MoveCursor,
+        to: Option<QueueId>,
+        max: usize,
+    ) -> Result<Moved, Rejection> {
+        self.ask(|reply| Msg::Move(Move::new(from, to, max, reply))).await?
     }
 
     /// Sets the weight of a key, or of a tenant; survives restarts and acts on what waits.
@@ -224,6 +242,11 @@ impl Queue {
         // One that fell and was not missed yet is followed by one that reads the weight from the store.
         self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Weighed(key, name, weight));
         Ok(())
+    }
+
+    /// Tells what it holds and how it has delivered.
+    pub async fn stats(&self) -> Result<QueueStats, Rejection> {
+        self.ask(Msg::Stats).await
     }
 
     /// Tells what each key holds, from the `skip`th on, at most `max`.
@@ -239,8 +262,9 @@ impl Queue {
         self.0.store.read(self.0.id, which, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
             answered.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
-        let named = next.into_iter().filter_map(|(key, name, Header { seq, .. })| {
-            Some((MessageId { queue: self.0.id, key, seq }, name, found.remove(&seq)?))
+        let named = next.into_iter().filter_map(|(key, name, Header { seq, from, .. })| {
+            let id = from.map_or(MessageId { queue: self.0.id, key, seq }, |from| from.id);
+            Some((id, name, found.remove(&seq)?))
         });
         Ok(named.collect())
     }

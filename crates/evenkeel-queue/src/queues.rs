@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::id::QueueId;
-use crate::keeper::{Fallen, Msg};
+use crate::keeper::{Fallen, Known, Msg};
 use crate::queue::{Owner, Queue};
 use crate::receipt::Seal;
 use crate::rejection::Rejection;
@@ -37,6 +37,8 @@ pub struct Queues {
     clock: WallClock,
     queues_max: usize,
     open: RwLock<Open>,
+    /// The ids of those that are open, for their keepers.
+    known: Known,
     /// Whom keepers tell that they are no more.
     fallen: UnboundedSender<Fallen>,
     /// Held while a queue is made, removed or given another keeper, so that a name is given once.
@@ -67,6 +69,7 @@ impl Queues {
             open: RwLock::default(),
             changing: tokio::sync::Mutex::default(),
             random: Mutex::new(seed),
+            known: Known::default(),
             fallen,
             store,
         });
@@ -151,6 +154,7 @@ impl Queues {
         let mut open = self.open.write();
         open.by_name.remove(name);
         open.by_id.remove(&queue.id());
+        self.known.write().remove(&queue.id());
         if let Owner::Keeper(kept) = queue.0.owner.send_replace(Owner::Deleted) {
             kept.keeper.tell(Msg::Close);
         }

@@ -33,8 +33,10 @@ pub enum Rejection {
     },
     /// The receipt was made by nobody here, or for another queue.
     ForgedReceipt,
-    /// The receipt is of an earlier delivery, or its message is gone.
-    StaleReceipt,
+    /// The receipt's message is gone: acknowledged, moved, purged or expired.
+    MessageGone,
+    /// The receipt is of an earlier delivery, or of one that a crash made forgotten.
+    DeliveredAgain,
     /// The delivery is over: its lease ended, or it was given back.
     NotInFlight,
     /// The store did not take it.
@@ -60,7 +62,8 @@ impl fmt::Display for Rejection {
             }
             Self::TooLarge { max } => write!(f, "message is larger than {max} bytes"),
             Self::ForgedReceipt => f.write_str("receipt handle was not made by this queue"),
-            Self::StaleReceipt => f.write_str("receipt handle is of an earlier delivery"),
+            Self::MessageGone => f.write_str("message is gone"),
+            Self::DeliveredAgain => f.write_str("receipt handle is of an earlier delivery"),
             Self::NotInFlight => f.write_str("message is not in flight"),
             Self::Store(error) => error.fmt(f),
             Self::Busy => f.write_str("too much is waiting to be written, retry later"),

@@ -148,6 +148,16 @@ pub enum Change {
     Forgotten(KeyId),
 }
 
+impl Change {
+    /// Where a message goes that is moved.
+    pub(crate) fn target(&self) -> Option<QueueId> {
+        match self {
+            Self::Moved(_, _, to) => Some(*to),
+            Self::Leased(..) | Self::Returned(_) | Self::Removed(..) | Self::Forgotten(_) => None,
+        }
+    }
+}
+
 /// A queue as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueRecord {

@@ -52,7 +52,7 @@ impl Sqs {
         self.meters.deleted(queue, deleted as u64);
         let judged = answers.into_iter().zip(receipts).map(|(answer, receipt)| match answer {
             // A client that was not answered asks again, and the message is gone already.
-            Ok(()) | Err(Rejection::StaleReceipt) => Ok(()),
+            Ok(()) | Err(Rejection::MessageGone | Rejection::DeliveredAgain) => Ok(()),
             Err(rejection) => Err(fault_of(rejection, receipt)),
         });
         judged.collect()
@@ -125,7 +125,7 @@ fn all(results: Vec<Result<(), Fault>>) -> Result<Nothing, Fault> {
 fn fault_of(rejection: Rejection, receipt: &Receipt) -> Fault {
     match rejection {
         Rejection::ForgedReceipt => Fault::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
-        Rejection::StaleReceipt => Fault::value(
+        Rejection::MessageGone | Rejection::DeliveredAgain => Fault::value(
             "ReceiptHandle",
             receipt,
             "Message does not exist or is not available for visibility timeout change.",

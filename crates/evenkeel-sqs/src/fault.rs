@@ -306,7 +306,7 @@ impl From<Rejection> for Fault {
             Rejection::BadKey => Self::invalid(rejection.to_string()),
             Rejection::TooLarge { max } => too_large(max),
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
-            Rejection::StaleReceipt => Self::invalid(
+            Rejection::MessageGone | Rejection::DeliveredAgain => Self::invalid(
                 "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
             ),
             Rejection::NotInFlight => Self::NotInFlight,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_policy::weight::Weight;
 
 use super::lane::Handle;
-use super::{Book, How};
+use super::{Book, Delivered, How};
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::Header;
 use crate::rejection::Rejection;
@@ -41,7 +41,7 @@ pub struct KeptState {
     /// What is known of it.
     pub header: Header,
     /// How often it was delivered.
-    pub attempts: u32,
+    pub delivered: Delivered,
     /// When it was first delivered.
     pub first_delivered_at: Option<Wall>,
     /// What it is.
@@ -87,8 +87,8 @@ impl Book {
         self.totals.bytes += kept.bytes;
         self.at(at).resume(kept.first, kept.count, ahead);
         for state in states {
-            let KeptState { header, attempts, first_delivered_at, .. } = *state;
-            let handle = Handle { header, attempts, first_delivered_at, payload: None };
+            let KeptState { header, delivered, first_delivered_at, .. } = *state;
+            let handle = Handle { delivered, first_delivered_at, ..Handle::new(header) };
             match state.standing {
                 Standing::Leased { until, epoch } => self.set_out(at, handle, How::Leased { until, epoch }),
                 Standing::Delayed { until } => self.set_out(at, handle, How::Delayed { until }),

@@ -88,6 +88,7 @@ impl Queues {
             let mut open = self.open.write();
             open.by_name.insert(queue.body().name.as_str().into(), queue.clone());
             open.by_id.insert(queue.id(), queue.clone());
+            self.known.write().insert(queue.id());
         }
         Ok(queues)
     }
@@ -133,6 +134,7 @@ impl Queues {
             epoch,
             settings: Arc::<QueueSettings>::new(body.settings.clone()),
             store: self.store.clone(),
+            known: self.known.clone(),
             clock,
             book,
             gauge: queue.0.gauge.clone(),

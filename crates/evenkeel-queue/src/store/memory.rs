@@ -9,7 +9,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::{Batch, Change, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
 use super::{cost_of, due_of};
-use crate::book::{KeptKey, KeptState, Returned, Standing};
+use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 
@@ -34,6 +34,15 @@ struct HeldQueue {
     made: u32,
     messages: BTreeMap<(KeyId, Seq), (Header, Payload)>,
     states: BTreeMap<(KeyId, Seq), KeptState>,
+}
+
+/// A message on its way to another queue.
+struct Leaving {
+    key: KeyId,
+    to: QueueId,
+    name: Arc<str>,
+    header: Header,
+    payload: Payload,
 }
 
 struct HeldKey {
@@ -114,18 +123,23 @@ impl Store for MemoryStore {
 
     fn commit(&self, commit: Commit, done: Done<()>) {
         let mut moved = Vec::new();
+        let targets: Vec<QueueId> = commit.changes.iter().filter_map(Change::target).collect();
+        let missing = targets.into_iter().find_map(|to| self.with(to, |_, _| Ok(())).err());
         let result = self.with(commit.queue, |held, _| {
             if held.epoch != commit.epoch {
                 return Err(StoreError::NotOwner);
+            }
+            if let Some(why) = missing {
+                return Err(why);
             }
             for change in commit.changes {
                 moved.extend(held.change(change));
             }
             Ok(())
         });
-        for (to, name, header, payload) in moved {
-            let header = Header { from: Some(commit.queue), ..header };
-            // A dead-letter queue that is gone keeps nothing.
+        for Leaving { key, to, name, header, payload } in moved {
+            let header = Header { from: Some(header.leaving(commit.queue, key)), ..header };
+            // Removed this very moment, it takes what was moved to it along.
             drop(self.with(to, |held, seq| {
                 let appended = held.take_in(name, header, payload, seq);
                 if let Some(tail) = &held.tail {
@@ -245,7 +259,8 @@ impl HeldQueue {
             self.messages.insert((key, header.seq), (header, draft.payload.clone()));
             if let Some(until) = not_before {
                 let standing = Standing::Delayed { until };
-                let state = KeptState { key, header, attempts: 0, first_delivered_at: None, standing };
+                let delivered = Delivered::default();
+                let state = KeptState { key, header, delivered, first_delivered_at: None, standing };
                 self.states.insert((key, header.seq), state);
             }
             Appended {
@@ -279,7 +294,7 @@ impl HeldQueue {
         key
     }
 
-    fn change(&mut self, change: Change) -> Option<(QueueId, Arc<str>, Header, Payload)> {
+    fn change(&mut self, change: Change) -> Option<Leaving> {
         match change {
             Change::Leased(returned, until) => {
                 self.note(returned, Standing::Leased { until, epoch: returned.epoch });
@@ -296,7 +311,8 @@ impl HeldQueue {
             Change::Moved(key, Header { seq, .. }, to) => {
                 self.states.remove(&(key, seq));
                 let (header, payload) = self.messages.remove(&(key, seq))?;
-                return Some((to, self.keys.get(&key)?.name.clone(), header, payload));
+                let name = self.keys.get(&key)?.name.clone();
+                return Some(Leaving { key, to, name, header, payload });
             }
             Change::Forgotten(key) => {
                 let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
@@ -310,10 +326,10 @@ impl HeldQueue {
     }
 
     fn note(&mut self, returned: Returned, standing: Standing) {
-        let Returned { key, header, attempts, first_delivered_at, .. } = returned;
+        let Returned { key, header, delivered, first_delivered_at, .. } = returned;
         // What was removed meanwhile has no state.
         if self.messages.contains_key(&(key, header.seq)) {
-            let state = KeptState { key, header, attempts, first_delivered_at, standing };
+            let state = KeptState { key, header, delivered, first_delivered_at, standing };
             self.states.insert((key, header.seq), state);
         }
     }

@@ -29,6 +29,7 @@ enum Step {
     Answer,
     Pass(u64),
     Purge,
+    Move(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -46,6 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Answer),
         2 => (1..150_u64).prop_map(Step::Pass),
         1 => Just(Step::Purge),
+        1 => any::<usize>().prop_map(Step::Move),
     ]
 }
 
@@ -118,6 +120,7 @@ impl World {
             }
             Step::Answer => self.answer(),
             Step::Pass(span) => self.pass(span),
+            Step::Move(which) => self.move_one(which),
             Step::Purge => {
                 self.tell();
                 self.book.clear(Wall(self.now), Seq(self.seq + 1));
@@ -127,6 +130,24 @@ impl World {
             }
         }
         self.check();
+    }
+
+    /// Takes a stored message out of turn, if it waits: half of them are moved, the others come back.
+    fn move_one(&mut self, which: usize) {
+        let stored: Vec<((u32, u64), Header)> =
+            self.stored.iter().map(|(place, header)| (*place, *header)).collect();
+        let Some(&((key, seq), header)) = pick(&stored, which) else { return };
+        if !self.book.begin_move(KeyId(key), header) {
+            return;
+        }
+        assert!(!self.held.iter().any(|held| held.seq.0 == seq), "a consumer has {seq}, and it was moved");
+        assert!(!self.book.begin_move(KeyId(key), header), "{seq} was moved twice");
+        if which % 2 == 0 {
+            self.book.acked(header.seq);
+            self.stored.remove(&(key, seq));
+        } else {
+            self.book.undo_ack(header.seq);
+        }
     }
 
     fn append(&mut self, key: u32, delay: u64) {
@@ -155,8 +176,9 @@ impl World {
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
             assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
-            assert!(leased.attempt <= ATTEMPTS_MAX);
-            self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: leased.attempt });
+            assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
+            let attempt = leased.delivered.number();
+            self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
 

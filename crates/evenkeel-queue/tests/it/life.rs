@@ -1,5 +1,8 @@
 //! Queues come, change and go.
 
+use std::time::Duration;
+
+use evenkeel_queue::book::KeyStats;
 use evenkeel_queue::queues::{CreateError, Created};
 use evenkeel_queue::{Draft, QueueSettings, Rejection};
 
@@ -75,5 +78,29 @@ async fn keys_are_told_apart() {
         assert_eq!(all, [("a", 2), ("b/x", 1)]);
         let next = queue.peek(10).await.unwrap();
         assert_eq!(next.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_key_and_its_queue_tell_how_long_messages_waited() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a", "b", "b"]).await;
+        assert_eq!(queue.stats().await.unwrap().waits, None);
+        let late = Draft { delay: Some(Duration::from_millis(50)), ..Draft::new("late").of("a") };
+        queue.enqueue(vec![late]).await.unwrap();
+        take(&queue, 2).await;
+        let of = |stats: &[KeyStats], name: &str| stats.iter().find(|key| &*key.name == name).unwrap().clone();
+        let stats = queue.key_stats(0, 10).await.unwrap();
+        let (a, b) = (of(&stats, "a"), of(&stats, "b"));
+        assert_eq!((a.delivered, b.delivered, b.pending), (1, 1, 1));
+        let (a, b) = (a.waits.unwrap(), b.waits.unwrap());
+        assert!(a.p50 <= a.p99 && b.p50 <= b.p99);
+        while queue.totals().pending + queue.totals().delayed > 0 {
+            crate::rig::await_some(&queue, 2).await;
+        }
+        let all = queue.stats().await.unwrap();
+        assert_eq!((all.delivered, all.redelivered, all.keys), (4, 0, 2));
+        assert!(all.waits.unwrap().p50 <= all.waits.unwrap().p99);
     }
 }

@@ -8,6 +8,7 @@ mod fallen;
 mod fairness;
 mod history;
 mod life;
+mod moves;
 mod powercut;
 mod restart;
 mod rig;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_policy::weight::Weight;
 
 use super::{Group, Op, Space, Writer};
-use crate::book::{Returned, Standing};
+use crate::book::{Delivered, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::settings::Durability;
@@ -82,10 +82,10 @@ impl Desk<'_> {
         shelf.live += 1;
         shelf.bytes += value.len() as u64;
         self.group.bytes += value.len();
-        self.group.batch.insert(&shelf.keyspace, place, value);
+        self.group.batch.insert(&shelf.keyspace, place.as_slice(), value);
         if let Some(until) = new.not_before {
-            let state = layout::state_value(0, None, Standing::Delayed { until });
-            self.group.put(Space::State, &place, state);
+            let state = layout::state_value(Delivered::default(), None, Standing::Delayed { until });
+            self.group.put(Space::State, place.as_slice(), state);
         }
         if let Some(key) = self.key(queue, new.key) {
             key.live += 1;
@@ -125,7 +125,7 @@ impl Desk<'_> {
                 self.intern(to, &name)?;
             }
             let place = layout::message_key(queue, key, &header);
-            let found = self.opened.shelves.of(header.seq).keyspace.get(place).map_err(io)?;
+            let found = self.opened.shelves.of(header.seq).keyspace.get(place.as_slice()).map_err(io)?;
             let payload = found.and_then(|value| layout::read_message_value(&value.into()));
             payloads.extend(payload.map(|payload| (header.seq, payload)));
         }
@@ -139,9 +139,9 @@ impl Desk<'_> {
             }
             Change::Returned(returned) => match returned.not_before {
                 Some(until) => self.note(queue, &returned, Standing::Delayed { until }),
-                None if returned.attempts == 0 => {
+                None if returned.delivered.attempts == 0 => {
                     let place = layout::message_key(queue, returned.key, &returned.header);
-                    self.group.take(Space::State, &place);
+                    self.group.take(Space::State, place.as_slice());
                 }
                 None => self.note(queue, &returned, Standing::Waits),
             },
@@ -158,16 +158,16 @@ impl Desk<'_> {
 
     fn note(&mut self, queue: QueueId, returned: &Returned, standing: Standing) {
         let place = layout::message_key(queue, returned.key, &returned.header);
-        let state = layout::state_value(returned.attempts, returned.first_delivered_at, standing);
-        self.group.put(Space::State, &place, state);
+        let state = layout::state_value(returned.delivered, returned.first_delivered_at, standing);
+        self.group.put(Space::State, place.as_slice(), state);
     }
 
     fn remove(&mut self, queue: QueueId, key: KeyId, header: &Header) {
         let place = layout::message_key(queue, key, header);
         let shelf = self.opened.shelves.of_mut(header.seq);
         shelf.live = shelf.live.saturating_sub(1);
-        self.group.batch.remove(&shelf.keyspace, place);
-        self.group.take(Space::State, &place);
+        self.group.batch.remove(&shelf.keyspace, place.as_slice());
+        self.group.take(Space::State, place.as_slice());
         if let Some(key) = self.key(queue, key) {
             key.live = key.live.saturating_sub(1);
         }
@@ -177,7 +177,7 @@ impl Desk<'_> {
     fn move_message(&mut self, queue: QueueId, key: KeyId, header: &Header, payload: Payload, to: QueueId) {
         let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) else { return };
         let Ok(target) = self.intern(to, &name) else { return };
-        let there = Header { seq: self.next_seq(), from: Some(queue), ..*header };
+        let there = Header { seq: self.next_seq(), from: Some(header.leaving(queue, key)), ..*header };
         let new = Appended { key: target, name, weight: None, header: there, not_before: None, payload };
         self.remove(queue, key, header);
         self.write_message(to, &new);
