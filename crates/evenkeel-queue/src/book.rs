@@ -320,8 +320,8 @@ impl Book {
     }
 
     /// Takes in what the store found, and counts messages that it should have found.
-    pub fn take_refill(&mut self, key: KeyId, found: Vec<(Header, Payload)>) -> u64 {
-        let Some(&at) = self.keys.get(&key) else { return 0 };
+    pub fn take_refill(&mut self, ask: RefillAsk, found: Vec<(Header, Payload)>) -> u64 {
+        let Some(at) = self.awaiting(ask) else { return 0 };
         let is_empty = found.is_empty();
         let told = self.told;
         let mut room = PAYLOAD_BYTES_MAX.saturating_sub(self.payload_bytes);
@@ -341,10 +341,16 @@ impl Book {
     }
 
     /// Notes that the store could not be read; it is asked again at the next tick.
-    pub fn fail_refill(&mut self, key: KeyId) {
-        if let Some(&at) = self.keys.get(&key) {
+    pub fn fail_refill(&mut self, ask: RefillAsk) {
+        if let Some(at) = self.awaiting(ask) {
             self.starved.push(at);
         }
+    }
+
+    /// Finds the lane that waits for this answer; one that was emptied meanwhile does not.
+    fn awaiting(&self, ask: RefillAsk) -> Option<Key> {
+        let at = *self.keys.get(&ask.key)?;
+        (self.lane(at).refill == Refill::Asked { after: ask.after }).then_some(at)
     }
 
     /// Sets the weight of a key, or of a tenant and its key of the same name, or takes it back; acts on what waits.
@@ -418,7 +424,7 @@ impl Book {
         let ask =
             lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
         if let Some(ask) = ask {
-            lane.refill = Refill::Asked;
+            lane.refill = Refill::Asked { after: ask.after };
             self.refills.push_back(ask);
         }
         let waits_for_store = !lane.is_ready() && lane.beyond() > 0;

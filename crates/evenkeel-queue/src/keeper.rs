@@ -17,7 +17,7 @@ use evenkeel_policy::weight::Weight;
 use parking_lot::RwLock;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::book::{Book, Ended, Explanation, KeyStats, Leased, QueueStats, Returned};
+use crate::book::{Book, Ended, Explanation, KeyStats, Leased, QueueStats, RefillAsk, Returned};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::receipt::Claim;
@@ -36,6 +36,9 @@ const DUE: TimerId = TimerId(0);
 /// Keys that hold nothing are forgotten.
 const SWEEP: TimerId = TimerId(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// More of them are.
+const SWEEP_ON: TimerId = TimerId(2);
+const SWEEP_ON_AFTER: Duration = Duration::from_millis(10);
 /// At most so many come back in one go; then others are heard.
 const TICK_MAX: usize = 1_024;
 /// No more of a key is read at once.
@@ -72,7 +75,7 @@ pub(crate) enum Msg {
     /// By a parcel that reached nobody.
     GiveBack(Vec<(Seq, u32)>),
     /// By the store: what follows in a key.
-    Refilled(KeyId, Result<Vec<(Header, Payload)>, StoreError>),
+    Refilled(RefillAsk, Result<Vec<(Header, Payload)>, StoreError>),
     /// Remove everything.
     Purge(Reply<Result<(), Rejection>>),
     /// By the store: everything before this is gone.
@@ -141,6 +144,8 @@ pub(crate) struct Keeper {
     pub(crate) refilling: usize,
     /// Messages and bytes that were taken in and not shown yet.
     pub(crate) arrived: (u64, u64),
+    /// Keys that had neither messages nor a weight when the queue was read.
+    pub(crate) unused: Vec<KeyId>,
     /// Says so when the keeper is no more, however that came.
     pub(crate) _vigil: Vigil,
 }
@@ -191,7 +196,7 @@ impl Actor for Keeper {
             Msg::Extend(which, reply) => self.extend(&which, reply),
             Msg::TakeBack(claims, reply) => self.take_back(&claims, reply),
             Msg::GiveBack(which) => self.give_back(&which),
-            Msg::Refilled(key, found) => self.refilled(key, found),
+            Msg::Refilled(ask, found) => self.refilled(ask, found),
             Msg::Purge(reply) => {
                 let me = ctx.me();
                 self.store.purge(self.queue, Box::new(move |below| me.tell(Msg::Purged(below, reply))));
@@ -221,7 +226,7 @@ impl Actor for Keeper {
                 self.timer = None;
                 self.tick(&ctx.me());
             }
-            Signal::Timer(SWEEP) => self.sweep(),
+            Signal::Timer(SWEEP | SWEEP_ON) => self.sweep(ctx),
             _ => {}
         }
         self.settle(ctx);
@@ -230,7 +235,9 @@ impl Actor for Keeper {
 }
 
 impl Keeper {
-    fn begin(&self, ctx: &mut Context<'_, Self>) {
+    fn begin(&mut self, ctx: &mut Context<'_, Self>) {
+        let unused = core::mem::take(&mut self.unused);
+        self.note(unused.into_iter().map(Change::Forgotten).collect());
         if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
             tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
         }
@@ -297,10 +304,16 @@ impl Keeper {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut answers = Answers::with_capacity(claims.len());
         for claim in claims {
-            answers.push(self.book.ack(claim).map(|header| {
-                seqs.push(claim.seq);
-                changes.push(Change::Removed(claim.key, header));
-            }));
+            answers.push(match self.book.ack(claim) {
+                Ok(header) => {
+                    seqs.push(claim.seq);
+                    changes.push(Change::Removed(claim.key, header));
+                    Ok(())
+                }
+                // Named twice, it is answered twice.
+                Err(Rejection::Busy) if seqs.contains(&claim.seq) => Ok(()),
+                Err(why) => Err(why),
+            });
         }
         if seqs.is_empty() {
             return answer(reply, answers);
@@ -368,23 +381,24 @@ impl Keeper {
         }
     }
 
-    fn refilled(&mut self, key: KeyId, found: Result<Vec<(Header, Payload)>, StoreError>) {
+    fn refilled(&mut self, ask: RefillAsk, found: Result<Vec<(Header, Payload)>, StoreError>) {
         self.refilling = self.refilling.saturating_sub(1);
         match found {
             Ok(found) => {
-                let missing = self.book.take_refill(key, found);
+                let missing = self.book.take_refill(ask, found);
                 if missing > 0 {
                     tracing::error!(
                         queue = self.queue.0,
-                        key = key.0,
+                        key = ask.key.0,
                         missing,
                         "messages are not in the store"
                     );
                 }
             }
             Err(why) => {
-                tracing::warn!(queue = self.queue.0, key = key.0, %why, "messages could not be read, trying again");
-                self.book.fail_refill(key);
+                let (queue, key) = (self.queue.0, ask.key.0);
+                tracing::warn!(queue, key, %why, "messages could not be read, trying again");
+                self.book.fail_refill(ask);
             }
         }
     }
@@ -406,8 +420,13 @@ impl Keeper {
         self.write_ended(ended, me);
     }
 
-    fn sweep(&mut self) {
-        let forgotten = self.book.forget_idle(self.clock.now());
+    fn sweep(&mut self, ctx: &mut Context<'_, Self>) {
+        let now = self.clock.now();
+        let forgotten = self.book.forget_idle(now);
+        // Others are heard in between; without a timer the next round goes on.
+        if self.book.has_idle(now) {
+            ctx.set_timer(SWEEP_ON, SWEEP_ON_AFTER, Repeat::Once);
+        }
         self.note(forgotten.into_iter().map(Change::Forgotten).collect());
         self.waiting.retain(|receive| receive.reply.is_awaited());
     }
@@ -481,15 +500,15 @@ impl Keeper {
         while self.refilling < REFILLS_MAX {
             let Some(ask) = self.book.poll_refill() else { break };
             self.refilling += 1;
-            let (me, key) = (ctx.me(), ask.key);
+            let me = ctx.me();
             let fetch = Fetch {
                 queue: self.queue,
-                key,
+                key: ask.key,
                 after: ask.after,
                 count_max: ask.count,
                 bytes_max: REFILL_BYTES_MAX,
             };
-            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Refilled(key, found))));
+            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Refilled(ask, found))));
         }
         self.gauge.show(self.book.totals());
         let (count, bytes) = core::mem::take(&mut self.arrived);

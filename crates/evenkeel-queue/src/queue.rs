@@ -106,12 +106,18 @@ impl Queue {
                 drop(done.send(result));
             }),
         );
-        answered.await.unwrap_or(Err(StoreError::Closed)).map_err(Rejection::Store)
+        answered.await.unwrap_or(Err(StoreError::Closed)).map_err(|why| match why {
+            StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(body.settings.keys_max) },
+            why => Rejection::Store(why),
+        })
     }
 
     /// Leases messages to a consumer, in turns; waits for the first as long as it wants.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, max = want.max))]
     pub async fn receive(&self, want: Want) -> Result<Vec<Delivery>, Rejection> {
+        if want.max == 0 {
+            return Ok(Vec::new());
+        }
         let line = if want.wait.is_zero() { Line::Leave } else { Line::Wait };
         let within = if want.wait.is_zero() { ANSWER_MAX } else { want.wait };
         let Want { max, lease, .. } = want;

@@ -117,7 +117,16 @@ impl Queues {
         let now = self.clock.now().0;
         let body = QueueBody { name: name.into(), settings, created_at: now, changed_at: now, notes };
         let id = self.put(None, body.clone()).await.map_err(CreateError::Store)?;
-        let opened = self.open_all(vec![QueueRecord { id, body }]).await.map_err(CreateError::Open)?;
+        let opened = match self.open_all(vec![QueueRecord { id, body }]).await {
+            Ok(opened) => opened,
+            Err(why) => {
+                // Left behind, it would be there twice after a second try.
+                if let Err(error) = self.erase(id).await {
+                    tracing::error!(queue = id.0, %error, "a queue that could not be opened stays in the store");
+                }
+                return Err(CreateError::Open(why));
+            }
+        };
         opened.iter().for_each(Queue::begin);
         let queue = opened.into_iter().next().ok_or(CreateError::Store(StoreError::NoQueue))?;
         Ok(Created::New(queue))
@@ -148,9 +157,7 @@ impl Queues {
     pub async fn remove(&self, name: &str) -> Result<(), Rejection> {
         let _changing = self.changing.lock().await;
         let queue = self.get(name).ok_or(Rejection::QueueDeleted)?;
-        let (done, answered) = oneshot::channel();
-        self.store.remove_queue(queue.id(), Box::new(move |result| drop(done.send(result))));
-        answered.await.unwrap_or(Err(StoreError::Closed))?;
+        self.erase(queue.id()).await?;
         let mut open = self.open.write();
         open.by_name.remove(name);
         open.by_id.remove(&queue.id());
@@ -159,6 +166,12 @@ impl Queues {
             kept.keeper.tell(Msg::Close);
         }
         Ok(())
+    }
+
+    async fn erase(&self, id: QueueId) -> Result<(), StoreError> {
+        let (done, answered) = oneshot::channel();
+        self.store.remove_queue(id, Box::new(move |result| drop(done.send(result))));
+        answered.await.unwrap_or(Err(StoreError::Closed))
     }
 
     /// Ends all keepers, then closes the store: everything written so far is on disk.

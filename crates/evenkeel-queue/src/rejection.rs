@@ -19,9 +19,9 @@ pub enum Rejection {
         /// How many may be.
         max: u64,
     },
-    /// As many keys have messages as may.
+    /// As many keys are known as may be: they have messages, had some in the last minute, or have a weight.
     TooManyKeys {
-        /// How many may.
+        /// How many may be.
         max: u64,
     },
     /// A key's name is empty, too long, or not printable.
@@ -56,7 +56,7 @@ impl fmt::Display for Rejection {
         match self {
             Self::QueueFull { limit, max } => write!(f, "queue is full: it may hold {max} {limit}"),
             Self::TooManyInFlight { max } => write!(f, "{max} messages are in flight, which is the most"),
-            Self::TooManyKeys { max } => write!(f, "{max} fairness keys have messages, which is the most"),
+            Self::TooManyKeys { max } => write!(f, "{max} fairness keys are known, which is the most"),
             Self::BadKey => {
                 f.write_str("a fairness key has 1 to 256 bytes, none of them a control character")
             }

@@ -37,7 +37,7 @@ pub struct QueueSettings {
     pub bytes_max: u64,
     /// How many messages may be in consumers' hands.
     pub in_flight_max: u64,
-    /// How many keys may have messages.
+    /// How many keys may be known: with messages, until a minute after their last one, or with a weight.
     pub keys_max: u32,
     /// What a key of weight 1 may spend per round; a plain message costs 1000.
     pub quantum: u64,

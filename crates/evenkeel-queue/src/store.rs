@@ -48,7 +48,7 @@ pub trait Store: Send + Sync + 'static {
     /// Writes down what became of messages, all or nothing.
     fn commit(&self, commit: Commit, done: Done<()>);
 
-    /// Removes every message that is in a queue, and says before which.
+    /// Removes every message that is in a queue, and says before which; later ones are told after that.
     fn purge(&self, queue: QueueId, done: Done<Seq>);
 
     /// Sets a key's weight, or takes it back, and names the key.

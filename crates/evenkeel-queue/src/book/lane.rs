@@ -52,8 +52,8 @@ impl Handle {
 pub(super) enum Refill {
     /// Nothing is under way.
     Idle,
-    /// The store has been asked.
-    Asked,
+    /// The store has been asked for what follows this one.
+    Asked { after: Seq },
 }
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! A book from what was written down.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -65,6 +66,20 @@ pub enum Standing {
     },
     /// To be delivered again.
     Waits,
+}
+
+impl KeptState {
+    /// The same, with what it lasts until so much sooner.
+    #[must_use]
+    pub fn sooner(mut self, span: Duration) -> Self {
+        match &mut self.standing {
+            Standing::Leased { until, .. } | Standing::Delayed { until } => {
+                *until = Wall::default() + until.since(Wall::default() + span);
+            }
+            Standing::Waits => {}
+        }
+        self
+    }
 }
 
 impl Book {

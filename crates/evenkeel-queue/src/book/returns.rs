@@ -62,7 +62,8 @@ impl Book {
                 How::Leased { until, epoch } if out.is_of(claim, epoch) => Was::Leased { until, epoch },
                 How::Delayed { until } if is_last => Was::Delayed { until },
                 How::Leased { .. } | How::Delayed { .. } => return Err(Rejection::DeliveredAgain),
-                How::Acking { .. } | How::Moving => return Err(Rejection::MessageGone),
+                // Whether it is gone is not written down yet.
+                How::Acking { .. } | How::Moving => return Err(Rejection::Busy),
             };
             let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
             let header = handle.header;
@@ -215,6 +216,11 @@ impl Book {
         forgotten
     }
 
+    /// Tells whether keys are left that have held nothing for a minute.
+    pub fn has_idle(&self, now: Wall) -> bool {
+        self.idle.front().is_some_and(|(since, _)| IDLE_KEY <= now.since(*since))
+    }
+
     /// Lets every message before `below` go, which is every message that was told, and keeps the weights.
     pub fn clear(&mut self, now: Wall, below: Seq) {
         self.now = now;
@@ -250,7 +256,7 @@ impl Book {
             Some((out, How::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
             Some((_, How::Leased { .. })) => Err(Rejection::DeliveredAgain),
             Some((_, How::Delayed { .. })) => Err(Rejection::NotInFlight),
-            Some((_, How::Acking { .. } | How::Moving)) => Err(Rejection::MessageGone),
+            Some((_, How::Acking { .. } | How::Moving)) => Err(Rejection::Busy),
             None => {
                 let lane = self.keys.get(&claim.key).map(|&at| self.lane(at));
                 let waits = lane.is_some_and(|lane| lane.holds(claim.seq));

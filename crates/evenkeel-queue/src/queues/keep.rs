@@ -126,8 +126,12 @@ impl Queues {
         let (keys, states) = self
             .blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?)))
             .await?;
-        let book = Book::new(epoch, &body.settings, secret).map_err(OpenError::Book)?;
+        // A limit that was lowered acts on new keys; those that are there stay.
+        let keys_max = u32::try_from(keys.len()).unwrap_or(u32::MAX).max(body.settings.keys_max);
+        let limits = QueueSettings { keys_max, ..body.settings.clone() };
+        let book = Book::new(epoch, &limits, secret).map_err(OpenError::Book)?;
         let book = read_book(book, clock.now(), &keys, states)?;
+        let unused = keys.iter().filter(|kept| kept.count == 0 && kept.set_weight.is_none());
         let fallen = Fallen { queue: id, epoch };
         let keeper = Keeper {
             queue: id,
@@ -144,6 +148,7 @@ impl Queues {
             random,
             refilling: 0,
             arrived: (0, 0),
+            unused: unused.map(|kept| kept.key).collect(),
             _vigil: Vigil { fallen, tell: self.fallen.clone() },
         };
         queue.0.gauge.pass_on(keeper.book.totals(), ear.mail.clone());
@@ -220,13 +225,64 @@ fn read_book(
     keys: &[KeptKey],
     states: Vec<KeptState>,
 ) -> Result<Book, OpenError> {
+    // What was written lies ahead when the clock was set back meanwhile; what lasts must not last that much longer.
+    let seen = states.iter().map(|state| state.first_delivered_at.unwrap_or(state.header.sent_at)).max();
+    let set_back = seen.map_or(Duration::ZERO, |seen| seen.since(now));
     let mut by_key: HashMap<KeyId, Vec<KeptState>> = HashMap::new();
     for state in states {
-        by_key.entry(state.key).or_default().push(state);
+        by_key.entry(state.key).or_default().push(state.sooner(set_back));
     }
     for kept in keys {
         let states = by_key.remove(&kept.key).unwrap_or_default();
         book.resume(now, kept, &states).map_err(OpenError::Keys)?;
     }
     Ok(book)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::{Delivered, Standing};
+    use crate::id::{Epoch, Seq};
+    use crate::message::Header;
+    use evenkeel_policy::cost::Cost;
+
+    #[test]
+    fn a_clock_that_was_set_back_prolongs_no_lease_and_no_delay() {
+        const YEAR_MS: u64 = 365 * 24 * 3_600_000;
+        let settings = QueueSettings::default();
+        let header = |seq| Header {
+            seq: Seq(seq),
+            sent_at: Wall(YEAR_MS),
+            size: 1,
+            cost: Cost::MESSAGE,
+            from: None,
+        };
+        let state = |seq, standing| KeptState {
+            key: KeyId(0),
+            header: header(seq),
+            delivered: Delivered { attempts: 1, taken_back: 0 },
+            first_delivered_at: Some(Wall(YEAR_MS + 1_000)),
+            standing,
+        };
+        let until = Wall(YEAR_MS + 31_000);
+        let states = vec![
+            state(1, Standing::Leased { until, epoch: Epoch(1) }),
+            state(2, Standing::Delayed { until }),
+        ];
+        let kept = KeptKey {
+            key: KeyId(0),
+            name: "a".into(),
+            set_weight: None,
+            wished_weight: None,
+            first: Seq(1),
+            last: Seq(2),
+            count: 2,
+            bytes: 2,
+        };
+        let book = Book::new(Epoch(2), &settings, (1, 2)).unwrap();
+        let mut book = read_book(book, Wall(5_000), &[kept], states).unwrap();
+        assert_eq!(book.tick(Wall(34_999), 10).len(), 0);
+        assert_eq!(book.tick(Wall(35_000), 10).len(), 2, "they last a year longer");
+    }
 }

@@ -113,8 +113,10 @@ impl DiskStore {
     }
 
     fn ask(&self, op: Op) {
-        if let Err(TrySendError::Full(op)) = self.ops.try_send(op) {
-            op.refuse(&StoreError::Busy);
+        match self.ops.try_send(op) {
+            Err(TrySendError::Full(op)) => drop(op.refuse(&StoreError::Busy)),
+            Err(TrySendError::Disconnected(op)) => drop(op.refuse(&StoreError::Closed)),
+            Ok(()) => {}
         }
     }
 
@@ -127,10 +129,14 @@ impl DiskStore {
     }
 
     fn look(&self, look: Look) {
-        let refused = match self.looks.lock().as_ref().map(|looks| looks.try_send(look)) {
-            Some(Err(TrySendError::Full(look))) => Some((look, StoreError::Busy)),
-            Some(Err(TrySendError::Disconnected(look))) => Some((look, StoreError::Closed)),
-            Some(Ok(())) | None => None,
+        let sent = match self.looks.lock().as_ref() {
+            Some(looks) => looks.try_send(look),
+            None => Err(TrySendError::Disconnected(look)),
+        };
+        let refused = match sent {
+            Err(TrySendError::Full(look)) => Some((look, StoreError::Busy)),
+            Err(TrySendError::Disconnected(look)) => Some((look, StoreError::Closed)),
+            Ok(()) => None,
         };
         match refused {
             Some((Look::Fetch(_, done), why)) => done(Err(why)),
@@ -253,14 +259,7 @@ mod tests {
     fn what_was_purged_leaves_the_disk_and_the_rest_stays() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let body = QueueBody {
-            name: "jobs".into(),
-            settings: QueueSettings::default(),
-            created_at: 0,
-            changed_at: 0,
-            notes: String::new(),
-        };
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body), done)).unwrap();
+        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body()), done)).unwrap();
         let send = |count: usize| {
             let drafts = (0..count).map(|n| Draft::new("body").of(format!("key{}", n % 7))).collect();
             let batch = Batch { queue, drafts, sent_at: Wall(1), delay_ms: 0, durability: Durability::Os };
@@ -274,5 +273,42 @@ mod tests {
         // Each question is another turn of the writer, and it sweeps in between.
         let tries = (0..1_000_000).find(|_| messages() == 10);
         assert!(tries.is_some(), "{} messages are left on disk", messages());
+    }
+
+    #[test]
+    fn an_interval_is_kept_while_requests_never_pause() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body()), done)).unwrap();
+        let before = store.flushes();
+        let (told, answered) = sync_channel(1);
+        // Five groups of the writer, all waiting when the first is written.
+        for number in 0..40_000 {
+            let (told, flushes) = (told.clone(), store.flushes.clone());
+            let batch = Batch {
+                queue,
+                drafts: vec![Draft::new("body")],
+                sent_at: Wall(1),
+                delay_ms: 0,
+                durability: Durability::Interval(1),
+            };
+            let done: Done<Vec<MessageId>> = Box::new(move |_| {
+                if number == 39_999 {
+                    told.send(flushes.load(Ordering::Relaxed)).ok();
+                }
+            });
+            store.append(batch, done);
+        }
+        assert!(before < answered.recv().unwrap(), "forty thousand messages later nothing was on disk");
+    }
+
+    fn body() -> QueueBody {
+        QueueBody {
+            name: "jobs".into(),
+            settings: QueueSettings::default(),
+            created_at: 0,
+            changed_at: 0,
+            notes: String::new(),
+        }
     }
 }

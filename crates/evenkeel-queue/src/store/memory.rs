@@ -1,6 +1,6 @@
 //! A store that forgets: for tests, and for the simulator.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -75,6 +75,7 @@ impl Store for MemoryStore {
     fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
         let queue = batch.queue;
         let appended = self.with(queue, |held, seq| {
+            held.check_keys(batch.drafts.iter().map(|draft| &draft.key))?;
             let appended = held.append(batch, seq);
             // Told while the lock is held, so that messages are told in order.
             if let Some(tail) = &held.tail {
@@ -152,15 +153,23 @@ impl Store for MemoryStore {
     }
 
     fn purge(&self, queue: QueueId, done: Done<Seq>) {
-        done(self.with(queue, |held, seq| {
-            held.messages.clear();
-            held.states.clear();
-            Ok(Seq(*seq + 1))
-        }));
+        let mut held = self.0.lock();
+        let below = Seq(held.seq + 1);
+        let purged = match held.queues.get_mut(&queue) {
+            Some(purged) => {
+                purged.messages.clear();
+                purged.states.clear();
+                Ok(below)
+            }
+            None => Err(StoreError::NoQueue),
+        };
+        // Told while the lock is held, so that it is told before what is appended later.
+        done(purged);
     }
 
     fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
         done(self.with(queue, |held, _| {
+            held.check_keys(core::iter::once(&name))?;
             let key = held.intern(&name);
             held.keys.entry(key).and_modify(|kept| kept.set_weight = weight);
             Ok(key)
@@ -239,6 +248,13 @@ impl HeldQueue {
             messages: BTreeMap::new(),
             states: BTreeMap::new(),
         }
+    }
+
+    /// Refuses names that are one key too many.
+    fn check_keys<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>) -> Result<(), StoreError> {
+        let new: HashSet<&Arc<str>> = names.filter(|name| !self.names.contains_key(*name)).collect();
+        let fits = new.is_empty() || self.keys.len() + new.len() <= self.body.settings.keys_max as usize;
+        if fits { Ok(()) } else { Err(StoreError::TooManyKeys) }
     }
 
     fn append(&mut self, batch: Batch, seq: &mut u64) -> Vec<Appended> {

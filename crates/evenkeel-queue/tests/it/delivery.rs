@@ -5,6 +5,7 @@ use std::time::Duration;
 use evenkeel_queue::book::MoveCursor;
 use evenkeel_queue::queue::{Moved, Want};
 use evenkeel_queue::receipt::Receipt;
+use evenkeel_queue::store::StoreError;
 use evenkeel_queue::{Draft, QueueSettings, Rejection};
 
 use crate::rig::{Rig, ack, await_some, body, send, take};
@@ -219,5 +220,51 @@ async fn a_delivery_nobody_wanted_comes_again_uncounted_under_another_receipt() 
         assert_eq!(queue.ack(&stale).await, [Err(Rejection::DeliveredAgain)], "it is another's delivery");
         assert_eq!(queue.take_back(&stale).await, [Err(Rejection::DeliveredAgain)]);
         ack(&queue, &second).await;
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_that_wants_nothing_holds_up_nobody() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let nothing = Want { max: 0, lease: None, wait: Duration::from_secs(20) };
+        let idle = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.receive(nothing).await }
+        });
+        tokio::task::yield_now().await;
+        queue.key_stats(0, 1).await.unwrap();
+        let waiting = tokio::spawn({
+            let queue = queue.clone();
+            async move { await_some(&queue, 1).await }
+        });
+        tokio::task::yield_now().await;
+        send(&queue, ["a"]).await;
+        assert_eq!(body(&waiting.await.unwrap()[0]), "a-0");
+        assert!(idle.await.unwrap().unwrap().is_empty());
+    }
+}
+
+/// A client that is not answered asks again: nobody says yes before it is written down.
+#[tokio::test]
+async fn a_second_acknowledgement_does_not_overtake_the_first() {
+    for (rig, store) in Rig::both_watched().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a"]).await;
+        let receipts = [take(&queue, 1).await[0].receipt.clone()];
+        store.hold();
+        let first = tokio::spawn({
+            let (queue, receipts) = (queue.clone(), receipts.clone());
+            async move { queue.ack(&receipts).await }
+        });
+        while store.holds() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(queue.ack(&receipts).await, [Err(Rejection::Busy)]);
+        store.let_go();
+        assert_eq!(first.await.unwrap(), [Err(Rejection::Store(StoreError::Busy))]);
+        let twice = [receipts[0].clone(), receipts[0].clone()];
+        assert_eq!(queue.ack(&twice).await, [Ok(()), Ok(())]);
+        assert_eq!(queue.ack(&receipts).await, [Err(Rejection::MessageGone)]);
     }
 }

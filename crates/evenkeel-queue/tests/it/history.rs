@@ -189,7 +189,7 @@ impl World {
             let found = self.stored.range(after).take(ask.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
             let found = found.map(|(_, header)| (*header, payload.clone())).collect();
-            assert_eq!(self.book.take_refill(ask.key, found), 0, "the book counts what is not there");
+            assert_eq!(self.book.take_refill(ask, found), 0, "the book counts what is not there");
         }
     }
 
@@ -291,4 +291,45 @@ proptest! {
             world.pass(1);
         }
     }
+}
+
+#[test]
+fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
+    let mut world = World::new();
+    (0..400).for_each(|_| world.append(0, 0));
+    world.tell();
+    world.take(300);
+    let asked = world.book.poll_refill().unwrap();
+    world.run(Step::Purge);
+    (0..400).for_each(|_| world.append(0, 0));
+    world.tell();
+    // The store looks after the purge, and finds none of what it was asked for.
+    assert_eq!(world.book.take_refill(asked, Vec::new()), 0);
+    world.check();
+    world.drain();
+}
+
+#[test]
+fn keys_that_are_gone_are_forgotten_however_many_they_are() {
+    let mut world = World::new();
+    for key in 0..5_000 {
+        world.append(key, 0);
+    }
+    world.tell();
+    world.take(5_000);
+    while !world.held.is_empty() {
+        world.with_held(0, |world, claim| {
+            world.book.ack(claim).unwrap();
+            world.book.acked(claim.seq);
+        });
+    }
+    assert_eq!(world.book.stats().keys, 5_000);
+    let later = Wall(world.now + 60_000);
+    assert!(!world.book.has_idle(Wall(world.now + 59_999)));
+    let mut rounds = 0;
+    while world.book.has_idle(later) {
+        world.book.forget_idle(later);
+        rounds += 1;
+    }
+    assert_eq!((world.book.stats().keys, rounds), (0, 5));
 }

@@ -1,9 +1,11 @@
 //! Queues come, change and go.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_queue::book::KeyStats;
 use evenkeel_queue::queues::{CreateError, Created};
+use evenkeel_queue::store::Store;
 use evenkeel_queue::{Draft, QueueSettings, Rejection};
 
 use crate::rig::{Rig, send, take};
@@ -102,5 +104,31 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
         let all = queue.stats().await.unwrap();
         assert_eq!((all.delivered, all.redelivered, all.keys), (4, 0, 2));
         assert!(all.waits.unwrap().p50 <= all.waits.unwrap().p99);
+    }
+}
+
+#[tokio::test]
+async fn a_key_too_many_is_refused_and_the_others_are_delivered() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings { keys_max: 2, ..QueueSettings::default() }).await;
+        send(&queue, ["t/a", "t/b"]).await;
+        let refused = queue.enqueue(vec![Draft::new("c").of("t/c")]).await;
+        assert_eq!(refused, Err(Rejection::TooManyKeys { max: 2 }));
+        send(&queue, ["t/a"]).await;
+        assert_eq!(take(&queue, 10).await.len(), 3);
+        assert_eq!(queue.totals().pending, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_could_not_be_opened_leaves_no_trace() {
+    for (rig, store) in Rig::both_watched().await {
+        store.refuses_claims.store(true, Ordering::SeqCst);
+        let made = rig.queues.create("jobs", QueueSettings::default(), String::new()).await;
+        assert!(matches!(made, Err(CreateError::Open(_))));
+        store.refuses_claims.store(false, Ordering::SeqCst);
+        let queue = rig.queue(QueueSettings::default()).await;
+        let records: Vec<_> = store.queues().unwrap().iter().map(|record| record.id).collect();
+        assert_eq!(records, [queue.id()]);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::{QueueBody, Store};
-use evenkeel_queue::{Draft, QueueSettings, Queues, Rejection};
+use evenkeel_queue::{Draft, Durability, QueueSettings, Queues, Rejection};
 use tempfile::TempDir;
 
 use crate::rig::{Rig, ack, await_some, body, keys, send, take};
@@ -142,4 +142,42 @@ async fn a_thousand_queues_are_claimed_in_one_write() {
     let queue = queues.get("queue999").unwrap();
     send(&queue, ["a"]).await;
     ack(&queue, &await_some(&queue, 1).await).await;
+}
+
+/// Purges and sends that the disk sees together: what a start finds is what the queue held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_takes_nothing_that_was_sent_after_it() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings { durability: Durability::Os, ..QueueSettings::default() }).await;
+    for _ in 0..200 {
+        let senders: Vec<_> = (0..16)
+            .map(|_| {
+                let queue = queue.clone();
+                tokio::spawn(async move { queue.enqueue(vec![Draft::new("x")]).await })
+            })
+            .collect();
+        queue.purge().await.unwrap();
+        for sender in senders {
+            sender.await.unwrap().unwrap();
+        }
+    }
+    // Answered after everything before.
+    queue.key_stats(0, 1).await.unwrap();
+    let held = queue.totals().pending;
+    let rig = rig.restart().await;
+    assert_eq!(rig.queues.get("jobs").unwrap().totals().pending, held);
+}
+
+#[tokio::test]
+async fn keys_without_messages_are_forgotten_at_a_start() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings { keys_max: 2, ..QueueSettings::default() }).await;
+    send(&queue, ["a", "b"]).await;
+    ack(&queue, &take(&queue, 10).await).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    // Answered after the queue has begun.
+    queue.key_stats(0, 1).await.unwrap();
+    send(&queue, ["c", "d"]).await;
+    assert_eq!(take(&queue, 10).await.len(), 2);
 }

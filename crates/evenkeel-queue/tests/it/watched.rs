@@ -22,8 +22,10 @@ pub(crate) struct Watched {
     pub(crate) readings: AtomicU64,
     pub(crate) fetches: AtomicU64,
     pub(crate) changes: Mutex<Vec<Change>>,
-    /// What commits are answered while it is set, without being written.
-    pub(crate) refuses: Mutex<Option<StoreError>>,
+    /// While there is a list, commits are put on it, neither written nor answered.
+    pub(crate) held: Mutex<Option<Vec<Done<()>>>>,
+    /// Whether nobody may become an owner.
+    pub(crate) refuses_claims: AtomicBool,
 }
 
 impl Watched {
@@ -35,13 +37,30 @@ impl Watched {
             readings: AtomicU64::new(0),
             fetches: AtomicU64::new(0),
             changes: Mutex::default(),
-            refuses: Mutex::default(),
+            held: Mutex::default(),
+            refuses_claims: AtomicBool::new(false),
         })
     }
 
     /// Has whoever commits next panic.
     pub(crate) fn trip(&self) {
         self.trips.store(true, Ordering::SeqCst);
+    }
+
+    /// Puts commits aside from here on.
+    pub(crate) fn hold(&self) {
+        *self.held.lock() = Some(Vec::new());
+    }
+
+    /// Counts the commits that were put aside.
+    pub(crate) fn holds(&self) -> usize {
+        self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Answers what was put aside with an error, and goes on as before.
+    pub(crate) fn let_go(&self) {
+        let held = self.held.lock().take().unwrap_or_default();
+        held.into_iter().for_each(|done| done(Err(StoreError::Busy)));
     }
 }
 
@@ -70,8 +89,8 @@ impl Store for Watched {
 
     fn commit(&self, commit: Commit, done: Done<()>) {
         assert!(!self.trips.swap(false, Ordering::SeqCst), "tripped by a test");
-        if let Some(why) = self.refuses.lock().clone() {
-            return done(Err(why));
+        if let Some(held) = &mut *self.held.lock() {
+            return held.push(done);
         }
         self.changes.lock().extend(&commit.changes);
         self.store.commit(commit, done);
@@ -99,6 +118,9 @@ impl Store for Watched {
 
     fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
         self.claims.fetch_add(1, Ordering::SeqCst);
+        if self.refuses_claims.load(Ordering::SeqCst) {
+            return Err(StoreError::Busy);
+        }
         self.store.claim(queues)
     }
 

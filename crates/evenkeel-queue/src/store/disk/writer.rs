@@ -146,6 +146,10 @@ impl Writer {
 
     /// Waits for the next thing to do.
     fn next(&mut self) -> Next {
+        // Requests that never pause must not put it off.
+        if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
+            return Next::Sync;
+        }
         let has_chores = self.has_chores();
         if has_chores {
             return match self.ops.try_recv() {
@@ -173,11 +177,13 @@ impl Writer {
         let (mut op, mut count, mut closing) = (Some(first), 0, None);
         while let Some(next) = op.take() {
             count += 1;
+            // Its owner lets go of all it was told of, so nothing later may be told before.
+            let is_purge = matches!(next, Op::Purge(..));
             match next {
                 Op::Close(closed) => closing = Some(closed),
                 next => self.stage(&mut group, next),
             }
-            if closing.is_none() && count < GROUP_MAX && group.bytes < GROUP_BYTES_MAX {
+            if closing.is_none() && !is_purge && count < GROUP_MAX && group.bytes < GROUP_BYTES_MAX {
                 op = self.ops.try_recv().ok();
             }
         }

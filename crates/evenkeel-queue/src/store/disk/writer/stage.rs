@@ -312,6 +312,9 @@ impl Desk<'_> {
         if let Some(&key) = owner.names.get(name) {
             return Ok(key);
         }
+        if owner.body.settings.keys_max as usize <= owner.keys.len() {
+            return Err(StoreError::TooManyKeys);
+        }
         let key = KeyId(owner.made);
         owner.made = owner.made.checked_add(1).ok_or(StoreError::TooManyKeys)?;
         let record = KeyRecord { name: name.clone(), set_weight: None, wished_weight: None };
