@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::book::{Book, Ended, Explanation, KeyStats, Leased, QueueStats, RefillAsk, Returned};
-use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::receipt::Claim;
 use crate::rejection::Rejection;
@@ -27,8 +27,8 @@ use crate::store::{Change, Commit, Fetch, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
 pub(crate) use gauge::{Gauge, Tally};
-pub use moving::Moved;
 pub(crate) use moving::Move;
+pub use moving::Moved;
 pub(crate) use parcel::Parcel;
 
 /// Something comes back: a lease ends, a delay is over.
@@ -91,7 +91,7 @@ pub(crate) enum Msg {
     /// Name the next messages.
     Peek(usize, Reply<Vec<(KeyId, Arc<str>, Header)>>),
     /// Say why a message is where it is.
-    Explain(KeyId, Seq, Reply<Explanation>),
+    Explain(MessageId, Reply<Explanation>),
     /// End.
     Close,
 }
@@ -213,7 +213,7 @@ impl Actor for Keeper {
             Msg::Stats(reply) => answer(reply, self.book.stats()),
             Msg::KeyStats(skip, max, reply) => answer(reply, self.book.key_stats(skip, max)),
             Msg::Peek(max, reply) => answer(reply, self.book.peek(max)),
-            Msg::Explain(key, seq, reply) => answer(reply, self.book.explain(key, seq)),
+            Msg::Explain(id, reply) => answer(reply, self.book.explain(id, self.queue)),
             Msg::Close => return Ok(Flow::Stop),
         }
         self.settle(ctx);

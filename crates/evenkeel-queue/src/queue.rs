@@ -277,10 +277,7 @@ impl Queue {
 
     /// Says why a message is where it is.
     pub async fn explain(&self, id: MessageId) -> Result<Explanation, Rejection> {
-        if id.queue != self.0.id {
-            return Ok(Explanation::Unknown);
-        }
-        self.ask(|reply| Msg::Explain(id.key, id.seq, reply)).await
+        self.ask(|reply| Msg::Explain(id, reply)).await
     }
 
     /// Counts how often its keeper fell and another took its place.
@@ -288,10 +285,7 @@ impl Queue {
         self.0.falls.lock().replaced
     }
 
-    async fn ask<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(Reply<T>) -> Msg,
-    ) -> Result<T, Rejection> {
+    async fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> Msg) -> Result<T, Rejection> {
         let _asking = Asking::begin(&self.0.asks)?;
         let kept = self.await_keeper(None, ANSWER_MAX).await?;
         kept.keeper.ask(question).within(ANSWER_MAX).await.map_err(|why| self.refusal(why))

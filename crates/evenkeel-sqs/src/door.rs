@@ -23,6 +23,7 @@ use crate::key::MasterKey;
 use crate::limit::{BATCH_BYTES_MAX, HEADROOM};
 use crate::meters::Meters;
 use crate::move_task::MoveTasks;
+use crate::native::Streams;
 use crate::operation::Operation;
 use crate::options::SqsOptions;
 use crate::pieces::body_of;
@@ -41,6 +42,8 @@ pub struct Sqs {
     pub(crate) master: MasterKey,
     pub(crate) meters: Meters,
     pub(crate) moves: MoveTasks,
+    /// Who consumes by a stream.
+    pub(crate) streams: Streams,
     /// When queues were last purged.
     pub(crate) purged: Mutex<HashMap<QueueId, Instant>>,
     /// Held while what a queue is told is read and changed.
@@ -81,6 +84,7 @@ impl Sqs {
             gate,
             master,
             meters,
+            streams: Streams::default(),
             purged: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             stopping: watch::Sender::new(false),

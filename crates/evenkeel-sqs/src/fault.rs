@@ -371,9 +371,10 @@ impl From<Refusal> for Fault {
             Refusal::RateLimited { .. } => Self::Throttled,
             Refusal::TenantDisabled => Self::Disabled,
             Refusal::Unauthenticated => Self::NoToken,
-            Refusal::Draining | Refusal::Unready | Refusal::QueueFull { .. } => {
-                Self::Unavailable { message: refusal.to_string() }
-            }
+            Refusal::Draining
+            | Refusal::Unready
+            | Refusal::QueueFull { .. }
+            | Refusal::Unavailable { .. } => Self::Unavailable { message: refusal.to_string() },
             Refusal::Invalid { message, .. } => Self::Serialization { message },
             Refusal::Framing
             | Refusal::AdminOnly
@@ -381,6 +382,7 @@ impl From<Refusal> for Fault {
             | Refusal::NoRoute
             | Refusal::Method { .. }
             | Refusal::NotFound { .. }
+            | Refusal::Conflict { .. }
             | Refusal::NoModel { .. }
             | Refusal::WaitTimeout
             | Refusal::Upstream

@@ -112,7 +112,7 @@ impl Sqs {
         Ok(Named { queue_url: url })
     }
 
-    fn new_shape(&self, name: &str) -> Shape {
+    pub(crate) fn new_shape(&self, name: &str) -> Shape {
         Shape {
             id: None,
             name: name.to_owned(),

@@ -10,7 +10,7 @@ use evenkeel_policy::weight::Weight;
 
 use super::waits::{Histogram, Waits};
 use super::{Book, How};
-use crate::id::{KeyId, Seq};
+use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::Header;
 use crate::time::Wall;
 
@@ -183,8 +183,30 @@ impl Book {
         all.take(max).collect()
     }
 
-    /// Says why a message is where it is.
-    pub fn explain(&self, key: KeyId, seq: Seq) -> Explanation {
+    /// Says why a message of this queue is where it is; one that was moved here, once it is in memory.
+    pub fn explain(&self, id: MessageId, here: QueueId) -> Explanation {
+        let sent_here = if id.queue == here { self.explain_at(id.key, id.seq) } else { Explanation::Unknown };
+        match sent_here {
+            Explanation::Unknown => {
+                self.find_moved(id).map_or(Explanation::Unknown, |(key, seq)| self.explain_at(key, seq))
+            }
+            known => known,
+        }
+    }
+
+    fn find_moved(&self, id: MessageId) -> Option<(KeyId, Seq)> {
+        let is_it = |header: &Header| header.from.is_some_and(|from| from.id == id);
+        let out = self.out.values().find(|out| is_it(&out.handle.header));
+        let out = out.map(|out| (self.lane(out.lane).key, out.handle.header.seq));
+        out.or_else(|| {
+            self.lanes.iter().flatten().find_map(|lane| {
+                let handle = lane.ready().find(|handle| is_it(&handle.header))?;
+                Some((lane.key, handle.header.seq))
+            })
+        })
+    }
+
+    fn explain_at(&self, key: KeyId, seq: Seq) -> Explanation {
         if let Some(out) = self.out.get(&seq) {
             let attempts = out.handle.delivered.attempts;
             return match out.how {

@@ -70,13 +70,8 @@ impl Keeper {
     pub(super) fn move_on(&mut self, mut job: Move, me: ActorRef<Msg>) {
         match self.book.next_move(&mut job.cursor) {
             NextMove::Look(key, after) if !job.has_enough() => {
-                let fetch = Fetch {
-                    queue: self.queue,
-                    key,
-                    after,
-                    count_max: READ_MAX,
-                    bytes_max: REFILL_BYTES_MAX,
-                };
+                let fetch =
+                    Fetch { queue: self.queue, key, after, count_max: READ_MAX, bytes_max: REFILL_BYTES_MAX };
                 let done = move |found| me.tell(Msg::MoveFound(job, key, found));
                 return self.store.fetch(fetch, Box::new(done));
             }

@@ -43,7 +43,8 @@ impl Parcel {
         let done = move |found: Result<Vec<(Seq, Payload)>, StoreError>| match found {
             Ok(found) => answer(reply, Ok(Self::of(leased, &mut found.into_iter().collect(), back))),
             Err(why) => {
-                let seqs = leased.iter().map(|leased| (leased.header.seq, leased.delivered.number())).collect();
+                let seqs =
+                    leased.iter().map(|leased| (leased.header.seq, leased.delivered.number())).collect();
                 back.tell(Msg::GiveBack(seqs));
                 answer(reply, Err(Rejection::Store(why)));
             }
@@ -72,7 +73,11 @@ impl Parcel {
 impl Drop for Parcel {
     fn drop(&mut self) {
         if let Some(back) = self.back.take().filter(|_| !self.messages.is_empty()) {
-            let seqs = self.messages.iter().map(|(leased, _)| (leased.header.seq, leased.delivered.number())).collect();
+            let seqs = self
+                .messages
+                .iter()
+                .map(|(leased, _)| (leased.header.seq, leased.delivered.number()))
+                .collect();
             back.tell(Msg::GiveBack(seqs));
         }
     }

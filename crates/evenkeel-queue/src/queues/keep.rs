@@ -123,9 +123,8 @@ impl Queues {
         let (id, body) = (queue.id(), queue.body());
         let (secret, random, clock) = (self.draw(), self.draw().0, self.clock);
         let Claimed { epoch, told_from } = claimed;
-        let (keys, states) = self
-            .blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?)))
-            .await?;
+        let (keys, states) =
+            self.blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?))).await?;
         // A limit that was lowered acts on new keys; those that are there stay.
         let keys_max = u32::try_from(keys.len()).unwrap_or(u32::MAX).max(body.settings.keys_max);
         let limits = QueueSettings { keys_max, ..body.settings.clone() };
@@ -202,7 +201,11 @@ pub(super) async fn replace_fallen(queues: Weak<Queues>, mut falls: UnboundedRec
             continue;
         }
         let pause = queue.0.falls.lock().add(Instant::now());
-        tracing::error!(queue = fallen.queue.0, ?pause, "the keeper of a queue fell, another takes its place");
+        tracing::error!(
+            queue = fallen.queue.0,
+            ?pause,
+            "the keeper of a queue fell, another takes its place"
+        );
         // One at a time would have queues wait for each other's disk.
         tokio::spawn(replace_one(queues.clone(), fallen, pause));
     }
@@ -219,12 +222,7 @@ async fn replace_one(queues: Weak<Queues>, fallen: Fallen, mut pause: Duration) 
     }
 }
 
-fn read_book(
-    mut book: Book,
-    now: Wall,
-    keys: &[KeptKey],
-    states: Vec<KeptState>,
-) -> Result<Book, OpenError> {
+fn read_book(mut book: Book, now: Wall, keys: &[KeptKey], states: Vec<KeptState>) -> Result<Book, OpenError> {
     // What was written lies ahead when the clock was set back meanwhile; what lasts must not last that much longer.
     let seen = states.iter().map(|state| state.first_delivered_at.unwrap_or(state.header.sent_at)).max();
     let set_back = seen.map_or(Duration::ZERO, |seen| seen.since(now));
@@ -251,13 +249,8 @@ mod tests {
     fn a_clock_that_was_set_back_prolongs_no_lease_and_no_delay() {
         const YEAR_MS: u64 = 365 * 24 * 3_600_000;
         let settings = QueueSettings::default();
-        let header = |seq| Header {
-            seq: Seq(seq),
-            sent_at: Wall(YEAR_MS),
-            size: 1,
-            cost: Cost::MESSAGE,
-            from: None,
-        };
+        let header =
+            |seq| Header { seq: Seq(seq), sent_at: Wall(YEAR_MS), size: 1, cost: Cost::MESSAGE, from: None };
         let state = |seq, standing| KeptState {
             key: KeyId(0),
             header: header(seq),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_queue::book::MoveCursor;
+use evenkeel_queue::book::{Explanation, MoveCursor};
 use evenkeel_queue::queue::{Moved, Want};
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::StoreError;
@@ -150,6 +150,8 @@ async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
         assert_eq!((&*lost[0].key, body(&lost[0])), ("tenant/a", "tenant/a-0".into()));
         assert_eq!((lost[0].from, lost[0].attempt, lost[0].id), (Some(queue.id()), 1, sent));
         assert_eq!(queue.totals().pending + queue.totals().in_flight, 0);
+        assert!(matches!(dead.explain(sent).await, Ok(Explanation::InFlight { attempt: 1, .. })));
+        assert_eq!(queue.explain(sent).await, Ok(Explanation::Unknown));
         dead.nack(&[(lost[0].receipt.clone(), Some(Duration::ZERO))]).await;
         let moved = dead.move_some(MoveCursor::default(), None, 10).await;
         assert_eq!(moved, Ok(Moved { moved: 1, left: 0, next: None }));

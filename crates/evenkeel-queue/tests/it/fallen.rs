@@ -87,7 +87,8 @@ async fn settings_weights_and_limits_hold_after_a_fall() {
 async fn nothing_accepted_is_lost_while_keepers_fall() {
     for (rig, store) in Rig::both_watched().await {
         let queue = rig.queue(QueueSettings { lease_ms: 1_000, ..QueueSettings::default() }).await;
-        let senders: Vec<_> = (0..4).map(|sender| tokio::spawn(send_numbered(queue.clone(), sender))).collect();
+        let senders: Vec<_> =
+            (0..4).map(|sender| tokio::spawn(send_numbered(queue.clone(), sender))).collect();
         let mut seen = BTreeSet::new();
         let mut falls = 0;
         while seen.len() < 4 * 200 {

@@ -92,7 +92,8 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
         let late = Draft { delay: Some(Duration::from_millis(50)), ..Draft::new("late").of("a") };
         queue.enqueue(vec![late]).await.unwrap();
         take(&queue, 2).await;
-        let of = |stats: &[KeyStats], name: &str| stats.iter().find(|key| &*key.name == name).unwrap().clone();
+        let of =
+            |stats: &[KeyStats], name: &str| stats.iter().find(|key| &*key.name == name).unwrap().clone();
         let stats = queue.key_stats(0, 10).await.unwrap();
         let (a, b) = (of(&stats, "a"), of(&stats, "b"));
         assert_eq!((a.delivered, b.delivered, b.pending), (1, 1, 1));

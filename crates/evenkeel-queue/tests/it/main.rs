@@ -4,8 +4,8 @@
 mod crash;
 mod delivery;
 mod drr_delivery;
-mod fallen;
 mod fairness;
+mod fallen;
 mod history;
 mod life;
 mod moves;

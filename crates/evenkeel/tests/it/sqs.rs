@@ -204,7 +204,9 @@ fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
     let source = json!({"QueueName": "source", "Attributes": {"RedrivePolicy": policy}});
     done(&ask(&served, "CreateQueue", &source));
     let sent: Vec<Value> = (0..3)
-        .map(|n| done(&ask(&served, "SendMessage", &json!({"QueueUrl": "source", "MessageBody": n.to_string()}))))
+        .map(|n| {
+            done(&ask(&served, "SendMessage", &json!({"QueueUrl": "source", "MessageBody": n.to_string()})))
+        })
         .collect();
     let three = json!({"QueueUrl": "source", "MaxNumberOfMessages": 10, "VisibilityTimeout": 0});
     let mut dead = 0;
@@ -221,7 +223,11 @@ fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
     let served = Served::start(&folder, &[]);
     let listed = done(&ask(&served, "ListMessageMoveTasks", &json!({"SourceArn": arn})));
     let task = &listed["Results"][0];
-    assert_eq!((&task["Status"], &task["FailureReason"]), (&json!("FAILED"), &json!("GatewayStopped")), "{listed}");
+    assert_eq!(
+        (&task["Status"], &task["FailureReason"]),
+        (&json!("FAILED"), &json!("GatewayStopped")),
+        "{listed}"
+    );
     assert_eq!(task["ApproximateNumberOfMessagesToMove"], 3);
     // Begun again it comes to its end, and every message is home under the name it was sent under.
     done(&ask(&served, "StartMessageMoveTask", &json!({"SourceArn": arn})));

@@ -228,11 +228,7 @@ impl Still {
     }
 
     /// Reads what is written of a queue's messages that do not simply wait.
-    pub(super) fn kept_states(
-        &self,
-        id: QueueId,
-        within: Range<Seq>,
-    ) -> Result<Vec<KeptState>, StoreError> {
+    pub(super) fn kept_states(&self, id: QueueId, within: Range<Seq>) -> Result<Vec<KeptState>, StoreError> {
         let mut kept = Vec::new();
         for entry in self.snapshot.prefix(&self.opened.state, id.0.to_be_bytes()) {
             let (place, value) = entry.into_inner().map_err(io)?;
