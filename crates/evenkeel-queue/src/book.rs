@@ -27,7 +27,7 @@ use evenkeel_policy::weight::Weight;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::rejection::Rejection;
-use crate::settings::QueueSettings;
+use crate::settings::{KEYS_MAX, QueueSettings};
 use crate::time::Wall;
 use lane::{Handle, Lane, Refill, window_len};
 use waits::Histogram;
@@ -185,11 +185,12 @@ impl Book {
         Ok(Self {
             epoch,
             limits: Limits::of(settings),
-            drr: TenantDrr::new(Cost(settings.quantum), settings.keys_max)?,
+            // The store keeps to the queue's own limit, which may change while messages wait.
+            drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
             lanes: Vec::new(),
             free: Vec::new(),
             keys: HashMap::new(),
-            tenants: Interner::new(settings.keys_max, secret),
+            tenants: Interner::new(KEYS_MAX, secret),
             tenant_lanes: Vec::new(),
             weights: HashMap::new(),
             out: HashMap::new(),
@@ -208,7 +209,7 @@ impl Book {
         })
     }
 
-    /// Keeps to other settings from here on; the quantum and the number of keys stay as they are.
+    /// Keeps to other settings from here on; the quantum stays as it is.
     pub fn set_limits(&mut self, settings: &QueueSettings) {
         self.limits = Limits::of(settings);
     }

@@ -19,7 +19,6 @@ use crate::id::{KeyId, QueueId};
 use crate::keeper::{Fallen, Gauge, Keeper, Msg, Tally, Vigil};
 use crate::message::Appended;
 use crate::queue::{Falls, Kept, Owner, Queue, Shared};
-use crate::settings::QueueSettings;
 use crate::store::{Claimed, QueueRecord, Tail};
 use crate::time::Wall;
 
@@ -125,17 +124,14 @@ impl Queues {
         let Claimed { epoch, told_from } = claimed;
         let (keys, states) =
             self.blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?))).await?;
-        // A limit that was lowered acts on new keys; those that are there stay.
-        let keys_max = u32::try_from(keys.len()).unwrap_or(u32::MAX).max(body.settings.keys_max);
-        let limits = QueueSettings { keys_max, ..body.settings.clone() };
-        let book = Book::new(epoch, &limits, secret).map_err(OpenError::Book)?;
+        let book = Book::new(epoch, &body.settings, secret).map_err(OpenError::Book)?;
         let book = read_book(book, clock.now(), &keys, states)?;
         let unused = keys.iter().filter(|kept| kept.count == 0 && kept.set_weight.is_none());
         let fallen = Fallen { queue: id, epoch };
         let keeper = Keeper {
             queue: id,
             epoch,
-            settings: Arc::<QueueSettings>::new(body.settings.clone()),
+            settings: Arc::new(body.settings.clone()),
             store: self.store.clone(),
             known: self.known.clone(),
             clock,
@@ -243,6 +239,7 @@ mod tests {
     use crate::book::{Delivered, Standing};
     use crate::id::{Epoch, Seq};
     use crate::message::Header;
+    use crate::settings::QueueSettings;
     use evenkeel_policy::cost::Cost;
 
     #[test]

@@ -151,7 +151,6 @@ async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
         assert_eq!((lost[0].from, lost[0].attempt, lost[0].id), (Some(queue.id()), 1, sent));
         assert_eq!(queue.totals().pending + queue.totals().in_flight, 0);
         assert!(matches!(dead.explain(sent).await, Ok(Explanation::InFlight { attempt: 1, .. })));
-        assert_eq!(queue.explain(sent).await, Ok(Explanation::Unknown));
         dead.nack(&[(lost[0].receipt.clone(), Some(Duration::ZERO))]).await;
         let moved = dead.move_some(MoveCursor::default(), None, 10).await;
         assert_eq!(moved, Ok(Moved { moved: 1, left: 0, next: None }));

@@ -111,13 +111,21 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
 #[tokio::test]
 async fn a_key_too_many_is_refused_and_the_others_are_delivered() {
     for rig in Rig::both().await {
-        let queue = rig.queue(QueueSettings { keys_max: 2, ..QueueSettings::default() }).await;
+        let settings = QueueSettings { keys_max: 2, ..QueueSettings::default() };
+        let queue = rig.queue(settings.clone()).await;
         send(&queue, ["t/a", "t/b"]).await;
         let refused = queue.enqueue(vec![Draft::new("c").of("t/c")]).await;
         assert_eq!(refused, Err(Rejection::TooManyKeys { max: 2 }));
         send(&queue, ["t/a"]).await;
         assert_eq!(take(&queue, 10).await.len(), 3);
-        assert_eq!(queue.totals().pending, 0);
+        // A limit acts from when it is told.
+        let more = QueueSettings { keys_max: 3, ..QueueSettings::default() };
+        rig.queues.change(&queue, more, String::new()).await.unwrap();
+        send(&queue, ["t/c", "t/c"]).await;
+        rig.queues.change(&queue, settings, String::new()).await.unwrap();
+        send(&queue, ["t/c"]).await;
+        assert_eq!(take(&queue, 10).await.len(), 3);
+        assert_eq!((queue.totals().pending, queue.keepers_replaced()), (0, 0));
     }
 }
 
