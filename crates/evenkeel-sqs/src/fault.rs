@@ -312,13 +312,15 @@ impl From<Rejection> for Fault {
             Rejection::BadKey => Self::invalid(rejection.to_string()),
             Rejection::TooLarge { max } => too_large(max),
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
-            Rejection::StaleReceipt => Self::invalid(
+            Rejection::MessageGone | Rejection::DeliveredAgain => Self::invalid(
                 "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
             ),
             Rejection::NotInFlight => Self::NotInFlight,
             Rejection::Store(error) => error.into(),
-            Rejection::Busy => Self::Unavailable { message: rejection.to_string() },
-            Rejection::Gone => Self::NoQueue,
+            Rejection::Busy | Rejection::Stopping | Rejection::Interrupted => {
+                Self::Unavailable { message: rejection.to_string() }
+            }
+            Rejection::QueueDeleted => Self::NoQueue,
         }
     }
 }

@@ -193,12 +193,11 @@ pub(crate) fn give_back_unless_served(queue: Queue, deliveries: &[Delivery], mut
     if deliveries.is_empty() {
         return;
     }
-    let back: Vec<(Receipt, Option<Duration>)> =
-        deliveries.iter().map(|delivery| (delivery.receipt.clone(), Some(Duration::ZERO))).collect();
+    let back: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
     tokio::spawn(async move {
         if disconnect.ended().await == Ending::Gone {
-            // Those that were taken back or acknowledged meanwhile need nothing.
-            drop(queue.nack(&back).await);
+            // Those that were given back or acknowledged meanwhile need nothing.
+            drop(queue.take_back(&back).await);
         }
     });
 }

@@ -19,6 +19,7 @@ mod killed;
 mod leaving;
 mod nodes;
 mod openai;
+mod openapi;
 mod queues;
 mod raw;
 mod serve;

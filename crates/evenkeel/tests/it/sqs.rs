@@ -247,6 +247,53 @@ fn a_queue_at_its_limits_says_which_and_keeps_what_it_has() {
 }
 
 #[test]
+fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
+    let folder = Folder::new("sqs-cut-short");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "dead"})));
+    let arn = "arn:aws:sqs:us-east-1:000000000000:dead";
+    let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).to_string();
+    let source = json!({"QueueName": "source", "Attributes": {"RedrivePolicy": policy}});
+    done(&ask(&served, "CreateQueue", &source));
+    let sent: Vec<Value> = (0..3)
+        .map(|n| {
+            done(&ask(&served, "SendMessage", &json!({"QueueUrl": "source", "MessageBody": n.to_string()})))
+        })
+        .collect();
+    let three = json!({"QueueUrl": "source", "MaxNumberOfMessages": 10, "VisibilityTimeout": 0});
+    let mut dead = 0;
+    while dead < 3 {
+        done(&ask(&served, "ReceiveMessage", &three));
+        let names = json!({"QueueUrl": "dead", "AttributeNames": ["ApproximateNumberOfMessages"]});
+        let told = done(&ask(&served, "GetQueueAttributes", &names));
+        dead = told["Attributes"]["ApproximateNumberOfMessages"].as_str().unwrap().parse().unwrap();
+    }
+    let slowly = json!({"SourceArn": arn, "MaxNumberOfMessagesPerSecond": 1});
+    done(&ask(&served, "StartMessageMoveTask", &slowly));
+    served.signal("KILL");
+    served.wait();
+    let served = Served::start(&folder, &[]);
+    let listed = done(&ask(&served, "ListMessageMoveTasks", &json!({"SourceArn": arn})));
+    let task = &listed["Results"][0];
+    assert_eq!(
+        (&task["Status"], &task["FailureReason"]),
+        (&json!("FAILED"), &json!("GatewayStopped")),
+        "{listed}"
+    );
+    assert_eq!(task["ApproximateNumberOfMessagesToMove"], 3);
+    // Begun again it comes to its end, and every message is home under the name it was sent under.
+    done(&ask(&served, "StartMessageMoveTask", &json!({"SourceArn": arn})));
+    let mut home = std::collections::BTreeSet::new();
+    while home.len() < 3 {
+        let wait = json!({"QueueUrl": "source", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
+        let got = done(&ask(&served, "ReceiveMessage", &wait));
+        let messages = got["Messages"].as_array().unwrap().iter();
+        home.extend(messages.map(|message| message["MessageId"].to_string()));
+    }
+    assert_eq!(home, sent.iter().map(|sent| sent["MessageId"].to_string()).collect());
+}
+
+#[test]
 fn the_door_counts_what_it_does_and_what_queues_hold() {
     let folder = Folder::new("sqs-metrics");
     let served = Served::start(&folder, &[]);

@@ -67,7 +67,7 @@ fn read_from(
     let mut found = Vec::with_capacity(which.len());
     for (key, header) in which {
         let place = layout::message_key(queue, key, &header);
-        let value = folder.shelves.of(header.seq).keyspace.get(place).map_err(io)?;
+        let value = folder.shelves.of(header.seq).keyspace.get(place.as_slice()).map_err(io)?;
         found.extend(value.and_then(|value| Some((header.seq, layout::read_message_value(&value.into())?))));
     }
     Ok(found)

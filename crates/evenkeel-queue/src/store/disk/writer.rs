@@ -6,6 +6,7 @@ mod tidy;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::Appended;
 use crate::settings::Durability;
-use crate::store::{Batch, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
+use crate::store::{Batch, Claimed, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
 
 /// At most so many requests are written together.
 const GROUP_MAX: usize = 8_192;
@@ -38,9 +39,8 @@ pub(super) enum Op {
     SetWeight(QueueId, Arc<str>, Option<Weight>, Done<KeyId>),
     PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
     RemoveQueue(QueueId, Done<()>),
-    Claim(QueueId, Done<Epoch>),
+    Claim(Vec<(QueueId, Tail)>, Done<Vec<Claimed>>),
     Renew(QueueId, Epoch, Done<bool>),
-    Tail(QueueId, Option<Tail>),
     Queues(Done<Vec<QueueRecord>>),
     /// Before which message a queue is purged.
     PurgedBelow(QueueId, Done<Seq>),
@@ -67,6 +67,8 @@ pub(super) struct Writer {
     reopened_at: Option<Instant>,
     /// Why the folder is closed.
     failed: Option<StoreError>,
+    /// How often the disk had to confirm.
+    flushes: Arc<AtomicU64>,
 }
 
 /// What is written together.
@@ -106,6 +108,7 @@ impl Writer {
         ops: Receiver<Op>,
         opened: Arc<RwLock<Option<Opened>>>,
         ledger: Ledger,
+        flushes: Arc<AtomicU64>,
     ) -> Self {
         Self {
             folder,
@@ -119,6 +122,7 @@ impl Writer {
             looked_at: None,
             reopened_at: None,
             failed: None,
+            flushes,
         }
     }
 
@@ -142,6 +146,10 @@ impl Writer {
 
     /// Waits for the next thing to do.
     fn next(&mut self) -> Next {
+        // Requests that never pause must not put it off.
+        if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
+            return Next::Sync;
+        }
         let has_chores = self.has_chores();
         if has_chores {
             return match self.ops.try_recv() {
@@ -169,11 +177,13 @@ impl Writer {
         let (mut op, mut count, mut closing) = (Some(first), 0, None);
         while let Some(next) = op.take() {
             count += 1;
+            // Its owner lets go of all it was told of, so nothing later may be told before.
+            let is_purge = matches!(next, Op::Purge(..));
             match next {
                 Op::Close(closed) => closing = Some(closed),
                 next => self.stage(&mut group, next),
             }
-            if closing.is_none() && count < GROUP_MAX && group.bytes < GROUP_BYTES_MAX {
+            if closing.is_none() && !is_purge && count < GROUP_MAX && group.bytes < GROUP_BYTES_MAX {
                 op = self.ops.try_recv().ok();
             }
         }
@@ -231,6 +241,7 @@ impl Writer {
     /// Has everything written so far on disk.
     fn sync(&mut self) {
         self.unsynced = None;
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         let result = self.opened.read().as_ref().map(|opened| opened.db.persist(PersistMode::SyncData));
         if let Some(Err(error)) = result {
             // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
@@ -344,7 +355,6 @@ impl Op {
             Self::Claim(_, done) => done(Err(why.clone())),
             Self::Renew(.., done) => done(Err(why.clone())),
             Self::Queues(done) => done(Err(why.clone())),
-            Self::Tail(..) => {}
             Self::Close(closed) => return Some(closed),
         }
         None
