@@ -44,6 +44,8 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool::PythonPackage { folder: "target/python", name: "kombu", version: "5.7.0" },
     // With which kombu speaks to SQS.
     Tool::PythonPackage { folder: "target/python", name: "pycurl", version: "7.49.0" },
+    // In a folder of its own: it wants other versions of what the clients want.
+    Tool::PythonPackage { folder: "target/schemathesis", name: "schemathesis", version: "4.32.5" },
     Tool::Node,
     // Version 7 does not run on the Node.js that Debian has.
     Tool::NodePackage { name: "openai", version: "6.49.0" },

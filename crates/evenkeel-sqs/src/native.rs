@@ -31,6 +31,8 @@ use crate::pieces::body_of;
 
 const QUEUES: &str = "/api/queues";
 const QUEUE: &str = "/api/queues/";
+const METHODS: [Method; 6] =
+    [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS];
 
 /// Queues as the native API shows them.
 #[derive(Clone)]
@@ -48,7 +50,8 @@ impl Sqs {
             async { answer }
         });
         routes.add(Method::GET, QUEUES, Access::TenantOrAdmin, listed)?;
-        for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE] {
+        // Also methods that nothing takes, so that each path says which it does.
+        for method in METHODS {
             let own = native.clone();
             let answer = handler(move |call| own.clone().answer(call));
             routes.add(method, &format!("{QUEUE}*"), Access::TenantOrAdmin, answer)?;
@@ -121,12 +124,19 @@ fn sender_of(call: &Call) -> &str {
     }
 }
 
-/// Reads a body; none at all is an empty object.
+/// Reads a body, which is an object; none at all is an empty one.
 async fn read<T: DeserializeOwned>(call: &mut Call) -> Result<T, Refusal> {
     let bytes = call.read_body().await?;
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-    serde_json::from_slice(bytes)
-        .map_err(|error| Refusal::invalid(format!("the body is not what is expected: {error}")))
+    // A list of the right length would be read as if its items had names.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Refusal::invalid("the body is not a JSON object"));
+    }
+    serde_json::from_slice(bytes).map_err(unexpected)
+}
+
+fn unexpected(error: serde_json::Error) -> Refusal {
+    Refusal::invalid(format!("the body is not what is expected: {error}"))
 }
 
 /// Reads what stands after the question mark; a key that nobody knows is refused.

@@ -14,10 +14,10 @@ use evenkeel_queue::message::DEFAULT_KEY;
 use evenkeel_queue::{Draft, Payload, Queue};
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::wire::{refused, unfit};
-use super::{Native, read, sender_of, told, within};
+use super::{Native, read, sender_of, told, unexpected, within};
 use crate::attribute::{Sent, SentValue, check, digest_body};
 use crate::header::Kept;
 use crate::limit::BATCH_BYTES_MAX;
@@ -48,7 +48,7 @@ struct Message {
 
 impl Native {
     pub(super) async fn send(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
-        let value: serde_json::Value = read(call).await?;
+        let value: Value = read(call).await?;
         let wishes = wishes(value)?;
         let bytes: usize = wishes.iter().map(|message| message.body.len()).sum();
         if BATCH_BYTES_MAX < bytes && wishes.len() > 1 {
@@ -66,13 +66,15 @@ impl Native {
 }
 
 /// Reads one message or several; which it is decides what a mistake is called.
-fn wishes(value: serde_json::Value) -> Result<Vec<Message>, Refusal> {
-    let wrong =
-        |error: serde_json::Error| Refusal::invalid(format!("the body is not what is expected: {error}"));
-    if value.get("messages").is_none() {
-        return Ok(vec![serde_json::from_value(value).map_err(wrong)?]);
+fn wishes(value: Value) -> Result<Vec<Message>, Refusal> {
+    let Some(messages) = value.get("messages") else {
+        return Ok(vec![serde_json::from_value(value).map_err(unexpected)?]);
+    };
+    let listed = messages.as_array().map(Vec::as_slice).unwrap_or_default();
+    if !listed.iter().all(Value::is_object) {
+        return Err(Refusal::invalid("messages has something in it that is not an object"));
     }
-    let Several { messages } = serde_json::from_value(value).map_err(wrong)?;
+    let Several { messages } = serde_json::from_value(value).map_err(unexpected)?;
     match messages.len() {
         0 => Err(Refusal::invalid("there are no messages in the list")),
         1..=MESSAGES_MAX => Ok(messages),

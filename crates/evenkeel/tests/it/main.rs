@@ -18,6 +18,7 @@ mod folder;
 mod leaving;
 mod nodes;
 mod openai;
+mod openapi;
 mod queues;
 mod raw;
 mod serve;

@@ -146,7 +146,8 @@ fn bad_input_is_named_and_changes_nothing() {
     assert!(sent(json!({"body": "x", "weight": 0})).contains("weight"));
     assert!(sent(json!({"body": "x", "delay_ms": 900_001})).contains("not between 0 and 900000"));
     assert!(sent(json!({"body": "x", "fairness_key": ""})).contains("1 to 256 bytes"));
-    assert!(sent(json!([1])).contains("not what is expected"));
+    assert_eq!(sent(json!(["x"])), "the body is not a JSON object");
+    assert!(sent(json!({"messages": [["x"]]})).contains("not an object"));
     assert!(refusal(400, &served.get("/api/queues/q/keys?mox=1")).contains("unknown parameter \"mox\""));
     assert!(refusal(400, &served.get("/api/queues/q/messages/7")).contains("not a message id"));
     assert_eq!(refusal(404, &served.get("/api/queues/none")), "there is no queue \"none\"");
