@@ -247,6 +247,31 @@ fn a_queue_at_its_limits_says_which_and_keeps_what_it_has() {
 }
 
 #[test]
+fn a_queue_with_as_many_groups_as_it_may_know_takes_no_other_and_starts_again() {
+    let folder = Folder::new("sqs-groups");
+    let served = Served::start(&folder, &[]);
+    assert_eq!(read(served.send("PUT", "/api/queues/q", "", &json!({"keys_max": 2}))).status, 201);
+    let send = |served: &Served, group: &str| {
+        ask(served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": group, "MessageGroupId": group}))
+    };
+    done(&send(&served, "a"));
+    done(&send(&served, "b"));
+    let refused = send(&served, "c");
+    assert!(refused.status == 403 && refused.body.contains("2 fairness keys are known"), "{refused:?}");
+    drop(served);
+    let served = Served::start(&folder, &[]);
+    done(&send(&served, "a"));
+    let all = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
+    let mut groups = Vec::new();
+    while groups.len() < 3 {
+        let got = done(&ask(&served, "ReceiveMessage", &all));
+        groups.extend(got["Messages"].as_array().unwrap().iter().map(|message| message["Body"].clone()));
+    }
+    groups.sort_by_key(Value::to_string);
+    assert_eq!(groups, ["a", "a", "b"]);
+}
+
+#[test]
 fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
     let folder = Folder::new("sqs-cut-short");
     let served = Served::start(&folder, &[]);
