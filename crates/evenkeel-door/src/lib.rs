@@ -11,6 +11,7 @@ pub mod disconnect;
 mod framing;
 pub mod key;
 pub mod listener;
+pub mod percent;
 mod quiet;
 pub mod rate;
 pub mod refusal;

@@ -59,6 +59,16 @@ pub enum Refusal {
         /// What, as in `tenant "acme"`.
         what: String,
     },
+    /// What is asked contradicts how things are; the message is for the client.
+    Conflict {
+        /// How they are.
+        message: String,
+    },
+    /// Not now; the message is for the client.
+    Unavailable {
+        /// Why.
+        message: String,
+    },
     /// No node serves the model.
     NoModel {
         /// The model asked for.
@@ -161,7 +171,7 @@ impl Refusal {
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::QueueFull { retry_after, .. } => Some(*retry_after),
-            Self::Unready | Self::Draining => Some(Duration::from_secs(1)),
+            Self::Unready | Self::Draining | Self::Unavailable { .. } => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -182,6 +192,8 @@ impl Refusal {
             Self::NoRoute => (404, "invalid_request_error", "unknown_url"),
             Self::Method { .. } => (405, "invalid_request_error", "method_not_allowed"),
             Self::NotFound { .. } => (404, "invalid_request_error", "not_found"),
+            Self::Conflict { .. } => (409, "invalid_request_error", "conflict"),
+            Self::Unavailable { .. } => (503, "overloaded_error", "unavailable"),
             Self::NoModel { .. } => (404, "invalid_request_error", "model_not_found"),
             Self::BodyTimeout => (408, "invalid_request_error", "body_timeout"),
             Self::BodyTooLarge { .. } => (413, "invalid_request_error", "body_too_large"),
@@ -208,7 +220,9 @@ fn whole_seconds(span: Duration) -> u64 {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid { message, .. } => f.write_str(message),
+            Self::Invalid { message, .. } | Self::Conflict { message } | Self::Unavailable { message } => {
+                f.write_str(message)
+            }
             Self::Framing => f.write_str("the request's headers disagree about its length"),
             Self::Unauthenticated => f.write_str("no valid API key was given"),
             Self::TenantDisabled => f.write_str("this API key's tenant is disabled"),

@@ -130,6 +130,8 @@ pub enum Access {
     Tenant,
     /// Who holds the admin key; without one, who is on this machine.
     Admin,
+    /// Either; whoever shows a tenant's key is that tenant.
+    TenantOrAdmin,
 }
 
 /// Who called.
@@ -332,6 +334,22 @@ impl Gate {
             Access::Public => Ok(Caller::Public),
             Access::Tenant => self.tenants().tenant(headers).map(Caller::Tenant),
             Access::Admin => self.admin(headers, peer),
+            Access::TenantOrAdmin => self.tenant_or_admin(headers, peer),
+        }
+    }
+
+    fn tenant_or_admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, Refusal> {
+        let tenants = self.tenants();
+        // Everybody is the open tenant, also whoever could be more.
+        if tenants.is_empty() {
+            return self.admin(headers, peer).or_else(|_| tenants.tenant(headers).map(Caller::Tenant));
+        }
+        match tenants.tenant(headers) {
+            Ok(tenant) => Ok(Caller::Tenant(tenant)),
+            Err(Refusal::TenantDisabled) => Err(Refusal::TenantDisabled),
+            // A wrong key is a mistake, also of somebody who would be served without one.
+            Err(stranger) if tenants.admin.is_empty() && credential(headers).is_ok() => Err(stranger),
+            Err(stranger) => self.admin(headers, peer).map_err(|_| stranger),
         }
     }
 

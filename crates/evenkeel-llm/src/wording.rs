@@ -72,15 +72,19 @@ fn anthropic_body(refusal: &Refusal) -> Value {
 
 fn anthropic_kind(refusal: &Refusal) -> &'static str {
     match refusal {
-        Refusal::Invalid { .. } | Refusal::Framing | Refusal::Method { .. } | Refusal::BodyTimeout => {
-            "invalid_request_error"
-        }
+        Refusal::Invalid { .. }
+        | Refusal::Framing
+        | Refusal::Method { .. }
+        | Refusal::Conflict { .. }
+        | Refusal::BodyTimeout => "invalid_request_error",
         Refusal::BodyTooLarge { .. } => "request_too_large",
         Refusal::Unauthenticated => "authentication_error",
         Refusal::TenantDisabled | Refusal::AdminOnly | Refusal::ModelForbidden { .. } => "permission_error",
         Refusal::NoRoute | Refusal::NotFound { .. } | Refusal::NoModel { .. } => "not_found_error",
         Refusal::RateLimited { .. } => "rate_limit_error",
-        Refusal::QueueFull { .. } | Refusal::Unready | Refusal::Draining => "overloaded_error",
+        Refusal::QueueFull { .. } | Refusal::Unready | Refusal::Draining | Refusal::Unavailable { .. } => {
+            "overloaded_error"
+        }
         Refusal::WaitTimeout | Refusal::UpstreamTimeout => "timeout_error",
         Refusal::Upstream | Refusal::Internal => "api_error",
     }

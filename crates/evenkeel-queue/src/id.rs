@@ -21,7 +21,7 @@ pub struct Seq(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// Names a message, and says where it is.
+/// Names a message, and says where it was sent; moved to another queue it keeps its name.
 ///
 /// Shown in the shape of a UUID, which is what clients of such queues expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,8 +1,8 @@
 //! How far apart clients of one engine drift that all want more than their share: the workloads of the Virtual Token
 //! Counter (VTC, "Fairness in Serving Large Language Models", 2024), on an engine like the one they were published for.
 //!
-//! Service is counted as it is done: an input token is one unit when the prompt is read, an output token two when it is
-//! said. The gap of two clients is the most that one of them got more than the other since both began to wait; a
+//! An input token is one unit when its prompt is sent to be read, which is when VTC counts it, and an output token two when
+//! it is said. The gap of two clients is the most that one of them got more than the other since both began to wait; a
 //! workload's is that of the pair that drifted furthest.
 
 mod engine;

@@ -51,8 +51,12 @@ impl Sqs {
         let deleted = answers.iter().filter(|answer| answer.is_ok()).count();
         self.meters.deleted(queue, deleted as u64);
         let judged = answers.into_iter().zip(receipts).map(|(answer, receipt)| match answer {
+            Ok(()) => {
+                self.streams.release(receipt);
+                Ok(())
+            }
             // A client that was not answered asks again, and the message is gone already.
-            Ok(()) | Err(Rejection::StaleReceipt) => Ok(()),
+            Err(Rejection::MessageGone | Rejection::DeliveredAgain) => Ok(()),
             Err(rejection) => Err(fault_of(rejection, receipt)),
         });
         judged.collect()
@@ -60,7 +64,7 @@ impl Sqs {
 
     pub(crate) async fn change_visibility(&self, wish: &OfDelivery) -> Result<Nothing, Fault> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let results = change(&queue, vec![(wish.receipt()?, wish.visibility()?)]).await;
+        let results = self.change_all(&queue, vec![(wish.receipt()?, wish.visibility()?)]).await;
         all(results)
     }
 
@@ -73,31 +77,35 @@ impl Sqs {
             let wished = entry.receipt().and_then(|receipt| Ok((receipt, entry.visibility()?)));
             results.push(wished.map(|wished| wishes.push(wished)));
         }
-        let mut changed = change(&queue, wishes).await.into_iter();
+        let mut changed = self.change_all(&queue, wishes).await.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             *result = changed.next().unwrap_or(Err(Fault::Internal));
         }
         Ok(outcome(wish.ids().zip(results).collect()))
     }
-}
 
-/// Has deliveries end at another time; at once is to give them back.
-async fn change(queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), Fault>> {
-    let is_now = |wish: &(Receipt, Seconds)| wish.1 == Seconds(0);
-    let (mut back, mut longer) = (Vec::new(), Vec::new());
-    for (receipt, span) in &wishes {
-        match span {
-            Seconds(0) => back.push((receipt.clone(), Some(Duration::ZERO))),
-            span => longer.push((receipt.clone(), Duration::from(*span))),
+    /// Has deliveries end at another time; at once is to give them back.
+    async fn change_all(&self, queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), Fault>> {
+        let (mut back, mut longer) = (Vec::new(), Vec::new());
+        for (receipt, span) in &wishes {
+            match span {
+                Seconds(0) => back.push((receipt.clone(), Some(Duration::ZERO))),
+                span => longer.push((receipt.clone(), Duration::from(*span))),
+            }
         }
+        let mut back = if back.is_empty() { Vec::new() } else { queue.nack(&back).await }.into_iter();
+        let mut longer = if longer.is_empty() { Vec::new() } else { queue.extend(&longer).await }.into_iter();
+        let answers = wishes.iter().map(|(receipt, span)| {
+            let answer = if *span == Seconds(0) { back.next() } else { longer.next() };
+            match (answer.unwrap_or(Err(Rejection::Interrupted)), span) {
+                (Ok(()), Seconds(0)) => self.streams.release(receipt),
+                (Ok(()), span) => self.streams.extend(receipt, Duration::from(*span)),
+                (Err(rejection), _) => return Err(fault_of(rejection, receipt)),
+            }
+            Ok(())
+        });
+        answers.collect()
     }
-    let mut back = if back.is_empty() { Vec::new() } else { queue.nack(&back).await }.into_iter();
-    let mut longer = if longer.is_empty() { Vec::new() } else { queue.extend(&longer).await }.into_iter();
-    let answers = wishes.iter().map(|wish| {
-        let answer = if is_now(wish) { back.next() } else { longer.next() };
-        answer.unwrap_or(Err(Rejection::Gone)).map_err(|rejection| fault_of(rejection, &wish.0))
-    });
-    answers.collect()
 }
 
 impl OfDelivery {
@@ -125,7 +133,7 @@ fn all(results: Vec<Result<(), Fault>>) -> Result<Nothing, Fault> {
 fn fault_of(rejection: Rejection, receipt: &Receipt) -> Fault {
     match rejection {
         Rejection::ForgedReceipt => Fault::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
-        Rejection::StaleReceipt => Fault::value(
+        Rejection::MessageGone | Rejection::DeliveredAgain => Fault::value(
             "ReceiptHandle",
             receipt,
             "Message does not exist or is not available for visibility timeout change.",

@@ -30,6 +30,11 @@ pub(crate) struct SentValue {
 }
 
 impl SentValue {
+    /// Makes a value of text.
+    pub(crate) fn text(text: String) -> Self {
+        Self { data_type: Some("String".to_owned()), string_value: Some(text), ..Self::default() }
+    }
+
     /// Counts type and value.
     pub(crate) fn size(&self) -> usize {
         let len = |text: &Option<String>| text.as_deref().map_or(0, str::len);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use evenkeel_door::body::Response;
@@ -23,6 +23,7 @@ use crate::key::MasterKey;
 use crate::limit::{BATCH_BYTES_MAX, HEADROOM};
 use crate::meters::Meters;
 use crate::move_task::MoveTasks;
+use crate::native::Streams;
 use crate::operation::Operation;
 use crate::options::SqsOptions;
 use crate::pieces::body_of;
@@ -41,12 +42,16 @@ pub struct Sqs {
     pub(crate) master: MasterKey,
     pub(crate) meters: Meters,
     pub(crate) moves: MoveTasks,
+    /// Who consumes by a stream.
+    pub(crate) streams: Streams,
     /// When queues were last purged.
     pub(crate) purged: Mutex<HashMap<QueueId, Instant>>,
     /// Held while what a queue is told is read and changed.
     pub(crate) changing: tokio::sync::Mutex<()>,
     /// Becomes true when the server stops: nobody waits any longer.
     pub(crate) stopping: watch::Sender<bool>,
+    /// For tasks that outlive a request.
+    pub(crate) me: Weak<Self>,
 }
 
 /// What an operation needs to know of its request.
@@ -72,16 +77,18 @@ impl Sqs {
     ) -> Result<Arc<Self>, RegisterError> {
         let meters = Meters::new(registry, options.queues_metered_max)?;
         options.defaults.message_bytes_max = BATCH_BYTES_MAX as u64 + HEADROOM;
-        Ok(Arc::new(Self {
+        Ok(Arc::new_cyclic(|me| Self {
             options,
+            moves: MoveTasks::of_before(&queues),
             queues,
             gate,
             master,
             meters,
-            moves: MoveTasks::default(),
+            streams: Streams::default(),
             purged: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             stopping: watch::Sender::new(false),
+            me: me.clone(),
         }))
     }
 
@@ -170,7 +177,7 @@ impl Sqs {
             Operation::SendMessage => told(&self.send_message(ask, read(body)?).await?),
             Operation::SendMessageBatch => told(&self.send_message_batch(ask, read(body)?).await?),
             Operation::SetQueueAttributes => told(&self.set_queue_attributes(read(body)?).await?),
-            Operation::StartMessageMoveTask => told(&self.start_move_task(&read(body)?)?),
+            Operation::StartMessageMoveTask => told(&self.start_move_task(&read(body)?).await?),
             Operation::TagQueue => told(&self.tag_queue(read(body)?).await?),
             Operation::UntagQueue => told(&self.untag_queue(&read(body)?).await?),
         }

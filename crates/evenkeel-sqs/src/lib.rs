@@ -3,7 +3,8 @@
 //! One request's way: `door` (its route) → `operation` (which of the 23) → `sign` with `key` (whose signature) → the
 //! operation: `send`, `receive`, `acknowledge` (delete, change visibility), `queue` (make, find, list, purge, delete),
 //! `settings` (what a queue may be told), `redrive`, `move_task`, `permission`, `tag` → an answer, or a `fault`.
-//! `attribute`, `contents` and `limit` are AWS's rules for messages; `header` is what is kept with one.
+//! `attribute`, `contents` and `limit` are AWS's rules for messages; `header` is what is kept with one. Beside it stands
+//! `native`, the API for what SQS cannot say.
 
 mod acknowledge;
 mod attribute;
@@ -17,6 +18,7 @@ mod key;
 mod limit;
 mod meters;
 mod move_task;
+mod native;
 mod notes;
 mod operation;
 mod options;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use evenkeel_door::disconnect::{Disconnect, Ending};
 use evenkeel_queue::queue::Want;
 use evenkeel_queue::receipt::Receipt;
-use evenkeel_queue::{Delivery, Queue};
+use evenkeel_queue::{Delivery, Queue, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
@@ -103,12 +103,12 @@ impl Sqs {
     }
 
     /// Waits for a first message, but not for one that may come after the server.
-    async fn wait(&self, queue: &Queue, want: Want) -> Result<Vec<Delivery>, Fault> {
+    pub(crate) async fn wait(&self, queue: &Queue, want: Want) -> Result<Vec<Delivery>, Rejection> {
         let _waiting = self.meters.wait();
         let mut stopping = self.stopping.subscribe();
         tokio::select! {
             biased;
-            received = queue.receive(want) => Ok(received?),
+            received = queue.receive(want) => received,
             _ = stopping.wait_for(|stopping| *stopping) => Ok(Vec::new()),
         }
     }
@@ -194,16 +194,15 @@ fn system_of(wish: &ReceiveMessage) -> Result<Vec<(&'static str, System)>, Fault
 }
 
 /// Has messages delivered to others at once when their consumer left before it had them.
-fn give_back_unless_served(queue: Queue, deliveries: &[Delivery], mut disconnect: Disconnect) {
+pub(crate) fn give_back_unless_served(queue: Queue, deliveries: &[Delivery], mut disconnect: Disconnect) {
     if deliveries.is_empty() {
         return;
     }
-    let back: Vec<(Receipt, Option<Duration>)> =
-        deliveries.iter().map(|delivery| (delivery.receipt.clone(), Some(Duration::ZERO))).collect();
+    let back: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
     tokio::spawn(async move {
         if disconnect.ended().await == Ending::Gone {
-            // Those that were taken back or acknowledged meanwhile need nothing.
-            drop(queue.nack(&back).await);
+            // Those that were given back or acknowledged meanwhile need nothing.
+            drop(queue.take_back(&back).await);
         }
     });
 }

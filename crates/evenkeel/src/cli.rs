@@ -5,6 +5,7 @@ mod client;
 mod completions;
 mod demo;
 mod node;
+mod queue;
 mod serve;
 mod settings;
 mod sim_node;
@@ -32,6 +33,7 @@ Examples:
   evenkeel serve --node http://127.0.0.1:11434    the gateway, in front of one model server
   evenkeel check evenkeel.toml                    what a config file means, or what is wrong with it
   evenkeel tenant add acme --weight 2             a tenant, and its key
+  evenkeel queue stats jobs                       what a queue holds, key by key
   evenkeel sim-node                               a simulated model server on a free port
 ";
 
@@ -42,6 +44,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Tenant(tenant::TenantArgs),
     Node(node::NodeArgs),
+    Queue(queue::QueueArgs),
     SimNode(sim_node::SimNodeArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -56,6 +59,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Tenant(args) => tenant::run(args),
         Command::Node(args) => node::run(args),
+        Command::Queue(args) => queue::run(args),
         Command::SimNode(args) => sim_node::run(args),
         Command::Completions(args) => completions::run(&args),
     };

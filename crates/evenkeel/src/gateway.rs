@@ -135,6 +135,7 @@ impl Gateway {
         let mut routes = Routes::new(core.readiness.clone());
         core.llm.add_routes(&mut routes)?;
         core.queue.sqs.add_routes(&mut routes)?;
+        core.queue.sqs.add_native_routes(&mut routes)?;
         api::add_routes(&core, &mut routes, telemetry.metrics)?;
         nodes::add_routes(&core, &mut routes)?;
         let (stop, stopped) = oneshot::channel::<()>();

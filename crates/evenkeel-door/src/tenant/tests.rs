@@ -83,6 +83,21 @@ fn a_tenants_key_is_no_admin_key() {
 }
 
 #[test]
+fn what_both_may_use_tells_tenants_from_administrators() {
+    let both = |gate: &Gate, key, peer| call(gate, Access::TenantOrAdmin, key, peer);
+    let keyed = gate(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
+    assert_eq!(both(&keyed, Some("ek-1"), HERE), Ok("a".to_owned()));
+    assert_eq!(both(&keyed, Some("ek-root"), THERE), Ok("admin".to_owned()));
+    assert_eq!(both(&keyed, None, HERE), Err(Refusal::Unauthenticated));
+    let unkeyed = gate(vec![tenant("a", &["ek-1"])], &[], Exposure::Loopback);
+    assert_eq!(both(&unkeyed, None, HERE), Ok("admin".to_owned()));
+    assert_eq!(both(&unkeyed, Some("ek-typo"), HERE), Err(Refusal::Unauthenticated));
+    let open = gate(vec![], &[], Exposure::Loopback);
+    assert_eq!(both(&open, None, HERE), Ok("admin".to_owned()));
+    assert_eq!(both(&open, None, THERE), Ok("open".to_owned()));
+}
+
+#[test]
 fn without_an_admin_key_only_this_machine_administers() {
     let local = gate(vec![], &[], Exposure::Loopback);
     assert_eq!(call(&local, Access::Admin, None, HERE), Ok("admin".to_owned()));

@@ -121,11 +121,7 @@ impl<'a> Stage<'a> {
         self.is_stepping = false;
         let stepped = self.engine.end();
         for sequence in &stepped {
-            let read = if sequence.has_just_begun() { sequence.input } else { 0 };
-            self.from_start.serve(sequence.client, Cost(read + 2));
-            if WARM_UP <= now {
-                self.settled.serve(sequence.client, Cost(read + 2));
-            }
+            self.serve(sequence.client, Cost(2));
         }
         self.from_start.compare();
         if WARM_UP <= now {
@@ -139,6 +135,14 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Notes service for a client, in the account of the whole run and, once the engine is busy, in the other.
+    fn serve(&mut self, client: usize, service: Cost) {
+        self.from_start.serve(client, service);
+        if WARM_UP <= self.agenda.now() {
+            self.settled.serve(client, service);
+        }
+    }
+
     /// Does what the line says, and lets the engine go on.
     fn follow(&mut self) {
         while let Some(ticket) = self.line.next() {
@@ -146,6 +150,7 @@ impl<'a> Stage<'a> {
             let Client { input, output, .. } = self.workload.clients[client];
             self.waiting[client] -= 1;
             self.line.begin(client, input);
+            self.serve(client, Cost(input));
             self.engine.join(Sequence { ticket, client, input, output, said: 0 });
         }
         while let Some(ticket) = self.line.next_refused() {

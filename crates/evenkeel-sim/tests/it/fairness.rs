@@ -26,7 +26,22 @@ fn once_the_engine_is_busy_clients_drift_no_further_apart_than_vtc_is_said_to_le
     }
 }
 
-/// The worst of the same five runs each. Counted from the start, "in, out" is above the figure to beat under both.
+/// Half of the runs from their first moment on, with what was under way when two began to wait, and the run that
+/// `evenkeel-sim fairness` shows. Of 200 seeds of "in, out" 36 are above the figure to beat, the worst at 6 472; of plain
+/// VTC's on the same engine 137, the worst at 19 836.
+#[test]
+fn from_the_start_a_run_drifts_no_further_apart_than_vtc_is_said_to() {
+    for workload in workloads() {
+        let (name, to_beat) = (workload.name, workload.vtc_gap);
+        let from_start = |seed| simulate(&workload, Turns::Evenkeel, seed).from_start.since_both_waited;
+        let mut gaps: Vec<_> = (1..=11).map(from_start).collect();
+        gaps.sort_unstable();
+        println!("{name}: {} in half of the runs, {} at worst; to beat: {to_beat}", gaps[5], gaps[10]);
+        assert!(gaps[5] <= to_beat && from_start(7) <= to_beat, "{name}: {gaps:?}");
+    }
+}
+
+/// The worst of the same five runs each.
 #[test]
 fn on_the_same_engine_the_worst_of_five_runs_is_no_worse_than_plain_vtcs_or_small_beside_a_few_requests() {
     for workload in workloads() {
@@ -40,7 +55,7 @@ fn on_the_same_engine_the_worst_of_five_runs_is_no_worse_than_plain_vtcs_or_smal
             ours[1] <= vtc[1].max(a_request + a_request + a_request),
             "{name}: {ours:?}, plain VTC {vtc:?}"
         );
-        assert!(ours[1] <= workload.vtc_gap || name == "in, out", "{name}: {ours:?}");
+        assert!(ours[1] <= workload.vtc_gap, "{name}: {ours:?}");
         assert!(fifo[0] > Cost(10_000), "{name}: first come {fifo:?}");
     }
 }

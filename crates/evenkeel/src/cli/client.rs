@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
+use evenkeel::data_dir::DataDir;
 use evenkeel_llm::{Origin, TlsRoots, Upstream};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::Secret;
@@ -15,6 +16,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use super::Failure;
+use super::settings::SettingsArgs;
 
 /// Where an administrator puts the key; a flag would show it to everybody on the machine.
 const KEY_VARIABLE: &str = "EVENKEEL_ADMIN_KEY";
@@ -30,6 +32,28 @@ pub(super) struct ServerArgs {
     /// A file of certificates to trust besides the usual ones
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
+}
+
+/// Which server to talk to, or where it says where it is.
+#[derive(Debug, Args)]
+pub(super) struct PlaceArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+impl PlaceArgs {
+    /// Finds the server: the one named, or the one that has the data folder, or the one at the usual address.
+    pub(super) fn client(&self) -> Result<Client, Failure> {
+        if let Some(url) = &self.server.url {
+            return Client::new(url, &self.server);
+        }
+        let config = self.settings.read()?;
+        let found = DataDir::server_of(&config.server.data_dir);
+        let usual = || format!("http://{}", config.server.listen);
+        Client::new(&found.unwrap_or_else(usual), &self.server)
+    }
 }
 
 /// A running server, as an administrator sees it.

@@ -1,12 +1,10 @@
 //! `evenkeel node …`: the model servers of a running server.
 
 use clap::{Args, Subcommand};
-use evenkeel::data_dir::DataDir;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::client::{Client, ServerArgs, segment};
-use super::settings::SettingsArgs;
+use super::client::{PlaceArgs, segment};
 use super::table::Table;
 use super::{Failure, say};
 
@@ -76,14 +74,6 @@ struct AddArgs {
     weight: Option<f64>,
 }
 
-#[derive(Debug, Args)]
-struct PlaceArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    settings: SettingsArgs,
-}
-
 pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     match args.action {
         Action::List(args) => list(&args),
@@ -136,17 +126,4 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     args.named.place.client()?.ask(Method::POST, "/api/nodes", Some(&settings))?;
     eprintln!("node {} added", args.named.name);
     Ok(())
-}
-
-impl PlaceArgs {
-    /// Finds the server: the one named, or the one that has the data folder, or the one at the usual address.
-    fn client(&self) -> Result<Client, Failure> {
-        if let Some(url) = &self.server.url {
-            return Client::new(url, &self.server);
-        }
-        let config = self.settings.read()?;
-        let found = DataDir::server_of(&config.server.data_dir);
-        let usual = || format!("http://{}", config.server.listen);
-        Client::new(&found.unwrap_or_else(usual), &self.server)
-    }
 }

@@ -1,4 +1,5 @@
-//! What the gateway itself answers: `/metrics`, `/api/config`, `/api/tenants…`; doors bring their own.
+//! What the gateway itself answers: `/metrics`, `/api/config`, `/api/openapi.json`, `/api/tenants…`; doors bring their
+//! own.
 
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use super::{ChangeError, Core};
 use crate::config::read_tenant;
 use crate::tenant_book::{BookError, Change, OldKeys};
 
+/// Describes every path under `/api`, those of doors included.
+const OPENAPI: &str = include_str!("openapi.json");
 const TENANTS: &str = "/api/tenants";
 const TENANT: &str = "/api/tenants/";
 
@@ -29,6 +32,7 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
     routes.add(Method::GET, "/metrics", metrics, answer(page))?;
     let shown = answer(|core| told(StatusCode::OK, &core.state.lock().config.shown.to_json()));
     routes.add(Method::GET, "/api/config", Access::Admin, shown)?;
+    routes.add(Method::GET, "/api/openapi.json", Access::Public, answer(|_| described()))?;
     let listed = answer(|core| told(StatusCode::OK, &core.state.lock().book.describe()));
     routes.add(Method::GET, TENANTS, Access::Admin, listed)?;
     let own = core.clone();
@@ -53,6 +57,12 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
 fn page(core: &Core) -> Response {
     let mut response = Response::new(body::full(core.metrics()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    response
+}
+
+fn described() -> Response {
+    let mut response = Response::new(body::full(OPENAPI));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_door::body::Response;
+use evenkeel_door::percent;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::{Call, RouteError, Routes, handler};
 use evenkeel_door::tenant::Access;
@@ -65,7 +66,7 @@ async fn add(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
 async fn turn(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
     let path = call.request.uri().path().strip_prefix(NODE).ok_or(Refusal::NoRoute)?;
     let (name, turn) = path.rsplit_once('/').ok_or(Refusal::NoRoute)?;
-    let name = decoded(name)?;
+    let name = percent::decode(name).ok_or(Refusal::NoRoute)?;
     let wish = match turn {
         "drain" => Wish::Drain { name: name.clone() },
         "resume" => Wish::Resume { name: name.clone() },
@@ -77,7 +78,8 @@ async fn turn(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
 
 /// Takes a node out: `DELETE /api/nodes/{name}`.
 async fn remove(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
-    let name = decoded(call.request.uri().path().strip_prefix(NODE).ok_or(Refusal::NoRoute)?)?;
+    let name = call.request.uri().path().strip_prefix(NODE).and_then(percent::decode);
+    let name = name.ok_or(Refusal::NoRoute)?;
     let lasts = change(core, Wish::Remove { name: name.clone() }).await?;
     Ok(told(StatusCode::OK, &done(&name, lasts)))
 }
@@ -192,37 +194,6 @@ fn refused(error: ChangeError) -> Refusal {
         ChangeError::Book(error) => {
             tracing::error!(target: "evenkeel", %error, "nodes not changed");
             Refusal::Internal
-        }
-    }
-}
-
-/// Reads a name from a path, where `%2F` and the like stand for bytes.
-fn decoded(part: &str) -> Result<String, Refusal> {
-    let mut bytes = Vec::with_capacity(part.len());
-    let mut rest = part.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let hex = rest.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()).ok_or(Refusal::NoRoute)?;
-        bytes.push(byte);
-        rest = &rest[2..];
-    }
-    String::from_utf8(bytes).map_err(|_| Refusal::NoRoute)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_read_from_a_path() {
-        assert_eq!(decoded("gpu%20a%2Fb"), Ok("gpu a/b".to_owned()));
-        for bad in ["%", "%2", "%zz", "%ff"] {
-            assert_eq!(decoded(bad), Err(Refusal::NoRoute), "{bad}");
         }
     }
 }

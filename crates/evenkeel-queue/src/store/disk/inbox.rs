@@ -42,7 +42,7 @@ pub(super) enum Shut {
     /// Too many wait.
     Full(Op),
     /// Nobody writes any more.
-    Closed,
+    Closed(Op),
 }
 
 impl Inbox {
@@ -67,7 +67,7 @@ impl Inbox {
 
     fn put(&self, mut state: parking_lot::MutexGuard<'_, State>, op: Op) -> Result<(), Shut> {
         if state.is_closed {
-            return Err(Shut::Closed);
+            return Err(Shut::Closed(op));
         }
         state.awaited += usize::from(op.is_awaited());
         state.ops.push_back(op);

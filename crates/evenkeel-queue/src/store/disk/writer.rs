@@ -6,6 +6,7 @@ mod tidy;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::Appended;
 use crate::settings::Durability;
-use crate::store::{Batch, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
+use crate::store::{Batch, Claimed, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
 
 /// At most so many requests are written together.
 const GROUP_MAX: usize = 8_192;
@@ -43,9 +44,8 @@ pub(super) enum Op {
     SetWeight(QueueId, Arc<str>, Option<Weight>, Done<KeyId>),
     PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
     RemoveQueue(QueueId, Done<()>),
-    Claim(QueueId, Done<Epoch>),
+    Claim(Vec<(QueueId, Tail)>, Done<Vec<Claimed>>),
     Renew(QueueId, Epoch, Done<bool>),
-    Tail(QueueId, Option<Tail>),
     Queues(Done<Vec<QueueRecord>>),
     /// Before which message a queue is purged.
     PurgedBelow(QueueId, Done<Seq>),
@@ -77,6 +77,8 @@ pub(super) struct Writer {
     reopened_at: Option<Instant>,
     /// Why the folder is closed.
     failed: Option<StoreError>,
+    /// How often the disk had to confirm.
+    flushes: Arc<AtomicU64>,
 }
 
 /// What is written together.
@@ -94,6 +96,8 @@ pub(super) struct Group {
     count: usize,
     /// How many requests somebody waits for.
     awaited: usize,
+    /// Nothing more may be written with it.
+    is_last: bool,
 }
 
 /// A keyspace whose places may be written to again.
@@ -119,6 +123,7 @@ impl Writer {
         inbox: Arc<Inbox>,
         opened: Arc<RwLock<Option<Opened>>>,
         ledger: Ledger,
+        flushes: Arc<AtomicU64>,
     ) -> Self {
         Self {
             folder,
@@ -135,6 +140,7 @@ impl Writer {
             looked_at: None,
             reopened_at: None,
             failed: None,
+            flushes,
         }
     }
 
@@ -157,6 +163,10 @@ impl Writer {
 
     /// Waits for the next thing to do.
     fn next(&mut self) -> Next {
+        // Requests that never pause must not put it off.
+        if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
+            return Next::Sync;
+        }
         if !self.taken.is_empty() {
             return Next::Write;
         }
@@ -205,6 +215,12 @@ impl Writer {
         while group.has_room() {
             match self.taken.pop_front()? {
                 Op::Close(closed) => return Some(closed),
+                // Its owner lets go of all it was told of, so nothing later may be told before.
+                op @ Op::Purge(..) => {
+                    group.is_last = true;
+                    group.awaited += 1;
+                    self.stage(group, op);
+                }
                 op => {
                     group.count += 1;
                     group.awaited += usize::from(op.is_awaited());
@@ -287,6 +303,7 @@ impl Writer {
     /// Has everything written so far on disk.
     fn sync(&mut self) {
         self.unsynced = None;
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         let result = self.opened.read().as_ref().map(|opened| opened.db.persist(PersistMode::SyncData));
         if let Some(Err(error)) = result {
             // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
@@ -370,11 +387,12 @@ impl Group {
             bytes: 0,
             count: 0,
             awaited: 0,
+            is_last: false,
         }
     }
 
     fn has_room(&self) -> bool {
-        self.count < GROUP_MAX && self.bytes < GROUP_BYTES_MAX
+        !self.is_last && self.count < GROUP_MAX && self.bytes < GROUP_BYTES_MAX
     }
 
     fn put(&mut self, space: Space, place: &[u8], value: impl Into<Vec<u8>>) {
@@ -416,7 +434,6 @@ impl Op {
             Self::Claim(_, done) => done(Err(why.clone())),
             Self::Renew(.., done) => done(Err(why.clone())),
             Self::Queues(done) => done(Err(why.clone())),
-            Self::Tail(..) => {}
             Self::Close(closed) => return Some(closed),
         }
         None

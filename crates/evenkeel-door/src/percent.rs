@@ -1,0 +1,31 @@
+//! Names in paths, where `%2F` and the like stand for bytes.
+
+/// Reads a part of a path; `None` when it is not written properly.
+pub fn decode(part: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let hex = rest.get(..2).filter(|hex| hex.iter().all(u8::is_ascii_hexdigit))?;
+        bytes.push(u8::from_str_radix(str::from_utf8(hex).ok()?, 16).ok()?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_from_a_path() {
+        assert_eq!(decode("gpu%20a%2Fb").as_deref(), Some("gpu a/b"));
+        for bad in ["%", "%2", "%zz", "%ff", "%+1"] {
+            assert_eq!(decode(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Consumers: receive, acknowledge, give back, keep longer, look without touching, ask why.
+
+use core::time::Duration;
+
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::Call;
+use evenkeel_queue::book::Explanation;
+use evenkeel_queue::queue::Want;
+use evenkeel_queue::receipt::Receipt;
+use evenkeel_queue::{MessageId, Queue, Rejection};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::wire::{Delivered, Done, Peeked, refused};
+use super::{Native, number, query, read, told, within};
+use crate::receive::give_back_unless_served;
+
+/// Messages, or receipts, of one request.
+pub(super) const AT_ONCE_MAX: u64 = 1_000;
+/// The longest lease, which is also a queue's.
+pub(super) const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1_000;
+/// The longest a consumer waits for a first message.
+const WAIT_MS_MAX: u64 = 20_000;
+/// The longest that what is given back waits.
+const DELAY_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    max: Option<u64>,
+    lease_ms: Option<u64>,
+    wait_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Receipts {
+    receipts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenBack {
+    receipts: Vec<String>,
+    delay_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    receipts: Vec<String>,
+    lease_ms: u64,
+}
+
+impl Native {
+    pub(super) async fn receive(&self, call: &mut Call, queue: Queue) -> Result<Response, Refusal> {
+        let wanted: Wanted = read(call).await?;
+        let max = within("max", wanted.max.unwrap_or(1), 1..=AT_ONCE_MAX)?;
+        let lease_ms =
+            wanted.lease_ms.map(|lease| within("lease_ms", lease, 0..=LEASE_MS_MAX)).transpose()?;
+        let wait_ms = wanted.wait_ms.unwrap_or(queue.body().settings.wait_ms);
+        let want = Want {
+            max: max as usize,
+            lease: lease_ms.map(Duration::from_millis),
+            wait: Duration::from_millis(within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)?),
+        };
+        let deliveries = self.sqs.wait(&queue, want).await.map_err(refused)?;
+        self.sqs.meters.received(&queue, deliveries.len() as u64);
+        let messages: Vec<_> = deliveries.iter().map(Delivered::of).collect();
+        let answer = told(StatusCode::OK, &json!({"messages": messages}));
+        give_back_unless_served(queue, &deliveries, call.disconnect.clone());
+        answer
+    }
+
+    pub(super) async fn ack(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
+        let receipts = receipts_of(read::<Receipts>(call).await?.receipts)?;
+        let answers = queue.ack(&receipts).await;
+        self.sqs.meters.deleted(queue, answers.iter().filter(|answer| answer.is_ok()).count() as u64);
+        done(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
+        told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
+    }
+
+    pub(super) async fn nack(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
+        let GivenBack { receipts, delay_ms } = read(call).await?;
+        let delay_ms = delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
+        let receipts = receipts_of(receipts)?;
+        let delay = delay_ms.map(Duration::from_millis);
+        let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), delay)).collect();
+        let answers = queue.nack(&which).await;
+        done(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
+        told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
+    }
+
+    pub(super) async fn extend(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
+        let Kept { receipts, lease_ms } = read(call).await?;
+        let lease = Duration::from_millis(within("lease_ms", lease_ms, 0..=LEASE_MS_MAX)?);
+        let receipts = receipts_of(receipts)?;
+        let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), lease)).collect();
+        let answers = queue.extend(&which).await;
+        done(&receipts, &answers).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
+        told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
+    }
+}
+
+/// Those receipts that were good.
+fn done<'a>(
+    receipts: &'a [Receipt],
+    answers: &'a [Result<(), Rejection>],
+) -> impl Iterator<Item = &'a Receipt> {
+    receipts.iter().zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(receipt, _)| receipt)
+}
+
+fn receipts_of(texts: Vec<String>) -> Result<Vec<Receipt>, Refusal> {
+    within("the number of receipts", texts.len() as u64, 1..=AT_ONCE_MAX)?;
+    Ok(texts.into_iter().map(Receipt::new).collect())
+}
+
+pub(super) async fn peek(call: &Call, queue: &Queue) -> Result<Response, Refusal> {
+    let [max] = query(call, ["max"])?;
+    let max = number("max", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
+    let found = queue.peek(max as usize).await.map_err(refused)?;
+    let messages: Vec<_> = found.iter().map(Peeked::of).collect();
+    told(StatusCode::OK, &json!({"messages": messages}))
+}
+
+pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, Refusal> {
+    let which: MessageId = id.parse().map_err(|error| Refusal::invalid(format!("{id:?} is {error}")))?;
+    let explanation = queue.explain(which).await.map_err(refused)?;
+    let state = match explanation {
+        Explanation::InFlight { .. } => "in_flight",
+        Explanation::Delayed { .. } => "delayed",
+        Explanation::Leaving => "leaving",
+        Explanation::Waiting { .. } => "waiting",
+        Explanation::Unknown => {
+            let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
+            return Err(Refusal::NotFound { what });
+        }
+    };
+    told(StatusCode::OK, &json!({"id": id, "state": state, "explanation": explanation.to_string()}))
+}

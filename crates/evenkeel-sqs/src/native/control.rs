@@ -1,0 +1,237 @@
+//! Administrators: queues made, changed, removed and shown; weights, purges, redrives.
+
+use core::num::NonZeroU64;
+use core::time::Duration;
+
+use evenkeel_door::body::Response;
+use evenkeel_door::refusal::Refusal;
+use evenkeel_door::route::Call;
+use evenkeel_policy::weight::Weight;
+use evenkeel_queue::book::{KeyStats, MoveCursor};
+use evenkeel_queue::queues::Created;
+use evenkeel_queue::settings::Redrive;
+use evenkeel_queue::{Queue, QueueSettings, Rejection};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::wire::{refused, unmade};
+use super::{Native, check_admin, number, query, read, told, within};
+use crate::limit::HEADROOM;
+use crate::notes::DeadLetters;
+use crate::settings::Shape;
+
+/// Queues, or keys, of one page.
+const PAGE_MAX: u64 = 10_000;
+/// Messages of one step of a redrive.
+const REDRIVE_MAX: u64 = 10_000;
+/// What a queue is told that is not the queue's own: a name, where the queue has a number.
+const DEAD_LETTERS: &str = "dead_letters";
+const REDRIVE: &str = "redrive";
+const MESSAGE_BYTES_MAX: &str = "message_bytes_max";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Letters {
+    queue: String,
+    after: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Moved {
+    to: Option<String>,
+    max: Option<NonZeroU64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyWish {
+    weight: Option<f64>,
+}
+
+impl Native {
+    pub(super) fn list(&self, call: &Call) -> Result<Response, Refusal> {
+        let [prefix, after, max] = query(call, ["prefix", "after", "max"])?;
+        let max = number("max", max.as_deref(), 1_000, 1..=PAGE_MAX)?;
+        let found = self.sqs.queues.list(&prefix.unwrap_or_default(), after.as_deref(), max as usize);
+        let queues: Vec<Value> = found.iter().map(totals).collect();
+        told(StatusCode::OK, &json!({"queues": queues}))
+    }
+
+    pub(super) fn show(&self, queue: &Queue) -> Result<Response, Refusal> {
+        told(StatusCode::OK, &self.shown(queue)?)
+    }
+
+    fn shown(&self, queue: &Queue) -> Result<Value, Refusal> {
+        let (mut shown, body) = (totals(queue), queue.body());
+        shown["created_at_ms"] = json!(body.created_at);
+        shown["changed_at_ms"] = json!(body.changed_at);
+        shown["settings"] = Value::Object(self.settings_of(&body.settings)?);
+        shown["tags"] = json!(Shape::of(queue).notes.tags);
+        Ok(shown)
+    }
+
+    /// What a queue is told, as it is told.
+    fn settings_of(&self, settings: &QueueSettings) -> Result<Map<String, Value>, Refusal> {
+        let Ok(Value::Object(mut shown)) = serde_json::to_value(settings) else {
+            return Err(Refusal::Internal);
+        };
+        shown.remove(REDRIVE);
+        shown
+            .insert(MESSAGE_BYTES_MAX.to_owned(), json!(settings.message_bytes_max.saturating_sub(HEADROOM)));
+        let letters =
+            settings.redrive.and_then(|redrive| Some((self.sqs.queues.by_id(redrive.to)?, redrive)));
+        let letters =
+            letters.map(|(to, redrive)| json!({"queue": to.body().name, "after": redrive.attempts_max}));
+        shown.insert(DEAD_LETTERS.to_owned(), json!(letters));
+        Ok(shown)
+    }
+
+    /// Makes a queue, or tells one that is there something else; what is not said stays.
+    pub(super) async fn put(&self, call: &mut Call, name: &str) -> Result<Response, Refusal> {
+        check_admin(call)?;
+        let wishes: Map<String, Value> = read(call).await?;
+        let _changing = self.sqs.changing.lock().await;
+        if let Some(queue) = self.sqs.queues.get(name) {
+            let mut shape = Shape::of(&queue);
+            self.apply(&mut shape, wishes)?;
+            let changed = self.sqs.queues.change(&queue, shape.settings, shape.notes.write()).await;
+            changed.map_err(unmade)?;
+            return told(StatusCode::OK, &self.shown(&queue)?);
+        }
+        let mut shape = self.sqs.new_shape(name);
+        self.apply(&mut shape, wishes)?;
+        let created = self.sqs.queues.create(name, shape.settings, shape.notes.write()).await;
+        let queue = created.map_err(unmade)?;
+        if let Created::New(queue) = &queue {
+            self.sqs.link(queue).await;
+        }
+        told(StatusCode::CREATED, &self.shown(&queue.queue())?)
+    }
+
+    fn apply(&self, shape: &mut Shape, wishes: Map<String, Value>) -> Result<(), Refusal> {
+        let mut settings = self.settings_of(&shape.settings)?;
+        let letters = wishes.get(DEAD_LETTERS).cloned();
+        for (name, value) in wishes {
+            let known = || settings.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            if !settings.contains_key(&name) {
+                return Err(Refusal::invalid(format!("unknown setting {name:?}; there is {}", known())));
+            }
+            settings.insert(name, value);
+        }
+        settings.remove(DEAD_LETTERS);
+        settings.insert(REDRIVE.to_owned(), json!(shape.settings.redrive));
+        let read: Result<QueueSettings, _> = serde_json::from_value(Value::Object(settings));
+        let mut read = read.map_err(|error| Refusal::invalid(format!("settings cannot be read: {error}")))?;
+        read.message_bytes_max = read.message_bytes_max.saturating_add(HEADROOM);
+        shape.settings = read;
+        match letters {
+            None => {}
+            Some(Value::Null) => {
+                (shape.settings.redrive, shape.notes.dead_letters) = (None, None);
+            }
+            Some(letters) => self.apply_letters(shape, letters)?,
+        }
+        Ok(())
+    }
+
+    /// Has dead letters go where another queue is, by its name in both protocols.
+    fn apply_letters(&self, shape: &mut Shape, letters: Value) -> Result<(), Refusal> {
+        let wrong = |error| {
+            Refusal::invalid(format!("{DEAD_LETTERS} is {{\"queue\": name, \"after\": deliveries}}: {error}"))
+        };
+        let Letters { queue, after } = serde_json::from_value(letters).map_err(wrong)?;
+        let target = self.queue(&queue)?;
+        if shape.id == Some(target.id()) {
+            return Err(Refusal::invalid("a queue is not its own dead-letter queue"));
+        }
+        shape.settings.redrive = Some(Redrive { to: target.id(), attempts_max: after });
+        shape.notes.dead_letters =
+            Some(DeadLetters { arn: self.sqs.options.arn(&queue), receives_max: after });
+        Ok(())
+    }
+
+    pub(super) async fn delete(&self, call: &Call, name: &str) -> Result<Response, Refusal> {
+        check_admin(call)?;
+        let queue = self.queue(name)?;
+        let _changing = self.sqs.changing.lock().await;
+        match self.sqs.queues.remove(name).await {
+            Ok(()) => self.sqs.unlink(queue.id()).await,
+            // Another request removed it meanwhile.
+            Err(Rejection::QueueDeleted) => {}
+            Err(rejection) => return Err(refused(rejection)),
+        }
+        told(StatusCode::OK, &json!({"name": name}))
+    }
+
+    /// Moves messages to another queue, or each to where it came from.
+    pub(super) async fn redrive(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
+        check_admin(call)?;
+        let Moved { to, max } = read(call).await?;
+        let max = within("max", max.map_or(1_000, NonZeroU64::get), 1..=REDRIVE_MAX)?;
+        let to = to.map(|to| self.queue(&to)).transpose()?;
+        if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
+            return Err(Refusal::invalid("messages are in this queue already"));
+        }
+        let (mut moved, mut cursor) = (0, Some(MoveCursor::default()));
+        while let Some(from) = cursor.take().filter(|_| moved < max) {
+            let left = (max - moved) as usize;
+            let step = queue.move_some(from, to.as_ref().map(Queue::id), left).await.map_err(refused)?;
+            moved += step.moved;
+            cursor = step.next;
+        }
+        told(StatusCode::OK, &json!({"moved": moved, "left": queue.totals().pending}))
+    }
+}
+
+/// A queue's name and what it holds.
+fn totals(queue: &Queue) -> Value {
+    let (body, totals) = (queue.body(), queue.totals());
+    json!({
+        "name": body.name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
+        "bytes": totals.bytes, "expired": totals.expired,
+    })
+}
+
+pub(super) async fn keys(call: &Call, queue: &Queue) -> Result<Response, Refusal> {
+    let [skip, max] = query(call, ["skip", "max"])?;
+    let skip = number("skip", skip.as_deref(), 0, 0..=u64::from(u32::MAX))?;
+    let max = number("max", max.as_deref(), 100, 1..=PAGE_MAX)?;
+    let found = queue.key_stats(skip as usize, max as usize).await.map_err(refused)?;
+    let now = queue.now();
+    let keys: Vec<Value> = found.iter().map(|key| key_shown(key, now.0)).collect();
+    told(StatusCode::OK, &json!({"keys": keys}))
+}
+
+fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
+    let oldest = key.oldest_sent_at.map(|sent| now_ms.saturating_sub(sent.0));
+    let ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let (p50, p99) = key.waits.map(|waits| (ms(waits.p50), ms(waits.p99))).unzip();
+    json!({
+        "name": &*key.name, "weight": key.weight.as_f64(), "pending": key.pending, "in_flight": key.in_flight,
+        "delayed": key.delayed, "oldest_age_ms": oldest, "debt": key.debt.0, "delivered": key.delivered,
+        "redelivered": key.redelivered, "wait_ms_p50": p50, "wait_ms_p99": p99,
+    })
+}
+
+/// Sets a key's weight; `null` has it be as its messages wish.
+pub(super) async fn weigh(call: &mut Call, queue: &Queue, key: &str) -> Result<Response, Refusal> {
+    check_admin(call)?;
+    let wishes: Map<String, Value> = read(call).await?;
+    if !wishes.contains_key("weight") {
+        return Err(Refusal::invalid("there is no weight; null has the key be as its messages wish"));
+    }
+    let KeyWish { weight } = serde_json::from_value(Value::Object(wishes))
+        .map_err(|error| Refusal::invalid(format!("a weight is a number or null: {error}")))?;
+    let weight = weight.map(Weight::new).transpose().map_err(|error| Refusal::invalid(error.to_string()))?;
+    queue.set_weight(key, weight).await.map_err(refused)?;
+    told(StatusCode::OK, &json!({"name": key, "weight": weight.map(Weight::as_f64)}))
+}
+
+pub(super) async fn purge(call: &Call, queue: &Queue) -> Result<Response, Refusal> {
+    check_admin(call)?;
+    let before = queue.totals();
+    queue.purge().await.map_err(refused)?;
+    told(StatusCode::OK, &json!({"purged": before.pending + before.in_flight + before.delayed}))
+}
