@@ -149,7 +149,7 @@ mod tests {
             (folder.shelves.current().keyspace.clone(), current.collect()),
         ] {
             for (at, value) in seqs.into_iter().map(message) {
-                keyspace.insert(at, value).unwrap();
+                keyspace.insert(at.as_slice(), value).unwrap();
             }
         }
         folder.shelves.old.live = old.len() as u64;
