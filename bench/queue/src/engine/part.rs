@@ -278,7 +278,7 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
                     key: leased.key,
                     seq: leased.header.seq,
                     epoch: Epoch(1),
-                    attempt: leased.attempt,
+                    attempt: leased.delivered.number(),
                 };
                 book.ack(claim).map_err(io::Error::other)?;
                 book.acked(leased.header.seq);
