@@ -7,9 +7,11 @@
 
 mod give_up;
 mod lane;
+mod moves;
 mod recover;
 mod returns;
 mod stats;
+mod waits;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,14 +28,17 @@ use evenkeel_policy::weight::Weight;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::rejection::Rejection;
-use crate::settings::QueueSettings;
+use crate::settings::{KEYS_MAX, QueueSettings};
 use crate::time::Wall;
 use lane::{Handle, Lane, Refill, window_len};
+use waits::Histogram;
 
 pub use give_up::GivenUp;
+pub use moves::{MoveCursor, NextMove};
 pub use recover::{KeptKey, KeptState, Standing};
 pub use returns::{Ended, Returned};
-pub use stats::{Explanation, KeyStats, Totals};
+pub use stats::{Explanation, KeyStats, QueueStats, Totals};
+pub use waits::Waits;
 
 /// At most this much of the messages that wait is in memory; the rest is read when it is delivered.
 const PAYLOAD_BYTES_MAX: usize = 32 << 20;
@@ -71,6 +76,9 @@ pub struct Book {
     idle: VecDeque<(Wall, Key)>,
     payload_bytes: usize,
     totals: Totals,
+    delivered: u64,
+    redelivered: u64,
+    waits: Histogram,
     /// The latest time it was handed.
     now: Wall,
     /// The last message it was told of; the store may have found later ones.
@@ -114,6 +122,22 @@ enum Was {
     Waiting,
 }
 
+/// How often a message was delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Deliveries that count.
+    pub attempts: u32,
+    /// Deliveries that reached nobody, and do not.
+    pub taken_back: u32,
+}
+
+impl Delivered {
+    /// Numbers the last delivery; no two of a message have the same.
+    pub const fn number(self) -> u32 {
+        self.attempts.saturating_add(self.taken_back)
+    }
+}
+
 /// A message leased to a consumer.
 #[derive(Clone, Debug)]
 pub struct Leased {
@@ -123,8 +147,8 @@ pub struct Leased {
     pub name: Arc<str>,
     /// What is known of it.
     pub header: Header,
-    /// Which delivery this is.
-    pub attempt: u32,
+    /// How often it was delivered, this time included.
+    pub delivered: Delivered,
     /// When it was first delivered.
     pub first_delivered_at: Wall,
     /// Until when.
@@ -163,11 +187,12 @@ impl Book {
         Ok(Self {
             epoch,
             limits: Limits::of(settings),
-            drr: TenantDrr::new(Cost(settings.quantum), settings.keys_max)?,
+            // The store keeps to the queue's own limit, which may change while messages wait.
+            drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
             lanes: Vec::new(),
             free: Vec::new(),
             keys: HashMap::new(),
-            tenants: Interner::new(settings.keys_max, secret),
+            tenants: Interner::new(KEYS_MAX, secret),
             tenant_lanes: Vec::new(),
             weights: HashMap::new(),
             out: HashMap::new(),
@@ -178,12 +203,15 @@ impl Book {
             idle: VecDeque::new(),
             payload_bytes: 0,
             totals: Totals::default(),
+            delivered: 0,
+            redelivered: 0,
+            waits: Histogram::EMPTY,
             now: Wall::default(),
             told: Seq(0),
         })
     }
 
-    /// Keeps to other settings from here on; the quantum and the number of keys stay as they are.
+    /// Keeps to other settings from here on; the quantum stays as it is.
     pub fn set_limits(&mut self, settings: &QueueSettings) {
         self.limits = Limits::of(settings);
     }
@@ -197,7 +225,7 @@ impl Book {
         }
         let Appended { header, payload, not_before, .. } = message;
         self.told = header.seq;
-        let mut handle = Handle { header, attempts: 0, first_delivered_at: None, payload: None };
+        let mut handle = Handle::new(header);
         self.totals.bytes += u64::from(header.size);
         if let Some(until) = not_before.filter(|&until| now < until) {
             self.at(lane).pass_over(header.seq);
@@ -255,17 +283,16 @@ impl Book {
         payload: Option<Payload>,
         lease: Duration,
     ) -> Leased {
-        handle.attempts = handle.attempts.saturating_add(1);
+        handle.delivered.attempts = handle.delivered.attempts.saturating_add(1);
+        self.count(now, at, &handle);
         let first_delivered_at = *handle.first_delivered_at.get_or_insert(now);
         let (until, epoch) = (now + lease, self.epoch);
         let lane = self.at(at);
-        lane.delivered += 1;
-        lane.redelivered += u64::from(1 < handle.attempts);
         let leased = Leased {
             key: lane.key,
             name: lane.name.clone(),
             header: handle.header,
-            attempt: handle.attempts,
+            delivered: handle.delivered,
             first_delivered_at,
             until,
             payload,
@@ -274,14 +301,30 @@ impl Book {
         leased
     }
 
+    fn count(&mut self, now: Wall, at: Key, handle: &Handle) {
+        let again = u64::from(1 < handle.delivered.attempts);
+        self.delivered += 1;
+        self.redelivered += again;
+        // When a message was moved here is not known.
+        let is_counted = handle.first_delivered_at.is_none() && handle.header.from.is_none();
+        let wait = is_counted.then(|| now.since(handle.ready_at));
+        let lane = self.lanes[at.index()].as_mut().expect("a lane that delivers is known");
+        lane.delivered += 1;
+        lane.redelivered += again;
+        if let Some(wait) = wait {
+            self.waits.record(wait);
+            lane.waits.get_or_insert_with(|| Box::new(Histogram::EMPTY)).record(wait);
+        }
+    }
+
     /// Names what the store is to be asked for next.
     pub fn poll_refill(&mut self) -> Option<RefillAsk> {
         self.refills.pop_front()
     }
 
     /// Takes in what the store found, and counts messages that it should have found.
-    pub fn take_refill(&mut self, key: KeyId, found: Vec<(Header, Payload)>) -> u64 {
-        let Some(&at) = self.keys.get(&key) else { return 0 };
+    pub fn take_refill(&mut self, ask: RefillAsk, found: Vec<(Header, Payload)>) -> u64 {
+        let Some(at) = self.awaiting(ask) else { return 0 };
         let is_empty = found.is_empty();
         let told = self.told;
         let mut room = PAYLOAD_BYTES_MAX.saturating_sub(self.payload_bytes);
@@ -290,7 +333,7 @@ impl Book {
         let handles = known.map(|(header, payload)| {
             let payload = Some(payload).filter(|payload| payload.size() <= room);
             room -= payload.as_ref().map_or(0, Payload::size);
-            Handle { header, attempts: 0, first_delivered_at: None, payload }
+            Handle { payload, ..Handle::new(header) }
         });
         let lane = self.lanes[at.index()].as_mut().expect("a key that is known has a lane");
         self.payload_bytes += lane.take_refill(handles);
@@ -301,10 +344,16 @@ impl Book {
     }
 
     /// Notes that the store could not be read; it is asked again at the next tick.
-    pub fn fail_refill(&mut self, key: KeyId) {
-        if let Some(&at) = self.keys.get(&key) {
+    pub fn fail_refill(&mut self, ask: RefillAsk) {
+        if let Some(at) = self.awaiting(ask) {
             self.starved.push(at);
         }
+    }
+
+    /// Finds the lane that waits for this answer; one that was emptied meanwhile does not.
+    fn awaiting(&self, ask: RefillAsk) -> Option<Key> {
+        let at = *self.keys.get(&ask.key)?;
+        (self.lane(at).refill == Refill::Asked { after: ask.after }).then_some(at)
     }
 
     /// Sets the weight of a key, or of a tenant and its key of the same name, or takes it back; acts on what waits.
@@ -378,7 +427,7 @@ impl Book {
         let ask =
             lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
         if let Some(ask) = ask {
-            lane.refill = Refill::Asked;
+            lane.refill = Refill::Asked { after: ask.after };
             self.refills.push_back(ask);
         }
         let waits_for_store = !lane.is_ready() && lane.beyond() > 0;
@@ -461,6 +510,10 @@ impl Book {
             How::Acking { .. } | How::Moving => {}
         }
         Some(out)
+    }
+
+    fn lane(&self, lane: Key) -> &Lane {
+        self.lanes[lane.index()].as_ref().expect("whoever holds a lane's number keeps it known")
     }
 
     fn at(&mut self, lane: Key) -> &mut Lane {

@@ -3,19 +3,22 @@
 //! It never waits for the store. What is to be written is handed over and comes back as a message; messages enter
 //! the book only when the store tells that they are written.
 
+mod gauge;
+mod moving;
 mod parcel;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use core::time::Duration;
 
 use evenkeel_actor::{Actor, ActorRef, Context, Flow, Handled, Repeat, Reply, Signal, TimerId};
 use evenkeel_policy::weight::Weight;
+use parking_lot::RwLock;
+use tokio::sync::mpsc::UnboundedSender;
 
-use crate::book::{Book, Ended, Explanation, GivenUp, KeyStats, Leased, Returned, Totals};
-use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::book::{Book, Ended, Explanation, GivenUp, KeyStats, Leased, QueueStats, RefillAsk, Returned};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::receipt::Claim;
 use crate::rejection::Rejection;
@@ -23,6 +26,9 @@ use crate::settings::QueueSettings;
 use crate::store::{Change, Commit, Fetch, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
+pub(crate) use gauge::{Gauge, Tally};
+pub(crate) use moving::Move;
+pub use moving::Moved;
 pub(crate) use parcel::Parcel;
 
 /// Something comes back: a lease ends, a delay is over.
@@ -30,6 +36,9 @@ const DUE: TimerId = TimerId(0);
 /// Keys that hold nothing are forgotten.
 const SWEEP: TimerId = TimerId(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// More of them are.
+const SWEEP_ON: TimerId = TimerId(2);
+const SWEEP_ON_AFTER: Duration = Duration::from_millis(10);
 /// At most so many come back in one go; then others are heard.
 const TICK_MAX: usize = 1_024;
 /// No more of a key is read at once.
@@ -51,20 +60,24 @@ pub(crate) enum Msg {
     Ack(Vec<Claim>, Reply<Answers>),
     /// By the store: the acknowledgement is written down, or is not.
     Acked(Acking),
-    /// Move up to so many messages to another queue, or each to where it came from.
-    Move(usize, Option<QueueId>, Reply<Result<u64, Rejection>>),
-    /// By the store: messages were moved, or were not.
-    Moved(Vec<Seq>, Result<(), StoreError>, Option<Reply<Result<u64, Rejection>>>),
+    /// Go on with a move.
+    Move(Move),
+    /// By the store: what follows in the key that a move has come to.
+    MoveFound(Move, KeyId, Result<Vec<(Header, Payload)>, StoreError>),
+    /// By the store: messages were moved, or were not, and whose move that was.
+    Moved(Vec<Seq>, Result<(), StoreError>, Option<Move>),
     /// Give these back; without a delay after the queue's backoff.
     Nack(Vec<(Claim, Option<Duration>)>, Reply<Answers>),
     /// These were not done, and that is no failure of a consumer's.
     GiveUp(Vec<(Claim, GivenUp)>, Reply<Answers>),
     /// Have these leases end so long from now.
     Extend(Vec<(Claim, Duration)>, Reply<Answers>),
+    /// Take these back, uncounted.
+    TakeBack(Vec<Claim>, Reply<Answers>),
     /// By a parcel that reached nobody.
     GiveBack(Vec<(Seq, u32)>),
     /// By the store: what follows in a key.
-    Refilled(KeyId, Result<Vec<(Header, Payload)>, StoreError>),
+    Refilled(RefillAsk, Result<Vec<(Header, Payload)>, StoreError>),
     /// Remove everything.
     Purge(Reply<Result<(), Rejection>>),
     /// By the store: everything before this is gone.
@@ -73,12 +86,14 @@ pub(crate) enum Msg {
     Weighed(KeyId, Arc<str>, Option<Weight>),
     /// Keep to these settings.
     Settings(Arc<QueueSettings>),
+    /// Tell what the queue holds and how it has delivered.
+    Stats(Reply<QueueStats>),
     /// Tell what each key holds, from so many on, at most so many.
     KeyStats(usize, usize, Reply<Vec<KeyStats>>),
     /// Name the next messages.
     Peek(usize, Reply<Vec<(KeyId, Arc<str>, Header)>>),
     /// Say why a message is where it is.
-    Explain(KeyId, Seq, Reply<Explanation>),
+    Explain(MessageId, Reply<Explanation>),
     /// End.
     Close,
 }
@@ -108,61 +123,19 @@ pub(crate) struct Acking {
     reply: Reply<Answers>,
 }
 
-/// What a queue holds, for those who may not ask its keeper.
-#[derive(Debug, Default)]
-pub(crate) struct Gauge {
-    pending: AtomicU64,
-    in_flight: AtomicU64,
-    delayed: AtomicU64,
-    bytes: AtomicU64,
-    expired: AtomicU64,
-    /// Messages that were sent and not told to the keeper yet, written or not.
-    coming: AtomicU64,
-    coming_bytes: AtomicU64,
-}
-
-impl Gauge {
-    /// Reads what the book holds, and what is on its way into it as waiting.
-    pub(crate) fn read(&self) -> Totals {
-        Totals {
-            pending: self.pending.load(Ordering::Relaxed) + self.coming.load(Ordering::Relaxed),
-            in_flight: self.in_flight.load(Ordering::Relaxed),
-            delayed: self.delayed.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed) + self.coming_bytes.load(Ordering::Relaxed),
-            expired: self.expired.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Counts messages that are on their way.
-    pub(crate) fn expect(&self, count: u64, bytes: u64) {
-        self.coming.fetch_add(count, Ordering::Relaxed);
-        self.coming_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Counts messages that have come, or never will.
-    pub(crate) fn expect_less(&self, count: u64, bytes: u64) {
-        self.coming.fetch_sub(count, Ordering::Relaxed);
-        self.coming_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn show(&self, totals: Totals) {
-        self.pending.store(totals.pending, Ordering::Relaxed);
-        self.in_flight.store(totals.in_flight, Ordering::Relaxed);
-        self.delayed.store(totals.delayed, Ordering::Relaxed);
-        self.bytes.store(totals.bytes, Ordering::Relaxed);
-        self.expired.store(totals.expired, Ordering::Relaxed);
-    }
-}
-
 /// What a keeper is made of.
 pub(crate) struct Keeper {
     pub(crate) queue: QueueId,
     pub(crate) epoch: Epoch,
     pub(crate) settings: Arc<QueueSettings>,
     pub(crate) store: Arc<dyn Store>,
+    /// Queues that messages may be moved to.
+    pub(crate) known: Known,
     pub(crate) clock: WallClock,
     pub(crate) book: Book,
     pub(crate) gauge: Arc<Gauge>,
+    /// Messages in its mailbox.
+    pub(crate) mail: Arc<Tally>,
     /// Consumers for whom there was nothing, the longest waiting first.
     pub(crate) waiting: VecDeque<Receive>,
     /// When the timer fires that is set.
@@ -173,6 +146,33 @@ pub(crate) struct Keeper {
     pub(crate) refilling: usize,
     /// Messages and bytes that were taken in and not shown yet.
     pub(crate) arrived: (u64, u64),
+    /// Keys that had neither messages nor a weight when the queue was read.
+    pub(crate) unused: Vec<KeyId>,
+    /// Says so when the keeper is no more, however that came.
+    pub(crate) _vigil: Vigil,
+}
+
+/// Which queues there are.
+pub(crate) type Known = Arc<RwLock<HashSet<QueueId>>>;
+
+/// Tells, when it is dropped, that a keeper is no more.
+pub(crate) struct Vigil {
+    pub(crate) fallen: Fallen,
+    pub(crate) tell: UnboundedSender<Fallen>,
+}
+
+/// A keeper that is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fallen {
+    pub(crate) queue: QueueId,
+    pub(crate) epoch: Epoch,
+}
+
+impl Drop for Vigil {
+    fn drop(&mut self) {
+        // When all queues end, nobody wants to know.
+        self.tell.send(self.fallen).ok();
+    }
 }
 
 impl Actor for Keeper {
@@ -186,13 +186,20 @@ impl Actor for Keeper {
             Msg::Receive(receive) => self.line_up(receive, &ctx.me()),
             Msg::Ack(claims, reply) => self.ack(claims, reply, ctx.me()),
             Msg::Acked(acking) => self.acked(acking),
-            Msg::Move(max, to, reply) => self.move_some(max, to, reply, ctx.me()),
-            Msg::Moved(seqs, result, reply) => self.moved(seqs, result, reply),
+            Msg::Move(job) => self.move_on(job, ctx.me()),
+            Msg::MoveFound(job, key, found) => self.move_found(job, key, found, ctx.me()),
+            Msg::Moved(seqs, result, job) => {
+                self.moved(seqs, &result);
+                if let Some(job) = job {
+                    job.end(result);
+                }
+            }
             Msg::Nack(which, reply) => self.nack(&which, reply, &ctx.me()),
             Msg::GiveUp(which, reply) => self.give_up(&which, reply, &ctx.me()),
             Msg::Extend(which, reply) => self.extend(&which, reply),
+            Msg::TakeBack(claims, reply) => self.take_back(&claims, reply),
             Msg::GiveBack(which) => self.give_back(&which),
-            Msg::Refilled(key, found) => self.refilled(key, found),
+            Msg::Refilled(ask, found) => self.refilled(ask, found),
             Msg::Purge(reply) => {
                 let me = ctx.me();
                 self.store.purge(self.queue, Box::new(move |below| me.tell(Msg::Purged(below, reply))));
@@ -206,9 +213,10 @@ impl Actor for Keeper {
                 self.book.set_limits(&settings);
                 self.settings = settings;
             }
+            Msg::Stats(reply) => answer(reply, self.book.stats()),
             Msg::KeyStats(skip, max, reply) => answer(reply, self.book.key_stats(skip, max)),
             Msg::Peek(max, reply) => answer(reply, self.book.peek(max)),
-            Msg::Explain(key, seq, reply) => answer(reply, self.book.explain(key, seq)),
+            Msg::Explain(id, reply) => answer(reply, self.book.explain(id, self.queue)),
             Msg::Close => return Ok(Flow::Stop),
         }
         self.settle(ctx);
@@ -221,7 +229,7 @@ impl Actor for Keeper {
                 self.timer = None;
                 self.tick(&ctx.me());
             }
-            Signal::Timer(SWEEP) => self.sweep(),
+            Signal::Timer(SWEEP | SWEEP_ON) => self.sweep(ctx),
             _ => {}
         }
         self.settle(ctx);
@@ -230,7 +238,9 @@ impl Actor for Keeper {
 }
 
 impl Keeper {
-    fn begin(&self, ctx: &mut Context<'_, Self>) {
+    fn begin(&mut self, ctx: &mut Context<'_, Self>) {
+        let unused = core::mem::take(&mut self.unused);
+        self.note(unused.into_iter().map(Change::Forgotten).collect());
         if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
             tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
         }
@@ -238,9 +248,7 @@ impl Keeper {
 
     fn append(&mut self, appended: Vec<Appended>) {
         let now = self.clock.now();
-        let sent = appended.iter().filter(|message| message.header.from.is_none());
-        let (count, bytes) =
-            sent.fold((0, 0), |(count, bytes), message| (count + 1, bytes + u64::from(message.header.size)));
+        let (count, bytes) = gauge::weigh(&appended);
         self.arrived = (self.arrived.0 + count, self.arrived.1 + bytes);
         for message in appended {
             let seq = message.header.seq;
@@ -288,7 +296,7 @@ impl Keeper {
         Returned {
             key: leased.key,
             header: leased.header,
-            attempts: leased.attempt,
+            delivered: leased.delivered,
             first_delivered_at: Some(leased.first_delivered_at),
             not_before: None,
             epoch: self.epoch,
@@ -299,10 +307,16 @@ impl Keeper {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut answers = Answers::with_capacity(claims.len());
         for claim in claims {
-            answers.push(self.book.ack(claim).map(|header| {
-                seqs.push(claim.seq);
-                changes.push(Change::Removed(claim.key, header));
-            }));
+            answers.push(match self.book.ack(claim) {
+                Ok(header) => {
+                    seqs.push(claim.seq);
+                    changes.push(Change::Removed(claim.key, header));
+                    Ok(())
+                }
+                // Named twice, it is answered twice.
+                Err(Rejection::Busy) if seqs.contains(&claim.seq) => Ok(()),
+                Err(why) => Err(why),
+            });
         }
         if seqs.is_empty() {
             return answer(reply, answers);
@@ -329,7 +343,7 @@ impl Keeper {
         let now = self.clock.now();
         let (mut answers, mut ended) = (Answers::with_capacity(which.len()), Vec::new());
         for &(claim, delay) in which {
-            let delay = delay.unwrap_or_else(|| self.backoff(claim.attempt));
+            let delay = delay.unwrap_or_else(|| self.backoff(self.book.attempts(claim.seq)));
             answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
         }
         self.write_ended(ended, me);
@@ -357,8 +371,18 @@ impl Keeper {
         answer(reply, answers);
     }
 
+    fn take_back(&mut self, claims: &[Claim], reply: Reply<Answers>) {
+        let (mut answers, mut changes) = (Answers::with_capacity(claims.len()), Vec::new());
+        for &claim in claims {
+            let taken = self.book.take_back(claim);
+            answers.push(taken.map(|returned| changes.extend(returned.map(Change::Returned))));
+        }
+        self.note(changes);
+        answer(reply, answers);
+    }
+
     fn give_back(&mut self, which: &[(Seq, u32)]) {
-        let returned = which.iter().filter_map(|&(seq, attempt)| self.book.give_back(seq, attempt));
+        let returned = which.iter().filter_map(|&(seq, number)| self.book.give_back(seq, number));
         let changes = returned.map(Change::Returned).collect();
         self.note(changes);
     }
@@ -370,75 +394,36 @@ impl Keeper {
         }
     }
 
-    fn refilled(&mut self, key: KeyId, found: Result<Vec<(Header, Payload)>, StoreError>) {
+    fn refilled(&mut self, ask: RefillAsk, found: Result<Vec<(Header, Payload)>, StoreError>) {
         self.refilling = self.refilling.saturating_sub(1);
         match found {
             Ok(found) => {
-                let missing = self.book.take_refill(key, found);
+                let missing = self.book.take_refill(ask, found);
                 if missing > 0 {
                     tracing::error!(
                         queue = self.queue.0,
-                        key = key.0,
+                        key = ask.key.0,
                         missing,
                         "messages are not in the store"
                     );
                 }
             }
             Err(why) => {
-                tracing::warn!(queue = self.queue.0, key = key.0, %why, "messages could not be read, trying again");
-                self.book.fail_refill(key);
+                let (queue, key) = (self.queue.0, ask.key.0);
+                tracing::warn!(queue, key, %why, "messages could not be read, trying again");
+                self.book.fail_refill(ask);
             }
         }
     }
 
-    /// Moves what is its turn now; what came from nowhere stays.
-    fn move_some(
-        &mut self,
-        max: usize,
-        to: Option<QueueId>,
-        reply: Reply<Result<u64, Rejection>>,
-        me: ActorRef<Msg>,
-    ) {
-        let taken = match self.book.take(self.clock.now(), max, self.settings.lease()) {
-            Ok(taken) => taken,
-            Err(why) => return answer(reply, Err(why)),
-        };
-        self.note(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)).collect());
-        let (mut seqs, mut changes) = (Vec::new(), Vec::new());
-        for leased in taken.leased {
-            let Leased { key, header, attempt, .. } = leased;
-            let target = to.or(header.from).filter(|&to| to != self.queue);
-            match target.filter(|_| self.book.begin_move(header.seq, attempt)) {
-                Some(to) => {
-                    seqs.push(header.seq);
-                    changes.push(Change::Moved(key, header, to));
-                }
-                None => drop(self.book.give_back(header.seq, attempt)),
-            }
-        }
-        if seqs.is_empty() {
-            return answer(reply, Ok(0));
-        }
-        let done = move |result| me.tell(Msg::Moved(seqs, result, Some(reply)));
-        self.store.commit(self.commit(changes), Box::new(done));
-    }
-
-    fn moved(
-        &mut self,
-        seqs: Vec<Seq>,
-        result: Result<(), StoreError>,
-        reply: Option<Reply<Result<u64, Rejection>>>,
-    ) {
-        let count = seqs.len() as u64;
-        match &result {
+    fn moved(&mut self, seqs: Vec<Seq>, result: &Result<(), StoreError>) {
+        let count = seqs.len();
+        match result {
             Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
             Err(why) => {
                 tracing::warn!(queue = self.queue.0, count, %why, "messages could not be moved");
                 seqs.into_iter().for_each(|seq| self.book.undo_ack(seq));
             }
-        }
-        if let Some(reply) = reply {
-            answer(reply, result.map(|()| count).map_err(Rejection::Store));
         }
     }
 
@@ -448,8 +433,13 @@ impl Keeper {
         self.write_ended(ended, me);
     }
 
-    fn sweep(&mut self) {
-        let forgotten = self.book.forget_idle(self.clock.now());
+    fn sweep(&mut self, ctx: &mut Context<'_, Self>) {
+        let now = self.clock.now();
+        let forgotten = self.book.forget_idle(now);
+        // Others are heard in between; without a timer the next round goes on.
+        if self.book.has_idle(now) {
+            ctx.set_timer(SWEEP_ON, SWEEP_ON_AFTER, Repeat::Once);
+        }
         self.note(forgotten.into_iter().map(Change::Forgotten).collect());
         self.waiting.retain(|receive| receive.reply.is_awaited());
     }
@@ -523,20 +513,20 @@ impl Keeper {
         while self.refilling < REFILLS_MAX {
             let Some(ask) = self.book.poll_refill() else { break };
             self.refilling += 1;
-            let (me, key) = (ctx.me(), ask.key);
+            let me = ctx.me();
             let fetch = Fetch {
                 queue: self.queue,
-                key,
+                key: ask.key,
                 after: ask.after,
                 count_max: ask.count,
                 bytes_max: REFILL_BYTES_MAX,
             };
-            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Refilled(key, found))));
+            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Refilled(ask, found))));
         }
         self.gauge.show(self.book.totals());
         let (count, bytes) = core::mem::take(&mut self.arrived);
         if count > 0 {
-            self.gauge.expect_less(count, bytes);
+            self.mail.take(count, bytes);
         }
         // One that fires too early is set again; most leases end before their time.
         let earlier = self.book.next_due().filter(|&due| self.timer.is_none_or(|timer| due < timer));

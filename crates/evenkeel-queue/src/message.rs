@@ -78,8 +78,25 @@ pub struct Header {
     pub size: u32,
     /// What its delivery costs.
     pub cost: Cost,
+    /// Where it was before, if it was moved.
+    pub from: Option<Moved>,
+}
+
+impl Header {
+    /// Says where a message comes from that leaves `queue`.
+    pub(crate) fn leaving(&self, queue: QueueId, key: KeyId) -> Moved {
+        let here = MessageId { queue, key, seq: self.seq };
+        Moved { queue, id: self.from.map_or(here, |before| before.id) }
+    }
+}
+
+/// Where a message was that was moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
     /// The queue it was moved from.
-    pub from: Option<QueueId>,
+    pub queue: QueueId,
+    /// What it was called when it was sent, and is still.
+    pub id: MessageId,
 }
 
 /// A message that was written down.

@@ -1,25 +1,31 @@
 //! A queue, as a door calls it.
 
+mod owner;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use core::time::Duration;
 
-use evenkeel_actor::{ActorRef, AskError, Reply};
+use evenkeel_actor::{AskError, Reply};
 use evenkeel_policy::weight::Weight;
-use parking_lot::RwLock;
-use tokio::sync::oneshot;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{oneshot, watch};
 
-use crate::book::{Explanation, GivenUp, KeyStats, Leased, Totals};
+use crate::book::{Explanation, GivenUp, KeyStats, Leased, MoveCursor, QueueStats, Totals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::job::Notes;
-use crate::keeper::{Answers, Gauge, Line, Msg, Receive};
+use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
 use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
 use crate::settings::QueueSettings;
 use crate::store::{Batch, QueueBody, Store, StoreError};
 use crate::time::{Wall, WallClock};
+
+pub use crate::keeper::Moved;
+pub(crate) use owner::{Falls, Kept, Owner};
 
 /// Questions to a keeper that take longer are given up.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -37,16 +43,10 @@ pub(crate) struct Shared {
     pub(crate) clock: WallClock,
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) body: RwLock<Arc<QueueBody>>,
-    pub(crate) owner: RwLock<Owner>,
+    pub(crate) owner: watch::Sender<Owner>,
     pub(crate) asks: AtomicU64,
     pub(crate) notes: Notes,
-}
-
-/// Who keeps the queue.
-#[derive(Clone)]
-pub(crate) struct Owner {
-    pub(crate) keeper: ActorRef<Msg>,
-    pub(crate) epoch: Epoch,
+    pub(crate) falls: Mutex<Falls>,
 }
 
 /// What a consumer wants.
@@ -85,6 +85,8 @@ impl Queue {
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = drafts.len()))]
     pub async fn enqueue(&self, drafts: Vec<Draft>) -> Result<Vec<MessageId>, Rejection> {
         let body = self.body();
+        // Without a keeper nobody takes messages in; they would pile up.
+        self.await_keeper(None, ANSWER_MAX).await?;
         let bytes = self.check(&body.settings, &drafts)?;
         let count = drafts.len() as u64;
         let expected = self.expect(&body.settings, count, bytes)?;
@@ -106,41 +108,60 @@ impl Queue {
                 drop(done.send(result));
             }),
         );
-        answered.await.unwrap_or(Err(StoreError::Closed)).map_err(Rejection::Store)
+        answered.await.unwrap_or(Err(StoreError::Closed)).map_err(|why| match why {
+            StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(body.settings.keys_max) },
+            why => Rejection::Store(why),
+        })
     }
 
     /// Leases messages to a consumer, in turns; waits for the first as long as it wants.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, max = want.max))]
     pub async fn receive(&self, want: Want) -> Result<Vec<Delivery>, Rejection> {
+        if want.max == 0 {
+            return Ok(Vec::new());
+        }
         let line = if want.wait.is_zero() { Line::Leave } else { Line::Wait };
         let within = if want.wait.is_zero() { ANSWER_MAX } else { want.wait };
         let Want { max, lease, .. } = want;
-        let owner = self.owner();
-        let question = |reply| Msg::Receive(Receive { max, lease, line, reply });
-        // The keeper limits its line itself: consumers who wait must not keep others from acknowledging.
-        let parcel = match owner.keeper.ask(question).within(within).await {
-            Ok(parcel) => parcel?,
-            Err(AskError::TimedOut) if line == Line::Wait => return Ok(Vec::new()),
-            Err(why) => return Err(refusal(why)),
-        };
-        Ok(parcel
-            .open()
-            .into_iter()
-            .map(|(leased, payload)| self.delivery(leased, payload, owner.epoch))
-            .collect())
+        let (began, mut fallen) = (Instant::now(), None);
+        loop {
+            let left = within.saturating_sub(began.elapsed());
+            let kept = match self.await_keeper(fallen, left).await {
+                Err(Rejection::Interrupted) if line == Line::Wait => return Ok(Vec::new()),
+                kept => kept?,
+            };
+            let left = within.saturating_sub(began.elapsed());
+            let question = |reply| Msg::Receive(Receive { max, lease, line, reply });
+            // The keeper limits its line itself: consumers who wait must not keep others from acknowledging.
+            let parcel = match kept.keeper.ask(question).within(left).await {
+                Ok(parcel) => parcel?,
+                Err(AskError::TimedOut) if line == Line::Wait => return Ok(Vec::new()),
+                Err(why) => match self.refusal(why) {
+                    // Nothing was delivered: whoever waits, waits on with the next keeper.
+                    Rejection::Interrupted => {
+                        fallen = Some(kept.epoch);
+                        continue;
+                    }
+                    refusal => return Err(refusal),
+                },
+            };
+            let opened = parcel.open().into_iter();
+            return Ok(opened.map(|(leased, payload)| self.delivery(leased, payload, kept.epoch)).collect());
+        }
     }
 
     fn delivery(&self, leased: Leased, payload: Payload, epoch: Epoch) -> Delivery {
-        let Leased { key, name, header, attempt, first_delivered_at, .. } = leased;
-        let claim = Claim { queue: self.0.id, key, seq: header.seq, epoch, attempt };
+        let Leased { key, name, header, delivered, first_delivered_at, .. } = leased;
+        let (queue, seq) = (self.0.id, header.seq);
+        let claim = Claim { queue, key, seq, epoch, attempt: delivered.number() };
         Delivery {
-            id: MessageId { queue: self.0.id, key, seq: header.seq },
+            id: header.from.map_or(MessageId { queue, key, seq }, |from| from.id),
             receipt: self.0.seal.sign(claim),
             key: name,
-            attempt,
+            attempt: delivered.attempts,
             sent_at: header.sent_at,
             first_delivered_at,
-            from: header.from,
+            from: header.from.map(|from| from.queue),
             payload,
         }
     }
@@ -161,8 +182,6 @@ impl Queue {
     }
 
     /// Takes deliveries back that did not count, each to be delivered again after its delay.
-    ///
-    /// The next delivery has the number of this one: whoever defers a delivery forgets its receipt.
     pub async fn defer(&self, which: &[(Receipt, Duration)]) -> Answers {
         let given_up = |&(ref receipt, delay): &(Receipt, Duration)| (receipt.clone(), GivenUp::For(delay));
         self.give_up(which.iter().map(given_up).collect()).await
@@ -175,6 +194,15 @@ impl Queue {
 
     async fn give_up(&self, which: Vec<(Receipt, GivenUp)>) -> Answers {
         self.each(which.iter().map(|(receipt, how)| (receipt, *how)), Msg::GiveUp).await
+    }
+
+    /// Gives deliveries back as if they had never been made: they come again at once, and do not count.
+    #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
+    pub async fn take_back(&self, receipts: &[Receipt]) -> Answers {
+        self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
+            Msg::TakeBack(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
+        })
+        .await
     }
 
     /// Has leases end so long from now.
@@ -200,25 +228,32 @@ impl Queue {
         if claims.is_empty() {
             return answers;
         }
-        let told = self.ask(&self.owner(), ANSWER_MAX, |reply| ask(claims, reply)).await;
+        let told = self.ask(|reply| ask(claims, reply)).await;
         let mut told = match told {
             Ok(told) => told.into_iter(),
             Err(why) => vec![Err(why); answers.len()].into_iter(),
         };
         for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
-            *answer = told.next().unwrap_or(Err(Rejection::Gone));
+            *answer = told.next().unwrap_or(Err(Rejection::Interrupted));
         }
         answers
     }
 
     /// Removes every message.
     pub async fn purge(&self) -> Result<(), Rejection> {
-        self.ask(&self.owner(), ANSWER_MAX, Msg::Purge).await?
+        self.ask(Msg::Purge).await?
     }
 
-    /// Moves up to `max` messages to another queue, or each to where it came from; counts them.
-    pub async fn move_to(&self, to: Option<QueueId>, max: usize) -> Result<u64, Rejection> {
-        self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Move(max, to, reply)).await?
+    /// Moves up to `max` waiting messages to another queue, or each to where it came from, and says where to go on.
+    ///
+    /// A move looks at each message that there was when it began, once; those that have nowhere to go are left.
+    pub async fn move_some(
+        &self,
+        from: MoveCursor,
+        to: Option<QueueId>,
+        max: usize,
+    ) -> Result<Moved, Rejection> {
+        self.ask(|reply| Msg::Move(Move::new(from, to, max, reply))).await?
     }
 
     /// Sets the weight of a key, or of a tenant; survives restarts and acts on what waits.
@@ -227,54 +262,50 @@ impl Queue {
         let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
         self.0.store.set_weight(self.0.id, name.clone(), weight, Box::new(move |key| drop(done.send(key))));
         let key = answered.await.unwrap_or(Err(StoreError::Closed))?;
-        self.owner().keeper.tell(Msg::Weighed(key, name, weight));
+        // One that fell and was not missed yet is followed by one that reads the weight from the store.
+        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Weighed(key, name, weight));
         Ok(())
+    }
+
+    /// Tells what it holds and how it has delivered.
+    pub async fn stats(&self) -> Result<QueueStats, Rejection> {
+        self.ask(Msg::Stats).await
     }
 
     /// Tells what each key holds, from the `skip`th on, at most `max`.
     pub async fn key_stats(&self, skip: usize, max: usize) -> Result<Vec<KeyStats>, Rejection> {
-        self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::KeyStats(skip, max, reply)).await
+        self.ask(|reply| Msg::KeyStats(skip, max, reply)).await
     }
 
     /// Reads the next messages without touching them, key by key.
     pub async fn peek(&self, max: usize) -> Result<Vec<(MessageId, Arc<str>, Payload)>, Rejection> {
-        let next = self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Peek(max, reply)).await?;
+        let next = self.ask(|reply| Msg::Peek(max, reply)).await?;
         let which: Vec<(KeyId, Header)> = next.iter().map(|(key, _, header)| (*key, *header)).collect();
         let (done, answered) = oneshot::channel();
         self.0.store.read(self.0.id, which, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
             answered.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
-        let named = next.into_iter().filter_map(|(key, name, Header { seq, .. })| {
-            Some((MessageId { queue: self.0.id, key, seq }, name, found.remove(&seq)?))
+        let named = next.into_iter().filter_map(|(key, name, Header { seq, from, .. })| {
+            let id = from.map_or(MessageId { queue: self.0.id, key, seq }, |from| from.id);
+            Some((id, name, found.remove(&seq)?))
         });
         Ok(named.collect())
     }
 
     /// Says why a message is where it is.
     pub async fn explain(&self, id: MessageId) -> Result<Explanation, Rejection> {
-        if id.queue != self.0.id {
-            return Ok(Explanation::Unknown);
-        }
-        self.ask(&self.owner(), ANSWER_MAX, |reply| Msg::Explain(id.key, id.seq, reply)).await
+        self.ask(|reply| Msg::Explain(id, reply)).await
     }
 
-    /// Has its keeper begin.
-    pub(crate) fn begin(&self) {
-        self.owner().keeper.tell(Msg::Begin);
+    /// Counts how often its keeper fell and another took its place.
+    pub fn keepers_replaced(&self) -> u64 {
+        self.0.falls.lock().replaced
     }
 
-    fn owner(&self) -> Owner {
-        self.0.owner.read().clone()
-    }
-
-    async fn ask<T: Send + 'static>(
-        &self,
-        owner: &Owner,
-        within: Duration,
-        question: impl FnOnce(Reply<T>) -> Msg,
-    ) -> Result<T, Rejection> {
-        let _asking = Asking::begin(&self.0.asks).map_err(refusal)?;
-        owner.keeper.ask(question).within(within).await.map_err(refusal)
+    async fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> Msg) -> Result<T, Rejection> {
+        let _asking = Asking::begin(&self.0.asks)?;
+        let kept = self.await_keeper(None, ANSWER_MAX).await?;
+        kept.keeper.ask(question).within(ANSWER_MAX).await.map_err(|why| self.refusal(why))
     }
 
     fn check(&self, settings: &QueueSettings, drafts: &[Draft]) -> Result<u64, Rejection> {
@@ -292,7 +323,7 @@ impl Queue {
 
     /// Counts messages that are on their way, if there is room for them.
     fn expect(&self, settings: &QueueSettings, count: u64, bytes: u64) -> Result<Expected, Rejection> {
-        self.0.gauge.expect(count, bytes);
+        self.0.gauge.coming.add(count, bytes);
         let expected = Expected { gauge: self.0.gauge.clone(), count, bytes };
         let Totals { pending, in_flight, delayed, bytes: held, .. } = self.0.gauge.read();
         if settings.messages_max < pending + in_flight + delayed {
@@ -321,7 +352,7 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        self.gauge.expect_less(self.count, self.bytes);
+        self.gauge.coming.take(self.count, self.bytes);
     }
 }
 
@@ -329,10 +360,10 @@ impl Drop for Expected {
 struct Asking<'a>(&'a AtomicU64);
 
 impl<'a> Asking<'a> {
-    fn begin(asks: &'a AtomicU64) -> Result<Self, AskError> {
+    fn begin(asks: &'a AtomicU64) -> Result<Self, Rejection> {
         let asking = Self(asks);
         if ASKS_MAX <= asks.fetch_add(1, Ordering::Relaxed) {
-            return Err(AskError::Full);
+            return Err(Rejection::Busy);
         }
         Ok(asking)
     }
@@ -341,13 +372,6 @@ impl<'a> Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn refusal(error: AskError) -> Rejection {
-    match error {
-        AskError::TimedOut | AskError::Full => Rejection::Busy,
-        AskError::Discarded | AskError::Closed | AskError::NoReply => Rejection::Gone,
     }
 }
 

@@ -1,35 +1,29 @@
 //! All queues of a gateway.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod keep;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use core::fmt;
-use core::num::NonZeroUsize;
 use core::time::Duration;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
-use evenkeel_actor::{
-    ActorRef, ActorSystemConfig, ActorSystemRunner, MailboxOptions, Props, ReadyQueueScheduler, SpawnError,
-    StartError,
-};
+use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler, SpawnError, StartError};
 use evenkeel_policy::setting::SettingOutOfRange;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 
-use crate::book::{Book, KeptState};
-use crate::id::{KeyId, QueueId};
-use crate::job::Notes;
-use crate::keeper::{Gauge, Keeper, Msg};
-use crate::queue::{Owner, Queue, Shared};
+use crate::id::QueueId;
+use crate::keeper::{Fallen, Known, Msg};
+use crate::queue::{Owner, Queue};
 use crate::receipt::Seal;
 use crate::rejection::Rejection;
 use crate::settings::{BadSetting, QueueSettings};
-use crate::store::{QueueBody, QueueRecord, Store, StoreError, Tail};
+use crate::store::{QueueBody, QueueRecord, Store, StoreError};
 use crate::time::WallClock;
 
-/// More places than the writer's queue and all questions take together, so that no tail is refused.
-const MAILBOX: NonZeroUsize = NonZeroUsize::new(1 << 19).expect("2¹⁹ is not zero");
 /// A queue's name is at most this long.
 const NAME_MAX: usize = 80;
 /// How long keepers may take to end.
@@ -44,10 +38,21 @@ pub struct Queues {
     queues_max: usize,
     /// Told when a queue was made, changed or removed.
     changes: watch::Sender<()>,
-    open: RwLock<BTreeMap<Arc<str>, Queue>>,
-    /// Held while a queue is made or removed, so that a name is given once.
+    open: RwLock<Open>,
+    /// The ids of those that are open, for their keepers.
+    known: Known,
+    /// Whom keepers tell that they are no more.
+    fallen: UnboundedSender<Fallen>,
+    /// Held while a queue is made, removed or given another keeper, so that a name is given once.
     changing: tokio::sync::Mutex<()>,
     random: Mutex<u64>,
+}
+
+/// The queues that there are.
+#[derive(Default)]
+struct Open {
+    by_name: BTreeMap<Arc<str>, Queue>,
+    by_id: HashMap<QueueId, Queue>,
 }
 
 impl Queues {
@@ -57,6 +62,7 @@ impl Queues {
         let config = ActorSystemConfig { actors_max: 1 << 20, ..ActorSystemConfig::default() };
         let system = ActorSystemRunner::new(config).start(runtime).map_err(OpenError::Actors)?;
         let seed = store.secret().iter().fold(1_u64, |seed, &byte| seed.wrapping_mul(257) ^ u64::from(byte));
+        let (fallen, falls) = unbounded_channel();
         let queues = Arc::new(Self {
             seal: Arc::new(Seal::new(&store.secret())),
             system,
@@ -66,30 +72,31 @@ impl Queues {
             open: RwLock::default(),
             changing: tokio::sync::Mutex::default(),
             random: Mutex::new(seed),
+            known: Known::default(),
+            fallen,
             store,
         });
         let records = queues.blocking(<dyn Store>::queues).await?;
-        for record in records {
-            queues.open_one(record).await?;
-        }
-        queues.open.read().values().for_each(Queue::begin);
+        queues.open_all(records).await?;
+        queues.open.read().by_id.values().for_each(Queue::begin);
+        tokio::spawn(keep::replace_fallen(Arc::downgrade(&queues), falls));
         Ok(queues)
     }
 
     /// Finds a queue.
     pub fn get(&self, name: &str) -> Option<Queue> {
-        self.open.read().get(name).cloned()
+        self.open.read().by_name.get(name).cloned()
     }
 
     /// Finds a queue by its id.
     pub fn by_id(&self, id: QueueId) -> Option<Queue> {
-        self.open.read().values().find(|queue| queue.id() == id).cloned()
+        self.open.read().by_id.get(&id).cloned()
     }
 
     /// Lists queues whose names begin so, in order, after `after`, at most `max`.
     pub fn list(&self, prefix: &str, after: Option<&str>, max: usize) -> Vec<Queue> {
         let open = self.open.read();
-        let matching = open.iter().filter(|(name, _)| name.starts_with(prefix));
+        let matching = open.by_name.iter().filter(|(name, _)| name.starts_with(prefix));
         let later = matching.filter(|(name, _)| after.is_none_or(|after| after < &***name));
         later.map(|(_, queue)| queue.clone()).take(max).collect()
     }
@@ -112,14 +119,24 @@ impl Queues {
         if let Some(queue) = self.get(name) {
             return Ok(Created::Found(queue));
         }
-        if self.queues_max <= self.open.read().len() {
+        if self.queues_max <= self.open.read().by_id.len() {
             return Err(CreateError::TooMany { max: self.queues_max });
         }
         let now = self.clock.now().0;
         let body = QueueBody { name: name.into(), settings, created_at: now, changed_at: now, notes };
         let id = self.put(None, body.clone()).await.map_err(CreateError::Store)?;
-        let queue = self.open_one(QueueRecord { id, body }).await.map_err(CreateError::Open)?;
-        queue.begin();
+        let opened = match self.open_all(vec![QueueRecord { id, body }]).await {
+            Ok(opened) => opened,
+            Err(why) => {
+                // Left behind, it would be there twice after a second try.
+                if let Err(error) = self.erase(id).await {
+                    tracing::error!(queue = id.0, %error, "a queue that could not be opened stays in the store");
+                }
+                return Err(CreateError::Open(why));
+            }
+        };
+        opened.iter().for_each(Queue::begin);
+        let queue = opened.into_iter().next().ok_or(CreateError::Store(StoreError::NoQueue))?;
         Ok(Created::New(queue))
     }
 
@@ -137,7 +154,10 @@ impl Queues {
         self.put(Some(queue.id()), body.clone()).await.map_err(CreateError::Store)?;
         let settings = Arc::new(body.settings.clone());
         *queue.0.body.write() = Arc::new(body);
-        queue.0.owner.read().keeper.tell(Msg::Settings(settings));
+        // Whoever keeps it next reads them with the queue.
+        if let Owner::Keeper(kept) = &*queue.0.owner.borrow() {
+            kept.keeper.tell(Msg::Settings(settings));
+        }
         self.changes.send_replace(());
         Ok(())
     }
@@ -145,18 +165,30 @@ impl Queues {
     /// Removes a queue and its messages.
     pub async fn remove(&self, name: &str) -> Result<(), Rejection> {
         let _changing = self.changing.lock().await;
-        let queue = self.get(name).ok_or(Rejection::Gone)?;
-        let (done, answered) = oneshot::channel();
-        self.store.remove_queue(queue.id(), Box::new(move |result| drop(done.send(result))));
-        answered.await.unwrap_or(Err(StoreError::Closed))?;
-        self.open.write().remove(name);
+        let queue = self.get(name).ok_or(Rejection::QueueDeleted)?;
+        self.erase(queue.id()).await?;
+        let mut open = self.open.write();
+        open.by_name.remove(name);
+        open.by_id.remove(&queue.id());
+        self.known.write().remove(&queue.id());
+        if let Owner::Keeper(kept) = queue.0.owner.send_replace(Owner::Deleted) {
+            kept.keeper.tell(Msg::Close);
+        }
         self.changes.send_replace(());
-        queue.0.owner.read().keeper.tell(Msg::Close);
         Ok(())
+    }
+
+    async fn erase(&self, id: QueueId) -> Result<(), StoreError> {
+        let (done, answered) = oneshot::channel();
+        self.store.remove_queue(id, Box::new(move |result| drop(done.send(result))));
+        answered.await.unwrap_or(Err(StoreError::Closed))
     }
 
     /// Ends all keepers, then closes the store: everything written so far is on disk.
     pub async fn shutdown(&self) {
+        for queue in self.open.read().by_id.values() {
+            queue.0.owner.send_replace(Owner::Stopping);
+        }
         self.system.graceful_shutdown(SHUTDOWN_MAX).await;
         if let Err(error) = self
             .blocking(|store| {
@@ -173,55 +205,6 @@ impl Queues {
         let (done, answered) = oneshot::channel();
         self.store.put_queue(id, body, Box::new(move |id| drop(done.send(id))));
         answered.await.unwrap_or(Err(StoreError::Closed))
-    }
-
-    /// Reads a queue's book and has a keeper keep it.
-    async fn open_one(&self, record: QueueRecord) -> Result<Queue, OpenError> {
-        let QueueRecord { id, body } = record;
-        let (gauge, clock) = (Arc::<Gauge>::default(), self.clock);
-        let (settings, secret, random) = (body.settings.clone(), self.draw(), self.draw().0);
-        let store = self.store.clone();
-        let (epoch, book) = self
-            .blocking(move |store| {
-                let epoch = store.claim(id)?;
-                let (keys, states) = (store.keys(id)?, store.state(id)?);
-                Ok((epoch, read_book(epoch, &settings, secret, &keys, states, clock)))
-            })
-            .await?;
-        let book = book?;
-        let keeper = Keeper {
-            queue: id,
-            epoch,
-            settings: Arc::new(body.settings.clone()),
-            store,
-            clock,
-            book,
-            gauge: gauge.clone(),
-            waiting: VecDeque::new(),
-            timer: None,
-            random,
-            refilling: 0,
-            arrived: (0, 0),
-        };
-        gauge.show(keeper.book.totals());
-        let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*body.name);
-        let keeper = self.system.spawn_value(keeper, &props.build()).map_err(OpenError::Spawn)?;
-        self.store.tail(id, Some(tail_to(keeper.clone(), id)));
-        let name: Arc<str> = body.name.as_str().into();
-        let queue = Queue(Arc::new(Shared {
-            id,
-            store: self.store.clone(),
-            seal: self.seal.clone(),
-            clock,
-            gauge,
-            body: RwLock::new(Arc::new(body)),
-            owner: RwLock::new(Owner { keeper, epoch }),
-            asks: AtomicU64::new(0),
-            notes: Notes::default(),
-        }));
-        self.open.write().insert(name, queue.clone());
-        self.changes.send_replace(());
-        Ok(queue)
     }
 
     /// Reads the disk where nobody else waits.
@@ -261,36 +244,6 @@ impl Created {
             Self::New(queue) | Self::Found(queue) => queue,
         }
     }
-}
-
-fn tail_to(keeper: ActorRef<Msg>, queue: QueueId) -> Tail {
-    Arc::new(move |appended| {
-        if let Err(error) = keeper.try_tell(Msg::Tail(appended)) {
-            // What was written is found at the next start; a queue that was removed has nobody to tell.
-            tracing::debug!(queue = queue.0, %error, "nobody was told of messages");
-        }
-    })
-}
-
-fn read_book(
-    epoch: crate::id::Epoch,
-    settings: &QueueSettings,
-    secret: (u64, u64),
-    keys: &[crate::book::KeptKey],
-    states: Vec<KeptState>,
-    clock: WallClock,
-) -> Result<Book, OpenError> {
-    let mut book = Book::new(epoch, settings, secret).map_err(OpenError::Book)?;
-    let mut by_key: HashMap<KeyId, Vec<KeptState>> = HashMap::new();
-    for state in states {
-        by_key.entry(state.key).or_default().push(state);
-    }
-    let now = clock.now();
-    for kept in keys {
-        let states = by_key.remove(&kept.key).unwrap_or_default();
-        book.resume(now, kept, &states).map_err(OpenError::Keys)?;
-    }
-    Ok(book)
 }
 
 fn check_name(name: &str) -> Result<(), CreateError> {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::store::StoreError;
 
-/// Why a request to a queue was refused; what was refused has changed nothing.
+/// Why a request to a queue was refused; what was refused has changed nothing, but for [`Rejection::Interrupted`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// The queue holds as many messages, or bytes, as it may.
@@ -19,9 +19,9 @@ pub enum Rejection {
         /// How many may be.
         max: u64,
     },
-    /// As many keys have messages as may.
+    /// As many keys are known as may be: they have messages, had some in the last minute, or have a weight.
     TooManyKeys {
-        /// How many may.
+        /// How many may be.
         max: u64,
     },
     /// A key's name is empty, too long, or not printable.
@@ -33,16 +33,22 @@ pub enum Rejection {
     },
     /// The receipt was made by nobody here, or for another queue.
     ForgedReceipt,
-    /// The receipt is of an earlier delivery, or its message is gone.
-    StaleReceipt,
+    /// The receipt's message is gone: acknowledged, moved, purged or expired.
+    MessageGone,
+    /// The receipt is of an earlier delivery, or of one that a crash made forgotten.
+    DeliveredAgain,
     /// The delivery is over: its lease ended, or it was given back.
     NotInFlight,
     /// The store did not take it.
     Store(StoreError),
     /// Too much is waiting to be written down or handled; later it may work.
     Busy,
-    /// The queue was deleted, or the gateway stops.
-    Gone,
+    /// The queue was deleted.
+    QueueDeleted,
+    /// The gateway stops.
+    Stopping,
+    /// Whoever kept the queue fell, and another takes its place; whether it was done is not known.
+    Interrupted,
 }
 
 impl fmt::Display for Rejection {
@@ -50,17 +56,20 @@ impl fmt::Display for Rejection {
         match self {
             Self::QueueFull { limit, max } => write!(f, "queue is full: it may hold {max} {limit}"),
             Self::TooManyInFlight { max } => write!(f, "{max} messages are in flight, which is the most"),
-            Self::TooManyKeys { max } => write!(f, "{max} fairness keys have messages, which is the most"),
+            Self::TooManyKeys { max } => write!(f, "{max} fairness keys are known, which is the most"),
             Self::BadKey => {
                 f.write_str("a fairness key has 1 to 256 bytes, none of them a control character")
             }
             Self::TooLarge { max } => write!(f, "message is larger than {max} bytes"),
             Self::ForgedReceipt => f.write_str("receipt handle was not made by this queue"),
-            Self::StaleReceipt => f.write_str("receipt handle is of an earlier delivery"),
+            Self::MessageGone => f.write_str("message is gone"),
+            Self::DeliveredAgain => f.write_str("receipt handle is of an earlier delivery"),
             Self::NotInFlight => f.write_str("message is not in flight"),
             Self::Store(error) => error.fmt(f),
             Self::Busy => f.write_str("too much is waiting to be written, retry later"),
-            Self::Gone => f.write_str("queue is gone"),
+            Self::QueueDeleted => f.write_str("queue was deleted"),
+            Self::Stopping => f.write_str("gateway is stopping"),
+            Self::Interrupted => f.write_str("queue was interrupted and goes on in a moment, retry"),
         }
     }
 }

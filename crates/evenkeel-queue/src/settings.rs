@@ -10,6 +10,8 @@ use crate::id::QueueId;
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
+/// The most keys any queue may know.
+pub(crate) const KEYS_MAX: u32 = 1 << 24;
 
 /// How a queue behaves; spans are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +39,7 @@ pub struct QueueSettings {
     pub bytes_max: u64,
     /// How many messages may be in consumers' hands.
     pub in_flight_max: u64,
-    /// How many keys may have messages.
+    /// How many keys may be known: with messages, until a minute after their last one, or with a weight.
     pub keys_max: u32,
     /// What a key of weight 1 may spend per round; a plain message costs 1000.
     pub quantum: u64,
@@ -139,7 +141,7 @@ impl QueueSettings {
         within("messages_max", self.messages_max, 1..=1_000_000_000_000)?;
         within("bytes_max", self.bytes_max, self.message_bytes_max..=1 << 50)?;
         within("in_flight_max", self.in_flight_max, 1..=10_000_000)?;
-        within("keys_max", u64::from(self.keys_max), 1..=1 << 24)?;
+        within("keys_max", u64::from(self.keys_max), 1..=u64::from(KEYS_MAX))?;
         within("quantum", self.quantum, 1..=1_000_000_000)?;
         if let Some(redrive) = self.redrive {
             within("attempts_max", u64::from(redrive.attempts_max), 1..=1_000)?;

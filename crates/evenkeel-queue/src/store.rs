@@ -34,11 +34,11 @@ pub trait Store: Send + Sync + 'static {
     /// Writes messages down, all or none.
     fn append(&self, batch: Batch, done: Done<Vec<MessageId>>);
 
-    /// Reads a queue's keys, and how many messages each has.
-    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError>;
+    /// Reads a queue's keys, and how many messages each has before this one.
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError>;
 
-    /// Reads those messages of a queue that are not simply waiting.
-    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError>;
+    /// Reads those messages of a queue before this one that are not simply waiting.
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError>;
 
     /// Reads messages of a key, in order.
     fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>);
@@ -46,13 +46,10 @@ pub trait Store: Send + Sync + 'static {
     /// Reads these messages; those that are gone are left out.
     fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>);
 
-    /// Has messages that are appended to a queue told, from here on; `None` ends that.
-    fn tail(&self, queue: QueueId, tail: Option<Tail>);
-
     /// Writes down what became of messages, all or nothing.
     fn commit(&self, commit: Commit, done: Done<()>);
 
-    /// Removes every message that is in a queue, and says before which.
+    /// Removes every message that is in a queue, and says before which; later ones are told after that.
     fn purge(&self, queue: QueueId, done: Done<Seq>);
 
     /// Sets a key's weight, or takes it back, and names the key.
@@ -76,8 +73,10 @@ pub trait Store: Send + Sync + 'static {
     /// Removes a queue and its messages.
     fn remove_queue(&self, queue: QueueId, done: Done<()>);
 
-    /// Becomes the owner of a queue: earlier owners can write nothing any more.
-    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError>;
+    /// Becomes the owner of queues, all or none, in one write: earlier owners can write nothing any more.
+    ///
+    /// Messages that are appended from then on are told to the tails, in order.
+    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError>;
 
     /// Stays the owner; `false` when another has become it.
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
@@ -90,6 +89,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Has everything written so far on disk, and takes nothing more.
     fn close(&self);
+}
+
+/// A queue that somebody has become the owner of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Which owner this is.
+    pub epoch: Epoch,
+    /// Messages from this one on are told; those before are read.
+    pub told_from: Seq,
 }
 
 /// Messages to write down.
@@ -135,6 +143,16 @@ pub struct Commit {
     pub durability: Durability,
 }
 
+impl Commit {
+    /// Whether nobody waits for it: lost in a crash, a message is delivered once more.
+    pub(crate) fn is_note(&self) -> bool {
+        let is_note = |change: &Change| {
+            matches!(change, Change::Leased(..) | Change::Returned(_) | Change::Forgotten(_))
+        };
+        self.durability == Durability::Os && self.changes.iter().all(is_note)
+    }
+}
+
 /// What became of a message, or of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
@@ -148,6 +166,16 @@ pub enum Change {
     Moved(KeyId, Header, QueueId),
     /// A key has no message; it is forgotten unless it has one or a weight.
     Forgotten(KeyId),
+}
+
+impl Change {
+    /// Where a message goes that is moved.
+    pub(crate) fn target(&self) -> Option<QueueId> {
+        match self {
+            Self::Moved(_, _, to) => Some(*to),
+            Self::Leased(..) | Self::Returned(_) | Self::Removed(..) | Self::Forgotten(_) => None,
+        }
+    }
 }
 
 /// What came of a message, as text that only its reader understands.

@@ -56,7 +56,7 @@ impl Sqs {
                 Ok(())
             }
             // A client that was not answered asks again, and the message is gone already.
-            Err(Rejection::StaleReceipt) => Ok(()),
+            Err(Rejection::MessageGone | Rejection::DeliveredAgain) => Ok(()),
             Err(rejection) => Err(fault_of(rejection, receipt)),
         });
         judged.collect()
@@ -97,7 +97,7 @@ impl Sqs {
         let mut longer = if longer.is_empty() { Vec::new() } else { queue.extend(&longer).await }.into_iter();
         let answers = wishes.iter().map(|(receipt, span)| {
             let answer = if *span == Seconds(0) { back.next() } else { longer.next() };
-            match (answer.unwrap_or(Err(Rejection::Gone)), span) {
+            match (answer.unwrap_or(Err(Rejection::Interrupted)), span) {
                 (Ok(()), Seconds(0)) => self.streams.release(receipt),
                 (Ok(()), span) => self.streams.extend(receipt, Duration::from(*span)),
                 (Err(rejection), _) => return Err(fault_of(rejection, receipt)),
@@ -133,7 +133,7 @@ fn all(results: Vec<Result<(), Fault>>) -> Result<Nothing, Fault> {
 fn fault_of(rejection: Rejection, receipt: &Receipt) -> Fault {
     match rejection {
         Rejection::ForgedReceipt => Fault::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
-        Rejection::StaleReceipt => Fault::value(
+        Rejection::MessageGone | Rejection::DeliveredAgain => Fault::value(
             "ReceiptHandle",
             receipt,
             "Message does not exist or is not available for visibility timeout change.",

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use evenkeel_door::body::Response;
@@ -50,6 +50,8 @@ pub struct Sqs {
     pub(crate) changing: tokio::sync::Mutex<()>,
     /// Becomes true when the server stops: nobody waits any longer.
     pub(crate) stopping: watch::Sender<bool>,
+    /// For tasks that outlive a request.
+    pub(crate) me: Weak<Self>,
 }
 
 /// What an operation needs to know of its request.
@@ -75,17 +77,18 @@ impl Sqs {
     ) -> Result<Arc<Self>, RegisterError> {
         let meters = Meters::new(registry, options.queues_metered_max)?;
         options.defaults.message_bytes_max = BATCH_BYTES_MAX as u64 + HEADROOM;
-        Ok(Arc::new(Self {
+        Ok(Arc::new_cyclic(|me| Self {
             options,
+            moves: MoveTasks::of_before(&queues),
             queues,
             gate,
             master,
             meters,
-            moves: MoveTasks::default(),
             streams: Streams::default(),
             purged: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             stopping: watch::Sender::new(false),
+            me: me.clone(),
         }))
     }
 
@@ -174,7 +177,7 @@ impl Sqs {
             Operation::SendMessage => told(&self.send_message(ask, read(body)?).await?),
             Operation::SendMessageBatch => told(&self.send_message_batch(ask, read(body)?).await?),
             Operation::SetQueueAttributes => told(&self.set_queue_attributes(read(body)?).await?),
-            Operation::StartMessageMoveTask => told(&self.start_move_task(&read(body)?)?),
+            Operation::StartMessageMoveTask => told(&self.start_move_task(&read(body)?).await?),
             Operation::TagQueue => told(&self.tag_queue(read(body)?).await?),
             Operation::UntagQueue => told(&self.untag_queue(&read(body)?).await?),
         }
@@ -197,9 +200,19 @@ impl fmt::Debug for Sqs {
 #[derive(Serialize)]
 pub(crate) struct Nothing {}
 
+/// What most answers fit in.
+const ANSWER_BYTES: usize = 512;
+
 /// Writes an answer.
 pub(crate) fn told(answer: &impl Serialize) -> Result<Vec<u8>, Fault> {
-    serde_json::to_vec(answer).map_err(|_| Fault::Internal)
+    told_within(ANSWER_BYTES, answer)
+}
+
+/// Writes an answer of which it is known how long it may be.
+pub(crate) fn told_within(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, Fault> {
+    let mut text = Vec::with_capacity(bytes);
+    serde_json::to_writer(&mut text, answer).map_err(|_| Fault::Internal)?;
+    Ok(text)
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Fault> {

@@ -25,6 +25,10 @@ const QUEUE_DELETED_TOTAL: Named =
     Named::new("evenkeel_queue_deleted_total", "messages acknowledged, by queue");
 const QUEUE_EXPIRED_TOTAL: Named =
     Named::new("evenkeel_queue_expired_total", "messages removed because they were kept too long, by queue");
+const QUEUE_KEEPERS_REPLACED_TOTAL: Named = Named::new(
+    "evenkeel_queue_keepers_replaced_total",
+    "keepers of a queue that failed and were replaced, by queue",
+);
 const SQS_WAITING: Named = Named::new("evenkeel_sqs_waiting", "receives that wait for a message");
 const SQS_REQUESTS_TOTAL: Named =
     Named::new("evenkeel_sqs_requests_total", "requests in the SQS protocol, by operation and code");
@@ -61,6 +65,7 @@ struct Families {
     received: Family<Counter, 1>,
     deleted: Family<Counter, 1>,
     expired: Family<Counter, 1>,
+    replaced: Family<Counter, 1>,
     messages: Family<Gauge, 2>,
     bytes: Family<Gauge, 1>,
 }
@@ -79,6 +84,7 @@ struct Gauges {
     delayed: Gauge,
     bytes: Gauge,
     expired: Counter,
+    replaced: Counter,
 }
 
 impl Meters {
@@ -102,6 +108,7 @@ impl Meters {
                 received: registry.counters(QUEUE_RECEIVED_TOTAL, [queue])?,
                 deleted: registry.counters(QUEUE_DELETED_TOTAL, [queue])?,
                 expired: registry.counters(QUEUE_EXPIRED_TOTAL, [queue])?,
+                replaced: registry.counters(QUEUE_KEEPERS_REPLACED_TOTAL, [queue])?,
                 messages: registry.gauges(QUEUE_MESSAGES, [queue, state])?,
                 bytes: registry.gauges(QUEUE_BYTES, [queue])?,
             },
@@ -177,6 +184,7 @@ impl Meters {
             let gauges = shown.entry(body.name.clone()).or_insert_with(|| self.families.gauges(&body.name));
             gauges.set([totals.pending, totals.in_flight, totals.delayed, totals.bytes]);
             gauges.expired.advance_to(totals.expired);
+            gauges.replaced.advance_to(queue.keepers_replaced());
         }
     }
 }
@@ -198,6 +206,7 @@ impl Families {
             delayed: self.messages.with([name, "delayed"]),
             bytes: self.bytes.with([name]),
             expired: self.expired.with([name]),
+            replaced: self.replaced.with([name]),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Move tasks: dead letters on their way back, in the background and at a pace.
 //!
 //! Bound: at most 100 at once, one per source; the last ten of each source are remembered until the gateway ends. A
-//! task moves as many messages as there were when it began, and no faster than it was told.
+//! task looks at every message that there was when it began, once, and moves no faster than it was told. One that the
+//! gateway's end has cut short is shown as failed after the next start, until another begins.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use evenkeel_queue::{Queue, QueueId};
+use evenkeel_queue::book::MoveCursor;
+use evenkeel_queue::{Queue, QueueId, Queues, Rejection};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
@@ -19,9 +21,15 @@ use crate::base64;
 use crate::door::{Sqs, needed};
 use crate::fault::Fault;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
+use crate::notes::{BegunMove, Notes};
 
 /// Messages moved in one go when there is no hurry to slow down.
 const BATCH: usize = 100;
+/// So often in a row a queue may be too busy before its move is given up.
+const TRIES_MAX: u32 = 10;
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Why a task has failed that did not outlive the gateway.
+const CUT_SHORT: &str = "GatewayStopped";
 const NO_SOURCE: &str = "The resource that you specified for the SourceArn parameter doesn't exist.";
 const NO_DESTINATION: &str =
     "The resource that you specified for the DestinationArn parameter doesn't exist.";
@@ -91,7 +99,7 @@ struct Task {
     id: String,
     source: QueueId,
     source_arn: String,
-    destination: Option<(QueueId, String)>,
+    destination_arn: Option<String>,
     rate: Option<u64>,
     started_ms: u64,
     to_move: u64,
@@ -125,7 +133,7 @@ impl State {
 }
 
 impl Sqs {
-    pub(crate) fn start_move_task(&self, wish: &StartMove) -> Result<Started, Fault> {
+    pub(crate) async fn start_move_task(&self, wish: &StartMove) -> Result<Started, Fault> {
         let (source, source_arn) = self.by_arn("SourceArn", wish.source_arn.as_deref(), NO_SOURCE)?;
         let destination = match wish.destination_arn.as_deref() {
             Some(arn) => Some(self.by_arn("DestinationArn", Some(arn), NO_DESTINATION)?),
@@ -142,21 +150,39 @@ impl Sqs {
         if destination.as_ref().is_some_and(|(queue, _)| queue.id() == source.id()) {
             return Err(Fault::invalid("Source queue and destination queue must not be the same."));
         }
-        let task = Arc::new(Task {
+        let (to, destination_arn) = destination.map(|(queue, arn)| (queue.id(), arn)).unzip();
+        let begun = BegunMove {
             id: new_id()?,
-            source: source.id(),
             source_arn,
-            destination: destination.map(|(queue, arn)| (queue.id(), arn)),
+            destination_arn,
             rate: rate.map(i64::unsigned_abs),
             started_ms: source.now().0,
             to_move: source.totals().pending,
-            moved: AtomicU64::new(0),
-            state: Mutex::new(State::Running),
-        });
+        };
+        let task = Arc::new(Task::new(source.id(), begun.clone(), 0, State::Running));
         self.moves.add(task.clone())?;
+        let noted = self.change(&source, |shape| {
+            shape.notes.move_task = Some(begun);
+            Ok(())
+        });
+        if let Err(fault) = noted.await {
+            *task.state.lock() = State::Failed(fault.code());
+            return Err(fault);
+        }
         let task_handle = task.handle();
-        tokio::spawn(run(task, source, self.stopping.subscribe()));
+        tokio::spawn(run(self.me.clone(), task, source, to, self.stopping.subscribe()));
         Ok(Started { task_handle })
+    }
+
+    /// Forgets that a move began, now that it is over.
+    async fn end_move_task(&self, source: &Queue, id: &str) {
+        let noted = self.change(source, |shape| {
+            shape.notes.move_task = shape.notes.move_task.take().filter(|begun| begun.id != id);
+            Ok(())
+        });
+        if let Err(fault) = noted.await {
+            tracing::warn!(queue = source.id().0, %fault, "a move that is over will be shown as failed");
+        }
     }
 
     pub(crate) fn cancel_move_task(&self, wish: &CancelMove) -> Result<Cancelled, Fault> {
@@ -209,6 +235,16 @@ impl Sqs {
 }
 
 impl MoveTasks {
+    /// Remembers the tasks that the gateway's end has cut short.
+    pub(crate) fn of_before(queues: &Queues) -> Self {
+        let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
+            let begun = Notes::read(&queue.body().notes).move_task?;
+            let moved = begun.to_move.saturating_sub(queue.totals().pending);
+            Some(Arc::new(Task::new(queue.id(), begun, moved, State::Failed(CUT_SHORT))))
+        });
+        Self(Mutex::new(tasks.collect()))
+    }
+
     fn add(&self, task: Arc<Task>) -> Result<(), Fault> {
         let mut tasks = self.0.lock();
         let active = |task: &&Arc<Task>| !task.state.lock().is_over();
@@ -236,6 +272,12 @@ impl MoveTasks {
 }
 
 impl Task {
+    fn new(source: QueueId, begun: BegunMove, moved: u64, state: State) -> Self {
+        let BegunMove { id, source_arn, destination_arn, rate, started_ms, to_move } = begun;
+        let (moved, state) = (AtomicU64::new(moved), Mutex::new(state));
+        Self { id, source, source_arn, destination_arn, rate, started_ms, to_move, moved, state }
+    }
+
     fn handle(&self) -> String {
         base64::encode(format!("{} {}", self.id, self.source_arn).as_bytes())
     }
@@ -246,7 +288,7 @@ impl Task {
             task_handle: (state == State::Running).then(|| self.handle()),
             status: state.word(),
             source_arn: self.source_arn.clone(),
-            destination_arn: self.destination.as_ref().map(|(_, arn)| arn.clone()),
+            destination_arn: self.destination_arn.clone(),
             max_number_of_messages_per_second: self.rate,
             approximate_number_of_messages_moved: self.moved.load(Ordering::Relaxed),
             approximate_number_of_messages_to_move: self.to_move,
@@ -259,36 +301,51 @@ impl Task {
     }
 }
 
-async fn run(task: Arc<Task>, source: Queue, mut stopping: watch::Receiver<bool>) {
+/// Moves messages until there are no more, somebody cancels it, or the server stops.
+async fn run(
+    sqs: Weak<Sqs>,
+    task: Arc<Task>,
+    source: Queue,
+    to: Option<QueueId>,
+    mut stopping: watch::Receiver<bool>,
+) {
     let (batch, pause) = pace(task.rate);
-    let to = task.destination.as_ref().map(|(queue, _)| *queue);
-    loop {
-        let left = task.to_move.saturating_sub(task.moved.load(Ordering::Relaxed));
-        let over = if *task.state.lock() == State::Cancelling {
-            Some(State::Cancelled)
-        } else if left == 0 {
-            Some(State::Completed)
-        } else {
-            let max = batch.min(usize::try_from(left).unwrap_or(batch));
-            match source.move_to(to, max).await {
-                Ok(0) => Some(nothing_moved(&source, to)),
-                Ok(count) => {
-                    task.moved.fetch_add(count, Ordering::Relaxed);
-                    None
-                }
-                Err(rejection) => Some(State::Failed(Fault::from(rejection).code())),
-            }
-        };
-        if let Some(state) = over {
-            *task.state.lock() = state;
-            return;
+    let (mut cursor, mut tries) = (MoveCursor::default(), 0);
+    let state = loop {
+        if *task.state.lock() == State::Cancelling {
+            break State::Cancelled;
         }
+        let pause = match source.move_some(cursor, to, batch).await {
+            Ok(step) => {
+                task.moved.fetch_add(step.moved, Ordering::Relaxed);
+                match step.next {
+                    Some(next) => cursor = next,
+                    // What was sent to the dead-letter queue itself came from nowhere.
+                    None if step.left > 0 => break State::Failed("CouldNotDetermineMessageSource"),
+                    None => break State::Completed,
+                }
+                tries = 0;
+                // Messages that only were looked at use up no rate.
+                if step.moved == 0 { Duration::ZERO } else { pause }
+            }
+            Err(Rejection::Busy | Rejection::Interrupted) if tries < TRIES_MAX => {
+                tries += 1;
+                TRY_AGAIN_AFTER
+            }
+            Err(rejection) => break State::Failed(Fault::from(rejection).code()),
+        };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            // What is left stays where it is.
-            _ = stopping.wait_for(|stopping| *stopping) => return *task.state.lock() = State::Cancelled,
+            // What is left stays where it is, and the next start tells.
+            _ = stopping.wait_for(|stopping| *stopping) => {
+                return *task.state.lock() = State::Failed(CUT_SHORT);
+            }
         }
+    };
+    if let Some(sqs) = sqs.upgrade() {
+        sqs.end_move_task(&source, &task.id).await;
     }
+    *task.state.lock() = state;
 }
 
 /// How many messages at a time, and how long between.
@@ -301,13 +358,6 @@ fn pace(rate: Option<u64>) -> (usize, Duration) {
             (usize::try_from(batch).unwrap_or(1), Duration::from_secs_f64(batch as f64 / rate.max(1) as f64))
         }
     }
-}
-
-/// Judges a task that finds nothing more to move.
-fn nothing_moved(source: &Queue, to: Option<QueueId>) -> State {
-    // What was sent to the dead-letter queue itself came from nowhere.
-    let is_stuck = to.is_none() && 0 < source.totals().pending;
-    if is_stuck { State::Failed("CouldNotDetermineMessageSource") } else { State::Completed }
 }
 
 fn new_id() -> Result<String, Fault> {

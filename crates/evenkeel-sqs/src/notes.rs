@@ -25,6 +25,9 @@ pub(crate) struct Notes {
     pub(crate) kms_reuse_secs: Option<u64>,
     /// Kept, and not acted on.
     pub(crate) managed_sse: bool,
+    /// The last move of its messages that began and did not come to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) move_task: Option<BegunMove>,
     /// What users label it with.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tags: BTreeMap<String, String>,
@@ -35,6 +38,19 @@ pub(crate) struct Notes {
 pub(crate) struct DeadLetters {
     pub(crate) arn: String,
     pub(crate) receives_max: u32,
+}
+
+/// A move of messages that began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BegunMove {
+    pub(crate) id: String,
+    pub(crate) source_arn: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) destination_arn: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<u64>,
+    pub(crate) started_ms: u64,
+    pub(crate) to_move: u64,
 }
 
 impl Notes {

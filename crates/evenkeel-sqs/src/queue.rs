@@ -197,7 +197,7 @@ impl Sqs {
         match self.queues.remove(&queue.body().name).await {
             Ok(()) => self.unlink(queue.id()).await,
             // Another request deleted it meanwhile.
-            Err(Rejection::Gone) => {}
+            Err(Rejection::QueueDeleted) => {}
             Err(rejection) => return Err(rejection.into()),
         }
         Ok(Nothing {})

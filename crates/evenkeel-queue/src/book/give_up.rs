@@ -2,9 +2,6 @@
 
 use core::time::Duration;
 
-use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::Settlement;
-
 use super::{Book, Ended, How, Out};
 use crate::receipt::Claim;
 use crate::rejection::Rejection;
@@ -27,13 +24,12 @@ impl Book {
         let mut out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
         match how {
             GivenUp::For(delay) => {
-                out.handle.attempts -= 1;
-                self.drr.settle(out.lane, out.handle.header.cost, Cost::ZERO, Settlement::Final);
+                self.uncount(&mut out);
                 Ok(self.bring_back(now, out, delay))
             }
             GivenUp::ForGood => {
                 let Out { lane, handle, .. } = out;
-                let (key, header, attempts) = (self.at(lane).key, handle.header, handle.attempts);
+                let (key, header, attempts) = (self.at(lane).key, handle.header, handle.delivered.attempts);
                 self.set_out(lane, handle, How::Moving);
                 Ok(Ended::Dead { key, header, attempts })
             }

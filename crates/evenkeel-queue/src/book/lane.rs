@@ -9,6 +9,8 @@ use std::sync::Arc;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
+use super::Delivered;
+use super::waits::Histogram;
 use crate::id::{KeyId, Seq};
 use crate::message::{Header, Payload};
 use crate::time::Wall;
@@ -29,11 +31,20 @@ pub(super) fn window_len(lanes: usize) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
     pub(super) header: Header,
-    /// How often it was delivered.
-    pub(super) attempts: u32,
+    pub(super) delivered: Delivered,
     pub(super) first_delivered_at: Option<Wall>,
+    /// Since when it could be delivered for the first time.
+    pub(super) ready_at: Wall,
     /// Kept while there is room; else it is read when it is delivered.
     pub(super) payload: Option<Payload>,
+}
+
+impl Handle {
+    /// Makes a handle on a message that was never delivered and has no payload here.
+    pub(super) fn new(header: Header) -> Self {
+        let delivered = Delivered::default();
+        Self { header, delivered, first_delivered_at: None, ready_at: header.sent_at, payload: None }
+    }
 }
 
 /// Whether more of a lane has been asked for.
@@ -41,8 +52,8 @@ pub(super) struct Handle {
 pub(super) enum Refill {
     /// Nothing is under way.
     Idle,
-    /// The store has been asked.
-    Asked,
+    /// The store has been asked for what follows this one.
+    Asked { after: Seq },
 }
 
 #[derive(Debug)]
@@ -69,6 +80,8 @@ pub(super) struct Lane {
     pub(super) delayed: u64,
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
+    /// How long its messages waited; kept from its first delivery on.
+    pub(super) waits: Option<Box<Histogram>>,
     /// Whether it is listed as holding nothing.
     pub(super) is_listed_idle: bool,
 }
@@ -91,6 +104,7 @@ impl Lane {
             delayed: 0,
             delivered: 0,
             redelivered: 0,
+            waits: None,
             is_listed_idle: false,
         }
     }
@@ -98,7 +112,7 @@ impl Lane {
     /// Takes in a message at the end; gives back a handle that has no place in the window.
     pub(super) fn append(&mut self, handle: Handle, window_len: usize) -> Option<Handle> {
         if self.beyond == 0 && self.window.len() < window_len {
-            self.cursor = handle.header.seq;
+            self.go_on_to(handle.header.seq);
             self.window.push_back(handle);
             return None;
         }
@@ -116,7 +130,7 @@ impl Lane {
     /// Notes a message at the end that does not wait in the window.
     pub(super) fn pass_over(&mut self, seq: Seq) {
         if self.beyond == 0 {
-            self.cursor = seq;
+            self.go_on_to(seq);
         } else {
             self.ahead.insert(seq);
         }
@@ -156,14 +170,45 @@ impl Lane {
             if seq <= self.cursor {
                 continue;
             }
-            self.cursor = seq;
-            if !self.ahead.remove(&seq) {
+            let is_ahead = self.ahead.contains(&seq);
+            self.go_on_to(seq);
+            if !is_ahead {
                 self.beyond = self.beyond.saturating_sub(1);
                 kept += handle.payload.as_ref().map_or(0, Payload::size);
                 self.window.push_back(handle);
             }
         }
         kept
+    }
+
+    /// Moves the cursor, and forgets what was ahead of it: some of that is gone and would never be found.
+    fn go_on_to(&mut self, seq: Seq) {
+        self.cursor = seq;
+        while self.ahead.first().is_some_and(|ahead| *ahead <= seq) {
+            self.ahead.pop_first();
+        }
+    }
+
+    /// Takes out a message that waits, wherever it does; the store says that it is there.
+    pub(super) fn take_out_of_turn(&mut self, header: Header) -> Option<Handle> {
+        let seq = header.seq;
+        if let Some(handle) = self.back.remove(&seq) {
+            return Some(handle);
+        }
+        if let Ok(at) = self.window.binary_search_by_key(&seq, |handle| handle.header.seq) {
+            return self.window.remove(at);
+        }
+        let is_beyond = self.cursor < seq && self.beyond > 0 && self.ahead.insert(seq);
+        is_beyond.then(|| {
+            self.beyond -= 1;
+            Handle::new(header)
+        })
+    }
+
+    /// Whether a message waits here, as far as is known.
+    pub(super) fn holds(&self, seq: Seq) -> bool {
+        let is_beyond = self.cursor < seq && self.beyond > 0 && !self.ahead.contains(&seq);
+        self.position(seq).is_some() || is_beyond
     }
 
     /// Lets everything go; what the store still finds before `below` is not taken in.
@@ -281,6 +326,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_taken_out_of_turn_and_is_gone_is_forgotten() {
+        let mut lane = lane();
+        for seq in 1..=1_000 {
+            drop(lane.append(handle(seq), 256));
+        }
+        for seq in (2..=1_000).step_by(2) {
+            assert!(lane.take_out_of_turn(handle(seq).header).is_some());
+            assert!(lane.take_out_of_turn(handle(seq).header).is_none(), "{seq} was taken out twice");
+        }
+        assert_eq!(lane.pending(), 500);
+        let mut odd = (1..=1_000).step_by(2).map(handle);
+        while lane.pending() > 0 {
+            while lane.pop().is_some() {}
+            assert_eq!(lane.take_refill(odd.by_ref().take(300)), 0);
+        }
+        drop(lane.append(handle(1_001), 256));
+        assert!(lane.ahead.is_empty(), "{} messages that are gone are remembered", lane.ahead.len());
+    }
+
+    #[test]
     fn what_came_back_goes_first_and_in_order() {
         let mut lane = lane();
         drop(lane.append(handle(9), 256));
@@ -296,6 +361,6 @@ mod tests {
 
     fn handle(seq: u64) -> Handle {
         let header = Header { seq: Seq(seq), sent_at: Wall(0), size: 1, cost: Cost::MESSAGE, from: None };
-        Handle { header, attempts: 0, first_delivered_at: None, payload: None }
+        Handle::new(header)
     }
 }

@@ -1,12 +1,13 @@
 //! A book from what was written down.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
 
 use super::lane::Handle;
-use super::{Book, How};
+use super::{Book, Delivered, How};
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::Header;
 use crate::rejection::Rejection;
@@ -41,7 +42,7 @@ pub struct KeptState {
     /// What is known of it.
     pub header: Header,
     /// How often it was delivered.
-    pub attempts: u32,
+    pub delivered: Delivered,
     /// When it was first delivered.
     pub first_delivered_at: Option<Wall>,
     /// What it is.
@@ -67,6 +68,20 @@ pub enum Standing {
     Waits,
 }
 
+impl KeptState {
+    /// The same, with what it lasts until so much sooner.
+    #[must_use]
+    pub fn sooner(mut self, span: Duration) -> Self {
+        match &mut self.standing {
+            Standing::Leased { until, .. } | Standing::Delayed { until } => {
+                *until = Wall::default() + until.since(Wall::default() + span);
+            }
+            Standing::Waits => {}
+        }
+        self
+    }
+}
+
 impl Book {
     /// Takes in a key as the store has it, with those of its messages that are not simply waiting.
     pub fn resume(&mut self, now: Wall, kept: &KeptKey, states: &[KeptState]) -> Result<(), Rejection> {
@@ -87,8 +102,8 @@ impl Book {
         self.totals.bytes += kept.bytes;
         self.at(at).resume(kept.first, kept.count, ahead);
         for state in states {
-            let KeptState { header, attempts, first_delivered_at, .. } = *state;
-            let handle = Handle { header, attempts, first_delivered_at, payload: None };
+            let KeptState { header, delivered, first_delivered_at, .. } = *state;
+            let handle = Handle { delivered, first_delivered_at, ..Handle::new(header) };
             match state.standing {
                 Standing::Leased { until, epoch } => self.set_out(at, handle, How::Leased { until, epoch }),
                 Standing::Delayed { until } => self.set_out(at, handle, How::Delayed { until }),

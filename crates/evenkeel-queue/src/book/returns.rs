@@ -7,7 +7,7 @@ use evenkeel_policy::drr::Settlement;
 use evenkeel_policy::id::Key;
 
 use super::lane::{Handle, Refill};
-use super::{Book, How, IDLE_KEY, Out, Was};
+use super::{Book, Delivered, How, IDLE_KEY, Out, Was};
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::Header;
 use crate::receipt::Claim;
@@ -25,7 +25,7 @@ pub struct Returned {
     /// Which message.
     pub header: Header,
     /// How often it was delivered.
-    pub attempts: u32,
+    pub delivered: Delivered,
     /// When it was first delivered.
     pub first_delivered_at: Option<Wall>,
     /// Not before then.
@@ -55,23 +55,27 @@ impl Book {
     ///
     /// A receipt is good until the message is delivered again, also when its lease has ended.
     pub fn ack(&mut self, claim: Claim) -> Result<Header, Rejection> {
-        let Some(&at) = self.keys.get(&claim.key) else { return Err(Rejection::StaleReceipt) };
+        let Some(&at) = self.keys.get(&claim.key) else { return Err(Rejection::MessageGone) };
         if let Some(out) = self.out.get(&claim.seq) {
+            let is_last = out.handle.delivered.number() == claim.attempt;
             let was = match out.how {
                 How::Leased { until, epoch } if out.is_of(claim, epoch) => Was::Leased { until, epoch },
-                How::Delayed { until } if out.handle.attempts == claim.attempt => Was::Delayed { until },
-                _ => return Err(Rejection::StaleReceipt),
+                How::Delayed { until } if is_last => Was::Delayed { until },
+                How::Leased { .. } | How::Delayed { .. } => return Err(Rejection::DeliveredAgain),
+                // Whether it is gone is not written down yet.
+                How::Acking { .. } | How::Moving => return Err(Rejection::Busy),
             };
-            let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::StaleReceipt)?;
+            let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
             let header = handle.header;
             self.set_out(lane, handle, How::Acking { was });
             return Ok(header);
         }
-        let waits = self.at(at).back(claim.seq).is_some_and(|handle| handle.attempts == claim.attempt);
-        if !waits || claim.epoch != self.epoch {
-            return Err(Rejection::StaleReceipt);
+        let is_of = |handle: &Handle| handle.delivered.number() == claim.attempt && claim.epoch == self.epoch;
+        if !self.lane(at).back(claim.seq).is_some_and(is_of) {
+            let waits = self.lane(at).holds(claim.seq);
+            return Err(if waits { Rejection::DeliveredAgain } else { Rejection::MessageGone });
         }
-        let handle = self.at(at).take_back(claim.seq).ok_or(Rejection::StaleReceipt)?;
+        let handle = self.at(at).take_back(claim.seq).ok_or(Rejection::MessageGone)?;
         let header = handle.header;
         self.totals.pending -= 1;
         self.set_out(at, handle, How::Acking { was: Was::Waiting });
@@ -129,33 +133,29 @@ impl Book {
         Ok((returned, until))
     }
 
+    /// Takes back a delivery whose consumer did not want it: it does not count, and its turn is given back.
+    pub fn take_back(&mut self, claim: Claim) -> Result<Option<Returned>, Rejection> {
+        self.find_leased(claim)?;
+        Ok(self.give_back(claim.seq, claim.attempt))
+    }
+
     /// Takes back a delivery that reached nobody: it does not count, and its turn is given back.
-    pub fn give_back(&mut self, seq: Seq, attempt: u32) -> Option<Returned> {
-        let is_leased = self
-            .out
-            .get(&seq)
-            .is_some_and(|out| matches!(out.how, How::Leased { .. }) && out.handle.attempts == attempt);
-        if !is_leased {
-            return None;
-        }
+    pub fn give_back(&mut self, seq: Seq, number: u32) -> Option<Returned> {
+        let is_this = |out: &Out| out.handle.delivered.number() == number;
+        self.out.get(&seq).filter(|out| matches!(out.how, How::Leased { .. }) && is_this(out))?;
         let mut out = self.take_out(seq)?;
-        out.handle.attempts -= 1;
-        let cost = out.handle.header.cost;
-        self.drr.settle(out.lane, cost, Cost::ZERO, Settlement::Final);
+        self.uncount(&mut out);
         let returned = self.returned(out.lane, &out.handle, None);
         self.wait_again(out.lane, out.handle);
         Some(returned)
     }
 
-    /// Begins to move a leased message: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
-    pub fn begin_move(&mut self, seq: Seq, attempt: u32) -> bool {
-        let is_leased = self
-            .out
-            .get(&seq)
-            .is_some_and(|out| matches!(out.how, How::Leased { .. }) && out.handle.attempts == attempt);
-        let Some(out) = is_leased.then(|| self.take_out(seq)).flatten() else { return false };
-        self.set_out(out.lane, out.handle, How::Moving);
-        true
+    /// Has a delivery not count, and gives its turn back.
+    pub(super) fn uncount(&mut self, out: &mut Out) {
+        let Delivered { attempts, taken_back } = out.handle.delivered;
+        out.handle.delivered =
+            Delivered { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
+        self.drr.settle(out.lane, out.handle.header.cost, Cost::ZERO, Settlement::Final);
     }
 
     /// Ends what has lasted until `now`, at most `max` at once.
@@ -220,6 +220,11 @@ impl Book {
         forgotten
     }
 
+    /// Tells whether keys are left that have held nothing for a minute.
+    pub fn has_idle(&self, now: Wall) -> bool {
+        self.idle.front().is_some_and(|(since, _)| IDLE_KEY <= now.since(*since))
+    }
+
     /// Lets every message before `below` go, which is every message that was told, and keeps the weights.
     pub fn clear(&mut self, now: Wall, below: Seq) {
         self.now = now;
@@ -253,15 +258,29 @@ impl Book {
     pub(super) fn find_leased(&self, claim: Claim) -> Result<(), Rejection> {
         match self.out.get(&claim.seq).map(|out| (out, out.how)) {
             Some((out, How::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
-            Some((_, How::Leased { .. })) => Err(Rejection::StaleReceipt),
-            _ => Err(Rejection::NotInFlight),
+            Some((_, How::Leased { .. })) => Err(Rejection::DeliveredAgain),
+            Some((_, How::Delayed { .. })) => Err(Rejection::NotInFlight),
+            Some((_, How::Acking { .. } | How::Moving)) => Err(Rejection::Busy),
+            None => {
+                let lane = self.keys.get(&claim.key).map(|&at| self.lane(at));
+                let waits = lane.is_some_and(|lane| lane.holds(claim.seq));
+                Err(if waits { Rejection::NotInFlight } else { Rejection::MessageGone })
+            }
         }
+    }
+
+    /// Counts the attempts of a delivery that is under way.
+    pub fn attempts(&self, seq: Seq) -> u32 {
+        self.out.get(&seq).map_or(0, |out| out.handle.delivered.attempts)
     }
 
     /// A message is to be delivered again: now, later, or never.
     pub(super) fn bring_back(&mut self, now: Wall, out: Out, delay: Duration) -> Ended {
-        let Out { lane, handle, .. } = out;
-        let attempts = handle.attempts;
+        let Out { lane, mut handle, how } = out;
+        let attempts = handle.delivered.attempts;
+        if let How::Delayed { until } = how {
+            handle.ready_at = until;
+        }
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
             let (key, header) = (self.at(lane).key, handle.header);
             self.set_out(lane, handle, How::Moving);
@@ -286,7 +305,7 @@ impl Book {
         Returned {
             key: self.at(lane).key,
             header: handle.header,
-            attempts: handle.attempts,
+            delivered: handle.delivered,
             first_delivered_at: handle.first_delivered_at,
             not_before,
             epoch: self.epoch,
@@ -297,6 +316,6 @@ impl Book {
 impl Out {
     /// Whether a receipt is of this delivery.
     fn is_of(&self, claim: Claim, epoch: Epoch) -> bool {
-        self.handle.attempts == claim.attempt && epoch == claim.epoch
+        self.handle.delivered.number() == claim.attempt && epoch == claim.epoch
     }
 }

@@ -8,8 +8,9 @@ use evenkeel_policy::drr::Standing as Turn;
 use evenkeel_policy::id::Key;
 use evenkeel_policy::weight::Weight;
 
+use super::waits::{Histogram, Waits};
 use super::{Book, How};
-use crate::id::{KeyId, Seq};
+use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::Header;
 use crate::time::Wall;
 
@@ -49,6 +50,23 @@ pub struct KeyStats {
     pub delivered: u64,
     /// Of these, second and later ones of a message.
     pub redelivered: u64,
+    /// How long messages that were sent to it waited; `None` before its first delivery.
+    pub waits: Option<Waits>,
+}
+
+/// What a queue holds, and how it has delivered since its keeper took it on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueStats {
+    /// What it holds.
+    pub totals: Totals,
+    /// Keys with messages, or that had some until a moment ago.
+    pub keys: u64,
+    /// Deliveries so far.
+    pub delivered: u64,
+    /// Of these, second and later ones of a message.
+    pub redelivered: u64,
+    /// How long messages that were sent to it waited; `None` before its first delivery.
+    pub waits: Option<Waits>,
 }
 
 /// Why a message is where it is.
@@ -141,8 +159,20 @@ impl Book {
                 debt: self.drr.debt(Key(number as u32)).max(self.drr.tenant_debt(lane.tenant)),
                 delivered: lane.delivered,
                 redelivered: lane.redelivered,
+                waits: lane.waits.as_deref().and_then(Histogram::read),
             })
             .collect()
+    }
+
+    /// Tells what the queue holds and how it has delivered.
+    pub fn stats(&self) -> QueueStats {
+        QueueStats {
+            totals: self.totals,
+            keys: self.keys.len() as u64,
+            delivered: self.delivered,
+            redelivered: self.redelivered,
+            waits: self.waits.read(),
+        }
     }
 
     /// Names the next messages without touching them, key by key.
@@ -153,10 +183,32 @@ impl Book {
         all.take(max).collect()
     }
 
-    /// Says why a message is where it is.
-    pub fn explain(&self, key: KeyId, seq: Seq) -> Explanation {
+    /// Says why a message of this queue is where it is; one that was moved here, once it is in memory.
+    pub fn explain(&self, id: MessageId, here: QueueId) -> Explanation {
+        let sent_here = if id.queue == here { self.explain_at(id.key, id.seq) } else { Explanation::Unknown };
+        match sent_here {
+            Explanation::Unknown => {
+                self.find_moved(id).map_or(Explanation::Unknown, |(key, seq)| self.explain_at(key, seq))
+            }
+            known => known,
+        }
+    }
+
+    fn find_moved(&self, id: MessageId) -> Option<(KeyId, Seq)> {
+        let is_it = |header: &Header| header.from.is_some_and(|from| from.id == id);
+        let out = self.out.values().find(|out| is_it(&out.handle.header));
+        let out = out.map(|out| (self.lane(out.lane).key, out.handle.header.seq));
+        out.or_else(|| {
+            self.lanes.iter().flatten().find_map(|lane| {
+                let handle = lane.ready().find(|handle| is_it(&handle.header))?;
+                Some((lane.key, handle.header.seq))
+            })
+        })
+    }
+
+    fn explain_at(&self, key: KeyId, seq: Seq) -> Explanation {
         if let Some(out) = self.out.get(&seq) {
-            let attempts = out.handle.attempts;
+            let attempts = out.handle.delivered.attempts;
             return match out.how {
                 How::Leased { until, .. } => Explanation::InFlight { attempt: attempts, until },
                 How::Delayed { until } => Explanation::Delayed { attempts, until },

@@ -43,7 +43,8 @@ impl Parcel {
         let done = move |found: Result<Vec<(Seq, Payload)>, StoreError>| match found {
             Ok(found) => answer(reply, Ok(Self::of(leased, &mut found.into_iter().collect(), back))),
             Err(why) => {
-                let seqs = leased.iter().map(|leased| (leased.header.seq, leased.attempt)).collect();
+                let seqs =
+                    leased.iter().map(|leased| (leased.header.seq, leased.delivered.number())).collect();
                 back.tell(Msg::GiveBack(seqs));
                 answer(reply, Err(Rejection::Store(why)));
             }
@@ -72,7 +73,11 @@ impl Parcel {
 impl Drop for Parcel {
     fn drop(&mut self) {
         if let Some(back) = self.back.take().filter(|_| !self.messages.is_empty()) {
-            let seqs = self.messages.iter().map(|(leased, _)| (leased.header.seq, leased.attempt)).collect();
+            let seqs = self
+                .messages
+                .iter()
+                .map(|(leased, _)| (leased.header.seq, leased.delivered.number()))
+                .collect();
             back.tell(Msg::GiveBack(seqs));
         }
     }
@@ -83,7 +88,7 @@ mod tests {
     use super::*;
     use crate::keeper::{Line, Receive};
     use crate::message::Draft;
-    use crate::queue::Want;
+    use crate::queue::{Kept, Owner, Want};
     use crate::queues::Queues;
     use crate::settings::QueueSettings;
     use crate::store::memory::MemoryStore;
@@ -94,7 +99,9 @@ mod tests {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
         let queue = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
         queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
-        let keeper = queue.0.owner.read().keeper.clone();
+        let Owner::Keeper(Kept { keeper, .. }) = queue.0.owner.borrow().clone() else {
+            panic!("a queue has a keeper");
+        };
         let question = |reply| Msg::Receive(Receive { max: 2, lease: None, line: Line::Leave, reply });
         let parcel = keeper.ask(question).await.unwrap().unwrap();
         assert_eq!(queue.totals().in_flight, 2);

@@ -3,6 +3,7 @@
 //! Bound: a request is answered after what it wrote is as durable as it asked; one disk flush serves every request
 //! that came in during the one before. Opening reads keys, never bodies.
 
+mod inbox;
 mod layout;
 mod opened;
 mod reader;
@@ -13,6 +14,7 @@ mod writer;
 use core::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -20,12 +22,15 @@ use parking_lot::{Mutex, RwLock};
 
 use evenkeel_policy::weight::Weight;
 
-use super::{Batch, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail};
+use super::{
+    Batch, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
+};
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Payload};
 use crate::time::Wall;
-use opened::{Counts, Opened, Opening};
+use inbox::{Inbox, Shut};
+use opened::{Counts, Opened, Opening, Still};
 use reader::Look;
 use writer::{Op, Writer};
 
@@ -70,12 +75,14 @@ impl fmt::Debug for Fatal {
 
 /// Queues in a folder.
 pub struct DiskStore {
-    ops: SyncSender<Op>,
+    inbox: Arc<Inbox>,
     looks: Mutex<Option<SyncSender<Look>>>,
     opened: Arc<RwLock<Option<Opened>>>,
     /// What was counted when the folder was opened, until a queue's owner asks.
     counts: Mutex<Counts>,
     secret: [u8; 32],
+    /// How often the writer had the disk confirm.
+    flushes: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -85,9 +92,10 @@ impl DiskStore {
         let folder = folder.into();
         let Opening { opened, ledger, counts, secret } = Opened::open(&folder, options.cache_bytes)?;
         let opened = Arc::new(RwLock::new(Some(opened)));
-        let (ops, received) = sync_channel(OPS_MAX);
+        let inbox = Arc::new(Inbox::new(OPS_MAX));
         let (looks, looked) = sync_channel(LOOKS_MAX);
-        let writer = Writer::new(folder, options, received, opened.clone(), ledger);
+        let flushes = Arc::<AtomicU64>::default();
+        let writer = Writer::new(folder, options, inbox.clone(), opened.clone(), ledger, flushes.clone());
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
         let looked: reader::Looks = Arc::new(Mutex::new(looked));
         for number in 0..READERS {
@@ -95,18 +103,26 @@ impl DiskStore {
             threads.push(spawn(format!("queue-reader-{number}"), move || reader::run(&looked, &opened))?);
         }
         Ok(Self {
-            ops,
+            inbox,
             looks: Mutex::new(Some(looks)),
             opened,
             counts: Mutex::new(counts),
             secret,
+            flushes,
             threads: Mutex::new(threads),
         })
     }
 
+    /// Counts how often the disk had to confirm what was written.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
     fn ask(&self, op: Op) {
-        if let Err(TrySendError::Full(op)) = self.ops.try_send(op) {
-            op.refuse(&StoreError::Busy);
+        match self.inbox.offer(op) {
+            Err(Shut::Full(op)) => drop(op.refuse(&StoreError::Busy)),
+            Err(Shut::Closed(op)) => drop(op.refuse(&StoreError::Closed)),
+            Ok(()) => {}
         }
     }
 
@@ -114,15 +130,19 @@ impl DiskStore {
     fn wait<T: Send + 'static>(&self, op: impl FnOnce(Done<T>) -> Op) -> Result<T, StoreError> {
         let (done, answered) = sync_channel(1);
         let op = op(Box::new(move |result| drop(done.send(result))));
-        self.ops.send(op).map_err(|_| StoreError::Closed)?;
+        self.inbox.insist(op).map_err(|_| StoreError::Closed)?;
         answered.recv().unwrap_or(Err(StoreError::Closed))
     }
 
     fn look(&self, look: Look) {
-        let refused = match self.looks.lock().as_ref().map(|looks| looks.try_send(look)) {
-            Some(Err(TrySendError::Full(look))) => Some((look, StoreError::Busy)),
-            Some(Err(TrySendError::Disconnected(look))) => Some((look, StoreError::Closed)),
-            Some(Ok(())) | None => None,
+        let sent = match self.looks.lock().as_ref() {
+            Some(looks) => looks.try_send(look),
+            None => Err(TrySendError::Disconnected(look)),
+        };
+        let refused = match sent {
+            Err(TrySendError::Full(look)) => Some((look, StoreError::Busy)),
+            Err(TrySendError::Disconnected(look)) => Some((look, StoreError::Closed)),
+            Ok(()) => None,
         };
         match refused {
             Some((Look::Fetch(_, done), why)) => done(Err(why)),
@@ -132,8 +152,11 @@ impl DiskStore {
         }
     }
 
-    fn opened(&self) -> Result<Opened, StoreError> {
-        self.opened.read().clone().ok_or(StoreError::Closed)
+    /// The folder as it is at this moment, whatever the writer does meanwhile.
+    fn still(&self) -> Result<Still, StoreError> {
+        let opened = self.opened.read();
+        let opened = opened.as_ref().ok_or(StoreError::Closed)?;
+        Ok(Still { snapshot: opened.db.snapshot(), opened: opened.clone() })
     }
 }
 
@@ -142,20 +165,20 @@ impl Store for DiskStore {
         self.ask(Op::Append(batch, done));
     }
 
-    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError> {
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
         let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
-        let opened = self.opened()?;
+        let still = self.still()?;
         let counted = self.counts.lock().remove(&queue);
         let counts = match counted {
             Some(counts) => counts,
-            None => opened.count_queue(queue, below)?,
+            None => still.count_queue(queue, below..before)?,
         };
-        opened.kept_keys(queue, &counts)
+        still.kept_keys(queue, &counts)
     }
 
-    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError> {
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {
         let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
-        self.opened()?.kept_states(queue, below)
+        self.still()?.kept_states(queue, below..before)
     }
 
     fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
@@ -164,11 +187,6 @@ impl Store for DiskStore {
 
     fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
         self.look(Look::Read(queue, which, done));
-    }
-
-    fn tail(&self, queue: QueueId, tail: Option<Tail>) {
-        // Waits for a place: a tail that is not heard would lose messages until the next start.
-        drop(self.ops.send(Op::Tail(queue, tail)));
     }
 
     fn commit(&self, commit: Commit, done: Done<()>) {
@@ -208,8 +226,8 @@ impl Store for DiskStore {
         self.ask(Op::RemoveQueue(queue, done));
     }
 
-    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError> {
-        self.wait(|done| Op::Claim(queue, done))
+    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
+        self.wait(|done| Op::Claim(queues, done))
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
@@ -225,7 +243,7 @@ impl Store for DiskStore {
 
     fn close(&self) {
         let (closed, wait) = sync_channel(1);
-        if self.ops.send(Op::Close(closed)).is_ok() {
+        if self.inbox.insist(Op::Close(closed)).is_ok() {
             // The writer is gone either way.
             wait.recv().ok();
         }
@@ -259,14 +277,7 @@ mod tests {
     fn what_was_purged_leaves_the_disk_and_the_rest_stays() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let body = QueueBody {
-            name: "jobs".into(),
-            settings: QueueSettings::default(),
-            created_at: 0,
-            changed_at: 0,
-            notes: String::new(),
-        };
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body), done)).unwrap();
+        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body()), done)).unwrap();
         let send = |count: usize| {
             let drafts = (0..count).map(|n| Draft::new("body").of(format!("key{}", n % 7))).collect();
             let batch = Batch { queue, drafts, sent_at: Wall(1), delay_ms: 0, durability: Durability::Os };
@@ -275,10 +286,47 @@ mod tests {
         send(5_000);
         store.wait(|done| Op::Purge(queue, done)).unwrap();
         send(10);
-        let left = || store.opened().unwrap().count_queue(queue, Seq(0)).unwrap();
+        let left = || store.still().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
         let messages = || left().values().map(|count| count.messages).sum::<u64>();
         // Each question is another turn of the writer, and it sweeps in between.
         let tries = (0..1_000_000).find(|_| messages() == 10);
         assert!(tries.is_some(), "{} messages are left on disk", messages());
+    }
+
+    #[test]
+    fn an_interval_is_kept_while_requests_never_pause() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body()), done)).unwrap();
+        let before = store.flushes();
+        let (told, answered) = sync_channel(1);
+        // Five groups of the writer, all waiting when the first is written.
+        for number in 0..40_000 {
+            let (told, flushes) = (told.clone(), store.flushes.clone());
+            let batch = Batch {
+                queue,
+                drafts: vec![Draft::new("body")],
+                sent_at: Wall(1),
+                delay_ms: 0,
+                durability: Durability::Interval(1),
+            };
+            let done: Done<Vec<MessageId>> = Box::new(move |_| {
+                if number == 39_999 {
+                    told.send(flushes.load(Ordering::Relaxed)).ok();
+                }
+            });
+            store.append(batch, done);
+        }
+        assert!(before < answered.recv().unwrap(), "forty thousand messages later nothing was on disk");
+    }
+
+    fn body() -> QueueBody {
+        QueueBody {
+            name: "jobs".into(),
+            settings: QueueSettings::default(),
+            created_at: 0,
+            changed_at: 0,
+            notes: String::new(),
+        }
     }
 }

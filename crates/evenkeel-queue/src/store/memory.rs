@@ -1,6 +1,6 @@
 //! A store that forgets: for tests, and for the simulator.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use evenkeel_policy::weight::Weight;
 
 use super::{
-    Batch, Change, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
+    Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
 use super::{cost_of, due_of};
-use crate::book::{KeptKey, KeptState, Returned, Standing};
+use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::time::Wall;
@@ -38,6 +38,15 @@ struct HeldQueue {
     made: u32,
     messages: BTreeMap<(KeyId, Seq), (Header, Payload)>,
     states: BTreeMap<(KeyId, Seq), KeptState>,
+}
+
+/// A message on its way to another queue.
+struct Leaving {
+    key: KeyId,
+    to: QueueId,
+    name: Arc<str>,
+    header: Header,
+    payload: Payload,
 }
 
 struct HeldKey {
@@ -70,6 +79,7 @@ impl Store for MemoryStore {
     fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
         let queue = batch.queue;
         let appended = self.with(queue, |held, seq| {
+            held.check_keys(batch.drafts.iter().map(|draft| &draft.key))?;
             let appended = held.append(batch, seq);
             // Told while the lock is held, so that messages are told in order.
             if let Some(tail) = &held.tail {
@@ -81,12 +91,16 @@ impl Store for MemoryStore {
         done(appended.map(|appended| appended.iter().map(named).collect()));
     }
 
-    fn keys(&self, queue: QueueId) -> Result<Vec<KeptKey>, StoreError> {
-        self.with(queue, |held, _| Ok(held.keys.iter().map(|(&key, kept)| held.kept(key, kept)).collect()))
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
+        self.with(queue, |held, _| {
+            Ok(held.keys.iter().map(|(&key, kept)| held.kept(key, kept, before)).collect())
+        })
     }
 
-    fn state(&self, queue: QueueId) -> Result<Vec<KeptState>, StoreError> {
-        self.with(queue, |held, _| Ok(held.states.values().copied().collect()))
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {
+        self.with(queue, |held, _| {
+            Ok(held.states.values().filter(|state| state.header.seq < before).copied().collect())
+        })
     }
 
     fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
@@ -112,28 +126,25 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn tail(&self, queue: QueueId, tail: Option<Tail>) {
-        // A queue that is gone has no tail.
-        drop(self.with(queue, |held, _| {
-            held.tail = tail;
-            Ok(())
-        }));
-    }
-
     fn commit(&self, commit: Commit, done: Done<()>) {
         let mut moved = Vec::new();
+        let targets: Vec<QueueId> = commit.changes.iter().filter_map(Change::target).collect();
+        let missing = targets.into_iter().find_map(|to| self.with(to, |_, _| Ok(())).err());
         let result = self.with(commit.queue, |held, _| {
             if held.epoch != commit.epoch {
                 return Err(StoreError::NotOwner);
+            }
+            if let Some(why) = missing {
+                return Err(why);
             }
             for change in commit.changes {
                 moved.extend(held.change(change));
             }
             Ok(())
         });
-        for (to, name, header, payload) in moved {
-            let header = Header { from: Some(commit.queue), ..header };
-            // A dead-letter queue that is gone keeps nothing.
+        for Leaving { key, to, name, header, payload } in moved {
+            let header = Header { from: Some(header.leaving(commit.queue, key)), ..header };
+            // Removed this very moment, it takes what was moved to it along.
             drop(self.with(to, |held, seq| {
                 let appended = held.take_in(name, header, payload, seq);
                 if let Some(tail) = &held.tail {
@@ -146,15 +157,23 @@ impl Store for MemoryStore {
     }
 
     fn purge(&self, queue: QueueId, done: Done<Seq>) {
-        done(self.with(queue, |held, seq| {
-            held.messages.clear();
-            held.states.clear();
-            Ok(Seq(*seq + 1))
-        }));
+        let mut held = self.0.lock();
+        let below = Seq(held.seq + 1);
+        let purged = match held.queues.get_mut(&queue) {
+            Some(purged) => {
+                purged.messages.clear();
+                purged.states.clear();
+                Ok(below)
+            }
+            None => Err(StoreError::NoQueue),
+        };
+        // Told while the lock is held, so that it is told before what is appended later.
+        done(purged);
     }
 
     fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
         done(self.with(queue, |held, _| {
+            held.check_keys(core::iter::once(&name))?;
             let key = held.intern(&name);
             held.keys.entry(key).and_modify(|kept| kept.set_weight = weight);
             Ok(key)
@@ -209,11 +228,22 @@ impl Store for MemoryStore {
         done(Ok(()));
     }
 
-    fn claim(&self, queue: QueueId) -> Result<Epoch, StoreError> {
-        self.with(queue, |held, _| {
-            held.epoch.0 += 1;
-            Ok(held.epoch)
-        })
+    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
+        let mut held = self.0.lock();
+        if held.is_closed {
+            return Err(StoreError::Closed);
+        }
+        if queues.iter().any(|(queue, _)| !held.queues.contains_key(queue)) {
+            return Err(StoreError::NoQueue);
+        }
+        let told_from = Seq(held.seq + 1);
+        let claimed = queues.into_iter().filter_map(|(queue, tail)| {
+            let owned = held.queues.get_mut(&queue)?;
+            owned.epoch.0 += 1;
+            owned.tail = Some(tail);
+            Some(Claimed { epoch: owned.epoch, told_from })
+        });
+        Ok(claimed.collect())
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
@@ -245,6 +275,13 @@ impl HeldQueue {
         }
     }
 
+    /// Refuses names that are one key too many.
+    fn check_keys<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>) -> Result<(), StoreError> {
+        let new: HashSet<&Arc<str>> = names.filter(|name| !self.names.contains_key(*name)).collect();
+        let fits = new.is_empty() || self.keys.len() + new.len() <= self.body.settings.keys_max as usize;
+        if fits { Ok(()) } else { Err(StoreError::TooManyKeys) }
+    }
+
     fn append(&mut self, batch: Batch, seq: &mut u64) -> Vec<Appended> {
         let appended = batch.drafts.into_iter().map(|draft| {
             *seq += 1;
@@ -263,7 +300,8 @@ impl HeldQueue {
             self.messages.insert((key, header.seq), (header, draft.payload.clone()));
             if let Some(until) = not_before {
                 let standing = Standing::Delayed { until };
-                let state = KeptState { key, header, attempts: 0, first_delivered_at: None, standing };
+                let delivered = Delivered::default();
+                let state = KeptState { key, header, delivered, first_delivered_at: None, standing };
                 self.states.insert((key, header.seq), state);
             }
             Appended {
@@ -297,7 +335,7 @@ impl HeldQueue {
         key
     }
 
-    fn change(&mut self, change: Change) -> Option<(QueueId, Arc<str>, Header, Payload)> {
+    fn change(&mut self, change: Change) -> Option<Leaving> {
         match change {
             Change::Leased(returned, until) => {
                 self.note(returned, Standing::Leased { until, epoch: returned.epoch });
@@ -314,7 +352,8 @@ impl HeldQueue {
             Change::Moved(key, Header { seq, .. }, to) => {
                 self.states.remove(&(key, seq));
                 let (header, payload) = self.messages.remove(&(key, seq))?;
-                return Some((to, self.keys.get(&key)?.name.clone(), header, payload));
+                let name = self.keys.get(&key)?.name.clone();
+                return Some(Leaving { key, to, name, header, payload });
             }
             Change::Forgotten(key) => {
                 let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
@@ -328,16 +367,16 @@ impl HeldQueue {
     }
 
     fn note(&mut self, returned: Returned, standing: Standing) {
-        let Returned { key, header, attempts, first_delivered_at, .. } = returned;
+        let Returned { key, header, delivered, first_delivered_at, .. } = returned;
         // What was removed meanwhile has no state.
         if self.messages.contains_key(&(key, header.seq)) {
-            let state = KeptState { key, header, attempts, first_delivered_at, standing };
+            let state = KeptState { key, header, delivered, first_delivered_at, standing };
             self.states.insert((key, header.seq), state);
         }
     }
 
-    fn kept(&self, key: KeyId, kept: &HeldKey) -> KeptKey {
-        let mut messages = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).peekable();
+    fn kept(&self, key: KeyId, kept: &HeldKey, before: Seq) -> KeptKey {
+        let mut messages = self.messages.range((key, Seq(0))..(key, before)).peekable();
         let first = messages.peek().map_or(Seq(0), |((_, seq), _)| *seq);
         let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (header, _))| {
             (header.seq, count + 1, bytes + u64::from(header.size))

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use evenkeel_queue::queue::Want;
+use evenkeel_queue::book::{Explanation, MoveCursor};
+use evenkeel_queue::queue::{Moved, Want};
 use evenkeel_queue::receipt::Receipt;
+use evenkeel_queue::store::StoreError;
 use evenkeel_queue::{Draft, QueueSettings, Rejection};
 
 use crate::rig::{Rig, ack, await_some, body, send, take};
+
+const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
 async fn a_message_is_delivered_once_until_its_lease_ends() {
@@ -18,8 +22,13 @@ async fn a_message_is_delivered_once_until_its_lease_ends() {
         assert!(take(&queue, 10).await.is_empty(), "leased to two consumers");
         let second = await_some(&queue, 10).await;
         assert_eq!((second[0].id, second[0].attempt), (first[0].id, 2));
-        assert_eq!(queue.ack(&[first[0].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
+        assert_eq!(queue.ack(&[first[0].receipt.clone()]).await, [Err(Rejection::DeliveredAgain)]);
         ack(&queue, &second).await;
+        for delivery in [&first[0], &second[0]] {
+            let receipt = delivery.receipt.clone();
+            assert_eq!(queue.ack(core::slice::from_ref(&receipt)).await, [Err(Rejection::MessageGone)]);
+            assert_eq!(queue.extend(&[(receipt, LONG)]).await, [Err(Rejection::MessageGone)]);
+        }
         assert_eq!(queue.totals().in_flight, 0);
     }
 }
@@ -132,18 +141,21 @@ async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
         let redrive = evenkeel_queue::settings::Redrive { to: dead.id(), attempts_max: 2 };
         let queue = rig.queue(QueueSettings { redrive: Some(redrive), ..QueueSettings::default() }).await;
-        send(&queue, ["tenant/a"]).await;
+        let sent = queue.enqueue(vec![Draft::new("tenant/a-0").of("tenant/a")]).await.unwrap()[0];
         for _ in 0..2 {
             let taken = await_some(&queue, 1).await;
             queue.nack(&[(taken[0].receipt.clone(), Some(Duration::ZERO))]).await;
         }
         let lost = await_some(&dead, 1).await;
         assert_eq!((&*lost[0].key, body(&lost[0])), ("tenant/a", "tenant/a-0".into()));
-        assert_eq!((lost[0].from, lost[0].attempt), (Some(queue.id()), 1));
+        assert_eq!((lost[0].from, lost[0].attempt, lost[0].id), (Some(queue.id()), 1, sent));
         assert_eq!(queue.totals().pending + queue.totals().in_flight, 0);
+        assert!(matches!(dead.explain(sent).await, Ok(Explanation::InFlight { attempt: 1, .. })));
         dead.nack(&[(lost[0].receipt.clone(), Some(Duration::ZERO))]).await;
-        assert_eq!(dead.move_to(None, 10).await, Ok(1));
-        assert_eq!(await_some(&queue, 1).await[0].attempt, 1);
+        let moved = dead.move_some(MoveCursor::default(), None, 10).await;
+        assert_eq!(moved, Ok(Moved { moved: 1, left: 0, next: None }));
+        let back = await_some(&queue, 1).await;
+        assert_eq!((back[0].attempt, back[0].id, back[0].from), (1, sent, Some(dead.id())));
     }
 }
 
@@ -167,7 +179,7 @@ async fn a_purged_queue_is_empty_and_takes_new_messages() {
         send(&queue, ["a"; 1_000]).await;
         let held = take(&queue, 5).await;
         queue.purge().await.unwrap();
-        assert_eq!(queue.ack(&[held[0].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
+        assert_eq!(queue.ack(&[held[0].receipt.clone()]).await, [Err(Rejection::MessageGone)]);
         assert!(take(&queue, 10).await.is_empty());
         send(&queue, ["b"]).await;
         assert_eq!(body(&await_some(&queue, 10).await[0]), "b-0");
@@ -193,5 +205,67 @@ async fn a_deep_backlog_comes_out_whole_and_in_order() {
         }
         let totals = queue.totals();
         assert_eq!((totals.pending, totals.in_flight, totals.bytes), (0, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_nobody_wanted_comes_again_uncounted_under_another_receipt() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a"]).await;
+        let first = take(&queue, 1).await;
+        assert_eq!(queue.take_back(&[first[0].receipt.clone()]).await, [Ok(())]);
+        let second = take(&queue, 1).await;
+        assert_eq!((second[0].id, second[0].attempt), (first[0].id, 1));
+        let stale = [first[0].receipt.clone()];
+        assert_eq!(queue.ack(&stale).await, [Err(Rejection::DeliveredAgain)], "it is another's delivery");
+        assert_eq!(queue.take_back(&stale).await, [Err(Rejection::DeliveredAgain)]);
+        ack(&queue, &second).await;
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_that_wants_nothing_holds_up_nobody() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let nothing = Want { max: 0, lease: None, wait: Duration::from_secs(20) };
+        let idle = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.receive(nothing).await }
+        });
+        tokio::task::yield_now().await;
+        queue.key_stats(0, 1).await.unwrap();
+        let waiting = tokio::spawn({
+            let queue = queue.clone();
+            async move { await_some(&queue, 1).await }
+        });
+        tokio::task::yield_now().await;
+        send(&queue, ["a"]).await;
+        assert_eq!(body(&waiting.await.unwrap()[0]), "a-0");
+        assert!(idle.await.unwrap().unwrap().is_empty());
+    }
+}
+
+/// A client that is not answered asks again: nobody says yes before it is written down.
+#[tokio::test]
+async fn a_second_acknowledgement_does_not_overtake_the_first() {
+    for (rig, store) in Rig::both_watched().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a"]).await;
+        let receipts = [take(&queue, 1).await[0].receipt.clone()];
+        store.hold();
+        let first = tokio::spawn({
+            let (queue, receipts) = (queue.clone(), receipts.clone());
+            async move { queue.ack(&receipts).await }
+        });
+        while store.holds() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(queue.ack(&receipts).await, [Err(Rejection::Busy)]);
+        store.let_go();
+        assert_eq!(first.await.unwrap(), [Err(Rejection::Store(StoreError::Busy))]);
+        let twice = [receipts[0].clone(), receipts[0].clone()];
+        assert_eq!(queue.ack(&twice).await, [Ok(()), Ok(())]);
+        assert_eq!(queue.ack(&receipts).await, [Err(Rejection::MessageGone)]);
     }
 }

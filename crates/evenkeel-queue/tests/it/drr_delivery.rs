@@ -1,7 +1,14 @@
 //! The seed's acceptance criteria and its integration tests 5.1 to 5.3, by name, through the real engine.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::drr::{Lane, TenantDrr};
+use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::QueueSettings;
+use evenkeel_queue::store::Change;
+use evenkeel_queue::{Durability, QueueSettings};
 
 use crate::rig::{Rig, ack, await_some, keys, send, take};
 
@@ -88,6 +95,69 @@ async fn a_key_comes_back_with_new_messages() {
         taken.sort();
         assert_eq!(taken, ["a", "b"]);
     }
+}
+
+/// AC 6: turns are in the keeper's memory: to deliver, nothing is read, and nothing is written but leases.
+#[tokio::test]
+async fn turns_are_kept_in_memory_by_the_keeper_alone() {
+    for (rig, store) in Rig::both_watched().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let all: Vec<&str> = ["a", "b", "c"].iter().flat_map(|key| [*key; 50]).collect();
+        send(&queue, all).await;
+        let readings = store.readings.load(Ordering::SeqCst);
+        let mut taken = Vec::new();
+        while taken.len() < 150 {
+            taken.extend(keys(&await_some(&queue, 10).await));
+        }
+        for round in taken.chunks(3) {
+            let mut round = round.to_vec();
+            round.sort();
+            assert_eq!(round, ["a", "b", "c"]);
+        }
+        assert_eq!(store.readings.load(Ordering::SeqCst), readings);
+        assert_eq!(store.fetches.load(Ordering::SeqCst), 0);
+        let changes = store.changes.lock();
+        assert!(changes.iter().all(|change| matches!(change, Change::Leased(..))), "{changes:?}");
+        assert_eq!(changes.len(), 150);
+    }
+}
+
+/// AC 8: what the choice of a key adds to a delivery, in processor time, beside a FIFO that chooses nothing.
+#[tokio::test]
+async fn turns_cost_less_than_a_twentieth_of_a_delivery() {
+    const MESSAGES: usize = 20_000;
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings { durability: Durability::Os, ..QueueSettings::default() }).await;
+    let names: Vec<String> = (0..100).map(|key| format!("key{key}")).collect();
+    for _ in 0..MESSAGES / 1_000 {
+        send(&queue, names.iter().flat_map(|name| [name.as_str(); 10])).await;
+    }
+    let began = cpu();
+    for _ in 0..MESSAGES / 10 {
+        ack(&queue, &await_some(&queue, 10).await).await;
+    }
+    let deliveries = cpu() - began;
+    let mut drr = TenantDrr::new(Cost(1_000), 1_000).unwrap();
+    for number in 0..100 {
+        let (tenant, key) = (TenantId(number), Key(number));
+        let lane = Lane { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
+        drr.add_key(lane).unwrap();
+    }
+    let began = cpu();
+    for _ in 0..MESSAGES {
+        let turn = drr.next_key().unwrap();
+        drr.consume_deficit(turn.key, Cost::MESSAGE);
+    }
+    let turns = cpu() - began;
+    let part = turns.as_secs_f64() / deliveries.as_secs_f64();
+    println!("turns: {:.2} % of a delivery of {:?}", part * 100.0, deliveries / MESSAGES as u32);
+    assert!(part < 0.05, "the choice of a key is {part} of a delivery");
+}
+
+/// Processor time of the whole process.
+fn cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 async fn take_all(queue: &evenkeel_queue::Queue) -> usize {

@@ -65,7 +65,7 @@ impl Shop {
             let from = all.partition_point(|header| header.seq <= ask.after);
             let found = all[from..].iter().take(ask.count).map(|header| (*header, Payload::default()));
             let found = found.collect();
-            self.book.take_refill(ask.key, found);
+            self.book.take_refill(ask, found);
         }
         let leased = self.book.take(Wall(self.now), 1, Duration::from_secs(30)).unwrap().leased.pop()?;
         let (key, seq) = (leased.key, leased.header.seq);
@@ -157,7 +157,7 @@ fn a_slow_tenant_holds_up_nobody() {
             let all = &shop.stored[&ask.key];
             let from = all.partition_point(|header| header.seq <= ask.after);
             let found = all[from..].iter().take(ask.count).map(|header| (*header, Payload::default()));
-            shop.book.take_refill(ask.key, found.collect());
+            shop.book.take_refill(ask, found.collect());
         }
     }
     println!("slow tenant: the fast one gets {fast} of 1000");

@@ -29,6 +29,7 @@ enum Step {
     Answer,
     Pass(u64),
     Purge,
+    Move(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -46,6 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Answer),
         2 => (1..150_u64).prop_map(Step::Pass),
         1 => Just(Step::Purge),
+        1 => any::<usize>().prop_map(Step::Move),
     ]
 }
 
@@ -118,6 +120,7 @@ impl World {
             }
             Step::Answer => self.answer(),
             Step::Pass(span) => self.pass(span),
+            Step::Move(which) => self.move_one(which),
             Step::Purge => {
                 self.tell();
                 self.book.clear(Wall(self.now), Seq(self.seq + 1));
@@ -127,6 +130,24 @@ impl World {
             }
         }
         self.check();
+    }
+
+    /// Takes a stored message out of turn, if it waits: half of them are moved, the others come back.
+    fn move_one(&mut self, which: usize) {
+        let stored: Vec<((u32, u64), Header)> =
+            self.stored.iter().map(|(place, header)| (*place, *header)).collect();
+        let Some(&((key, seq), header)) = pick(&stored, which) else { return };
+        if !self.book.begin_move(KeyId(key), header) {
+            return;
+        }
+        assert!(!self.held.iter().any(|held| held.seq.0 == seq), "a consumer has {seq}, and it was moved");
+        assert!(!self.book.begin_move(KeyId(key), header), "{seq} was moved twice");
+        if which.is_multiple_of(2) {
+            self.book.acked(header.seq);
+            self.stored.remove(&(key, seq));
+        } else {
+            self.book.undo_ack(header.seq);
+        }
     }
 
     fn append(&mut self, key: u32, delay: u64) {
@@ -155,8 +176,9 @@ impl World {
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
             assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
-            assert!(leased.attempt <= ATTEMPTS_MAX);
-            self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: leased.attempt });
+            assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
+            let attempt = leased.delivered.number();
+            self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
 
@@ -167,7 +189,7 @@ impl World {
             let found = self.stored.range(after).take(ask.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
             let found = found.map(|(_, header)| (*header, payload.clone())).collect();
-            assert_eq!(self.book.take_refill(ask.key, found), 0, "the book counts what is not there");
+            assert_eq!(self.book.take_refill(ask, found), 0, "the book counts what is not there");
         }
     }
 
@@ -269,4 +291,45 @@ proptest! {
             world.pass(1);
         }
     }
+}
+
+#[test]
+fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
+    let mut world = World::new();
+    (0..400).for_each(|_| world.append(0, 0));
+    world.tell();
+    world.take(300);
+    let asked = world.book.poll_refill().unwrap();
+    world.run(Step::Purge);
+    (0..400).for_each(|_| world.append(0, 0));
+    world.tell();
+    // The store looks after the purge, and finds none of what it was asked for.
+    assert_eq!(world.book.take_refill(asked, Vec::new()), 0);
+    world.check();
+    world.drain();
+}
+
+#[test]
+fn keys_that_are_gone_are_forgotten_however_many_they_are() {
+    let mut world = World::new();
+    for key in 0..5_000 {
+        world.append(key, 0);
+    }
+    world.tell();
+    world.take(5_000);
+    while !world.held.is_empty() {
+        world.with_held(0, |world, claim| {
+            world.book.ack(claim).unwrap();
+            world.book.acked(claim.seq);
+        });
+    }
+    assert_eq!(world.book.stats().keys, 5_000);
+    let later = Wall(world.now + 60_000);
+    assert!(!world.book.has_idle(Wall(world.now + 59_999)));
+    let mut rounds = 0;
+    while world.book.has_idle(later) {
+        world.book.forget_idle(later);
+        rounds += 1;
+    }
+    assert_eq!((world.book.stats().keys, rounds), (0, 5));
 }

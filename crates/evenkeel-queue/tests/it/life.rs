@@ -1,6 +1,11 @@
 //! Queues come, change and go.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use evenkeel_queue::book::KeyStats;
 use evenkeel_queue::queues::{CreateError, Created};
+use evenkeel_queue::store::Store;
 use evenkeel_queue::{Draft, QueueSettings, Rejection};
 
 use crate::rig::{Rig, send, take};
@@ -75,5 +80,64 @@ async fn keys_are_told_apart() {
         assert_eq!(all, [("a", 2), ("b/x", 1)]);
         let next = queue.peek(10).await.unwrap();
         assert_eq!(next.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_key_and_its_queue_tell_how_long_messages_waited() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["a", "b", "b"]).await;
+        assert_eq!(queue.stats().await.unwrap().waits, None);
+        let late = Draft { delay: Some(Duration::from_millis(50)), ..Draft::new("late").of("a") };
+        queue.enqueue(vec![late]).await.unwrap();
+        take(&queue, 2).await;
+        let of =
+            |stats: &[KeyStats], name: &str| stats.iter().find(|key| &*key.name == name).unwrap().clone();
+        let stats = queue.key_stats(0, 10).await.unwrap();
+        let (a, b) = (of(&stats, "a"), of(&stats, "b"));
+        assert_eq!((a.delivered, b.delivered, b.pending), (1, 1, 1));
+        let (a, b) = (a.waits.unwrap(), b.waits.unwrap());
+        assert!(a.p50 <= a.p99 && b.p50 <= b.p99);
+        while queue.totals().pending + queue.totals().delayed > 0 {
+            crate::rig::await_some(&queue, 2).await;
+        }
+        let all = queue.stats().await.unwrap();
+        assert_eq!((all.delivered, all.redelivered, all.keys), (4, 0, 2));
+        assert!(all.waits.unwrap().p50 <= all.waits.unwrap().p99);
+    }
+}
+
+#[tokio::test]
+async fn a_key_too_many_is_refused_and_the_others_are_delivered() {
+    for rig in Rig::both().await {
+        let settings = QueueSettings { keys_max: 2, ..QueueSettings::default() };
+        let queue = rig.queue(settings.clone()).await;
+        send(&queue, ["t/a", "t/b"]).await;
+        let refused = queue.enqueue(vec![Draft::new("c").of("t/c")]).await;
+        assert_eq!(refused, Err(Rejection::TooManyKeys { max: 2 }));
+        send(&queue, ["t/a"]).await;
+        assert_eq!(take(&queue, 10).await.len(), 3);
+        // A limit acts from when it is told.
+        let more = QueueSettings { keys_max: 3, ..QueueSettings::default() };
+        rig.queues.change(&queue, more, String::new()).await.unwrap();
+        send(&queue, ["t/c", "t/c"]).await;
+        rig.queues.change(&queue, settings, String::new()).await.unwrap();
+        send(&queue, ["t/c"]).await;
+        assert_eq!(take(&queue, 10).await.len(), 3);
+        assert_eq!((queue.totals().pending, queue.keepers_replaced()), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_could_not_be_opened_leaves_no_trace() {
+    for (rig, store) in Rig::both_watched().await {
+        store.refuses_claims.store(true, Ordering::SeqCst);
+        let made = rig.queues.create("jobs", QueueSettings::default(), String::new()).await;
+        assert!(matches!(made, Err(CreateError::Open(_))));
+        store.refuses_claims.store(false, Ordering::SeqCst);
+        let queue = rig.queue(QueueSettings::default()).await;
+        let records: Vec<_> = store.queues().unwrap().iter().map(|record| record.id).collect();
+        assert_eq!(records, [queue.id()]);
     }
 }

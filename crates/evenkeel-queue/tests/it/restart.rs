@@ -1,11 +1,17 @@
 //! What a restart keeps.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::{Draft, QueueSettings, Rejection};
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
+use evenkeel_queue::store::{QueueBody, Store};
+use evenkeel_queue::{Draft, Durability, QueueSettings, Queues, Rejection};
+use tempfile::TempDir;
 
 use crate::rig::{Rig, ack, await_some, body, keys, send, take};
+use crate::watched::Watched;
 
 #[tokio::test]
 async fn messages_their_order_and_their_keys_survive() {
@@ -62,7 +68,7 @@ async fn leases_attempts_and_receipts_survive() {
     let queue = rig.queues.get("jobs").unwrap();
     let totals = queue.totals();
     assert_eq!((totals.pending, totals.in_flight), (2, 1));
-    assert_eq!(queue.ack(&[taken[1].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
+    assert_eq!(queue.ack(&[taken[1].receipt.clone()]).await, [Err(Rejection::DeliveredAgain)]);
     ack(&queue, &taken[..1]).await;
     let mut again = await_some(&queue, 1).await;
     again.extend(await_some(&queue, 1).await);
@@ -106,4 +112,72 @@ async fn a_removed_queue_stays_removed() {
     let fresh = rig.queue(QueueSettings::default()).await;
     assert_ne!(fresh.id(), queue.id());
     assert!(take(&fresh, 10).await.is_empty());
+}
+
+/// A start is one flush of the disk, not one per queue.
+#[tokio::test]
+async fn a_thousand_queues_are_claimed_in_one_write() {
+    let folder = TempDir::new().unwrap();
+    let disk = Arc::new(DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap());
+    let (done, mut made) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..1_000 {
+        let record = QueueBody {
+            name: format!("queue{number}"),
+            settings: QueueSettings::default(),
+            created_at: 0,
+            changed_at: 0,
+            notes: String::new(),
+        };
+        let done = done.clone();
+        disk.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
+    }
+    for _ in 0..1_000 {
+        made.recv().await.unwrap().unwrap();
+    }
+    let before = disk.flushes();
+    let store = Watched::new(disk.clone());
+    let queues = Queues::open(store.clone(), 1_000).await.unwrap();
+    assert_eq!((store.claims.load(Ordering::SeqCst), disk.flushes() - before), (1, 1));
+    assert_eq!(queues.list("", None, usize::MAX).len(), 1_000);
+    let queue = queues.get("queue999").unwrap();
+    send(&queue, ["a"]).await;
+    ack(&queue, &await_some(&queue, 1).await).await;
+}
+
+/// Purges and sends that the disk sees together: what a start finds is what the queue held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_takes_nothing_that_was_sent_after_it() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings { durability: Durability::Os, ..QueueSettings::default() }).await;
+    for _ in 0..200 {
+        let senders: Vec<_> = (0..16)
+            .map(|_| {
+                let queue = queue.clone();
+                tokio::spawn(async move { queue.enqueue(vec![Draft::new("x")]).await })
+            })
+            .collect();
+        queue.purge().await.unwrap();
+        for sender in senders {
+            sender.await.unwrap().unwrap();
+        }
+    }
+    // Answered after everything before.
+    queue.key_stats(0, 1).await.unwrap();
+    let held = queue.totals().pending;
+    let rig = rig.restart().await;
+    assert_eq!(rig.queues.get("jobs").unwrap().totals().pending, held);
+}
+
+#[tokio::test]
+async fn keys_without_messages_are_forgotten_at_a_start() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings { keys_max: 2, ..QueueSettings::default() }).await;
+    send(&queue, ["a", "b"]).await;
+    ack(&queue, &take(&queue, 10).await).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    // Answered after the queue has begun.
+    queue.key_stats(0, 1).await.unwrap();
+    send(&queue, ["c", "d"]).await;
+    assert_eq!(take(&queue, 10).await.len(), 2);
 }

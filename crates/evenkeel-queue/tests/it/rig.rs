@@ -11,6 +11,8 @@ use evenkeel_queue::store::memory::MemoryStore;
 use evenkeel_queue::{Delivery, Draft, Queue, QueueSettings, Queues};
 use tempfile::TempDir;
 
+use crate::watched::Watched;
+
 /// A gateway's queues.
 pub(crate) struct Rig {
     pub(crate) queues: Arc<Queues>,
@@ -33,6 +35,22 @@ impl Rig {
     /// Both kinds.
     pub(crate) async fn both() -> [Self; 2] {
         [Self::memory().await, Self::disk().await]
+    }
+
+    /// Both kinds, with somebody who watches the store.
+    pub(crate) async fn both_watched() -> [(Self, Arc<Watched>); 2] {
+        let folder = TempDir::new().unwrap();
+        let disk = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+        [
+            Self::watched(Arc::new(MemoryStore::new()), None).await,
+            Self::watched(Arc::new(disk), Some(folder)).await,
+        ]
+    }
+
+    async fn watched(store: Arc<dyn Store>, folder: Option<TempDir>) -> (Self, Arc<Watched>) {
+        let store = Watched::new(store);
+        let queues = Queues::open(store.clone(), 1_000).await.unwrap();
+        (Self { queues, folder }, store)
     }
 
     /// Ends in order and starts again on the same folder.

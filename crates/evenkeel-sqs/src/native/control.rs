@@ -1,12 +1,13 @@
 //! Administrators: queues made, changed, removed and shown; weights, purges, redrives.
 
 use core::num::NonZeroU64;
+use core::time::Duration;
 
 use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::KeyStats;
+use evenkeel_queue::book::{KeyStats, MoveCursor};
 use evenkeel_queue::queues::Created;
 use evenkeel_queue::settings::Redrive;
 use evenkeel_queue::{Queue, QueueSettings, Rejection};
@@ -171,7 +172,7 @@ impl Native {
         match self.sqs.queues.remove(name).await {
             Ok(()) => self.sqs.unlink(queue.id()).await,
             // Another request removed it meanwhile.
-            Err(Rejection::Gone) => {}
+            Err(Rejection::QueueDeleted) => {}
             Err(rejection) => return Err(refused(rejection)),
         }
         told(StatusCode::OK, &json!({"name": name}))
@@ -186,7 +187,13 @@ impl Native {
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
             return Err(Refusal::invalid("messages are in this queue already"));
         }
-        let moved = queue.move_to(to.map(|to| to.id()), max as usize).await.map_err(refused)?;
+        let (mut moved, mut cursor) = (0, Some(MoveCursor::default()));
+        while let Some(from) = cursor.take().filter(|_| moved < max) {
+            let left = (max - moved) as usize;
+            let step = queue.move_some(from, to.as_ref().map(Queue::id), left).await.map_err(refused)?;
+            moved += step.moved;
+            cursor = step.next;
+        }
         told(StatusCode::OK, &json!({"moved": moved, "left": queue.totals().pending}))
     }
 }
@@ -212,10 +219,12 @@ pub(super) async fn keys(call: &Call, queue: &Queue) -> Result<Response, Refusal
 
 fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
     let oldest = key.oldest_sent_at.map(|sent| now_ms.saturating_sub(sent.0));
+    let ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let (p50, p99) = key.waits.map(|waits| (ms(waits.p50), ms(waits.p99))).unzip();
     json!({
         "name": &*key.name, "weight": key.weight.as_f64(), "pending": key.pending, "in_flight": key.in_flight,
         "delayed": key.delayed, "oldest_age_ms": oldest, "debt": key.debt.0, "delivered": key.delivered,
-        "redelivered": key.redelivered,
+        "redelivered": key.redelivered, "wait_ms_p50": p50, "wait_ms_p99": p99,
     })
 }
 

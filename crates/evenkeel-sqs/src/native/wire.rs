@@ -123,13 +123,17 @@ pub(super) fn refused(rejection: Rejection) -> Refusal {
         Rejection::QueueFull { .. }
         | Rejection::TooManyInFlight { .. }
         | Rejection::TooManyKeys { .. }
-        | Rejection::Busy => Refusal::Unavailable { message },
+        | Rejection::Busy
+        | Rejection::Stopping
+        | Rejection::Interrupted => Refusal::Unavailable { message },
         Rejection::BadKey | Rejection::TooLarge { .. } | Rejection::ForgedReceipt => {
             Refusal::invalid(message)
         }
-        Rejection::StaleReceipt | Rejection::NotInFlight => Refusal::Conflict { message },
+        Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight => {
+            Refusal::Conflict { message }
+        }
         Rejection::Store(error) => unstored(error),
-        Rejection::Gone => Refusal::NotFound { what: "such queue any more".to_owned() },
+        Rejection::QueueDeleted => Refusal::NotFound { what: "such queue any more".to_owned() },
     }
 }
 

@@ -217,7 +217,8 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
         "in_flight",
         "delayed",
         "oldest_age_ms",
-        "debt",
+        "wait_ms_p50",
+        "wait_ms_p99",
         "delivered",
         "redelivered",
     ];

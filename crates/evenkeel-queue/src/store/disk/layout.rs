@@ -6,8 +6,8 @@
 //! | `meta` | `q` queue, `e` queue, `p` queue | the queue as JSON, its owner's epoch, the message before which all are purged |
 //! | `meta` | `g` first | the message at which this generation ends |
 //! | `keys` | queue, key | weight that was set, weight that was wished, name |
-//! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from | length of headers, headers, body |
-//! | `state` | as the message's | what it is, attempts, first delivered at, until, epoch |
+//! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from; its first name if it was moved | length of headers, headers, body |
+//! | `state` | as the message's | what it is, attempts, first delivered at, until, epoch, deliveries taken back |
 //! | `results` | queue, key, sequence | when it expires, the result |
 //! | `results_due` | when it expires, queue, key, sequence | nothing |
 
@@ -17,29 +17,45 @@ use bytes::Bytes;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
 
-use crate::book::{KeptState, Standing};
-use crate::id::{Epoch, KeyId, QueueId, Seq};
-use crate::message::{Header, Payload};
+use crate::book::{Delivered, KeptState, Standing};
+use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
+use crate::message::{Header, Moved, Payload};
 use crate::time::Wall;
 
 /// Changes when what is on disk does.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 /// The length of a message's key.
-pub(super) const MESSAGE_KEY: usize = 40;
+const SENT_KEY: usize = 40;
+/// The length of the key of a message that was moved.
+const MOVED_KEY: usize = 56;
+const STATE: usize = 33;
 
 const LEASED: u8 = 1;
 const DELAYED: u8 = 2;
 const WAITS: u8 = 3;
 
 /// A message's key; everything that is known of it without its body.
-pub(super) fn message_key(queue: QueueId, key: KeyId, header: &Header) -> [u8; MESSAGE_KEY] {
-    let mut bytes = [0; MESSAGE_KEY];
+pub(super) struct MessageKey {
+    bytes: [u8; MOVED_KEY],
+    len: usize,
+}
+
+impl MessageKey {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+pub(super) fn message_key(queue: QueueId, key: KeyId, header: &Header) -> MessageKey {
+    let mut bytes = [0; MOVED_KEY];
     bytes[..16].copy_from_slice(&place(queue, key, header.seq));
     bytes[16..24].copy_from_slice(&header.sent_at.0.to_be_bytes());
     bytes[24..28].copy_from_slice(&header.size.to_be_bytes());
     bytes[28..36].copy_from_slice(&header.cost.0.to_be_bytes());
-    bytes[36..].copy_from_slice(&header.from.map_or(0, |from| from.0).to_be_bytes());
-    bytes
+    let Some(moved) = header.from else { return MessageKey { bytes, len: SENT_KEY } };
+    bytes[36..40].copy_from_slice(&moved.queue.0.to_be_bytes());
+    bytes[40..].copy_from_slice(&place(moved.id.queue, moved.id.key, moved.id.seq));
+    MessageKey { bytes, len: MOVED_KEY }
 }
 
 /// The beginning of a message's key.
@@ -59,16 +75,21 @@ pub(super) fn lane(queue: QueueId, key: KeyId) -> [u8; 8] {
 }
 
 pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, Header)> {
-    if bytes.len() != MESSAGE_KEY {
-        return None;
-    }
-    let from = word(bytes, 36)?;
+    let queue = QueueId(word(bytes, 36)?);
+    let from = match (queue, bytes.len()) {
+        (QueueId(0), SENT_KEY) => None,
+        (QueueId(1..), MOVED_KEY) => {
+            let (first, key) = (QueueId(word(bytes, 40)?), KeyId(word(bytes, 44)?));
+            Some(Moved { queue, id: MessageId { queue: first, key, seq: Seq(long(bytes, 48)?) } })
+        }
+        _ => return None,
+    };
     let header = Header {
         seq: Seq(long(bytes, 8)?),
         sent_at: Wall(long(bytes, 16)?),
         size: word(bytes, 24)?,
         cost: Cost(long(bytes, 28)?),
-        from: (from != 0).then_some(QueueId(from)),
+        from,
     };
     Some((QueueId(word(bytes, 0)?), KeyId(word(bytes, 4)?), header))
 }
@@ -90,18 +111,23 @@ pub(super) fn read_message_value(bytes: &Bytes) -> Option<Payload> {
 }
 
 /// A state's value.
-pub(super) fn state_value(attempts: u32, first_delivered_at: Option<Wall>, standing: Standing) -> [u8; 29] {
+pub(super) fn state_value(
+    delivered: Delivered,
+    first_delivered_at: Option<Wall>,
+    standing: Standing,
+) -> [u8; STATE] {
     let (kind, until, epoch) = match standing {
         Standing::Leased { until, epoch } => (LEASED, until, epoch),
         Standing::Delayed { until } => (DELAYED, until, Epoch(0)),
         Standing::Waits => (WAITS, Wall(0), Epoch(0)),
     };
-    let mut bytes = [0; 29];
+    let mut bytes = [0; STATE];
     bytes[0] = kind;
-    bytes[1..5].copy_from_slice(&attempts.to_be_bytes());
+    bytes[1..5].copy_from_slice(&delivered.attempts.to_be_bytes());
     bytes[5..13].copy_from_slice(&first_delivered_at.map_or(0, |at| at.0).to_be_bytes());
     bytes[13..21].copy_from_slice(&until.0.to_be_bytes());
-    bytes[21..].copy_from_slice(&epoch.0.to_be_bytes());
+    bytes[21..29].copy_from_slice(&epoch.0.to_be_bytes());
+    bytes[29..].copy_from_slice(&delivered.taken_back.to_be_bytes());
     bytes
 }
 
@@ -114,7 +140,8 @@ pub(super) fn read_state(key: KeyId, header: Header, bytes: &[u8]) -> Option<Kep
         _ => return None,
     };
     let first_delivered_at = (first != 0).then_some(Wall(first));
-    Some(KeptState { key, header, attempts: word(bytes, 1)?, first_delivered_at, standing })
+    let delivered = Delivered { attempts: word(bytes, 1)?, taken_back: word(bytes, 29)? };
+    Some(KeptState { key, header, delivered, first_delivered_at, standing })
 }
 
 /// What is kept of a key.
@@ -175,15 +202,19 @@ mod tests {
     proptest! {
         #[test]
         fn a_message_key_reads_back(queue: u32, key: u32, seq: u64, at: u64, size: u32, cost: u64, from: u32) {
-            let from = (from != 0).then_some(QueueId(from));
+            let id = MessageId { queue: QueueId(from ^ queue), key: KeyId(key), seq: Seq(at) };
+            let from = (from != 0).then_some(Moved { queue: QueueId(from), id });
             let header = Header { seq: Seq(seq), sent_at: Wall(at), size, cost: Cost(cost), from };
             let bytes = message_key(QueueId(queue), KeyId(key), &header);
-            prop_assert_eq!(read_message_key(&bytes), Some((QueueId(queue), KeyId(key), header)));
+            prop_assert_eq!(read_message_key(bytes.as_slice()), Some((QueueId(queue), KeyId(key), header)));
         }
 
         #[test]
         fn garbage_is_refused_not_misread(bytes: Vec<u8>) {
-            prop_assert_eq!(read_message_key(&bytes).is_some(), bytes.len() == MESSAGE_KEY);
+            if let Some((queue, key, header)) = read_message_key(&bytes) {
+                let again = message_key(queue, key, &header);
+                prop_assert_eq!(again.as_slice(), &bytes);
+            }
             if let Some(payload) = read_message_value(&bytes.clone().into()) {
                 prop_assert_eq!(payload.size() + 4, bytes.len());
             }

@@ -1,10 +1,11 @@
 //! A folder, opened: its keyspaces, and what the writer must know of them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::layout::{self, FORMAT, KeyRecord};
@@ -188,14 +189,26 @@ impl Opened {
         ledger.swept = leftovers.into_iter().map(|(queue, below)| Sweep::new(queue, below)).collect();
         Ok(counts)
     }
+}
 
+/// A folder as it was at one moment.
+pub(super) struct Still {
+    pub(super) opened: Opened,
+    pub(super) snapshot: Snapshot,
+}
+
+impl Still {
     /// Counts the messages of one queue.
-    pub(super) fn count_queue(&self, id: QueueId, below: Seq) -> Result<HashMap<KeyId, Count>, StoreError> {
+    pub(super) fn count_queue(
+        &self,
+        id: QueueId,
+        within: Range<Seq>,
+    ) -> Result<HashMap<KeyId, Count>, StoreError> {
         let mut counts: HashMap<KeyId, Count> = HashMap::new();
-        for keyspace in self.shelves.after(Seq(0)) {
-            for entry in keyspace.prefix(id.0.to_be_bytes()) {
+        for keyspace in self.opened.shelves.after(Seq(0)) {
+            for entry in self.snapshot.prefix(keyspace, id.0.to_be_bytes()) {
                 let (_, key, header) = message(entry)?;
-                if below <= header.seq {
+                if within.contains(&header.seq) {
                     counts.entry(key).or_default().add(&header);
                 }
             }
@@ -210,7 +223,7 @@ impl Opened {
         counts: &HashMap<KeyId, Count>,
     ) -> Result<Vec<KeptKey>, StoreError> {
         let mut kept = Vec::new();
-        for entry in self.keys.prefix(id.0.to_be_bytes()) {
+        for entry in self.snapshot.prefix(&self.opened.keys, id.0.to_be_bytes()) {
             let (key, value) = entry.into_inner().map_err(io)?;
             let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
             let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
@@ -222,15 +235,16 @@ impl Opened {
     }
 
     /// Reads what is written of a queue's messages that do not simply wait.
-    pub(super) fn kept_states(&self, id: QueueId, below: Seq) -> Result<Vec<KeptState>, StoreError> {
+    pub(super) fn kept_states(&self, id: QueueId, within: Range<Seq>) -> Result<Vec<KeptState>, StoreError> {
         let mut kept = Vec::new();
-        for entry in self.state.prefix(id.0.to_be_bytes()) {
+        for entry in self.snapshot.prefix(&self.opened.state, id.0.to_be_bytes()) {
             let (place, value) = entry.into_inner().map_err(io)?;
             let (_, key, header) =
                 layout::read_message_key(&place).ok_or_else(|| garbled("a state's key"))?;
             // A state may outlive its message, when a delivery comes back that was purged meanwhile.
-            let lives = self.shelves.of(header.seq).keyspace.contains_key(&*place).map_err(io)?;
-            if lives && below <= header.seq {
+            let shelf = &self.opened.shelves.of(header.seq).keyspace;
+            let lives = self.snapshot.contains_key(shelf, &*place).map_err(io)?;
+            if lives && within.contains(&header.seq) {
                 kept.push(layout::read_state(key, header, &value).ok_or_else(|| garbled("a state"))?);
             }
         }

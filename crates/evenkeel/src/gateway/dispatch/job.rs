@@ -136,9 +136,7 @@ impl Attempt {
                 _ = extending.tick() => {
                     let extended = self.queue.extend(&[(receipt.clone(), lease)]).await;
                     match extended.into_iter().next() {
-                        Some(Err(Rejection::StaleReceipt | Rejection::NotInFlight | Rejection::Gone)) => {
-                            return Ended::Lost;
-                        }
+                        Some(Err(why)) if is_lost(&why) => return Ended::Lost,
                         Some(Err(why)) => tracing::warn!(target: "evenkeel", %id, %why, "lease not extended"),
                         Some(Ok(())) | None => {}
                     }
@@ -216,4 +214,12 @@ impl Attempt {
             tracing::warn!(target: "evenkeel", id = %self.delivery.id, %why, "job not settled, it may run again");
         }
     }
+}
+
+/// Whether a job is somebody else's from now on, or nobody's.
+fn is_lost(why: &Rejection) -> bool {
+    matches!(
+        why,
+        Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight | Rejection::QueueDeleted
+    )
 }

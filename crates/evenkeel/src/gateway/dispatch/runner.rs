@@ -68,7 +68,7 @@ impl Runner {
                         Err(why) => {
                             tracing::warn!(target: "evenkeel", queue = name, %why, "no jobs for now");
                             sleep(REFUSED_WAIT).await;
-                            if why == Rejection::Gone {
+                            if matches!(why, Rejection::QueueDeleted | Rejection::Stopping) {
                                 break;
                             }
                         }

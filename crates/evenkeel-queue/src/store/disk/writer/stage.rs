@@ -6,14 +6,16 @@ use std::sync::Arc;
 use evenkeel_policy::weight::Weight;
 
 use super::{Group, Op, Space, Writer};
-use crate::book::{Returned, Standing};
+use crate::book::{Delivered, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::settings::Durability;
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
 use crate::store::disk::results::{self, Expired};
-use crate::store::{Batch, Change, Commit, Done, KeptResult, QueueBody, StoreError, cost_of, due_of};
+use crate::store::{
+    Batch, Change, Claimed, Commit, Done, KeptResult, QueueBody, StoreError, Tail, cost_of, due_of,
+};
 use crate::time::Wall;
 
 impl Writer {
@@ -37,13 +39,8 @@ impl Writer {
             Op::ExpireResults(now, max, done) => desk.expire_results(now, max, done),
             Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
             Op::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
-            Op::Claim(queue, done) => desk.claim(queue, done),
+            Op::Claim(queues, done) => desk.claim(queues, done),
             Op::Renew(queue, epoch, done) => done(desk.queue(queue).map(|queue| queue.epoch == epoch)),
-            Op::Tail(queue, tail) => {
-                if let Ok(queue) = desk.queue(queue) {
-                    queue.tail = tail;
-                }
-            }
             Op::Queues(done) => done(Ok(desk.ledger.records())),
             Op::PurgedBelow(queue, done) => done(desk.queue(queue).map(|queue| queue.purged_below)),
             Op::Close(_) => {}
@@ -92,10 +89,10 @@ impl Desk<'_> {
         shelf.live += 1;
         shelf.bytes += value.len() as u64;
         self.group.bytes += value.len();
-        self.group.batch.insert(&shelf.keyspace, place, value);
+        self.group.batch.insert(&shelf.keyspace, place.as_slice(), value);
         if let Some(until) = new.not_before {
-            let state = layout::state_value(0, None, Standing::Delayed { until });
-            self.group.put(Space::State, &place, state);
+            let state = layout::state_value(Delivered::default(), None, Standing::Delayed { until });
+            self.group.put(Space::State, place.as_slice(), state);
         }
         if let Some(key) = self.key(queue, new.key) {
             key.live += 1;
@@ -135,7 +132,7 @@ impl Desk<'_> {
                 self.intern(to, &name)?;
             }
             let place = layout::message_key(queue, key, &header);
-            let found = self.opened.shelves.of(header.seq).keyspace.get(place).map_err(io)?;
+            let found = self.opened.shelves.of(header.seq).keyspace.get(place.as_slice()).map_err(io)?;
             let payload = found.and_then(|value| layout::read_message_value(&value.into()));
             payloads.extend(payload.map(|payload| (header.seq, payload)));
         }
@@ -149,9 +146,9 @@ impl Desk<'_> {
             }
             Change::Returned(returned) => match returned.not_before {
                 Some(until) => self.note(queue, &returned, Standing::Delayed { until }),
-                None if returned.attempts == 0 => {
+                None if returned.delivered.attempts == 0 => {
                     let place = layout::message_key(queue, returned.key, &returned.header);
-                    self.group.take(Space::State, &place);
+                    self.group.take(Space::State, place.as_slice());
                 }
                 None => self.note(queue, &returned, Standing::Waits),
             },
@@ -168,16 +165,16 @@ impl Desk<'_> {
 
     fn note(&mut self, queue: QueueId, returned: &Returned, standing: Standing) {
         let place = layout::message_key(queue, returned.key, &returned.header);
-        let state = layout::state_value(returned.attempts, returned.first_delivered_at, standing);
-        self.group.put(Space::State, &place, state);
+        let state = layout::state_value(returned.delivered, returned.first_delivered_at, standing);
+        self.group.put(Space::State, place.as_slice(), state);
     }
 
     fn remove(&mut self, queue: QueueId, key: KeyId, header: &Header) {
         let place = layout::message_key(queue, key, header);
         let shelf = self.opened.shelves.of_mut(header.seq);
         shelf.live = shelf.live.saturating_sub(1);
-        self.group.batch.remove(&shelf.keyspace, place);
-        self.group.take(Space::State, &place);
+        self.group.batch.remove(&shelf.keyspace, place.as_slice());
+        self.group.take(Space::State, place.as_slice());
         if let Some(key) = self.key(queue, key) {
             key.live = key.live.saturating_sub(1);
         }
@@ -187,7 +184,7 @@ impl Desk<'_> {
     fn move_message(&mut self, queue: QueueId, key: KeyId, header: &Header, payload: Payload, to: QueueId) {
         let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) else { return };
         let Ok(target) = self.intern(to, &name) else { return };
-        let there = Header { seq: self.next_seq(), from: Some(queue), ..*header };
+        let there = Header { seq: self.next_seq(), from: Some(header.leaving(queue, key)), ..*header };
         let new = Appended { key: target, name, weight: None, header: there, not_before: None, payload };
         self.remove(queue, key, header);
         self.write_message(to, &new);
@@ -317,17 +314,22 @@ impl Desk<'_> {
         self.answer(done, ());
     }
 
-    fn claim(&mut self, queue: QueueId, done: Done<Epoch>) {
-        let epoch = match self.queue(queue) {
-            Ok(owner) => {
-                owner.epoch.0 += 1;
-                owner.epoch
-            }
-            Err(why) => return done(Err(why)),
-        };
-        self.put_meta(&layout::of_queue(b'e', queue), &epoch.0.to_be_bytes());
+    fn claim(&mut self, queues: Vec<(QueueId, Tail)>, done: Done<Vec<Claimed>>) {
+        if let Some(why) = queues.iter().find_map(|(queue, _)| self.queue(*queue).err()) {
+            return done(Err(why));
+        }
+        let told_from = Seq(self.ledger.seq);
+        let mut claimed = Vec::with_capacity(queues.len());
+        for (queue, tail) in queues {
+            let Ok(owner) = self.queue(queue) else { continue };
+            owner.epoch.0 += 1;
+            owner.tail = Some(tail);
+            let epoch = owner.epoch;
+            claimed.push(Claimed { epoch, told_from });
+            self.put_meta(&layout::of_queue(b'e', queue), &epoch.0.to_be_bytes());
+        }
         self.group.need(Durability::Fsync);
-        self.answer(done, epoch);
+        self.answer(done, claimed);
     }
 
     /// Gives a number nobody has had; a block of them is set aside on disk with the first that is used.
@@ -345,6 +347,9 @@ impl Desk<'_> {
         let owner = self.queue(queue)?;
         if let Some(&key) = owner.names.get(name) {
             return Ok(key);
+        }
+        if owner.body.settings.keys_max as usize <= owner.keys.len() {
+            return Err(StoreError::TooManyKeys);
         }
         let key = KeyId(owner.made);
         owner.made = owner.made.checked_add(1).ok_or(StoreError::TooManyKeys)?;

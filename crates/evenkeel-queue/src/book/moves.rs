@@ -1,0 +1,80 @@
+//! Messages on their way to another queue, key by key and out of turn.
+//!
+//! A move looks at each message once, where the store has it, and leaves those that have nowhere to go: moved in
+//! turn they would come first again and again.
+
+use super::{Book, How};
+use crate::id::{Epoch, KeyId, Seq};
+use crate::message::{Header, Payload};
+
+/// At most so many keys without messages are passed over in one go.
+const PASS_MAX: usize = 65_536;
+
+/// How far a move has come; the default begins one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoveCursor {
+    /// Whose numbers of keys these are; with another owner the move begins anew.
+    epoch: Epoch,
+    lane: usize,
+    after: Seq,
+    /// Later messages are none of this move's.
+    until: Seq,
+    /// How many messages it has left where they were.
+    pub left: u64,
+}
+
+/// What a move looks at next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextMove {
+    /// Messages of this key after this one.
+    Look(KeyId, Seq),
+    /// There may be more, after others were heard.
+    Pause,
+    /// Nothing more.
+    Over,
+}
+
+impl Book {
+    /// Says what a move looks at next.
+    pub fn next_move(&self, cursor: &mut MoveCursor) -> NextMove {
+        if cursor.epoch != self.epoch {
+            *cursor = MoveCursor { epoch: self.epoch, until: self.told, ..MoveCursor::default() };
+        }
+        for _ in 0..PASS_MAX {
+            match self.lanes.get(cursor.lane) {
+                None => return NextMove::Over,
+                Some(Some(lane)) if lane.pending() > 0 => return NextMove::Look(lane.key, cursor.after),
+                Some(_) => self.end_lane(cursor),
+            }
+        }
+        NextMove::Pause
+    }
+
+    /// Goes on with the next key.
+    pub fn end_lane(&self, cursor: &mut MoveCursor) {
+        cursor.lane += 1;
+        cursor.after = Seq(0);
+    }
+
+    /// Begins to move a message that waits: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
+    pub fn begin_move(&mut self, key: KeyId, header: Header) -> bool {
+        let Some(&at) = self.keys.get(&key) else { return false };
+        if self.out.contains_key(&header.seq) || self.told < header.seq {
+            return false;
+        }
+        let Some(mut handle) = self.at(at).take_out_of_turn(header) else { return false };
+        self.payload_bytes -= handle.payload.take().as_ref().map_or(0, Payload::size);
+        self.totals.pending -= 1;
+        self.set_out(at, handle, How::Moving);
+        self.follow(at);
+        true
+    }
+}
+
+impl MoveCursor {
+    /// Notes that a message was looked at; `false` when it is none of this move's.
+    pub fn look(&mut self, seq: Seq) -> bool {
+        self.after = seq;
+        seq <= self.until
+    }
+}

@@ -1,0 +1,137 @@
+//! Who keeps a queue, and what callers do while nobody does.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use evenkeel_actor::{ActorRef, AskError};
+
+use super::Queue;
+use crate::id::Epoch;
+use crate::keeper::Msg;
+use crate::rejection::Rejection;
+
+/// Keepers that fall within this time of each other fall for one reason.
+const RECENTLY: Duration = Duration::from_secs(60);
+/// The wait before the second of them is replaced; then twice as long every time.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Who keeps a queue.
+#[derive(Clone)]
+pub(crate) enum Owner {
+    /// A keeper.
+    Keeper(Kept),
+    /// Nobody for the moment: the last one fell, another is on its way.
+    Nobody,
+    /// Nobody: the queue was deleted.
+    Deleted,
+    /// Nobody: the gateway stops.
+    Stopping,
+}
+
+/// A keeper, and which owner of the queue it is.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    pub(crate) keeper: ActorRef<Msg>,
+    pub(crate) epoch: Epoch,
+}
+
+impl Queue {
+    /// Waits for a keeper, one after the owner `fallen`.
+    pub(super) async fn await_keeper(
+        &self,
+        fallen: Option<Epoch>,
+        within: Duration,
+    ) -> Result<Kept, Rejection> {
+        let is_known = |owner: &Owner| match owner {
+            Owner::Keeper(kept) => fallen.is_none_or(|fallen| fallen < kept.epoch),
+            Owner::Nobody => false,
+            Owner::Deleted | Owner::Stopping => true,
+        };
+        let now = self.0.owner.borrow().clone();
+        let owner = if is_known(&now) {
+            now
+        } else {
+            let mut changes = self.0.owner.subscribe();
+            let known = tokio::time::timeout(within, changes.wait_for(is_known)).await;
+            known.ok().and_then(Result::ok).map_or(Owner::Nobody, |owner| owner.clone())
+        };
+        match owner {
+            Owner::Keeper(kept) => Ok(kept),
+            Owner::Nobody => Err(Rejection::Interrupted),
+            Owner::Deleted => Err(Rejection::QueueDeleted),
+            Owner::Stopping => Err(Rejection::Stopping),
+        }
+    }
+
+    /// Says why a keeper did not answer.
+    pub(super) fn refusal(&self, error: AskError) -> Rejection {
+        match (error, &*self.0.owner.borrow()) {
+            (AskError::TimedOut | AskError::Full, _) => Rejection::Busy,
+            (_, Owner::Deleted) => Rejection::QueueDeleted,
+            (_, Owner::Stopping) => Rejection::Stopping,
+            (_, Owner::Keeper(_) | Owner::Nobody) => Rejection::Interrupted,
+        }
+    }
+
+    /// Notes that the keeper `fallen` is no more; `false` when another has followed, or none is to.
+    pub(crate) fn lose_keeper(&self, fallen: Epoch) -> bool {
+        let mut is_missed = false;
+        self.0.owner.send_if_modified(|owner| match owner {
+            Owner::Keeper(kept) if kept.epoch == fallen => {
+                is_missed = true;
+                *owner = Owner::Nobody;
+                true
+            }
+            Owner::Nobody => {
+                is_missed = true;
+                false
+            }
+            Owner::Keeper(_) | Owner::Deleted | Owner::Stopping => false,
+        });
+        is_missed
+    }
+
+    /// Has a keeper begin that is there.
+    pub(crate) fn begin(&self) {
+        if let Owner::Keeper(kept) = &*self.0.owner.borrow() {
+            kept.keeper.tell(Msg::Begin);
+        }
+    }
+}
+
+/// How often a queue's keepers fell.
+#[derive(Debug, Default)]
+pub(crate) struct Falls {
+    /// How many were replaced.
+    pub(crate) replaced: u64,
+    /// How many fell shortly after each other.
+    recent: u32,
+    last: Option<Instant>,
+}
+
+impl Falls {
+    /// Counts a fall, and says how long to wait before another keeper is tried.
+    pub(crate) fn add(&mut self, now: Instant) -> Duration {
+        let is_recent = self.last.is_some_and(|last| now.saturating_duration_since(last) < RECENTLY);
+        self.recent = if is_recent { self.recent.saturating_add(1) } else { 0 };
+        self.last = Some(now);
+        match self.recent {
+            0 => Duration::ZERO,
+            recent => PAUSE_MIN.saturating_mul(1 << (recent - 1).min(16)).min(PAUSE_MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keeper_that_falls_again_and_again_is_replaced_ever_later() {
+        let (mut falls, start) = (Falls::default(), Instant::now());
+        let pauses: Vec<u128> = (0..10).map(|_| falls.add(start).as_millis()).collect();
+        assert_eq!(pauses, [0, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        assert_eq!(falls.add(start + RECENTLY), Duration::ZERO);
+    }
+}
