@@ -7,9 +7,9 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_queue::book::{KeptKey, KeptState};
 use evenkeel_queue::message::{Header, Payload};
 use evenkeel_queue::store::{
-    Batch, Change, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail,
+    Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
-use evenkeel_queue::{Epoch, KeyId, MessageId, QueueId, Seq};
+use evenkeel_queue::{Epoch, KeyId, MessageId, QueueId, Seq, Wall};
 use parking_lot::Mutex;
 
 /// Asks another store, and notes it.
@@ -102,6 +102,18 @@ impl Store for Watched {
 
     fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
         self.store.set_weight(queue, name, weight, done);
+    }
+
+    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
+        self.store.put_result(of, kept, done);
+    }
+
+    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {
+        self.store.result(of, done);
+    }
+
+    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>) {
+        self.store.expire_results(now, max, done);
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {

@@ -97,7 +97,7 @@ mod tests {
         }
         let sweep = |now, max| store.wait(|done| Op::ExpireResults(Wall(now), max, done)).unwrap();
         let left = || {
-            let opened = store.opened().unwrap();
+            let opened = store.still().unwrap().opened;
             (opened.results.iter().count(), opened.results_due.iter().count())
         };
         assert_eq!((sweep(99, 10), left()), (0, (10, 10)));
