@@ -1,6 +1,6 @@
 //! Where the jobs of a queue are that the gateway runs itself, for whoever asks.
 //!
-//! Bound: as many notes as [`NOTES_MAX`]; beyond, the oldest is forgotten, which loses words and nothing else.
+//! Bound: at most 10 000 notes per queue; beyond, the oldest is forgotten, which loses words and nothing else.
 
 use std::collections::BTreeMap;
 
