@@ -5,6 +5,7 @@
 //! gone; a message is delivered to one consumer at a time; between two keys with messages waiting, deliveries
 //! differ by at most a quantum and a message each, over any interval.
 
+mod gate;
 mod lane;
 mod moves;
 mod recover;
@@ -27,11 +28,14 @@ use evenkeel_policy::weight::Weight;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::rejection::Rejection;
+use crate::rule::KeyRule;
 use crate::settings::{KEYS_MAX, QueueSettings};
 use crate::time::Wall;
+use gate::Gates;
 use lane::{Handle, Lane, Refill, window_len};
 use waits::Histogram;
 
+pub use gate::{Held, HeldBy, Who};
 pub use moves::{MoveCursor, NextMove};
 pub use recover::{KeptKey, KeptState, Standing};
 pub use returns::{Ended, Returned};
@@ -59,8 +63,9 @@ pub struct Book {
     tenants: Interner<TenantId>,
     /// How many lanes each tenant has.
     tenant_lanes: Vec<u32>,
-    /// Weights that were set for a key or tenant, by its name.
-    weights: HashMap<Arc<str>, Weight>,
+    /// What was set for a key or tenant, by its name.
+    rules: HashMap<Arc<str>, KeyRule>,
+    gates: Gates,
     /// What is not waiting: in flight, delayed, being acknowledged, being moved.
     out: HashMap<Seq, Out>,
     /// When what is in flight or delayed comes back.
@@ -192,7 +197,8 @@ impl Book {
             keys: HashMap::new(),
             tenants: Interner::new(KEYS_MAX, secret),
             tenant_lanes: Vec::new(),
-            weights: HashMap::new(),
+            rules: HashMap::new(),
+            gates: Gates::default(),
             out: HashMap::new(),
             due: BTreeSet::new(),
             refills: VecDeque::new(),
@@ -218,7 +224,7 @@ impl Book {
     pub fn append(&mut self, now: Wall, message: Appended) -> Result<(), Rejection> {
         self.now = now;
         let lane = self.lane_of(message.key, &message.name)?;
-        if let Some(weight) = message.weight.filter(|_| !self.weights.contains_key(&message.name)) {
+        if let Some(weight) = message.weight.filter(|_| self.rule(&message.name).weight.is_none()) {
             self.weigh(lane, weight);
         }
         let Appended { header, payload, not_before, .. } = message;
@@ -267,6 +273,7 @@ impl Book {
                 continue;
             }
             self.drr.consume_deficit(turn.key, handle.header.cost);
+            self.spend(turn.key);
             taken.leased.push(self.lease(now, turn.key, handle, payload, lease));
             self.follow(turn.key);
         }
@@ -354,13 +361,8 @@ impl Book {
         (self.lane(at).refill == Refill::Asked { after: ask.after }).then_some(at)
     }
 
-    /// Sets the weight of a key, or of a tenant and its key of the same name, or takes it back; acts on what waits.
-    pub fn set_weight(&mut self, key: KeyId, name: &Arc<str>, weight: Option<Weight>) {
-        match weight {
-            Some(weight) => drop(self.weights.insert(name.clone(), weight)),
-            None => drop(self.weights.remove(name)),
-        }
-        let weight = weight.unwrap_or(Weight::ONE);
+    /// Gives a key, or a tenant and its key of the same name, another weight; acts on what waits.
+    fn set_weight(&mut self, key: KeyId, name: &str, weight: Weight) {
         if let Some(tenant) = self.tenants.get(name) {
             self.drr.update_tenant_weight(tenant, weight);
         }
@@ -407,8 +409,9 @@ impl Book {
             self.tenant_lanes.resize(tenant.index() + 1, 0);
         }
         self.tenant_lanes[tenant.index()] += 1;
-        let weight = self.weights.get(name).copied().unwrap_or(Weight::ONE);
-        let lane = Lane::new(key, name.clone(), tenant, weight);
+        let (weight, gates) = (self.rule(name).weight.unwrap_or_default(), self.gates_of(name));
+        let mut lane = Lane::new(key, name.clone(), tenant, weight);
+        lane.gates = gates;
         let at = self.free.pop().unwrap_or(Key(self.lanes.len() as u32));
         if at.index() == self.lanes.len() {
             self.lanes.push(None);
@@ -418,7 +421,7 @@ impl Book {
         Ok(at)
     }
 
-    /// Lets a lane stand among the turns as its messages do: active, parked until the store has answered, or idle.
+    /// Lets a lane stand among the turns as its messages do: active, parked while a gate or the store holds it, or idle.
     fn follow(&mut self, at: Key) {
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
         let window = window_len(self.keys.len());
@@ -438,21 +441,25 @@ impl Book {
         let is_patient = lane.starved_since.is_some_and(|since| self.now < since + PATIENCE);
         let is_whole = !lane.name.contains('/');
         let tenant_name = lane.name.split('/').next().unwrap_or_default();
-        let tenant_weight = if is_whole {
-            lane.weight
-        } else {
-            self.weights.get(tenant_name).copied().unwrap_or(Weight::ONE)
-        };
+        let tenant_weight =
+            if is_whole { lane.weight } else { self.rule(tenant_name).weight.unwrap_or_default() };
         let turns = Turns {
             tenant: lane.tenant,
             tenant_weight,
             key: at,
             weight: if is_whole { Weight::ONE } else { lane.weight },
         };
-        let stood = if lane.is_ready() || is_patient {
+        let (is_ready, has_beyond, gates) = (lane.is_ready(), lane.beyond() > 0, lane.gates);
+        if gates.tenant.is_some() {
+            self.follow_tenant(turns.tenant, gates.tenant);
+        }
+        let stood = if (is_ready || has_beyond) && self.is_held(at) {
+            self.drr.park(at);
+            self.drr.add_parked(turns)
+        } else if is_ready || is_patient {
             self.drr.wake(at);
             self.drr.add_key(turns)
-        } else if lane.beyond() > 0 {
+        } else if has_beyond {
             self.drr.park(at);
             self.drr.add_parked(turns)
         } else {
@@ -486,7 +493,10 @@ impl Book {
                 self.at(lane).delayed += 1;
                 self.totals.delayed += 1;
             }
-            How::Acking { .. } | How::Moving => {}
+            How::Acking { .. } | How::Moving => self.at(lane).leaving += 1,
+        }
+        if !matches!(how, How::Delayed { .. }) {
+            self.count_out(lane, 1);
         }
         self.out.insert(seq, Out { lane, handle, how });
     }
@@ -505,7 +515,10 @@ impl Book {
                 self.at(out.lane).delayed -= 1;
                 self.totals.delayed -= 1;
             }
-            How::Acking { .. } | How::Moving => {}
+            How::Acking { .. } | How::Moving => self.at(out.lane).leaving -= 1,
+        }
+        if !matches!(out.how, How::Delayed { .. }) {
+            self.count_out(out.lane, -1);
         }
         Some(out)
     }

@@ -9,7 +9,6 @@ use std::time::Instant;
 use core::time::Duration;
 
 use evenkeel_actor::{AskError, Reply};
-use evenkeel_policy::weight::Weight;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
@@ -19,6 +18,7 @@ use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
 use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
+use crate::rule::KeyRule;
 use crate::settings::QueueSettings;
 use crate::store::{Batch, QueueBody, Store, StoreError};
 use crate::time::{Wall, WallClock};
@@ -239,15 +239,21 @@ impl Queue {
         self.ask(|reply| Msg::Move(Move::new(from, to, max, reply))).await?
     }
 
-    /// Sets the weight of a key, or of a tenant; survives restarts and acts on what waits.
-    pub async fn set_weight(&self, name: &str, weight: Option<Weight>) -> Result<(), Rejection> {
+    /// Sets what a key, or a tenant with all its keys, is bound to; survives restarts and acts on what waits.
+    pub async fn set_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
         check_key(name)?;
         let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
-        self.0.store.set_weight(self.0.id, name.clone(), weight, Box::new(move |key| drop(done.send(key))));
+        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(move |key| drop(done.send(key))));
         let key = answered.await.unwrap_or(Err(StoreError::Closed))?;
-        // One that fell and was not missed yet is followed by one that reads the weight from the store.
-        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Weighed(key, name, weight));
+        // One that fell and was not missed yet is followed by one that reads the rule from the store.
+        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
         Ok(())
+    }
+
+    /// Reads what was set for a key or tenant.
+    pub async fn rule(&self, name: &str) -> Result<KeyRule, Rejection> {
+        check_key(name)?;
+        self.ask(|reply| Msg::Rule(name.into(), reply)).await
     }
 
     /// Tells what it holds and how it has delivered.

@@ -10,12 +10,12 @@ pub mod memory;
 use core::fmt;
 use std::sync::Arc;
 
-use evenkeel_policy::weight::Weight;
 use serde::{Deserialize, Serialize};
 
 use crate::book::{KeptKey, KeptState, Returned};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Draft, Header, Payload};
+use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
 use crate::time::Wall;
 
@@ -51,8 +51,8 @@ pub trait Store: Send + Sync + 'static {
     /// Removes every message that is in a queue, and says before which; later ones are told after that.
     fn purge(&self, queue: QueueId, done: Done<Seq>);
 
-    /// Sets a key's weight, or takes it back, and names the key.
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>);
+    /// Sets what a key is bound to, in place of what was set before, and names the key.
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>);
 
     /// Reads every queue.
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError>;
@@ -144,7 +144,7 @@ pub enum Change {
     Removed(KeyId, Header),
     /// It is in another queue, under the same key.
     Moved(KeyId, Header, QueueId),
-    /// A key has no message; it is forgotten unless it has one or a weight.
+    /// A key has no message; it is forgotten unless it has one or a rule.
     Forgotten(KeyId),
 }
 

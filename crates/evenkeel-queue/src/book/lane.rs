@@ -10,6 +10,7 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
 use super::Delivered;
+use super::gate::LaneGates;
 use super::waits::Histogram;
 use crate::id::{KeyId, Seq};
 use crate::message::{Header, Payload};
@@ -63,6 +64,8 @@ pub(super) struct Lane {
     pub(super) tenant: TenantId,
     /// The weight it has, whoever gave it.
     pub(super) weight: Weight,
+    /// What may hold it back.
+    pub(super) gates: LaneGates,
     /// Never delivered, in order.
     window: VecDeque<Handle>,
     /// To be delivered again, or delayed and due.
@@ -78,6 +81,8 @@ pub(super) struct Lane {
     pub(super) starved_since: Option<Wall>,
     pub(super) in_flight: u64,
     pub(super) delayed: u64,
+    /// Being acknowledged or moved.
+    pub(super) leaving: u64,
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
     /// How long its messages waited; kept from its first delivery on.
@@ -93,6 +98,7 @@ impl Lane {
             name,
             tenant,
             weight,
+            gates: LaneGates::default(),
             window: VecDeque::new(),
             back: BTreeMap::new(),
             beyond: 0,
@@ -102,6 +108,7 @@ impl Lane {
             starved_since: None,
             in_flight: 0,
             delayed: 0,
+            leaving: 0,
             delivered: 0,
             redelivered: 0,
             waits: None,
@@ -219,7 +226,7 @@ impl Lane {
         self.ahead.clear();
         self.beyond = 0;
         self.refill = Refill::Idle;
-        (self.in_flight, self.delayed) = (0, 0);
+        (self.in_flight, self.delayed, self.leaving) = (0, 0, 0);
     }
 
     /// Gives up on messages that were counted and are not in the store.
@@ -254,9 +261,14 @@ impl Lane {
         self.beyond
     }
 
-    /// Whether it holds nothing: neither waiting, delayed nor in flight.
+    /// Counts what is out: in consumers' hands, or with its end being written down.
+    pub(super) fn out(&self) -> u64 {
+        self.in_flight + self.leaving
+    }
+
+    /// Whether it holds nothing: neither waiting, delayed nor out.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending() == 0 && self.in_flight == 0 && self.delayed == 0
+        self.pending() == 0 && self.out() == 0 && self.delayed == 0
     }
 
     /// Says where a message stands: how many of its key come before it; `None` when it is not known exactly.

@@ -87,7 +87,7 @@ impl Book {
     pub fn acked(&mut self, seq: Seq) {
         let Some(out) = self.take_out(seq) else { return };
         self.totals.bytes -= u64::from(out.handle.header.size);
-        self.list_idle(out.lane);
+        self.heed(out.lane);
     }
 
     /// Takes back an end that was not written down: the message is what it was.
@@ -106,6 +106,7 @@ impl Book {
             How::Acking { was: Was::Waiting } => self.wait_again(lane, handle),
             How::Leased { .. } | How::Delayed { .. } => self.set_out(lane, handle, how),
         }
+        self.heed(lane);
     }
 
     /// Gives a delivery back, to be delivered again after `delay`, or moved if it was delivered too often.
@@ -149,6 +150,7 @@ impl Book {
             Delivered { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
         let cost = out.handle.header.cost;
         self.drr.settle(out.lane, cost, Cost::ZERO, Settlement::Final);
+        self.unspend(out.lane);
         let returned = self.returned(out.lane, &out.handle, None);
         self.wait_again(out.lane, out.handle);
         Some(returned)
@@ -169,6 +171,7 @@ impl Book {
                 self.follow(at);
             }
         }
+        self.open_gates();
         let mut ended = Vec::new();
         while ended.len() < max {
             let Some(&(until, seq)) = self.due.first().filter(|(until, _)| *until <= now) else { break };
@@ -187,7 +190,7 @@ impl Book {
         let first = self.due.first().map(|(until, _)| *until);
         let patience = self.starving.front().map(|(until, _)| *until);
         let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
-        first.into_iter().chain(patience).chain(retry).min()
+        first.into_iter().chain(patience).chain(retry).chain(self.gates.next_wake()).min()
     }
 
     /// Forgets keys that have held nothing for a minute, and names them.
@@ -221,7 +224,7 @@ impl Book {
         self.idle.front().is_some_and(|(since, _)| IDLE_KEY <= now.since(*since))
     }
 
-    /// Lets every message before `below` go, which is every message that was told, and keeps the weights.
+    /// Lets every message before `below` go, which is every message that was told, and keeps the rules.
     pub fn clear(&mut self, now: Wall, below: Seq) {
         self.now = now;
         self.out.clear();
@@ -229,6 +232,7 @@ impl Book {
         self.refills.clear();
         self.starved.clear();
         self.starving.clear();
+        self.gates.clear();
         self.payload_bytes = 0;
         self.totals = super::Totals { expired: self.totals.expired, ..super::Totals::default() };
         for number in 0..self.lanes.len() {
@@ -285,7 +289,10 @@ impl Book {
         let not_before = (!delay.is_zero()).then(|| now + delay);
         let returned = self.returned(lane, &handle, not_before);
         match not_before {
-            Some(until) => self.set_out(lane, handle, How::Delayed { until }),
+            Some(until) => {
+                self.set_out(lane, handle, How::Delayed { until });
+                self.heed(lane);
+            }
             None => self.wait_again(lane, handle),
         }
         Ended::Waits(returned)

@@ -18,12 +18,11 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, RwLock};
 
-use evenkeel_policy::weight::Weight;
-
 use super::{Batch, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Payload};
+use crate::rule::KeyRule;
 use opened::{Counts, Opened, Opening, Still};
 use reader::Look;
 use writer::{Op, Writer};
@@ -190,8 +189,8 @@ impl Store for DiskStore {
         self.ask(Op::Purge(queue, done));
     }
 
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
-        self.ask(Op::SetWeight(queue, name, weight, done));
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
+        self.ask(Op::SetRule(queue, name, rule, done));
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {

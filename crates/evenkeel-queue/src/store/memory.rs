@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use evenkeel_policy::weight::Weight;
+use parking_lot::Mutex;
 
 use super::{Batch, Change, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
 use super::{cost_of, due_of};
 use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
+use crate::rule::KeyRule;
 
 /// Holds queues in memory; everything is answered before the call returns.
 #[derive(Default)]
@@ -47,7 +47,7 @@ struct Leaving {
 
 struct HeldKey {
     name: Arc<str>,
-    set_weight: Option<Weight>,
+    rule: KeyRule,
     wished_weight: Option<Weight>,
 }
 
@@ -167,11 +167,11 @@ impl Store for MemoryStore {
         done(purged);
     }
 
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
         done(self.with(queue, |held, _| {
             held.check_keys(core::iter::once(&name))?;
             let key = held.intern(&name);
-            held.keys.entry(key).and_modify(|kept| kept.set_weight = weight);
+            held.keys.entry(key).and_modify(|kept| kept.rule = rule);
             Ok(key)
         }));
     }
@@ -306,7 +306,7 @@ impl HeldQueue {
         let key = KeyId(self.made);
         self.made += 1;
         self.names.insert(name.clone(), key);
-        self.keys.insert(key, HeldKey { name: name.clone(), set_weight: None, wished_weight: None });
+        self.keys.insert(key, HeldKey { name: name.clone(), rule: KeyRule::default(), wished_weight: None });
         key
     }
 
@@ -332,8 +332,8 @@ impl HeldQueue {
             }
             Change::Forgotten(key) => {
                 let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
-                let has_weight = self.keys.get(&key).is_some_and(|kept| kept.set_weight.is_some());
-                if let Some(kept) = (!is_used && !has_weight).then(|| self.keys.remove(&key)).flatten() {
+                let has_rule = self.keys.get(&key).is_some_and(|kept| !kept.rule.is_empty());
+                if let Some(kept) = (!is_used && !has_rule).then(|| self.keys.remove(&key)).flatten() {
                     self.names.remove(&kept.name);
                 }
             }
@@ -359,7 +359,7 @@ impl HeldQueue {
         KeptKey {
             key,
             name: kept.name.clone(),
-            set_weight: kept.set_weight,
+            rule: kept.rule,
             wished_weight: kept.wished_weight,
             first,
             last,

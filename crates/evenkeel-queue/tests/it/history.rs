@@ -1,6 +1,7 @@
 //! Random histories of a book, beside a plain list of what must be true.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_queue::book::{Book, Ended};
 use evenkeel_queue::message::{Appended, Header, Payload};
 use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::rule::{KeyRule, Rate};
 use evenkeel_queue::settings::Redrive;
 use evenkeel_queue::{Epoch, KeyId, QueueId, QueueSettings, Seq, Wall};
 use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
+/// Names that are given limits: two keys and a tenant.
+const RULED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -30,6 +34,7 @@ enum Step {
     Pass(u64),
     Purge,
     Move(usize),
+    Rule { name: usize, max: u32, rate: u32, burst: u32 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -48,6 +53,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..150_u64).prop_map(Step::Pass),
         1 => Just(Step::Purge),
         1 => any::<usize>().prop_map(Step::Move),
+        1 => (0..RULED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
+            .prop_map(|(name, max, rate, burst)| Step::Rule { name, max, rate: 200 * rate, burst }),
     ]
 }
 
@@ -65,6 +72,8 @@ struct World {
     /// Receipts that are good for nothing any more.
     stale: Vec<Claim>,
     dead: BTreeSet<u64>,
+    /// What is set for a name, and when messages were delivered under it.
+    rules: BTreeMap<&'static str, (KeyRule, Vec<(u64, Seq)>)>,
 }
 
 impl World {
@@ -80,6 +89,7 @@ impl World {
             held: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
+            rules: BTreeMap::new(),
         }
     }
 
@@ -112,6 +122,9 @@ impl World {
             }
             Step::GiveBack(which) => self.with_held(which, |world, claim| {
                 assert!(world.book.give_back(claim.seq, claim.attempt).is_some());
+                for (_, delivered) in world.rules.values_mut() {
+                    delivered.retain(|(_, seq)| *seq != claim.seq);
+                }
             }),
             Step::AckStale(which) => {
                 if let Some(&claim) = pick(&self.stale, which) {
@@ -121,6 +134,7 @@ impl World {
             Step::Answer => self.answer(),
             Step::Pass(span) => self.pass(span),
             Step::Move(which) => self.move_one(which),
+            Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
             Step::Purge => {
                 self.tell();
                 self.book.clear(Wall(self.now), Seq(self.seq + 1));
@@ -178,7 +192,42 @@ impl World {
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
             assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
             let attempt = leased.delivered.number();
+            self.heed_rules(&leased.name, seq);
             self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
+        }
+    }
+
+    fn set_rule(&mut self, name: usize, max: u32, rate: u32, burst: u32) {
+        let rate = Rate::new(f64::from(rate), NonZeroU32::new(burst)).ok();
+        let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
+        // A tenant's own number is nobody's key here.
+        let key = KeyId([0, 1, 99][name]);
+        self.book.set_rule(Wall(self.now), key, &RULED[name].into(), rule);
+        self.rules.insert(RULED[name], (rule, Vec::new()));
+    }
+
+    /// Whatever is delivered is within what its key and its tenant are bound to.
+    fn heed_rules(&mut self, name: &str, seq: Seq) {
+        for (ruled, (rule, delivered)) in &mut self.rules {
+            let is_its = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
+            if !name.starts_with(ruled) {
+                continue;
+            }
+            let out = self.held.iter().filter(|held| is_its(held.key.0)).count() as u32;
+            let max = rule.concurrency_max.map_or(u32::MAX, NonZeroU32::get);
+            assert!(out < max, "{seq:?} of {ruled} was delivered beside {out} others of at most {max}");
+            delivered.push((self.now, seq));
+            let Some(rate) = rule.rate else { continue };
+            for (at, (since, _)) in delivered.iter().enumerate() {
+                let count = (delivered.len() - at) as f64;
+                let most =
+                    (self.now - since) as f64 / 1_000.0 * rate.per_second() + f64::from(rate.burst().get());
+                assert!(
+                    count <= most + 1e-6,
+                    "{ruled} had {count} deliveries in {} ms, {rate:?}",
+                    self.now - since
+                );
+            }
         }
     }
 

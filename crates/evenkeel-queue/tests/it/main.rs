@@ -8,6 +8,7 @@ mod fairness;
 mod fallen;
 mod history;
 mod life;
+mod limits;
 mod moves;
 mod powercut;
 mod restart;

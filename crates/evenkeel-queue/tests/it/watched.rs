@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use evenkeel_policy::weight::Weight;
 use evenkeel_queue::book::{KeptKey, KeptState};
 use evenkeel_queue::message::{Header, Payload};
 use evenkeel_queue::store::{
     Batch, Change, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
-use evenkeel_queue::{Epoch, KeyId, MessageId, QueueId, Seq};
+use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq};
 use parking_lot::Mutex;
 
 /// Asks another store, and notes it.
@@ -100,8 +99,8 @@ impl Store for Watched {
         self.store.purge(queue, done);
     }
 
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
-        self.store.set_weight(queue, name, weight, done);
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
+        self.store.set_rule(queue, name, rule, done);
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {

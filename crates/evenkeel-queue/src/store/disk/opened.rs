@@ -221,8 +221,8 @@ impl Still {
             let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
             let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
             let Count { first, last, messages, bytes } = counts.get(&key).copied().unwrap_or_default();
-            let KeyRecord { name, set_weight, wished_weight } = record;
-            kept.push(KeptKey { key, name, set_weight, wished_weight, first, last, count: messages, bytes });
+            let KeyRecord { name, rule, wished_weight } = record;
+            kept.push(KeptKey { key, name, rule, wished_weight, first, last, count: messages, bytes });
         }
         Ok(kept)
     }

@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
-use evenkeel_policy::weight::Weight;
-
 use super::opened::{Ledger, Opened, Opening, io};
 use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::Appended;
+use crate::rule::KeyRule;
 use crate::settings::Durability;
 use crate::store::{Batch, Claimed, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
 
@@ -36,7 +35,7 @@ pub(super) enum Op {
     Append(Batch, Done<Vec<MessageId>>),
     Commit(Commit, Done<()>),
     Purge(QueueId, Done<Seq>),
-    SetWeight(QueueId, Arc<str>, Option<Weight>, Done<KeyId>),
+    SetRule(QueueId, Arc<str>, KeyRule, Done<KeyId>),
     PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
     RemoveQueue(QueueId, Done<()>),
     Claim(Vec<(QueueId, Tail)>, Done<Vec<Claimed>>),
@@ -350,7 +349,7 @@ impl Op {
             Self::Append(_, done) => done(Err(why.clone())),
             Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(why.clone())),
             Self::Purge(_, done) | Self::PurgedBelow(_, done) => done(Err(why.clone())),
-            Self::SetWeight(.., done) => done(Err(why.clone())),
+            Self::SetRule(.., done) => done(Err(why.clone())),
             Self::PutQueue(.., done) => done(Err(why.clone())),
             Self::Claim(_, done) => done(Err(why.clone())),
             Self::Renew(.., done) => done(Err(why.clone())),

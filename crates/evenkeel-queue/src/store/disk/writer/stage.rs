@@ -9,6 +9,7 @@ use super::{Group, Op, Space, Writer};
 use crate::book::{Delivered, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
+use crate::rule::KeyRule;
 use crate::settings::Durability;
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
@@ -29,7 +30,7 @@ impl Writer {
             Op::Append(batch, done) => desk.append(batch, done),
             Op::Commit(commit, done) => desk.commit(commit, done),
             Op::Purge(queue, done) => desk.purge(queue, done),
-            Op::SetWeight(queue, name, weight, done) => desk.set_weight(queue, &name, weight, done),
+            Op::SetRule(queue, name, rule, done) => desk.set_rule(queue, &name, rule, done),
             Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
             Op::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
             Op::Claim(queues, done) => desk.claim(queues, done),
@@ -184,10 +185,10 @@ impl Desk<'_> {
         self.tell(to, vec![new]);
     }
 
-    /// Forgets a key, unless it has a message or a weight meanwhile.
+    /// Forgets a key, unless it has a message or a rule meanwhile.
     fn forget(&mut self, queue: QueueId, key: KeyId) {
         let Ok(owner) = self.queue(queue) else { return };
-        let is_unused = |kept: &KeyLedger| kept.live == 0 && kept.record.set_weight.is_none();
+        let is_unused = |kept: &KeyLedger| kept.live == 0 && kept.record.rule.is_empty();
         if owner.keys.get(&key).is_some_and(is_unused) {
             if let Some(kept) = owner.keys.remove(&key) {
                 owner.names.remove(&kept.record.name);
@@ -211,12 +212,12 @@ impl Desk<'_> {
         self.answer(done, below);
     }
 
-    fn set_weight(&mut self, queue: QueueId, name: &Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
+    fn set_rule(&mut self, queue: QueueId, name: &Arc<str>, rule: KeyRule, done: Done<KeyId>) {
         let key = match self.intern(queue, name) {
             Ok(key) => key,
             Err(why) => return done(Err(why)),
         };
-        self.change_record(queue, key, |record| record.set_weight = weight);
+        self.change_record(queue, key, |record| record.rule = rule);
         self.group.need(Durability::Fsync);
         self.answer(done, key);
     }
@@ -317,7 +318,7 @@ impl Desk<'_> {
         }
         let key = KeyId(owner.made);
         owner.made = owner.made.checked_add(1).ok_or(StoreError::TooManyKeys)?;
-        let record = KeyRecord { name: name.clone(), set_weight: None, wished_weight: None };
+        let record = KeyRecord { name: name.clone(), rule: KeyRule::default(), wished_weight: None };
         let bytes = record.encode();
         owner.names.insert(name.clone(), key);
         owner.keys.insert(key, KeyLedger { record, live: 0 });
