@@ -29,7 +29,7 @@ use crate::id::{Epoch, KeyId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::settings::{KEYS_MAX, QueueSettings};
+use crate::settings::{KEYS_MAX, Order, QueueSettings};
 use crate::time::Wall;
 use gate::Gates;
 use lane::{Handle, Lane, Refill, window_len};
@@ -54,6 +54,9 @@ const IDLE_KEY: Duration = Duration::from_secs(60);
 pub struct Book {
     epoch: Epoch,
     limits: Limits,
+    order: Order,
+    /// Counts the takes.
+    takes: u64,
     drr: TenantDrr,
     /// By the number the scheduler knows them by.
     lanes: Vec<Option<Lane>>,
@@ -190,6 +193,8 @@ impl Book {
         Ok(Self {
             epoch,
             limits: Limits::of(settings),
+            order: settings.order,
+            takes: 0,
             // The store keeps to the queue's own limit, which may change while messages wait.
             drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
             lanes: Vec::new(),
@@ -277,6 +282,7 @@ impl Book {
             taken.leased.push(self.lease(now, turn.key, handle, payload, lease));
             self.follow(turn.key);
         }
+        self.end_take(&taken.leased);
         Ok(taken)
     }
 
@@ -291,8 +297,11 @@ impl Book {
         handle.delivered.attempts = handle.delivered.attempts.saturating_add(1);
         self.count(now, at, &handle);
         let first_delivered_at = *handle.first_delivered_at.get_or_insert(now);
-        let (until, epoch) = (now + lease, self.epoch);
+        let (until, epoch, take) = (now + lease, self.epoch, self.takes);
         let lane = self.at(at);
+        if let Some(in_order) = &mut lane.in_order {
+            in_order.taken_in = take;
+        }
         let leased = Leased {
             key: lane.key,
             name: lane.name.clone(),
@@ -412,6 +421,7 @@ impl Book {
         let (weight, gates) = (self.rule(name).weight.unwrap_or_default(), self.gates_of(name));
         let mut lane = Lane::new(key, name.clone(), tenant, weight);
         lane.gates = gates;
+        lane.in_order = (self.order == Order::Fifo).then(Box::default);
         let at = self.free.pop().unwrap_or(Key(self.lanes.len() as u32));
         if at.index() == self.lanes.len() {
             self.lanes.push(None);
@@ -490,7 +500,7 @@ impl Book {
             }
             How::Delayed { until } => {
                 self.due.insert((until, seq));
-                self.at(lane).delayed += 1;
+                self.at(lane).delay(seq);
                 self.totals.delayed += 1;
             }
             How::Acking { .. } | How::Moving => self.at(lane).leaving += 1,
@@ -512,7 +522,7 @@ impl Book {
             }
             How::Delayed { until } => {
                 self.due.remove(&(until, seq));
-                self.at(out.lane).delayed -= 1;
+                self.at(out.lane).end_delay(seq);
                 self.totals.delayed -= 1;
             }
             How::Acking { .. } | How::Moving => self.at(out.lane).leaving -= 1,

@@ -19,7 +19,7 @@ use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::settings::QueueSettings;
+use crate::settings::{Order, QueueSettings};
 use crate::store::{Batch, QueueBody, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
@@ -301,6 +301,9 @@ impl Queue {
         let mut bytes = 0;
         for draft in drafts {
             check_key(&draft.key)?;
+            if settings.order == Order::Fifo && draft.delay.is_some() {
+                return Err(Rejection::DelayInOrder);
+            }
             let size = draft.payload.size() as u64;
             if settings.message_bytes_max < size {
                 return Err(Rejection::TooLarge { max: settings.message_bytes_max });

@@ -45,26 +45,35 @@ pub struct QueueSettings {
     pub quantum: u64,
     /// What must have happened before a request is answered.
     pub durability: Durability,
+    /// In which order messages of a key are delivered; fixed when the queue is made.
+    #[serde(default)]
+    pub order: Order,
+}
+
+impl QueueSettings {
+    /// How a queue behaves that was told nothing.
+    pub const STANDARD: Self = Self {
+        lease_ms: 30_000,
+        delay_ms: 0,
+        wait_ms: 0,
+        retention_ms: 4 * DAY_MS,
+        message_bytes_max: 1 << 20,
+        redrive: None,
+        backoff_ms_min: 1_000,
+        backoff_ms_max: MINUTE_MS,
+        messages_max: 100_000_000,
+        bytes_max: 1 << 40,
+        in_flight_max: 120_000,
+        keys_max: 1 << 20,
+        quantum: 1_000,
+        durability: Durability::Fsync,
+        order: Order::Fair,
+    };
 }
 
 impl Default for QueueSettings {
     fn default() -> Self {
-        Self {
-            lease_ms: 30_000,
-            delay_ms: 0,
-            wait_ms: 0,
-            retention_ms: 4 * DAY_MS,
-            message_bytes_max: 1 << 20,
-            redrive: None,
-            backoff_ms_min: 1_000,
-            backoff_ms_max: MINUTE_MS,
-            messages_max: 100_000_000,
-            bytes_max: 1 << 40,
-            in_flight_max: 120_000,
-            keys_max: 1 << 20,
-            quantum: 1_000,
-            durability: Durability::Fsync,
-        }
+        Self::STANDARD
     }
 }
 
@@ -76,6 +85,17 @@ pub struct Redrive {
     pub to: QueueId,
     /// After so many deliveries.
     pub attempts_max: u32,
+}
+
+/// In which order messages of a key are delivered; keys take turns either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// As they were sent, to as many consumers as ask; what comes back does so when it is due.
+    #[default]
+    Fair,
+    /// As they were sent, each after the one before is done: what comes back holds up the rest of its key.
+    Fifo,
 }
 
 /// What must have happened before a request is answered.

@@ -303,7 +303,7 @@ impl From<Rejection> for Fault {
             Rejection::QueueFull { .. }
             | Rejection::TooManyInFlight { .. }
             | Rejection::TooManyKeys { .. } => Self::OverLimit { message: rejection.to_string() },
-            Rejection::BadKey => Self::invalid(rejection.to_string()),
+            Rejection::BadKey | Rejection::DelayInOrder => Self::invalid(rejection.to_string()),
             Rejection::TooLarge { max } => too_large(max),
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
             Rejection::MessageGone | Rejection::DeliveredAgain => Self::invalid(
@@ -348,6 +348,7 @@ impl From<CreateError> for Fault {
         match error {
             CreateError::Name => bad_queue_name(),
             CreateError::Setting(bad) => Self::invalid(bad.to_string()),
+            CreateError::OrderIsFixed => Self::invalid(error.to_string()),
             CreateError::TooMany { .. } => Self::OverLimit { message: error.to_string() },
             CreateError::Store(error) => error.into(),
             CreateError::Open(error) => {

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use evenkeel_policy::id::{Key, TenantId};
 
-use super::Book;
+use super::{Book, Leased};
 use crate::id::KeyId;
 use crate::rule::{KeyRule, Rate};
+use crate::settings::Order;
 use crate::time::Wall;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -60,6 +61,8 @@ pub enum HeldBy {
         /// The most.
         max: u32,
     },
+    /// An earlier message of it is not done with, on a FIFO queue.
+    Order,
     /// The rate is used up.
     Rate {
         /// Until then.
@@ -71,7 +74,7 @@ impl HeldBy {
     /// Until when, if that is known.
     pub const fn until(self) -> Option<Wall> {
         match self {
-            Self::Concurrency { .. } => None,
+            Self::Concurrency { .. } | Self::Order => None,
             Self::Rate { until } => Some(until),
         }
     }
@@ -85,6 +88,7 @@ impl fmt::Display for Held {
         })?;
         match self.by {
             HeldBy::Concurrency { max } => write!(f, "has {max} messages in flight, which is its most"),
+            HeldBy::Order => f.write_str("has an earlier message that is not done with"),
             HeldBy::Rate { until } => write!(f, "has used up its rate until {until}"),
         }
     }
@@ -124,10 +128,6 @@ impl Bucket {
     fn take(&mut self, now: Wall) {
         let now_ns = now.0.saturating_mul(NS_PER_MS);
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(self.rate.interval_ns());
-    }
-
-    fn give_back(&mut self) {
-        self.full_at_ns = self.full_at_ns.saturating_sub(self.rate.interval_ns());
     }
 }
 
@@ -309,9 +309,12 @@ impl Book {
         gate.holds(self.now, gate.tenant_out)
     }
 
-    /// Says whether a lane is held back by a gate of its own, and has it looked at when that opens by itself.
+    /// Says whether a lane is held back by its order or a gate of its own, and has it looked at when that opens by itself.
     pub(super) fn is_held(&mut self, at: Key) -> bool {
         let lane = self.lane(at);
+        if lane.waits_for_earlier(self.takes) {
+            return true;
+        }
         let Some(own) = lane.gates.own else { return false };
         let by = self.gates.gate(own).and_then(|gate| gate.holds(self.now, lane.out()));
         if let Some(HeldBy::Rate { until }) = by {
@@ -323,6 +326,9 @@ impl Book {
     /// Says what holds a lane back.
     pub(super) fn held(&self, at: Key) -> Option<Held> {
         let lane = self.lane(at);
+        if lane.waits_for_earlier(self.takes) {
+            return Some(Held { who: Who::Key, by: HeldBy::Order });
+        }
         let own = lane.gates.own.and_then(|own| self.gates.gate(own)?.holds(self.now, lane.out()));
         let own = own.map(|by| Held { who: Who::Key, by });
         own.or_else(|| {
@@ -341,16 +347,6 @@ impl Book {
         }
     }
 
-    /// Takes back the count of a delivery that reached nobody.
-    pub(super) fn unspend(&mut self, at: Key) {
-        let LaneGates { own, tenant } = self.lane(at).gates;
-        for gate in [own, tenant].into_iter().flatten() {
-            if let Some(bucket) = self.gates.gate_mut(gate).and_then(|gate| gate.bucket.as_mut()) {
-                bucket.give_back();
-            }
-        }
-    }
-
     /// Counts a message of a lane as out at its tenant's gate, or no longer.
     pub(super) fn count_out(&mut self, at: Key, by: i64) {
         if let Some(gate) = self.lane(at).gates.tenant.and_then(|gate| self.gates.gate_mut(gate)) {
@@ -360,10 +356,24 @@ impl Book {
 
     /// Looks again at a lane of which something is out no longer.
     pub(super) fn heed(&mut self, at: Key) {
-        if self.lane(at).gates.is_none() {
+        let lane = self.lane(at);
+        if lane.gates.is_none() && lane.in_order.is_none() {
             self.list_idle(at);
         } else {
             self.follow(at);
+        }
+    }
+
+    /// Ends a take: from here on what it leased holds up the rest of a key, where order matters.
+    pub(super) fn end_take(&mut self, leased: &[Leased]) {
+        if self.order == Order::Fair {
+            return;
+        }
+        self.takes += 1;
+        for leased in leased {
+            if let Some(&at) = self.keys.get(&leased.key) {
+                self.follow(at);
+            }
         }
     }
 

@@ -57,6 +57,15 @@ pub(super) enum Refill {
     Asked { after: Seq },
 }
 
+/// What keeps a lane's messages in order when one comes back.
+#[derive(Debug, Default)]
+pub(super) struct InOrder {
+    /// Messages that are not to be delivered yet.
+    delayed: BTreeSet<Seq>,
+    /// The take in which its messages that are out were leased; one take may lease several.
+    pub(super) taken_in: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) key: KeyId,
@@ -87,6 +96,8 @@ pub(super) struct Lane {
     pub(super) redelivered: u64,
     /// How long its messages waited; kept from its first delivery on.
     pub(super) waits: Option<Box<Histogram>>,
+    /// Of a FIFO queue's lane, what its order needs to know.
+    pub(super) in_order: Option<Box<InOrder>>,
     /// Whether it is listed as holding nothing.
     pub(super) is_listed_idle: bool,
 }
@@ -112,6 +123,7 @@ impl Lane {
             delivered: 0,
             redelivered: 0,
             waits: None,
+            in_order: None,
             is_listed_idle: false,
         }
     }
@@ -160,7 +172,44 @@ impl Lane {
 
     /// Takes the next message.
     pub(super) fn pop(&mut self) -> Option<Handle> {
+        if self.in_order.is_some() {
+            let head = self.head()?;
+            return self.back.remove(&head).or_else(|| self.window.pop_front());
+        }
         self.back.pop_first().map(|(_, handle)| handle).or_else(|| self.window.pop_front())
+    }
+
+    /// Names the next message in the order they were sent in; none while an earlier one may be in the store only.
+    fn head(&self) -> Option<Seq> {
+        let back = self.back.first_key_value().map(|(seq, _)| *seq);
+        let window = self.window.front().map(|handle| handle.header.seq);
+        let head = back.into_iter().chain(window).min()?;
+        (self.beyond == 0 || head <= self.cursor).then_some(head)
+    }
+
+    /// Whether an earlier message is to be done with before the next, in the take of this number.
+    pub(super) fn waits_for_earlier(&self, take: u64) -> bool {
+        let Some(in_order) = &self.in_order else { return false };
+        let is_out = self.out() > 0 && in_order.taken_in != take;
+        let is_delayed =
+            in_order.delayed.first().zip(self.head()).is_some_and(|(delayed, head)| *delayed < head);
+        is_out || is_delayed
+    }
+
+    /// Counts a message as not to be delivered yet.
+    pub(super) fn delay(&mut self, seq: Seq) {
+        self.delayed += 1;
+        if let Some(in_order) = &mut self.in_order {
+            in_order.delayed.insert(seq);
+        }
+    }
+
+    /// Counts it as that no longer.
+    pub(super) fn end_delay(&mut self, seq: Seq) {
+        self.delayed -= 1;
+        if let Some(in_order) = &mut self.in_order {
+            in_order.delayed.remove(&seq);
+        }
     }
 
     /// Looks at the next messages.
@@ -227,6 +276,9 @@ impl Lane {
         self.beyond = 0;
         self.refill = Refill::Idle;
         (self.in_flight, self.delayed, self.leaving) = (0, 0, 0);
+        if let Some(in_order) = &mut self.in_order {
+            in_order.delayed.clear();
+        }
     }
 
     /// Gives up on messages that were counted and are not in the store.
@@ -241,6 +293,9 @@ impl Lane {
 
     /// Whether something can be delivered now.
     pub(super) fn is_ready(&self) -> bool {
+        if self.in_order.is_some() {
+            return self.head().is_some();
+        }
         !self.back.is_empty() || !self.window.is_empty()
     }
 

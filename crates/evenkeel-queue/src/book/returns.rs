@@ -150,7 +150,6 @@ impl Book {
             Delivered { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
         let cost = out.handle.header.cost;
         self.drr.settle(out.lane, cost, Cost::ZERO, Settlement::Final);
-        self.unspend(out.lane);
         let returned = self.returned(out.lane, &out.handle, None);
         self.wait_again(out.lane, out.handle);
         Some(returned)

@@ -6,6 +6,7 @@ mod delivery;
 mod drr_delivery;
 mod fairness;
 mod fallen;
+mod fifo;
 mod history;
 mod life;
 mod limits;

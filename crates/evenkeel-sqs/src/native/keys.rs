@@ -55,6 +55,7 @@ fn held_shown(held: Held) -> Value {
     };
     let by = match held.by {
         HeldBy::Concurrency { .. } => "concurrency",
+        HeldBy::Order => "order",
         HeldBy::Rate { .. } => "rate",
     };
     json!({"who": who, "by": by, "until_ms": held.by.until().map(|until| until.0)})
