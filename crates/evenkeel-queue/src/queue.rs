@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use crate::book::{Explanation, KeyStats, Leased, MoveCursor, QueueStats, Totals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
-use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
+use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload, Sent};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
@@ -80,6 +80,9 @@ impl Queue {
     }
 
     /// Sends messages, all or none; returns once they are as durable as the queue's settings say.
+    ///
+    /// One that was sent under the same name within [`DEDUP_WINDOW`](crate::message::DEDUP_WINDOW) is not sent
+    /// again: what it was called is answered.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = drafts.len()))]
     pub async fn enqueue(&self, drafts: Vec<Draft>) -> Result<Vec<MessageId>, Rejection> {
         let body = self.body();
@@ -87,7 +90,13 @@ impl Queue {
         self.await_keeper(None, ANSWER_MAX).await?;
         let bytes = self.check(&body.settings, &drafts)?;
         let count = drafts.len() as u64;
-        let expected = self.expect(&body.settings, count, bytes)?;
+        let mut expected = self.expect(&body.settings, count, bytes)?;
+        let has_names = drafts.iter().any(|draft| draft.dedup.is_some());
+        let sizes: Vec<u64> = if has_names {
+            drafts.iter().map(|draft| draft.payload.size() as u64).collect()
+        } else {
+            Vec::new()
+        };
         let batch = Batch {
             queue: self.0.id,
             drafts,
@@ -99,17 +108,18 @@ impl Queue {
         self.0.store.append(
             batch,
             Box::new(move |result| {
-                if result.is_ok() {
-                    expected.keep();
+                if let Ok(sent) = &result {
+                    expected.keep(sent, &sizes);
                 }
                 // Whoever sent it may have gone; it is sent nevertheless.
                 drop(done.send(result));
             }),
         );
-        answered.await.unwrap_or(Err(StoreError::Closed)).map_err(|why| match why {
+        let sent = answered.await.unwrap_or(Err(StoreError::Closed)).map_err(|why| match why {
             StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(body.settings.keys_max) },
             why => Rejection::Store(why),
-        })
+        })?;
+        Ok(sent.into_iter().map(Sent::id).collect())
     }
 
     /// Leases messages to a consumer, in turns; waits for the first as long as it wants.
@@ -336,9 +346,10 @@ struct Expected {
 }
 
 impl Expected {
-    /// They were written down: the keeper is told of them, and counts them itself.
-    fn keep(mut self) {
-        (self.count, self.bytes) = (0, 0);
+    /// They were written down: the keeper is told of them, and counts them itself; those sent before will not come.
+    fn keep(&mut self, sent: &[Sent], sizes: &[u64]) {
+        let again = sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, Sent::Duplicate(_)));
+        (self.count, self.bytes) = again.fold((0, 0), |(count, bytes), (_, size)| (count + 1, bytes + size));
     }
 }
 

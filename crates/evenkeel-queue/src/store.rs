@@ -13,8 +13,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::book::{KeptKey, KeptState, Returned};
-use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Draft, Header, Payload};
+use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::message::{Appended, Draft, Header, Payload, Sent};
 use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
 use crate::time::Wall;
@@ -30,8 +30,8 @@ pub type Tail = Arc<dyn Fn(Vec<Appended>) + Send + Sync>;
 /// [`keys`](Self::keys), [`state`](Self::state), [`claim`](Self::claim)) reads the disk and is called while a queue
 /// is opened, never by an actor.
 pub trait Store: Send + Sync + 'static {
-    /// Writes messages down, all or none.
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>);
+    /// Writes messages down, all or none, but for those that were sent before.
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>);
 
     /// Reads a queue's keys, and how many messages each has before this one.
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError>;

@@ -11,6 +11,7 @@ mod attribute;
 mod base64;
 mod batch;
 mod contents;
+mod dedup;
 mod door;
 mod fault;
 mod header;

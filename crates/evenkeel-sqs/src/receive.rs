@@ -121,6 +121,7 @@ impl Sqs {
             body_md5: digest_body(body.as_bytes()),
             sender: "",
             trace: None,
+            dedup: None,
             attributes: Vec::new(),
         });
         let system = wanted
@@ -147,7 +148,8 @@ impl Sqs {
             System::ReceiveCount => Some(delivery.attempt.to_string()),
             System::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
             // Only FIFO queues have them.
-            System::SequenceNumber | System::DeduplicationId => None,
+            System::SequenceNumber => None,
+            System::DeduplicationId => kept.dedup.map(str::to_owned),
             System::GroupId => kept.has_group.then(|| delivery.key.to_string()),
             System::TraceHeader => kept.trace.map(str::to_owned),
             System::DeadLetterSource => {

@@ -145,6 +145,7 @@ fn prepare(ask: &Ask, queue: &Queue, message: SendMessage) -> Result<(Draft, Sen
         body_md5,
         sender: &ask.sender,
         trace: trace_of(ask, system.as_ref()),
+        dedup: None,
         attributes,
     };
     let headers = Bytes::from(kept.encode());
@@ -153,6 +154,7 @@ fn prepare(ask: &Ask, queue: &Queue, message: SendMessage) -> Result<(Draft, Sen
         weight: None,
         cost: None,
         delay,
+        dedup: None,
         payload: Payload { headers, body: Bytes::from(body) },
     };
     Ok((draft, sent))

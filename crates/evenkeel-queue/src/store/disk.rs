@@ -3,6 +3,7 @@
 //! Bound: a request is answered after what it wrote is as durable as it asked; one disk flush serves every request
 //! that came in during the one before. Opening reads keys, never bodies.
 
+mod dedup;
 mod layout;
 mod opened;
 mod reader;
@@ -20,8 +21,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{Batch, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail};
 use crate::book::{KeptKey, KeptState};
-use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Header, Payload};
+use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::message::{Header, Payload, Sent};
 use crate::rule::KeyRule;
 use opened::{Counts, Opened, Opening, Still};
 use reader::Look;
@@ -153,7 +154,7 @@ impl DiskStore {
 }
 
 impl Store for DiskStore {
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
         self.ask(Op::Append(batch, done));
     }
 
@@ -291,7 +292,7 @@ mod tests {
                 delay_ms: 0,
                 durability: Durability::Interval(1),
             };
-            let done: Done<Vec<MessageId>> = Box::new(move |_| {
+            let done: Done<Vec<Sent>> = Box::new(move |_| {
                 if number == 39_999 {
                     told.send(flushes.load(Ordering::Relaxed)).ok();
                 }

@@ -1,6 +1,6 @@
 //! A store that forgets: for tests, and for the simulator.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
@@ -10,8 +10,9 @@ use super::{Batch, Change, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord,
 use super::{cost_of, due_of};
 use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Header, Payload};
+use crate::message::{Appended, DEDUP_WINDOW, DedupId, Header, Payload, Sent};
 use crate::rule::KeyRule;
+use crate::time::Wall;
 
 /// Holds queues in memory; everything is answered before the call returns.
 #[derive(Default)]
@@ -34,6 +35,10 @@ struct HeldQueue {
     made: u32,
     messages: BTreeMap<(KeyId, Seq), (Header, Payload)>,
     states: BTreeMap<(KeyId, Seq), KeptState>,
+    /// What was sent under a name that its sender gave, and when.
+    named: HashMap<DedupId, (Wall, MessageId)>,
+    /// The same names, the oldest first.
+    names_by_age: VecDeque<(Wall, DedupId)>,
 }
 
 /// A message on its way to another queue.
@@ -72,19 +77,16 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
-        let queue = batch.queue;
-        let appended = self.with(queue, |held, seq| {
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
+        done(self.with(batch.queue, |held, seq| {
             held.check_keys(batch.drafts.iter().map(|draft| &draft.key))?;
-            let appended = held.append(batch, seq);
+            let (sent, appended) = held.append(batch, seq);
             // Told while the lock is held, so that messages are told in order.
             if let Some(tail) = &held.tail {
-                tail(appended.clone());
+                tail(appended);
             }
-            Ok(appended)
-        });
-        let named = |message: &Appended| MessageId { queue, key: message.key, seq: message.header.seq };
-        done(appended.map(|appended| appended.iter().map(named).collect()));
+            Ok(sent)
+        }));
     }
 
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
@@ -247,6 +249,8 @@ impl HeldQueue {
             made: 0,
             messages: BTreeMap::new(),
             states: BTreeMap::new(),
+            named: HashMap::new(),
+            names_by_age: VecDeque::new(),
         }
     }
 
@@ -257,8 +261,15 @@ impl HeldQueue {
         if fits { Ok(()) } else { Err(StoreError::TooManyKeys) }
     }
 
-    fn append(&mut self, batch: Batch, seq: &mut u64) -> Vec<Appended> {
-        let appended = batch.drafts.into_iter().map(|draft| {
+    fn append(&mut self, batch: Batch, seq: &mut u64) -> (Vec<Sent>, Vec<Appended>) {
+        let (queue, now) = (batch.queue, batch.sent_at);
+        self.forget_names(now);
+        let (mut sent, mut appended) = (Vec::new(), Vec::new());
+        for draft in batch.drafts {
+            if let Some((_, id)) = draft.dedup.and_then(|name| self.named.get(&name)) {
+                sent.push(Sent::Duplicate(*id));
+                continue;
+            }
             *seq += 1;
             let not_before = due_of(&draft, batch.delay_ms, batch.sent_at);
             let header = Header {
@@ -269,6 +280,12 @@ impl HeldQueue {
                 from: None,
             };
             let key = self.intern(&draft.key);
+            let id = MessageId { queue, key, seq: header.seq };
+            sent.push(Sent::New(id));
+            if let Some(name) = draft.dedup {
+                self.named.insert(name, (now, id));
+                self.names_by_age.push_back((now, name));
+            }
             if let Some(kept) = self.keys.get_mut(&key).filter(|_| draft.weight.is_some()) {
                 kept.wished_weight = draft.weight;
             }
@@ -279,16 +296,24 @@ impl HeldQueue {
                 let state = KeptState { key, header, delivered, first_delivered_at: None, standing };
                 self.states.insert((key, header.seq), state);
             }
-            Appended {
+            appended.push(Appended {
                 key,
                 name: draft.key,
                 weight: draft.weight,
                 header,
                 not_before,
                 payload: draft.payload,
-            }
-        });
-        appended.collect()
+            });
+        }
+        (sent, appended)
+    }
+
+    /// Forgets names that count no longer.
+    fn forget_names(&mut self, now: Wall) {
+        let is_old = |(at, _): &mut (Wall, DedupId)| DEDUP_WINDOW <= now.since(*at);
+        while let Some((_, name)) = self.names_by_age.pop_front_if(is_old) {
+            self.named.remove(&name);
+        }
     }
 
     /// Takes in a message of another queue.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use evenkeel_queue::book::{KeptKey, KeptState};
-use evenkeel_queue::message::{Header, Payload};
+use evenkeel_queue::message::{Header, Payload, Sent};
 use evenkeel_queue::store::{
     Batch, Change, Claimed, Commit, Done, Fetch, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
-use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq};
+use evenkeel_queue::{Epoch, KeyId, KeyRule, QueueId, Seq};
 use parking_lot::Mutex;
 
 /// Asks another store, and notes it.
@@ -64,7 +64,7 @@ impl Watched {
 }
 
 impl Store for Watched {
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
         self.store.append(batch, done);
     }
 

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::wire::{refused, unfit};
 use super::{Native, read, sender_of, told, unexpected, within};
 use crate::attribute::{Sent, SentValue, check, digest_body};
+use crate::dedup;
 use crate::header::Kept;
 use crate::limit::BATCH_BYTES_MAX;
 
@@ -42,6 +43,7 @@ struct Message {
     weight: Option<f64>,
     cost: Option<u64>,
     delay_ms: Option<u64>,
+    dedup_id: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
 }
@@ -88,6 +90,7 @@ impl Message {
         let weight = weight.map_err(|error| Refusal::invalid(format!("weight {error}")))?;
         let delay_ms = self.delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let cost = self.cost.map(|cost| within("cost", cost, 1..=COST_MAX)).transpose()?;
+        self.dedup_id.as_deref().map(dedup::check).transpose().map_err(|fault| unfit(&fault))?;
         let headers: Sent =
             self.headers.into_iter().map(|(name, text)| (name, SentValue::text(text))).collect();
         let kept = Kept {
@@ -95,6 +98,7 @@ impl Message {
             body_md5: digest_body(self.body.as_bytes()),
             sender,
             trace: None,
+            dedup: self.dedup_id.as_deref(),
             attributes: check(&headers).map_err(|fault| unfit(&fault))?,
         };
         let headers = Bytes::from(kept.encode());
@@ -103,6 +107,7 @@ impl Message {
             weight,
             cost: cost.map(Cost),
             delay: delay_ms.map(Duration::from_millis),
+            dedup: self.dedup_id.as_deref().map(dedup::of_queue),
             payload: Payload { headers, body: Bytes::from(self.body) },
         })
     }

@@ -166,6 +166,26 @@ fn a_key_at_its_limits_is_held_back_and_says_so() {
 }
 
 #[test]
+fn what_is_sent_again_under_its_name_is_sent_once_also_over_a_kill() {
+    let folder = Folder::new("native-dedup");
+    let served = Served::start(&folder, &[]);
+    told(201, &put(&served, "/api/queues/q", &json!({})));
+    let twice =
+        json!({"messages": [{"body": "x", "dedup_id": "order-7"}, {"body": "y", "dedup_id": "order-7"}]});
+    let first = told(201, &served.post("/api/queues/q/messages", &twice));
+    assert_eq!(first["ids"][0], first["ids"][1]);
+    served.signal("KILL");
+    served.wait();
+    let served = Served::start(&folder, &[]);
+    let again = json!({"body": "z", "dedup_id": "order-7"});
+    assert_eq!(told(201, &served.post("/api/queues/q/messages", &again))["ids"][0], first["ids"][0]);
+    let got = receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000}));
+    assert_eq!(got.iter().map(|message| &message["body"]).collect::<Vec<_>>(), ["x"]);
+    let long = json!({"body": "x", "dedup_id": "x".repeat(129)});
+    assert!(refusal(400, &served.post("/api/queues/q/messages", &long)).contains("1 to 128 in length"));
+}
+
+#[test]
 fn bad_input_is_named_and_changes_nothing() {
     let (_folder, served) = start("native-bad");
     told(201, &put(&served, "/api/queues/q", &json!({})));

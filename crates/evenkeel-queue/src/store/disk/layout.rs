@@ -7,6 +7,7 @@
 //! | `meta` | `g` first | the message at which this generation ends |
 //! | `keys` | queue, key | rule that was set (weight, messages out, rate, burst), weight that was wished, name |
 //! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from; its first name if it was moved | length of headers, headers, body |
+//! | `dedup_`n | queue, digest of what its sender calls a message | when it was sent, its key, its sequence |
 //! | `state` | as the message's | what it is, attempts, first delivered at, until, epoch, deliveries taken back |
 
 use core::num::NonZeroU32;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::dedup::Dedup;
 use super::layout::{self, FORMAT, KeyRecord};
 use super::shelves::{Shelf, Shelves, generation_name, old_name};
 use crate::book::{KeptKey, KeptState};
@@ -26,6 +27,7 @@ pub(super) struct Opened {
     pub(super) keys: Keyspace,
     pub(super) state: Keyspace,
     pub(super) shelves: Shelves,
+    pub(super) dedup: Dedup,
 }
 
 /// What the writer knows of a folder.
@@ -105,7 +107,8 @@ impl Opened {
         let secret = sign_in(&db, &meta, folder)?;
         let seq = number(&meta, b"seq")?.unwrap_or(1);
         let shelves = open_shelves(&db, &meta, Seq(seq))?;
-        let mut opened = Self { db, meta, keys, state, shelves };
+        let dedup = Dedup::open(&db)?;
+        let mut opened = Self { db, meta, keys, state, shelves, dedup };
         let mut ledger = opened.read_queues(seq)?;
         opened.read_keys(&mut ledger)?;
         let counts = opened.count(&mut ledger)?;

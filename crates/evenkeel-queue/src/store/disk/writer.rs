@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
+use super::dedup::Entry;
 use super::opened::{Ledger, Opened, Opening, io};
 use super::{DiskOptions, Fatal};
-use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::Appended;
+use crate::id::{Epoch, KeyId, QueueId, Seq};
+use crate::message::{Appended, Sent};
 use crate::rule::KeyRule;
 use crate::settings::Durability;
 use crate::store::{Batch, Claimed, Commit, Done, QueueBody, QueueRecord, StoreError, Tail};
@@ -32,7 +33,7 @@ const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// What the writer is asked.
 pub(super) enum Op {
-    Append(Batch, Done<Vec<MessageId>>),
+    Append(Batch, Done<Vec<Sent>>),
     Commit(Commit, Done<()>),
     Purge(QueueId, Done<Seq>),
     SetRule(QueueId, Arc<str>, KeyRule, Done<KeyId>),
@@ -78,6 +79,8 @@ pub(super) struct Group {
     batch: OwnedWriteBatch,
     /// What is written to places that may be written to again: the value, or none to remove it.
     latest: HashMap<(Space, Vec<u8>), Option<Vec<u8>>>,
+    /// What was sent under a name that its sender gave, by the entry's place.
+    named: HashMap<[u8; 36], Entry>,
     answers: Vec<Answer>,
     tails: Vec<(QueueId, Tail, Vec<Appended>)>,
     sync: Sync,
@@ -235,6 +238,7 @@ impl Writer {
         }
         answers.into_iter().for_each(|answer| answer(Ok(())));
         self.rotate_if_full();
+        self.rotate_dedup();
     }
 
     /// Has everything written so far on disk.
@@ -313,6 +317,7 @@ impl Group {
         Self {
             batch,
             latest: HashMap::new(),
+            named: HashMap::new(),
             answers: Vec::new(),
             tails: Vec::new(),
             sync: Sync::Whenever,

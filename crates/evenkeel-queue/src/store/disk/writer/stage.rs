@@ -8,12 +8,14 @@ use evenkeel_policy::weight::Weight;
 use super::{Group, Op, Space, Writer};
 use crate::book::{Delivered, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Header, Payload};
+use crate::message::{Appended, Header, Payload, Sent};
 use crate::rule::KeyRule;
 use crate::settings::Durability;
+use crate::store::disk::dedup::{self, Entry};
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
 use crate::store::{Batch, Change, Claimed, Commit, Done, QueueBody, StoreError, Tail, cost_of, due_of};
+use crate::time::Wall;
 
 impl Writer {
     /// Puts a request into a group; what cannot be done is answered at once.
@@ -50,13 +52,24 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn append(&mut self, batch: Batch, done: Done<Vec<MessageId>>) {
+    fn append(&mut self, batch: Batch, done: Done<Vec<Sent>>) {
         let Batch { queue, drafts, sent_at, delay_ms, durability } = batch;
         if let Err(why) = self.queue(queue) {
             return done(Err(why));
         }
         let mut appended = Vec::with_capacity(drafts.len());
+        let (mut sent, mut named) = (Vec::with_capacity(drafts.len()), HashMap::new());
         for draft in drafts {
+            let place = draft.dedup.map(|id| dedup::place(queue, &id));
+            match place.map(|place| self.sent_before(queue, sent_at, &place, &named)).transpose() {
+                Ok(before) => {
+                    if let Some(before) = before.flatten() {
+                        sent.push(Sent::Duplicate(before));
+                        continue;
+                    }
+                }
+                Err(why) => return done(Err(why)),
+            }
             let not_before = due_of(&draft, delay_ms, sent_at);
             let (cost, size) = (cost_of(&draft), draft.payload.size() as u32);
             let key = match self.intern(queue, &draft.key) {
@@ -65,14 +78,47 @@ impl Desk<'_> {
             };
             self.wish(queue, key, draft.weight);
             let header = Header { seq: self.next_seq(), sent_at, size, cost, from: None };
+            let id = MessageId { queue, key, seq: header.seq };
+            sent.push(Sent::New(id));
+            named.extend(place.map(|place| (place, Entry { at: sent_at, id })));
             let (name, weight, payload) = (draft.key, draft.weight, draft.payload);
             appended.push(Appended { key, name, weight, header, not_before, payload });
         }
-        let ids = appended.iter().map(|new| MessageId { queue, key: new.key, seq: new.header.seq }).collect();
+        if let Err(why) = self.write_names(sent_at, named) {
+            return done(Err(why));
+        }
         appended.iter().for_each(|new| self.write_message(queue, new));
         self.group.need(durability);
         self.tell(queue, appended);
-        self.answer(done, ids);
+        self.answer(done, sent);
+    }
+
+    /// Finds a message that was sent under this name lately: in this request, in this group, or before.
+    fn sent_before(
+        &self,
+        queue: QueueId,
+        now: Wall,
+        place: &[u8; 36],
+        named: &HashMap<[u8; 36], Entry>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        let found = match named.get(place).or_else(|| self.group.named.get(place)) {
+            Some(found) => Some(*found),
+            None => self.opened.dedup.find(queue, place)?,
+        };
+        Ok(found.filter(|found| found.counts_at(now)).map(|found| found.id))
+    }
+
+    /// Writes down what messages are called, with the messages.
+    fn write_names(&mut self, now: Wall, named: HashMap<[u8; 36], Entry>) -> Result<(), StoreError> {
+        if named.is_empty() {
+            return Ok(());
+        }
+        let keyspace = self.opened.dedup.current(&self.opened.db, now)?;
+        for (place, entry) in &named {
+            self.group.batch.insert(keyspace, place.as_slice(), dedup::entry_value(entry).as_slice());
+        }
+        self.group.named.extend(named);
+        Ok(())
     }
 
     fn write_message(&mut self, queue: QueueId, new: &Appended) {
