@@ -364,6 +364,14 @@ pub(crate) fn bad_queue_name() -> Fault {
     Fault::invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
 }
 
+/// Says that a FIFO queue cannot be called so.
+pub(crate) fn bad_fifo_name() -> Fault {
+    Fault::invalid(
+        "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with \
+         .fifo suffix and be 1 to 80 in length",
+    )
+}
+
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         match refusal {

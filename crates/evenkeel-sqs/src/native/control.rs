@@ -8,13 +8,14 @@ use evenkeel_door::route::Call;
 use evenkeel_queue::book::MoveCursor;
 use evenkeel_queue::queues::Created;
 use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Queue, QueueSettings, Rejection};
+use evenkeel_queue::{Order, Queue, QueueSettings, Rejection};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::wire::{refused, unmade};
 use super::{Native, check_admin, number, query, read, told, within};
+use crate::fifo;
 use crate::limit::HEADROOM;
 use crate::notes::DeadLetters;
 use crate::settings::Shape;
@@ -25,6 +26,7 @@ pub(super) const PAGE_MAX: u64 = 10_000;
 const REDRIVE_MAX: u64 = 10_000;
 /// What a queue is told that is not the queue's own: a name, where the queue has a number.
 const DEAD_LETTERS: &str = "dead_letters";
+const OTHER_ORDER: &str = "messages of a FIFO queue go to FIFO queues only, and others to others";
 const REDRIVE: &str = "redrive";
 const MESSAGE_BYTES_MAX: &str = "message_bytes_max";
 
@@ -117,6 +119,9 @@ impl Native {
         let read: Result<QueueSettings, _> = serde_json::from_value(Value::Object(settings));
         let mut read = read.map_err(|error| Refusal::invalid(format!("settings cannot be read: {error}")))?;
         read.message_bytes_max = read.message_bytes_max.saturating_add(HEADROOM);
+        if (read.order == Order::Fifo) != shape.name.ends_with(fifo::SUFFIX) {
+            return Err(Refusal::invalid("order is fifo for names that end in .fifo, and for no others"));
+        }
         shape.settings = read;
         match letters {
             None => {}
@@ -137,6 +142,9 @@ impl Native {
         let target = self.queue(&queue)?;
         if shape.id == Some(target.id()) {
             return Err(Refusal::invalid("a queue is not its own dead-letter queue"));
+        }
+        if target.body().settings.order != shape.settings.order {
+            return Err(Refusal::invalid(OTHER_ORDER));
         }
         shape.settings.redrive = Some(Redrive { to: target.id(), attempts_max: after });
         shape.notes.dead_letters =
@@ -165,6 +173,9 @@ impl Native {
         let to = to.map(|to| self.queue(&to)).transpose()?;
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
             return Err(Refusal::invalid("messages are in this queue already"));
+        }
+        if to.as_ref().is_some_and(|to| to.body().settings.order != queue.body().settings.order) {
+            return Err(Refusal::invalid(OTHER_ORDER));
         }
         let (mut moved, mut cursor) = (0, Some(MoveCursor::default()));
         while let Some(from) = cursor.take().filter(|_| moved < max) {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::wire::{refused, unfit};
 use super::{Native, read, sender_of, told, unexpected, within};
 use crate::attribute::{Sent, SentValue, check, digest_body};
-use crate::dedup;
+use crate::fifo::SentOnce;
 use crate::header::Kept;
 use crate::limit::BATCH_BYTES_MAX;
 
@@ -57,9 +57,9 @@ impl Native {
             let message = format!("{bytes} bytes of messages at once; at most {BATCH_BYTES_MAX}");
             return Err(Refusal::invalid(message));
         }
-        let sender = sender_of(call);
+        let (sender, once) = (sender_of(call), SentOnce::of(&queue.body()));
         let drafts =
-            wishes.into_iter().map(|message| message.draft(sender)).collect::<Result<Vec<_>, _>>()?;
+            wishes.into_iter().map(|message| message.draft(sender, once)).collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(drafts).await.map_err(refused)?;
         self.sqs.meters.sent(queue, ids.len() as u64);
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
@@ -85,12 +85,13 @@ fn wishes(value: Value) -> Result<Vec<Message>, Refusal> {
 }
 
 impl Message {
-    fn draft(self, sender: &str) -> Result<Draft, Refusal> {
+    fn draft(self, sender: &str, once: SentOnce) -> Result<Draft, Refusal> {
         let weight = self.weight.map(Weight::new).transpose();
         let weight = weight.map_err(|error| Refusal::invalid(format!("weight {error}")))?;
         let delay_ms = self.delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let cost = self.cost.map(|cost| within("cost", cost, 1..=COST_MAX)).transpose()?;
-        self.dedup_id.as_deref().map(dedup::check).transpose().map_err(|fault| unfit(&fault))?;
+        let key = self.fairness_key.as_deref().unwrap_or(DEFAULT_KEY);
+        let called = once.call(key, self.dedup_id, &self.body).map_err(|fault| unfit(&fault))?;
         let headers: Sent =
             self.headers.into_iter().map(|(name, text)| (name, SentValue::text(text))).collect();
         let kept = Kept {
@@ -98,16 +99,16 @@ impl Message {
             body_md5: digest_body(self.body.as_bytes()),
             sender,
             trace: None,
-            dedup: self.dedup_id.as_deref(),
+            dedup: called.as_ref().map(|called| called.name.as_str()),
             attributes: check(&headers).map_err(|fault| unfit(&fault))?,
         };
         let headers = Bytes::from(kept.encode());
         Ok(Draft {
-            key: self.fairness_key.map_or_else(|| Arc::from(DEFAULT_KEY), Arc::from),
+            key: Arc::from(key),
             weight,
             cost: cost.map(Cost),
             delay: delay_ms.map(Duration::from_millis),
-            dedup: self.dedup_id.as_deref().map(dedup::of_queue),
+            dedup: called.map(|called| called.id),
             payload: Payload { headers, body: Bytes::from(self.body) },
         })
     }
