@@ -47,7 +47,10 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     // In a folder of its own: it wants other versions of what the clients want.
     Tool::PythonPackage { folder: "target/schemathesis", name: "schemathesis", version: "4.32.5" },
     Tool::Node,
-    // Version 7 does not run on the Node.js that Debian has.
+    // Of each package a version that runs on the Node.js that Debian has. AWS's client is there before
+    // sqs-consumer, which would bring a newer one.
+    Tool::NodePackage { name: "@aws-sdk/client-sqs", version: "3.967.0" },
+    Tool::NodePackage { name: "sqs-consumer", version: "11.6.0" },
     Tool::NodePackage { name: "openai", version: "6.49.0" },
 ];
 
@@ -163,8 +166,11 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
         Tool::Python => return remedy_by_apt(tool, &["python3-venv"], means.user),
         Tool::Node => return remedy_by_apt(tool, &["nodejs", "npm"], means.user),
         Tool::NodePackage { name, version } => {
-            let install =
-                Call::new("npm", "install --no-save --no-audit --no-fund --ignore-scripts --loglevel=error");
+            // What npm has not saved it removes with the next package.
+            let install = Call::new(
+                "npm",
+                "install --save-exact --no-audit --no-fund --ignore-scripts --loglevel=error",
+            );
             return Ok(vec![install.args(["--prefix", NODE_FOLDER]).args([format!("{name}@{version}")])]);
         }
         Tool::PythonPackage { folder, name, version } => {
@@ -269,7 +275,7 @@ mod tests {
         assert_eq!(
             lines(openai, NOTHING),
             [
-                "npm install --no-save --no-audit --no-fund --ignore-scripts --loglevel=error --prefix target/node openai@1.2.3"
+                "npm install --save-exact --no-audit --no-fund --ignore-scripts --loglevel=error --prefix target/node openai@1.2.3"
             ]
         );
         let told = remedy(Tool::Node, NOTHING).unwrap_err().to_string();

@@ -54,7 +54,7 @@ pub(crate) enum Fault {
     },
     AttributeValue {
         name: &'static str,
-        why: Option<&'static str>,
+        why: String,
     },
     BothEncryptions,
     EmptyBatch,
@@ -244,14 +244,15 @@ impl fmt::Display for Fault {
             Self::IncompleteSignature { message } | Self::NoResource { message } => f.write_str(message),
             Self::UnknownOperation => f.write_str("X-Amz-Target names no operation of AmazonSQS"),
             Self::Missing { name } => write!(f, "The request must contain the parameter {name}."),
-            Self::NoQueue => f.write_str("The specified queue does not exist."),
+            Self::NoQueue => f.write_str(
+                "The specified queue does not exist. ListQueues names those that do, CreateQueue makes one.",
+            ),
             Self::QueueExists { attribute } => write!(
                 f,
                 "A queue already exists with the same name and a different value for attribute {attribute}"
             ),
             Self::UnknownAttribute { name } => write!(f, "Unknown Attribute {name}."),
-            Self::AttributeValue { name, why: None } => write!(f, "Invalid value for the parameter {name}."),
-            Self::AttributeValue { name, why: Some(why) } => {
+            Self::AttributeValue { name, why } => {
                 write!(f, "Invalid value for the parameter {name}. Reason: {why}")
             }
             Self::BothEncryptions => f.write_str("Either SqsManagedSseEnabled or KmsMasterKeyId, not both."),
@@ -280,8 +281,13 @@ impl fmt::Display for Fault {
                 write!(f, "Only one PurgeQueue operation on {queue} is allowed every 60 seconds.")
             }
             Self::Throttled => f.write_str("requests per minute are used up"),
-            Self::NoToken => f.write_str("Request is missing Authentication Token"),
-            Self::UnknownKey => f.write_str("The security token included in the request is invalid."),
+            Self::NoToken => f.write_str(
+                "Request is missing Authentication Token. Sign it with what `evenkeel tenant sqs-key NAME` tells.",
+            ),
+            Self::UnknownKey => f.write_str(
+                "The security token included in the request is invalid. `evenkeel tenant sqs-key NAME` tells what a \
+                 tenant signs with.",
+            ),
             Self::Signature => f.write_str(
                 "The request signature we calculated does not match the signature you provided. \
                  Check your secret access key and signing method.",

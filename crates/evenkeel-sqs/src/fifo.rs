@@ -101,14 +101,21 @@ pub(crate) fn apply(shape: &mut Shape, name: Name, value: &str) -> Result<(), Fa
     if shape.settings.order == Order::Fair {
         return Err(Fault::UnknownAttribute { name: name.as_str().to_owned() });
     }
-    let bad = || Fault::AttributeValue { name: name.as_str(), why: None };
+    let bad = |why: &str| Fault::AttributeValue { name: name.as_str(), why: why.to_owned() };
     let fifo = &mut shape.notes.fifo;
     match name {
-        Name::ContentBasedDeduplication => fifo.content_based = value.parse().map_err(|_| bad())?,
-        Name::DeduplicationScope => fifo.scope = word(value).ok_or_else(bad)?,
-        Name::FifoThroughputLimit => fifo.throughput = word(value).ok_or_else(bad)?,
+        Name::ContentBasedDeduplication => {
+            fifo.content_based = value.parse().map_err(|_| bad("Must be true or false."))?
+        }
+        Name::DeduplicationScope => {
+            fifo.scope = word(value).ok_or_else(|| bad("Must be messageGroup or queue."))?;
+        }
+        Name::FifoThroughputLimit => {
+            fifo.throughput = word(value).ok_or_else(|| bad("Must be perQueue or perMessageGroupId."))?;
+        }
         // A queue is one or is not, by its name.
-        _ => return if value == "true" { Ok(()) } else { Err(bad()) },
+        _ if value == "true" => {}
+        _ => return Err(bad("A queue whose name ends in .fifo is a FIFO queue.")),
     }
     Ok(())
 }
@@ -117,7 +124,7 @@ pub(crate) fn apply(shape: &mut Shape, name: Name, value: &str) -> Result<(), Fa
 pub(crate) fn check(shape: &Shape) -> Result<(), Fault> {
     let FifoNotes { scope, throughput, .. } = shape.notes.fifo;
     if throughput == Throughput::PerMessageGroupId && scope == Scope::Queue {
-        let why = Some("perMessageGroupId is only allowed when DeduplicationScope is messageGroup.");
+        let why = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup.".to_owned();
         return Err(Fault::AttributeValue { name: Name::FifoThroughputLimit.as_str(), why });
     }
     Ok(())

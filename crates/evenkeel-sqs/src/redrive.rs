@@ -67,7 +67,9 @@ pub(crate) fn apply_policy(sqs: &Sqs, shape: &mut Shape, value: &str) -> Result<
             "Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive."
         ))
     })?;
-    let name = sqs.options.name_of_arn(&arn).map_err(|_| wrong("Invalid value for deadLetterTargetArn."))?;
+    let name = sqs.options.name_of_arn(&arn).map_err(|_| {
+        wrong("Invalid value for deadLetterTargetArn: it is the QueueArn of the other queue.")
+    })?;
     let target = name.and_then(|name| sqs.queues.get(name));
     let target = target.ok_or_else(|| wrong("Dead letter target does not exist."))?;
     if shape.id == Some(target.id()) {

@@ -99,10 +99,12 @@ impl Sqs {
     }
 
     fn apply_one(&self, shape: &mut Shape, name: Name, value: &str) -> Result<(), Fault> {
-        let bad = || Fault::AttributeValue { name: name.as_str(), why: None };
+        let bad = |why: String| Fault::AttributeValue { name: name.as_str(), why };
         let number = |range: &core::ops::RangeInclusive<i64>| {
             let number = value.parse::<i64>().ok().filter(|number| range.contains(number));
-            number.map(i64::unsigned_abs).ok_or_else(bad)
+            number.map(i64::unsigned_abs).ok_or_else(|| {
+                bad(format!("Must be a whole number from {} to {}.", range.start(), range.end()))
+            })
         };
         let settings = &mut shape.settings;
         match name {
@@ -111,14 +113,19 @@ impl Sqs {
             Name::MessageRetentionPeriod => settings.retention_ms = number(&RETENTION_SECS)? * 1_000,
             Name::ReceiveMessageWaitTimeSeconds => settings.wait_ms = number(&WAIT_SECS)? * 1_000,
             Name::MaximumMessageSize => settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM,
-            Name::Policy => shape.notes.policy = policy(value).ok_or_else(bad)?,
+            Name::Policy => {
+                let why = || bad(format!("Must be a JSON object of at most {POLICY_MAX} bytes."));
+                shape.notes.policy = policy(value).ok_or_else(why)?;
+            }
             Name::RedrivePolicy => redrive::apply_policy(self, shape, value)?,
             Name::RedriveAllowPolicy => shape.notes.redrive_allow = redrive::check_allow(value)?,
             Name::KmsMasterKeyId => {
                 shape.notes.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());
             }
             Name::KmsDataKeyReusePeriodSeconds => shape.notes.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?),
-            Name::SqsManagedSseEnabled => shape.notes.managed_sse = value.parse().map_err(|_| bad())?,
+            Name::SqsManagedSseEnabled => {
+                shape.notes.managed_sse = value.parse().map_err(|_| bad("Must be true or false.".into()))?;
+            }
             Name::FifoQueue
             | Name::ContentBasedDeduplication
             | Name::DeduplicationScope

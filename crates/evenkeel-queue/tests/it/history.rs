@@ -155,7 +155,7 @@ impl World {
         }
         assert!(!self.held.iter().any(|held| held.seq.0 == seq), "a consumer has {seq}, and it was moved");
         assert!(!self.book.begin_move(KeyId(key), header), "{seq} was moved twice");
-        if which % 2 == 0 {
+        if which.is_multiple_of(2) {
             self.book.acked(header.seq);
             self.stored.remove(&(key, seq));
         } else {

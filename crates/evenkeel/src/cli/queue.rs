@@ -230,9 +230,10 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
         "in_flight",
         "delayed",
         "oldest_age_ms",
+        "wait_ms_p50",
+        "wait_ms_p99",
         "concurrency_max",
         "rate_per_second",
-        "debt",
         "delivered",
         "redelivered",
     ];

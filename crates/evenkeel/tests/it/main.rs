@@ -15,6 +15,7 @@ mod fairness;
 mod faults;
 mod fleet;
 mod folder;
+mod killed;
 mod leaving;
 mod nodes;
 mod openai;

@@ -1,4 +1,5 @@
-//! The SQS door of the real binary, before unmodified clients: boto3 and a Celery worker.
+//! The SQS door of the real binary, before unmodified clients: boto3, a Celery worker, the AWS SDK for JavaScript and
+//! sqs-consumer.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -110,6 +111,16 @@ fn a_celery_worker_runs_what_is_sent_to_it() {
 }
 
 #[test]
+fn the_aws_sdk_for_javascript_sends_receives_and_deletes_and_names_what_is_wrong() {
+    run_node("sqs_client.cjs");
+}
+
+#[test]
+fn sqs_consumer_handles_each_once_gives_up_on_what_fails_and_stops_with_grace() {
+    run_node("sqs_consumer_client.cjs");
+}
+
+#[test]
 fn who_leaves_while_waiting_takes_nothing_along() {
     let folder = Folder::new("sqs-leaving");
     let served = Served::start(&folder, &[]);
@@ -208,6 +219,72 @@ fn what_is_on_disk_is_there_after_a_restart() {
 }
 
 #[test]
+fn a_disk_with_too_little_room_takes_nothing_more_and_gives_what_it_has() {
+    let folder = Folder::new("sqs-reserve");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let message = json!({"QueueUrl": "q", "MessageBody": "kept"});
+    done(&ask(&served, "SendMessage", &message));
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    folder.write("evenkeel.toml", "[queue]\nreserve_bytes = 1_000_000_000_000_000\n");
+    let served = Served::start(&folder, &[]);
+    let refused = ask(&served, "SendMessage", &message);
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.body.contains("disk is full") && refused.body.contains("in reserve"), "{refused:?}");
+    let got = done(&ask(&served, "ReceiveMessage", &json!({"QueueUrl": "q", "WaitTimeSeconds": 20})));
+    let handle = &got["Messages"][0]["ReceiptHandle"];
+    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
+}
+
+#[test]
+fn a_queue_at_its_limits_says_which_and_keeps_what_it_has() {
+    let folder = Folder::new("sqs-limits");
+    folder.write("evenkeel.toml", "[queue]\nmessages_max = 2\nin_flight_max = 1\n");
+    let served = Served::start(&folder, &[]);
+    done(&ask(&served, "CreateQueue", &json!({"QueueName": "q"})));
+    let send = |body| ask(&served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": body}));
+    let over = |reply: Reply, says: &str| {
+        assert_eq!(reply.status, 403, "{reply:?}");
+        assert!(reply.head.contains("overlimit") && reply.body.contains(says), "{reply:?}");
+    };
+    done(&send("a"));
+    done(&send("b"));
+    over(send("c"), "queue is full: it may hold 2 messages");
+    let receive = json!({"QueueUrl": "q"});
+    let got = done(&ask(&served, "ReceiveMessage", &receive));
+    over(ask(&served, "ReceiveMessage", &receive), "1 messages are in flight");
+    let handle = &got["Messages"][0]["ReceiptHandle"];
+    done(&ask(&served, "DeleteMessage", &json!({"QueueUrl": "q", "ReceiptHandle": handle})));
+    done(&send("c"));
+}
+
+#[test]
+fn a_queue_with_as_many_groups_as_it_may_know_takes_no_other_and_starts_again() {
+    let folder = Folder::new("sqs-groups");
+    let served = Served::start(&folder, &[]);
+    assert_eq!(read(served.send("PUT", "/api/queues/q", "", &json!({"keys_max": 2}))).status, 201);
+    let send = |served: &Served, group: &str| {
+        ask(served, "SendMessage", &json!({"QueueUrl": "q", "MessageBody": group, "MessageGroupId": group}))
+    };
+    done(&send(&served, "a"));
+    done(&send(&served, "b"));
+    let refused = send(&served, "c");
+    assert!(refused.status == 403 && refused.body.contains("2 fairness keys are known"), "{refused:?}");
+    drop(served);
+    let served = Served::start(&folder, &[]);
+    done(&send(&served, "a"));
+    let all = json!({"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 20});
+    let mut groups = Vec::new();
+    while groups.len() < 3 {
+        let got = done(&ask(&served, "ReceiveMessage", &all));
+        groups.extend(got["Messages"].as_array().unwrap().iter().map(|message| message["Body"].clone()));
+    }
+    groups.sort_by_key(Value::to_string);
+    assert_eq!(groups, ["a", "a", "b"]);
+}
+
+#[test]
 fn a_move_that_a_kill_cuts_short_is_shown_as_failed_and_loses_nothing() {
     let folder = Folder::new("sqs-cut-short");
     let served = Served::start(&folder, &[]);
@@ -302,18 +379,40 @@ fn what_is_no_operation_is_told_so_and_the_header_names_the_request() {
 }
 
 fn python(script: &str) -> Command {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let python = root.join("target/python/bin/python");
+    let python = root().join("target/python/bin/python");
     assert!(python.exists(), "boto3 is not installed; `cargo xtask test` does it, into target/python");
-    let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(script);
     let mut command = Command::new(python);
-    // A proxy between this process and itself would be the one that is tested.
-    command.arg(script).env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
+    command.arg(path(script));
     command
+}
+
+/// Runs a script that signs as a tenant, on a gateway of its own.
+#[track_caller]
+fn run_node(script: &str) {
+    let installed = root().join("target/node");
+    assert!(
+        installed.join("node_modules/sqs-consumer").exists(),
+        "sqs-consumer is not installed; `cargo xtask test` does it, into target/node"
+    );
+    let folder = Folder::new(script);
+    folder.run(&["tenant", "add", "acme"]).ok();
+    let (key, secret) = sqs_key(&folder, "acme");
+    let served = Served::start(&folder, &[]);
+    run(Command::new("node").arg(path(script)).args([url(&served), key, secret]).arg(installed));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn path(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(script)
 }
 
 #[track_caller]
 fn run(command: &mut Command) {
+    // A proxy between this process and itself would be the one that is tested.
+    command.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);

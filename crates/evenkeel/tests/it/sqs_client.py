@@ -89,7 +89,7 @@ def makes_finds_lists_and_deletes_queues():
     others = [make(f"life-{n}") for n in range(2, 6)]
     assert sqs.get_queue_url(QueueName="life-1")["QueueUrl"] == first
     assert sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="000000000000")["QueueUrl"] == first
-    raises(AWS + "NonExistentQueue", lambda: sqs.get_queue_url(QueueName="none"), "QueueDoesNotExist")
+    raises(AWS + "NonExistentQueue", lambda: sqs.get_queue_url(QueueName="none"), "QueueDoesNotExist", says="ListQueues")
     elsewhere = lambda: sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="111111111111")
     raises(AWS + "NonExistentQueue", elsewhere)
     assert sqs.list_queues(QueueNamePrefix="life-")["QueueUrls"] == [first, *others]
@@ -152,7 +152,8 @@ def tells_and_is_told_attributes():
         "SqsManagedSseEnabled": ["maybe"], "Policy": ["no JSON"],
     }.items():
         for value in values:
-            raises("InvalidAttributeValue", lambda: change(**{name: value}), "InvalidAttributeValue", says=name)
+            says = f"{name}. Reason: Must be"
+            raises("InvalidAttributeValue", lambda: change(**{name: value}), "InvalidAttributeValue", says=says)
     for name in ["QueueArn", "CreatedTimestamp", "ApproximateNumberOfMessages", "Colour"]:
         raises("InvalidAttributeName", lambda: change(**{name: "1"}), "InvalidAttributeName")
     raises("InvalidAttributeValue", lambda: make("never", VisibilityTimeout=-1))

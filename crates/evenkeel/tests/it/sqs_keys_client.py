@@ -24,12 +24,12 @@ def client(key=key, secret=secret, region="us-east-1", **config):
     )
 
 
-def refused(code, status, who):
+def refused(code, status, who, says=""):
     try:
         who.list_queues()
     except ClientError as error:
         found = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
-        assert found == (code, status), (found, error)
+        assert found == (code, status) and says in str(error), (found, error)
         return
     raise AssertionError(f"no {code}")
 
@@ -43,8 +43,8 @@ client(region="eu-central-1").list_queues()
 refused("SignatureDoesNotMatch", 403, client(secret="wrong"))
 refused("SignatureDoesNotMatch", 403, client(secret=off_secret))
 for unknown in ["AKIAIOSFODNN7EXAMPLE", key + "0", key.rsplit(".", 1)[0], "nobody." + key.rsplit(".", 1)[1]]:
-    refused("InvalidClientTokenId", 403, client(key=unknown))
-refused("MissingAuthenticationToken", 403, client(signature_version=UNSIGNED))
+    refused("InvalidClientTokenId", 403, client(key=unknown), "evenkeel tenant sqs-key")
+refused("MissingAuthenticationToken", 403, client(signature_version=UNSIGNED), "evenkeel tenant sqs-key")
 refused("AccessDenied", 403, client(off_key, off_secret))
 client(slow_key, slow_secret).list_queues()
 refused("RequestThrottled", 403, client(slow_key, slow_secret))

@@ -1,0 +1,144 @@
+// Runs consumers made with sqs-consumer on queues of a gateway.
+// Its arguments are the gateway's URL, an access key id, its secret, and the folder that sqs-consumer is installed in.
+
+const assert = require("node:assert/strict");
+const { once } = require("node:events");
+const [endpoint, accessKeyId, secretAccessKey, installed] = process.argv.slice(2);
+const from = { paths: [installed] };
+const aws = require(require.resolve("@aws-sdk/client-sqs", from));
+const { Consumer } = require(require.resolve("sqs-consumer", from));
+
+const sqs = new aws.SQSClient({ endpoint, region: "us-east-1", credentials: { accessKeyId, secretAccessKey } });
+const does = (operation, input) => sqs.send(new aws[`${operation}Command`](input));
+const make = async (QueueName, Attributes = {}) => (await does("CreateQueue", { QueueName, Attributes })).QueueUrl;
+
+async function fill(QueueUrl, bodies) {
+  const Entries = bodies.map((body, at) => ({ Id: `${at}`, MessageBody: body, MessageGroupId: "acme" }));
+  assert.equal((await does("SendMessageBatch", { QueueUrl, Entries })).Successful.length, bodies.length);
+}
+
+async function isEmpty(QueueUrl) {
+  const { Attributes } = await does("GetQueueAttributes", { QueueUrl, AttributeNames: ["All"] });
+  return Attributes.ApproximateNumberOfMessages === "0" && Attributes.ApproximateNumberOfMessagesNotVisible === "0";
+}
+
+// A consumer whose failures are kept, so that one that nobody expects fails the test.
+function consumer(queueUrl, options) {
+  const made = Consumer.create({ queueUrl, sqs, waitTimeSeconds: 1, pollingCompleteWaitTimeMs: 30000, ...options });
+  made.failures = [];
+  for (const event of ["error", "processing_error", "timeout_error"]) {
+    made.on(event, (error) => made.failures.push(`${event}: ${error.message}`));
+  }
+  return made;
+}
+
+async function stop(made) {
+  const stopped = once(made, "stopped");
+  made.stop();
+  await stopped;
+}
+
+async function consumesOneByOneInOrder() {
+  const queueUrl = await make("consumer-singles");
+  const bodies = [..."abcdefgh"];
+  await fill(queueUrl, bodies);
+  const seen = [];
+  const made = consumer(queueUrl, { handleMessage: async ({ Body }) => void seen.push(Body) });
+  const drained = once(made, "empty");
+  made.start();
+  await drained;
+  await stop(made);
+  assert.deepEqual([seen, made.failures], [bodies, []]);
+  assert.ok(await isEmpty(queueUrl));
+}
+
+async function consumesInBatches() {
+  const queueUrl = await make("consumer-batches");
+  const bodies = [..."abcdefghij"];
+  await fill(queueUrl, bodies);
+  const batches = [];
+  const handleMessageBatch = async (messages) => {
+    batches.push(messages.map(({ Body }) => Body));
+    // Whatever is not named is not deleted, and comes again.
+    return batches.length === 1 ? messages.slice(0, 7) : messages;
+  };
+  const made = consumer(queueUrl, { batchSize: 10, visibilityTimeout: 3, handleMessageBatch, waitTimeSeconds: 5 });
+  const drained = once(made, "empty");
+  made.start();
+  await drained;
+  await stop(made);
+  assert.deepEqual(batches[0], bodies);
+  assert.deepEqual(batches.slice(1).flat().sort(), [..."hij"]);
+  assert.deepEqual(made.failures, []);
+  assert.ok(await isEmpty(queueUrl));
+}
+
+async function givesUpOnWhatFailsTwice() {
+  const dead = await make("consumer-dead");
+  const deadLetterTargetArn = "arn:aws:sqs:us-east-1:000000000000:consumer-dead";
+  const RedrivePolicy = JSON.stringify({ deadLetterTargetArn, maxReceiveCount: 2 });
+  const queueUrl = await make("consumer-failing", { RedrivePolicy });
+  await fill(queueUrl, ["good", "bad"]);
+  const seen = [];
+  const handleMessage = async ({ Body }) => {
+    seen.push(Body);
+    if (Body === "bad") throw new Error("cannot be done");
+  };
+  const made = consumer(queueUrl, { handleMessage, terminateVisibilityTimeout: true });
+  made.start();
+  const rescued = await new Promise((resolve) => {
+    const undertaker = consumer(dead, {
+      handleMessage: async (message) => {
+        resolve({ undertaker, message });
+      },
+    });
+    undertaker.start();
+  });
+  await Promise.all([stop(made), stop(rescued.undertaker)]);
+  assert.equal(rescued.message.Body, "bad");
+  assert.deepEqual(seen.sort(), ["bad", "bad", "good"]);
+  assert.equal(made.failures.length, 2, made.failures);
+  assert.ok(made.failures.every((failure) => failure.startsWith("processing_error") && failure.includes("cannot be done")));
+  assert.ok((await isEmpty(queueUrl)) && (await isEmpty(dead)));
+}
+
+// The message that is being handled is finished and deleted, those that wait are left for others.
+async function stopsWithGrace() {
+  const queueUrl = await make("consumer-stopping");
+  await fill(queueUrl, ["first", "second"]);
+  let finish;
+  const finished = new Promise((resolve) => (finish = resolve));
+  const handleMessage = () => finished;
+  const made = consumer(queueUrl, { handleMessage });
+  const begun = once(made, "message_received");
+  made.start();
+  await begun;
+  const stopping = stop(made);
+  finish();
+  await stopping;
+  assert.deepEqual(made.failures, []);
+  const { Messages } = await does("ReceiveMessage", { QueueUrl: queueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: 20 });
+  assert.deepEqual(Messages.map(({ Body }) => Body), ["second"]);
+}
+
+// A consumer that waits for what does not come is stopped at once, and takes nothing along.
+async function stopsWhileItWaits() {
+  const queueUrl = await make("consumer-waiting");
+  const made = consumer(queueUrl, { handleMessage: async () => {}, pollingCompleteWaitTimeMs: 0 });
+  made.start();
+  const stopped = once(made, "stopped");
+  made.stop({ abort: true });
+  await stopped;
+  await fill(queueUrl, ["mine"]);
+  const { Messages } = await does("ReceiveMessage", { QueueUrl: queueUrl, WaitTimeSeconds: 20 });
+  assert.deepEqual(Messages.map(({ Body }) => Body), ["mine"]);
+}
+
+(async () => {
+  const steps = [consumesOneByOneInOrder, consumesInBatches, givesUpOnWhatFailsTwice, stopsWithGrace, stopsWhileItWaits];
+  for (const step of steps) {
+    await step();
+    console.log(step.name);
+  }
+  console.log("all as expected");
+})();
