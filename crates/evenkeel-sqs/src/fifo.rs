@@ -105,7 +105,7 @@ pub(crate) fn apply(shape: &mut Shape, name: Name, value: &str) -> Result<(), Fa
     let fifo = &mut shape.notes.fifo;
     match name {
         Name::ContentBasedDeduplication => {
-            fifo.content_based = value.parse().map_err(|_| bad("Must be true or false."))?
+            fifo.content_based = value.parse().map_err(|_| bad("Must be true or false."))?;
         }
         Name::DeduplicationScope => {
             fifo.scope = word(value).ok_or_else(|| bad("Must be messageGroup or queue."))?;

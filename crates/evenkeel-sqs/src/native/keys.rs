@@ -114,6 +114,6 @@ fn unfit(error: impl core::fmt::Display) -> Refusal {
 fn rule_shown(name: &str, rule: &KeyRule) -> Value {
     json!({
         "name": name, "weight": rule.weight.map(Weight::as_f64), "concurrency_max": rule.concurrency_max,
-        "rate_per_second": rule.rate.map(Rate::per_second), "burst": rule.rate.map(|rate| rate.burst()),
+        "rate_per_second": rule.rate.map(Rate::per_second), "burst": rule.rate.map(Rate::burst),
     })
 }
