@@ -5,6 +5,7 @@
 //! gone; a message is delivered to one consumer at a time; between two keys with messages waiting, deliveries
 //! differ by at most a quantum and a message each, over any interval.
 
+mod cost;
 mod gate;
 mod lane;
 mod moves;
@@ -29,8 +30,9 @@ use crate::id::{Epoch, KeyId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::settings::{KEYS_MAX, Order, QueueSettings};
+use crate::settings::{CostMode, KEYS_MAX, Order, QueueSettings};
 use crate::time::Wall;
+use cost::Took;
 use gate::Gates;
 use lane::{Handle, Lane, Refill, window_len};
 use waits::Histogram;
@@ -85,6 +87,8 @@ pub struct Book {
     delivered: u64,
     redelivered: u64,
     waits: Histogram,
+    /// How long messages of all keys took lately, where that is what they cost.
+    took: Took,
     /// The latest time it was handed.
     now: Wall,
     /// The last message it was told of; the store may have found later ones.
@@ -97,6 +101,7 @@ struct Limits {
     retention: Duration,
     in_flight_max: u64,
     attempts_max: Option<u32>,
+    cost_mode: CostMode,
 }
 
 /// A message that is not waiting for its turn.
@@ -215,6 +220,7 @@ impl Book {
             delivered: 0,
             redelivered: 0,
             waits: Histogram::EMPTY,
+            took: Took::default(),
             now: Wall::default(),
             told: Seq(0),
         })
@@ -223,6 +229,11 @@ impl Book {
     /// Keeps to other settings from here on; the quantum stays as it is.
     pub fn set_limits(&mut self, settings: &QueueSettings) {
         self.limits = Limits::of(settings);
+    }
+
+    /// Tells the time, for what follows and is not told it itself.
+    pub fn see(&mut self, now: Wall) {
+        self.now = now;
     }
 
     /// Takes in a message that was written down; messages are told in order.
@@ -277,7 +288,8 @@ impl Book {
                 self.follow(turn.key);
                 continue;
             }
-            self.drr.consume_deficit(turn.key, handle.header.cost);
+            (handle.charged, handle.leased_at) = (self.charge(turn.key, &handle.header), now);
+            self.drr.consume_deficit(turn.key, handle.charged);
             self.spend(turn.key);
             taken.leased.push(self.lease(now, turn.key, handle, payload, lease));
             self.follow(turn.key);
@@ -553,6 +565,7 @@ impl Limits {
             retention: Duration::from_millis(settings.retention_ms),
             in_flight_max: settings.in_flight_max,
             attempts_max: settings.redrive.map(|redrive| redrive.attempts_max),
+            cost_mode: settings.cost_mode,
         }
     }
 }

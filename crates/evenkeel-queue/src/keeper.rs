@@ -306,6 +306,7 @@ impl Keeper {
     fn ack(&mut self, claims: Vec<Claim>, reply: Reply<Answers>, me: ActorRef<Msg>) {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut answers = Answers::with_capacity(claims.len());
+        self.book.see(self.clock.now());
         for claim in claims {
             answers.push(match self.book.ack(claim) {
                 Ok(header) => {

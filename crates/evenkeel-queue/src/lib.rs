@@ -32,5 +32,5 @@ pub use queue::Queue;
 pub use queues::Queues;
 pub use rejection::Rejection;
 pub use rule::KeyRule;
-pub use settings::{Durability, Order, QueueSettings};
+pub use settings::{CostMode, Durability, Order, QueueSettings};
 pub use time::Wall;

@@ -45,6 +45,9 @@ pub struct QueueSettings {
     pub quantum: u64,
     /// What must have happened before a request is answered.
     pub durability: Durability,
+    /// What turns are counted in.
+    #[serde(default)]
+    pub cost_mode: CostMode,
     /// In which order messages of a key are delivered; fixed when the queue is made.
     #[serde(default)]
     pub order: Order,
@@ -67,6 +70,7 @@ impl QueueSettings {
         keys_max: 1 << 20,
         quantum: 1_000,
         durability: Durability::Fsync,
+        cost_mode: CostMode::Count,
         order: Order::Fair,
     };
 }
@@ -85,6 +89,20 @@ pub struct Redrive {
     pub to: QueueId,
     /// After so many deliveries.
     pub attempts_max: u32,
+}
+
+/// What turns are counted in: keys get equal shares of this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostMode {
+    /// Messages, each at the cost it was sent with.
+    #[default]
+    Count,
+    /// Bytes of headers and bodies, a unit each.
+    Bytes,
+    /// The time that consumers have messages, a hundred units per millisecond: estimated by what the key's messages
+    /// took lately, and set right when it is known.
+    Time,
 }
 
 /// In which order messages of a key are delivered; keys take turns either way.

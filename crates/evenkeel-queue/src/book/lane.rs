@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
 use super::Delivered;
+use super::cost::Took;
 use super::gate::LaneGates;
 use super::waits::Histogram;
 use crate::id::{KeyId, Seq};
@@ -36,6 +38,9 @@ pub(super) struct Handle {
     pub(super) first_delivered_at: Option<Wall>,
     /// Since when it could be delivered for the first time.
     pub(super) ready_at: Wall,
+    /// What its delivery under way was charged, and when that began.
+    pub(super) charged: Cost,
+    pub(super) leased_at: Wall,
     /// Kept while there is room; else it is read when it is delivered.
     pub(super) payload: Option<Payload>,
 }
@@ -44,7 +49,15 @@ impl Handle {
     /// Makes a handle on a message that was never delivered and has no payload here.
     pub(super) fn new(header: Header) -> Self {
         let delivered = Delivered::default();
-        Self { header, delivered, first_delivered_at: None, ready_at: header.sent_at, payload: None }
+        Self {
+            header,
+            delivered,
+            first_delivered_at: None,
+            ready_at: header.sent_at,
+            charged: Cost::ZERO,
+            leased_at: Wall::default(),
+            payload: None,
+        }
     }
 }
 
@@ -96,6 +109,8 @@ pub(super) struct Lane {
     pub(super) redelivered: u64,
     /// How long its messages waited; kept from its first delivery on.
     pub(super) waits: Option<Box<Histogram>>,
+    /// How long its messages took lately, where that is what they cost.
+    pub(super) took: Took,
     /// Of a FIFO queue's lane, what its order needs to know.
     pub(super) in_order: Option<Box<InOrder>>,
     /// Whether it is listed as holding nothing.
@@ -123,6 +138,7 @@ impl Lane {
             delivered: 0,
             redelivered: 0,
             waits: None,
+            took: Took::default(),
             in_order: None,
             is_listed_idle: false,
         }
@@ -344,7 +360,6 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::cost::Cost;
 
     #[test]
     fn beyond_the_window_messages_are_only_counted() {

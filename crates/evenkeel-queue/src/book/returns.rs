@@ -65,7 +65,8 @@ impl Book {
                 // Whether it is gone is not written down yet.
                 How::Acking { .. } | How::Moving => return Err(Rejection::Busy),
             };
-            let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
+            let Out { lane, mut handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
+            self.settle_time(lane, &mut handle);
             let header = handle.header;
             self.set_out(lane, handle, How::Acking { was });
             return Ok(header);
@@ -148,8 +149,8 @@ impl Book {
         let Delivered { attempts, taken_back } = out.handle.delivered;
         out.handle.delivered =
             Delivered { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
-        let cost = out.handle.header.cost;
-        self.drr.settle(out.lane, cost, Cost::ZERO, Settlement::Final);
+        let charged = core::mem::take(&mut out.handle.charged);
+        self.drr.settle(out.lane, charged, Cost::ZERO, Settlement::Final);
         let returned = self.returned(out.lane, &out.handle, None);
         self.wait_again(out.lane, out.handle);
         Some(returned)
@@ -277,6 +278,7 @@ impl Book {
     fn bring_back(&mut self, now: Wall, out: Out, delay: Duration) -> Ended {
         let Out { lane, mut handle, how } = out;
         let attempts = handle.delivered.attempts;
+        self.settle_time(lane, &mut handle);
         if let How::Delayed { until } = how {
             handle.ready_at = until;
         }

@@ -1,6 +1,7 @@
 //! Queues from end to end, in memory and on disk.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod costs;
 mod crash;
 mod dedup;
 mod delivery;
