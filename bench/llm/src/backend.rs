@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::chat::{self, Delivery, MODEL};
 use crate::clock::shared_ns;
-use crate::wire::{Body, Wire};
+use bench_figures::{Body, Wire};
 
 /// How many nodes it plays.
 pub(crate) const NODES: usize = 2;

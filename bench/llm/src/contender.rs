@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::load::{Callers, Target};
-use crate::process::Process;
+use bench_figures::Process;
 
 const READY_WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);

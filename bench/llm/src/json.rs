@@ -1,11 +1,11 @@
 //! The figures for programs.
 
-use bench_figures::Quartiles;
+use bench_figures::{Line, Quartiles};
 use serde_json::{Map, Value, json};
 
 use crate::args::Options;
 use crate::rounds::Outcome;
-use crate::score::{Line, Score};
+use crate::score::Score;
 
 /// Writes one object per compared figure under `rows`, named `group/contender`; a lower `ratio` is better.
 pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {

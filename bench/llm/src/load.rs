@@ -14,7 +14,7 @@ use memchr::memmem;
 
 use crate::chat::{DONE, Delivery, SENT, request};
 use crate::clock::shared_ns;
-use crate::wire::{Body, Wire};
+use bench_figures::{Body, Wire};
 
 /// A frame that is under way for longer has stalled.
 const STALLED_NS: u64 = 100_000_000;

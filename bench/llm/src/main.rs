@@ -3,7 +3,7 @@
 //!
 //! Everybody stands between the same two nodes ([`backend`], a process of its own) and the same [`load`]; the nodes have
 //! their answers ready. [`rounds`] gives each [`contender`] its turn in every round, takes its processes' time from
-//! `/proc` ([`process`]), and compares it with the baseline of the same round.
+//! `/proc` ([`bench_figures::Process`]), and compares it with the baseline of the same round.
 
 mod args;
 mod backend;
@@ -12,11 +12,9 @@ mod clock;
 mod contender;
 mod json;
 mod load;
-mod process;
 mod rounds;
 mod score;
 mod table;
-mod wire;
 mod workload;
 
 use std::io::{self, Write};

@@ -7,13 +7,13 @@ use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bench_figures::Random;
+use bench_figures::{Line, Random, Trouble};
 
 use crate::args::Options;
 use crate::backend::NODES;
 use crate::contender::{self, Contender, Place, Running, Takes};
-use crate::score::{Line, Score};
-use crate::workload::{Trouble, Workload, mib};
+use crate::score::Score;
+use crate::workload::{Workload, mib};
 use crate::{json, table};
 
 /// Where contenders have their files.

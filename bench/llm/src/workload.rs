@@ -1,8 +1,8 @@
 //! The three workloads, and what a turn of each measures.
 
-use std::io;
 use std::time::Duration;
 
+use bench_figures::{Sample, Trouble, delays};
 use tokio::time::timeout;
 
 use crate::chat::Delivery;
@@ -62,9 +62,6 @@ const STREAM_FIGURES: &[Figure] = &[
     figure("p50_us", "p50 µs"),
     figure("p99_us", "p99 µs"),
 ];
-
-/// Named figures of one turn.
-pub(crate) type Sample = Vec<(&'static str, f64)>;
 
 impl Workload {
     pub(crate) const ALL: &[Self] = &[Self::Load, Self::One, Self::Stream];
@@ -146,13 +143,6 @@ async fn frames(running: &Running, scale: f64) -> Result<Sample, Trouble> {
     Ok(sample)
 }
 
-fn delays(mut delays_ns: Vec<u64>) -> Sample {
-    delays_ns.sort_unstable();
-    let Some(last) = delays_ns.len().checked_sub(1) else { return Sample::new() };
-    let at = |percent: usize| delays_ns[last * percent / 100] as f64 / 1e3;
-    vec![("p50_us", at(50)), ("p99_us", at(99))]
-}
-
 fn scaled(count: f64, scale: f64) -> usize {
     ((count * scale) as usize).max(1)
 }
@@ -162,30 +152,8 @@ pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / 1024.0 / 1024.0
 }
 
-/// Why a turn gave no sample.
-#[derive(Clone, Debug)]
-pub(crate) struct Trouble(pub(crate) String);
-
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
 impl From<Unanswered> for Trouble {
     fn from(unanswered: Unanswered) -> Self {
         Self(unanswered.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_delays_that_were_seen() {
-        let sample = delays((1..=1000).rev().map(|us| us * 1000).collect());
-        assert_eq!(sample, [("p50_us", 500.0), ("p99_us", 990.0)]);
-        assert_eq!(delays(Vec::new()), []);
     }
 }

@@ -42,8 +42,13 @@ impl MessageId {
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hex = format!("{:032x}", self.number());
-        write!(f, "{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+        // By hand: every message that is sent or delivered is named, and the formatter takes ten times as long.
+        let (number, mut text) = (self.number(), [b'-'; 36]);
+        let places = (0..text.len()).filter(|place| ![8, 13, 18, 23].contains(place));
+        for (digit, place) in places.enumerate() {
+            text[place] = b"0123456789abcdef"[(number >> (124 - 4 * digit)) as usize & 15];
+        }
+        f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -89,6 +94,12 @@ mod tests {
             let id = MessageId { queue: QueueId(7), key: KeyId(u32::MAX), seq: Seq(seq) };
             assert_eq!(id.to_string().parse(), Ok(id));
         }
+    }
+
+    #[test]
+    fn a_message_id_looks_like_a_uuid() {
+        let id = MessageId { queue: QueueId(0x0123_4567), key: KeyId(0x89ab_cdef), seq: Seq(3) };
+        assert_eq!(id.to_string(), "01234567-89ab-cdef-0000-000000000003");
     }
 
     #[test]

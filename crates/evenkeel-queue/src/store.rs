@@ -133,6 +133,16 @@ pub struct Commit {
     pub durability: Durability,
 }
 
+impl Commit {
+    /// Whether nobody waits for it: lost in a crash, a message is delivered once more.
+    pub(crate) fn is_note(&self) -> bool {
+        let is_note = |change: &Change| {
+            matches!(change, Change::Leased(..) | Change::Returned(_) | Change::Forgotten(_))
+        };
+        self.durability == Durability::Os && self.changes.iter().all(is_note)
+    }
+}
+
 /// What became of a message, or of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {

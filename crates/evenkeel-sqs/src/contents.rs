@@ -2,8 +2,10 @@
 
 /// Tells whether every character is one that AWS takes: those of XML 1.0.
 pub(crate) fn is_valid_text(text: &str) -> bool {
-    // Most bytes are printable ASCII; only what is not is looked at as a character.
-    text.bytes().all(|byte| (0x20..0x80).contains(&byte)) || text.chars().all(is_valid)
+    // Most bytes are printable ASCII; only what is not is looked at as a character. All bytes are looked at, because
+    // many at a time are faster than one by one up to the first.
+    let is_plain = text.bytes().fold(true, |plain, byte| plain & (0x20..0x80).contains(&byte));
+    is_plain || text.chars().all(is_valid)
 }
 
 const fn is_valid(character: char) -> bool {

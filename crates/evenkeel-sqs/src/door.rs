@@ -200,9 +200,19 @@ impl fmt::Debug for Sqs {
 #[derive(Serialize)]
 pub(crate) struct Nothing {}
 
+/// What most answers fit in.
+const ANSWER_BYTES: usize = 512;
+
 /// Writes an answer.
 pub(crate) fn told(answer: &impl Serialize) -> Result<Vec<u8>, Fault> {
-    serde_json::to_vec(answer).map_err(|_| Fault::Internal)
+    told_within(ANSWER_BYTES, answer)
+}
+
+/// Writes an answer of which it is known how long it may be.
+pub(crate) fn told_within(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, Fault> {
+    let mut text = Vec::with_capacity(bytes);
+    serde_json::to_writer(&mut text, answer).map_err(|_| Fault::Internal)?;
+    Ok(text)
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Fault> {

@@ -10,7 +10,7 @@ use evenkeel_queue::{Delivery, Order, Queue, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
-use crate::door::{Ask, Sqs, seconds, told};
+use crate::door::{Ask, Sqs, seconds, told_within};
 use crate::fault::Fault;
 use crate::fifo::is_plain;
 use crate::header::Kept;
@@ -84,6 +84,9 @@ const SYSTEM: &[(&str, System)] = &[
     ("DeadLetterQueueSourceArn", System::DeadLetterSource),
 ];
 
+/// What is around a body in an answer.
+const AROUND_BYTES: usize = 384;
+
 impl Sqs {
     pub(crate) async fn receive_message(&self, ask: &Ask, wish: &ReceiveMessage) -> Result<Vec<u8>, Fault> {
         let queue = self.queue(wish.queue_url.as_deref())?;
@@ -96,7 +99,9 @@ impl Sqs {
         let filter = Filter(&wish.message_attribute_names);
         let messages =
             deliveries.iter().map(|delivery| self.shown(&queue, delivery, &system, &filter)).collect();
-        let answer = told(&Received { messages });
+        // Bodies with much to escape need more, which is given as it is needed.
+        let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + AROUND_BYTES).sum();
+        let answer = told_within(bytes, &Received { messages });
         give_back_unless_served(queue, &deliveries, ask.disconnect.clone());
         answer
     }

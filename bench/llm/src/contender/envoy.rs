@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use super::{Place, Started, free_port, log, missing, target};
-use crate::process::Process;
+use bench_figures::Process;
 
 pub(super) fn envoy(place: &Place) -> io::Result<Started> {
     let program = place.python.join("envoy");

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::{Place, Started, free_port, log, target};
 use crate::chat::MODEL;
 use crate::load::Target;
-use crate::process::Process;
+use bench_figures::Process;
 
 const TENANTS: usize = 4;
 /// For each of the two nodes: half of what 16 connections would take.

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::{Place, Started, free_port, log, missing, target};
 use crate::chat::MODEL;
 use crate::load::Target;
-use crate::process::Process;
+use bench_figures::Process;
 
 pub(super) fn litellm(place: &Place) -> io::Result<Started> {
     if !place.litellm.is_file() {

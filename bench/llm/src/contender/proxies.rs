@@ -5,7 +5,7 @@ use std::io;
 use std::process::Command;
 
 use super::{Place, Started, free_port, log, target};
-use crate::process::Process;
+use bench_figures::Process;
 
 pub(super) fn haproxy(place: &Place) -> io::Result<Started> {
     let address = free_port()?;

@@ -4,7 +4,7 @@ use std::io;
 use std::process::Command;
 
 use super::{Place, Started, free_port, log, missing, target};
-use crate::process::Process;
+use bench_figures::Process;
 
 pub(super) fn vllm_router(place: &Place) -> io::Result<Started> {
     start(place, "vllm-router", &[], "warning")

@@ -4,6 +4,7 @@
 //! that came in during the one before. Opening reads keys, never bodies.
 
 mod dedup;
+mod inbox;
 mod layout;
 mod opened;
 mod reader;
@@ -24,6 +25,7 @@ use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::{Header, Payload, Sent};
 use crate::rule::KeyRule;
+use inbox::{Inbox, Shut};
 use opened::{Counts, Opened, Opening, Still};
 use reader::Look;
 use writer::{Op, Writer};
@@ -69,7 +71,7 @@ impl fmt::Debug for Fatal {
 
 /// Queues in a folder.
 pub struct DiskStore {
-    ops: SyncSender<Op>,
+    inbox: Arc<Inbox>,
     looks: Mutex<Option<SyncSender<Look>>>,
     opened: Arc<RwLock<Option<Opened>>>,
     /// What was counted when the folder was opened, until a queue's owner asks.
@@ -86,10 +88,10 @@ impl DiskStore {
         let folder = folder.into();
         let Opening { opened, ledger, counts, secret } = Opened::open(&folder, options.cache_bytes)?;
         let opened = Arc::new(RwLock::new(Some(opened)));
-        let (ops, received) = sync_channel(OPS_MAX);
+        let inbox = Arc::new(Inbox::new(OPS_MAX));
         let (looks, looked) = sync_channel(LOOKS_MAX);
         let flushes = Arc::<AtomicU64>::default();
-        let writer = Writer::new(folder, options, received, opened.clone(), ledger, flushes.clone());
+        let writer = Writer::new(folder, options, inbox.clone(), opened.clone(), ledger, flushes.clone());
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
         let looked: reader::Looks = Arc::new(Mutex::new(looked));
         for number in 0..READERS {
@@ -97,7 +99,7 @@ impl DiskStore {
             threads.push(spawn(format!("queue-reader-{number}"), move || reader::run(&looked, &opened))?);
         }
         Ok(Self {
-            ops,
+            inbox,
             looks: Mutex::new(Some(looks)),
             opened,
             counts: Mutex::new(counts),
@@ -113,9 +115,9 @@ impl DiskStore {
     }
 
     fn ask(&self, op: Op) {
-        match self.ops.try_send(op) {
-            Err(TrySendError::Full(op)) => drop(op.refuse(&StoreError::Busy)),
-            Err(TrySendError::Disconnected(op)) => drop(op.refuse(&StoreError::Closed)),
+        match self.inbox.offer(op) {
+            Err(Shut::Full(op)) => drop(op.refuse(&StoreError::Busy)),
+            Err(Shut::Closed(op)) => drop(op.refuse(&StoreError::Closed)),
             Ok(()) => {}
         }
     }
@@ -124,7 +126,7 @@ impl DiskStore {
     fn wait<T: Send + 'static>(&self, op: impl FnOnce(Done<T>) -> Op) -> Result<T, StoreError> {
         let (done, answered) = sync_channel(1);
         let op = op(Box::new(move |result| drop(done.send(result))));
-        self.ops.send(op).map_err(|_| StoreError::Closed)?;
+        self.inbox.insist(op).map_err(|_| StoreError::Closed)?;
         answered.recv().unwrap_or(Err(StoreError::Closed))
     }
 
@@ -224,7 +226,7 @@ impl Store for DiskStore {
 
     fn close(&self) {
         let (closed, wait) = sync_channel(1);
-        if self.ops.send(Op::Close(closed)).is_ok() {
+        if self.inbox.insist(Op::Close(closed)).is_ok() {
             // The writer is gone either way.
             wait.recv().ok();
         }

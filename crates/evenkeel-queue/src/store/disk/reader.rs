@@ -4,6 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use fjall::Keyspace;
 use parking_lot::{Mutex, RwLock};
 
 use super::layout;
@@ -34,29 +35,50 @@ pub(super) fn run(looks: &Mutex<Receiver<Look>>, opened: &RwLock<Option<Opened>>
 }
 
 fn fetch_from(folder: &Opened, fetch: Fetch) -> Result<Vec<(Header, Payload)>, StoreError> {
-    let Fetch { queue, key, after, count_max, bytes_max } = fetch;
+    // What outlived its generation lies between the others', so both are read, and put in order.
+    let old = collect(folder.shelves.old_shelf(), &fetch)?;
+    let later = collect(folder.shelves.generations_after(fetch.after), &fetch)?;
+    let complete_to = old.complete_to.min(later.complete_to);
+    let mut found = old.messages;
+    found.extend(later.messages);
+    found.sort_by_key(|(header, _)| header.seq);
+    found.retain(|(header, _)| header.seq <= complete_to);
+    found.truncate(fetch.count_max);
+    Ok(found)
+}
+
+/// What shelves have of a key.
+struct Collected {
+    messages: Vec<(Header, Payload)>,
+    /// Up to here, nothing is left out.
+    complete_to: Seq,
+}
+
+/// Reads shelves that follow each other, no further than was asked for.
+fn collect<'a>(
+    keyspaces: impl Iterator<Item = &'a Keyspace>,
+    fetch: &Fetch,
+) -> Result<Collected, StoreError> {
+    let Fetch { queue, key, after, count_max, bytes_max } = *fetch;
     let from = layout::place(queue, key, Seq(after.0.saturating_add(1)));
     let to = layout::lane(queue, KeyId(key.0.saturating_add(1)));
-    let mut found: Vec<(Header, Payload)> = Vec::new();
-    let (mut bytes, mut is_old) = (0, true);
-    for keyspace in folder.shelves.after(after) {
+    let mut collected = Collected { messages: Vec::new(), complete_to: Seq(u64::MAX) };
+    let mut bytes = 0;
+    for keyspace in keyspaces {
         let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
         for entry in keyspace.range::<&[u8], _>(range) {
-            // What outlived its generation lies between the others', so it does not use up their room.
-            if !is_old && (count_max <= found.len() || bytes_max <= bytes) {
-                break;
+            if count_max <= collected.messages.len() || bytes_max <= bytes {
+                collected.complete_to = collected.messages.last().map_or(after, |(header, _)| header.seq);
+                return Ok(collected);
             }
             let (place, value) = entry.into_inner().map_err(io)?;
             let Some((_, _, header)) = layout::read_message_key(&place) else { continue };
             let Some(payload) = layout::read_message_value(&value.into()) else { continue };
             bytes += payload.size();
-            found.push((header, payload));
+            collected.messages.push((header, payload));
         }
-        is_old = false;
     }
-    found.sort_by_key(|(header, _)| header.seq);
-    found.truncate(count_max);
-    Ok(found)
+    Ok(collected)
 }
 
 fn read_from(
@@ -75,3 +97,63 @@ fn read_from(
 
 /// Where requests to read wait.
 pub(super) type Looks = Arc<Mutex<Receiver<Look>>>;
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_policy::cost::Cost;
+    use fjall::PersistMode;
+
+    use super::*;
+    use crate::time::Wall;
+
+    const QUEUE: QueueId = QueueId(1);
+    const KEY: KeyId = KeyId(2);
+
+    #[test]
+    fn no_more_is_read_than_was_asked_for() {
+        let (folder, _place) = opened(&[], 1..=1_000);
+        let collected = collect(folder.shelves.generations_after(Seq(0)), &ask(0, 10, usize::MAX)).unwrap();
+        assert_eq!((collected.messages.len(), collected.complete_to), (10, Seq(10)));
+        let all = collect(folder.shelves.generations_after(Seq(0)), &ask(990, 100, usize::MAX)).unwrap();
+        assert_eq!((all.messages.len(), all.complete_to), (10, Seq(u64::MAX)));
+    }
+
+    #[test]
+    fn what_outlived_its_generation_comes_in_its_place_and_hides_nothing() {
+        let (folder, _place) = opened(&[2, 5, 1_001, 2_000], 100..=1_000);
+        assert_eq!(fetched(&folder, ask(0, 4, usize::MAX)), [2, 5, 100, 101]);
+        assert_eq!(fetched(&folder, ask(998, 4, usize::MAX)), [999, 1_000, 1_001, 2_000]);
+        // Few bytes are wanted: what follows the last that was read may be missing, so it is not told.
+        assert_eq!(fetched(&folder, ask(5, 4, 1)), [100]);
+        assert_eq!(fetched(&folder, ask(1_000, 4, usize::MAX)), [1_001, 2_000]);
+    }
+
+    fn fetched(folder: &Opened, fetch: Fetch) -> Vec<u64> {
+        fetch_from(folder, fetch).unwrap().iter().map(|(header, _)| header.seq.0).collect()
+    }
+
+    fn ask(after: u64, count_max: usize, bytes_max: usize) -> Fetch {
+        Fetch { queue: QUEUE, key: KEY, after: Seq(after), count_max, bytes_max }
+    }
+
+    fn opened(old: &[u64], current: std::ops::RangeInclusive<u64>) -> (Opened, tempfile::TempDir) {
+        let place = tempfile::TempDir::new().unwrap();
+        let mut folder = Opened::open(&place.path().join("queue"), 1 << 20).unwrap().opened;
+        let payload = Payload { headers: "h".into(), body: "body".into() };
+        let message = |seq: u64| {
+            let header = Header { seq: Seq(seq), sent_at: Wall(1), size: 5, cost: Cost(1), from: None };
+            (layout::message_key(QUEUE, KEY, &header), layout::message_value(&payload))
+        };
+        for (keyspace, seqs) in [
+            (folder.shelves.old.keyspace.clone(), old.to_vec()),
+            (folder.shelves.current().keyspace.clone(), current.collect()),
+        ] {
+            for (at, value) in seqs.into_iter().map(message) {
+                keyspace.insert(at.as_slice(), value).unwrap();
+            }
+        }
+        folder.shelves.old.live = old.len() as u64;
+        folder.db.persist(PersistMode::Buffer).unwrap();
+        (folder, place)
+    }
+}

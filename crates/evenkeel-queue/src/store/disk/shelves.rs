@@ -86,8 +86,18 @@ impl Shelves {
 
     /// Every shelf that may hold messages after this one: the old one first, then in order.
     pub(super) fn after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
+        self.old_shelf().chain(self.generations_after(seq))
+    }
+
+    /// The shelf of what outlived its generation, if there is anything.
+    pub(super) fn old_shelf(&self) -> impl Iterator<Item = &Keyspace> {
+        core::iter::once(&self.old).filter(|old| old.live > 0).map(|old| &old.keyspace)
+    }
+
+    /// Generations that may hold messages after this one, in order.
+    pub(super) fn generations_after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
         let later = self.generations.iter().filter(move |shelf| shelf.end.is_none_or(|end| seq < end));
-        core::iter::once(&self.old).filter(|old| old.live > 0).chain(later).map(|shelf| &shelf.keyspace)
+        later.map(|shelf| &shelf.keyspace)
     }
 
     /// Every shelf.

@@ -3,17 +3,18 @@
 mod stage;
 mod tidy;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
 use super::dedup::Entry;
+use super::inbox::Inbox;
 use super::opened::{Ledger, Opened, Opening, io};
 use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
@@ -26,6 +27,10 @@ use crate::store::{Batch, Claimed, Commit, Done, QueueBody, QueueRecord, StoreEr
 const GROUP_MAX: usize = 8_192;
 /// Or so many bytes.
 const GROUP_BYTES_MAX: usize = 16 << 20;
+/// Those whom one flush answered are waited for twice as long as it took, and never longer than this.
+const GATHER_MAX: Duration = Duration::from_millis(2);
+/// What nobody waits for is written with what somebody does, or after this long.
+const NOTE_WAIT_MAX: Duration = Duration::from_millis(5);
 /// How often the free space of the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long to wait before a folder that could not be opened again is tried once more.
@@ -53,7 +58,9 @@ type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 pub(super) struct Writer {
     folder: PathBuf,
     options: DiskOptions,
-    ops: Receiver<Op>,
+    inbox: Arc<Inbox>,
+    /// Taken from there and not written yet.
+    taken: VecDeque<Op>,
     /// What readers read from.
     opened: Arc<RwLock<Option<Opened>>>,
     /// `None` while the folder could not be opened again.
@@ -62,6 +69,9 @@ pub(super) struct Writer {
     tails: Vec<(QueueId, Tail)>,
     /// Since when something waits to be on disk, and how long it may.
     unsynced: Option<(Instant, Duration)>,
+    /// How many requests the last flush was for, and how long it took.
+    flushed: usize,
+    flush_took: Duration,
     free: u64,
     looked_at: Option<Instant>,
     reopened_at: Option<Instant>,
@@ -85,6 +95,11 @@ pub(super) struct Group {
     tails: Vec<(QueueId, Tail, Vec<Appended>)>,
     sync: Sync,
     bytes: usize,
+    count: usize,
+    /// How many requests somebody waits for.
+    awaited: usize,
+    /// Nothing more may be written with it.
+    is_last: bool,
 }
 
 /// A keyspace whose places may be written to again.
@@ -107,7 +122,7 @@ impl Writer {
     pub(super) fn new(
         folder: PathBuf,
         options: DiskOptions,
-        ops: Receiver<Op>,
+        inbox: Arc<Inbox>,
         opened: Arc<RwLock<Option<Opened>>>,
         ledger: Ledger,
         flushes: Arc<AtomicU64>,
@@ -115,11 +130,14 @@ impl Writer {
         Self {
             folder,
             options,
-            ops,
+            inbox,
+            taken: VecDeque::new(),
             opened,
             ledger: Some(ledger),
             tails: Vec::new(),
             unsynced: None,
+            flushed: 0,
+            flush_took: Duration::ZERO,
             free: u64::MAX,
             looked_at: None,
             reopened_at: None,
@@ -128,12 +146,12 @@ impl Writer {
         }
     }
 
-    /// Writes until it is closed, or nobody can ask any more.
+    /// Writes until it is closed.
     pub(super) fn run(mut self) {
         loop {
             match self.next() {
-                Next::Op(op) => {
-                    if let Some(closed) = self.write(op) {
+                Next::Write => {
+                    if let Some(closed) = self.write() {
                         self.close();
                         closed.send(()).ok();
                         return;
@@ -141,7 +159,6 @@ impl Writer {
                 }
                 Next::Sync => self.sync(),
                 Next::Tidy => self.tidy(),
-                Next::End => return self.close(),
             }
         }
     }
@@ -152,50 +169,91 @@ impl Writer {
         if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
             return Next::Sync;
         }
-        let has_chores = self.has_chores();
-        if has_chores {
-            return match self.ops.try_recv() {
-                Ok(op) => Next::Op(op),
-                Err(_) => Next::Tidy,
-            };
+        if !self.taken.is_empty() {
+            return Next::Write;
         }
+        if self.has_chores() {
+            return if self.inbox.is_empty() { Next::Tidy } else { Next::Write };
+        }
+        self.gather();
         let Some((since, within)) = self.unsynced else {
-            return self.ops.recv().map_or(Next::End, Next::Op);
+            self.inbox.wait();
+            return Next::Write;
         };
-        match self.ops.recv_timeout(within.saturating_sub(since.elapsed())) {
-            Ok(op) => Next::Op(op),
-            Err(RecvTimeoutError::Timeout) => Next::Sync,
-            Err(RecvTimeoutError::Disconnected) => Next::End,
-        }
+        self.inbox.wait_until(since + within);
+        if self.inbox.is_empty() { Next::Sync } else { Next::Write }
     }
 
-    /// Writes a request and all that have come in since; a wish to close ends it.
-    fn write(&mut self, first: Op) -> Option<SyncSender<()>> {
-        if let Err(why) = self.reopen_if_needed() {
-            return first.refuse(&why);
-        }
-        self.look_at_disk();
-        let mut group = self.opened.read().as_ref().map(|opened| Group::new(opened.db.batch()))?;
-        let (mut op, mut count, mut closing) = (Some(first), 0, None);
-        while let Some(next) = op.take() {
-            count += 1;
-            // Its owner lets go of all it was told of, so nothing later may be told before.
-            let is_purge = matches!(next, Op::Purge(..));
-            match next {
-                Op::Close(closed) => closing = Some(closed),
-                next => self.stage(&mut group, next),
+    /// Writes what has come in, together; a wish to close ends it.
+    fn write(&mut self) -> Option<SyncSender<()>> {
+        let mut group = match self.begin() {
+            Ok(group) => group,
+            Err(why) => {
+                self.take_all();
+                return self.taken.drain(..).find_map(|op| op.refuse(&why));
             }
-            if closing.is_none() && !is_purge && count < GROUP_MAX && group.bytes < GROUP_BYTES_MAX {
-                op = self.ops.try_recv().ok();
-            }
+        };
+        let mut closing = self.fill(&mut group);
+        let is_note = closing.is_none() && group.awaited == 0 && group.has_room();
+        if is_note {
+            // It is written with what somebody waits for, if that comes soon.
+            self.inbox.wait_for_awaited(1, Instant::now() + NOTE_WAIT_MAX);
+            closing = self.fill(&mut group);
         }
         self.commit(group);
         closing
     }
 
+    fn begin(&mut self) -> Result<Group, StoreError> {
+        self.reopen_if_needed()?;
+        self.look_at_disk();
+        let batch = self.opened.read().as_ref().map(|opened| opened.db.batch());
+        batch.map(Group::new).ok_or(StoreError::Closed)
+    }
+
+    /// Stages what has come in, as far as it fits.
+    fn fill(&mut self, group: &mut Group) -> Option<SyncSender<()>> {
+        self.take_all();
+        while group.has_room() {
+            match self.taken.pop_front()? {
+                Op::Close(closed) => return Some(closed),
+                // Its owner lets go of all it was told of, so nothing later may be told before.
+                op @ Op::Purge(..) => {
+                    group.is_last = true;
+                    group.awaited += 1;
+                    self.stage(group, op);
+                }
+                op => {
+                    group.count += 1;
+                    group.awaited += usize::from(op.is_awaited());
+                    self.stage(group, op);
+                }
+            }
+        }
+        None
+    }
+
+    fn take_all(&mut self) {
+        if self.taken.is_empty() {
+            self.taken = self.inbox.take();
+        }
+    }
+
+    /// Waits a moment for those whom the last flush answered together.
+    ///
+    /// They often have their next requests under way: were the first of them written alone, all others would wait for
+    /// two flushes. One that was answered alone is not waited for.
+    fn gather(&mut self) {
+        let company = core::mem::take(&mut self.flushed);
+        if 1 < company {
+            let wait = (2 * self.flush_took).min(GATHER_MAX);
+            self.inbox.wait_for_awaited(company, Instant::now() + wait);
+        }
+    }
+
     /// Puts a group on disk, as durably as the most demanding of it asks, and answers.
     fn commit(&mut self, group: Group) {
-        let Group { mut batch, latest, answers, tails, sync, .. } = group;
+        let Group { mut batch, latest, answers, tails, sync, awaited, .. } = group;
         if let Some(opened) = self.opened.read().as_ref() {
             for ((space, place), value) in latest {
                 let keyspace = match space {
@@ -218,7 +276,11 @@ impl Writer {
             return answers.into_iter().for_each(|answer| answer(Err(why.clone())));
         }
         match sync {
-            Sync::Now if has_content => self.sync(),
+            Sync::Now if has_content => {
+                let begun = Instant::now();
+                self.sync();
+                (self.flushed, self.flush_took) = (awaited, begun.elapsed());
+            }
             Sync::Within(within) if has_content => {
                 let due = self.unsynced.map(|(since, within)| since + within);
                 let sooner = due.is_none_or(|due| Instant::now() + within < due);
@@ -305,11 +367,16 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}
+
 enum Next {
-    Op(Op),
+    Write,
     Sync,
     Tidy,
-    End,
 }
 
 impl Group {
@@ -322,7 +389,14 @@ impl Group {
             tails: Vec::new(),
             sync: Sync::Whenever,
             bytes: 0,
+            count: 0,
+            awaited: 0,
+            is_last: false,
         }
+    }
+
+    fn has_room(&self) -> bool {
+        !self.is_last && self.count < GROUP_MAX && self.bytes < GROUP_BYTES_MAX
     }
 
     fn put(&mut self, space: Space, place: &[u8], value: impl Into<Vec<u8>>) {
@@ -348,6 +422,11 @@ impl Group {
 }
 
 impl Op {
+    /// Whether somebody waits for the answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        !matches!(self, Self::Commit(commit, _) if commit.is_note())
+    }
+
     /// Answers a request that cannot be looked at; a wish to close is handed back.
     pub(super) fn refuse(self, why: &StoreError) -> Option<SyncSender<()>> {
         match self {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 over one socket, as little of it as a fast backend and a cheap load generator need.
+//! One socket, and as little of HTTP/1.1 as a fast backend and a cheap load generator need.
 //!
 //! Bound: a head has at most 64 KiB. Nothing is checked that the programs under test have not already checked; what
 //! makes no sense is an error, never a guess.
@@ -14,48 +14,58 @@ const HEAD_MAX: usize = 64 * 1024;
 const READ_AT_ONCE: usize = 16 * 1024;
 
 /// One connection, and what was read from it and not yet used.
-pub(crate) struct Wire {
+pub struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
     start: usize,
 }
 
 /// The first lines of a message.
-pub(crate) struct Head {
+pub struct Head {
     /// The request line or the status line.
-    pub(crate) line: Vec<u8>,
+    pub line: Vec<u8>,
     /// What follows.
-    pub(crate) body: Body,
+    pub body: Body,
 }
 
 /// What is left of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub enum Body {
+    /// So many bytes.
     Bytes(usize),
+    /// Everything until the connection ends.
     UntilClose,
+    /// A chunk begins.
     ChunkHead,
+    /// So many bytes of a chunk.
     Chunk(usize),
+    /// The end of a chunk.
     ChunkEnd,
+    /// Fields after the last chunk.
     Trailer,
+    /// Nothing.
     Done,
 }
 
 impl Wire {
-    pub(crate) async fn connect(address: SocketAddr) -> io::Result<Self> {
+    /// Connects.
+    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::new(TcpStream::connect(address).await?)
     }
 
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
+    /// Takes a socket that is connected.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::with_capacity(READ_AT_ONCE), start: 0 })
     }
 
-    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes everything.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
     /// Reads a head; `None` if the other end closed instead of beginning one.
-    pub(crate) async fn head(&mut self) -> io::Result<Option<Head>> {
+    pub async fn head(&mut self) -> io::Result<Option<Head>> {
         loop {
             if let Some(length) = memmem::find(self.unused(), b"\r\n\r\n") {
                 let head = parse(&self.unused()[..length])?;
@@ -72,7 +82,7 @@ impl Wire {
     }
 
     /// Reads the next part of a body as soon as there is any; empty at its end.
-    pub(crate) async fn part(&mut self, body: &mut Body) -> io::Result<&[u8]> {
+    pub async fn part(&mut self, body: &mut Body) -> io::Result<&[u8]> {
         let wanted = loop {
             match *body {
                 Body::Done => break 0,
@@ -114,7 +124,7 @@ impl Wire {
     }
 
     /// Reads a line, without its end.
-    async fn line(&mut self) -> io::Result<&[u8]> {
+    pub async fn line(&mut self) -> io::Result<&[u8]> {
         loop {
             if let Some(length) = memmem::find(self.unused(), b"\r\n") {
                 let from = self.start;
@@ -128,6 +138,18 @@ impl Wire {
                 return Err(cut());
             }
         }
+    }
+
+    /// Reads so many bytes.
+    pub async fn exact(&mut self, count: usize) -> io::Result<&[u8]> {
+        while self.unused().len() < count {
+            if self.read().await? == 0 {
+                return Err(cut());
+            }
+        }
+        let from = self.start;
+        self.start += count;
+        Ok(&self.buffer[from..from + count])
     }
 
     fn unused(&self) -> &[u8] {

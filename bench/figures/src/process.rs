@@ -16,25 +16,30 @@ const END_WAIT_MAX: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A program that runs until this is dropped.
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
 }
 
 impl Process {
     /// Starts a program; what it says goes to a file.
-    pub(crate) fn start(command: &mut Command, log: &Path) -> io::Result<Self> {
+    pub fn start(command: &mut Command, log: &Path) -> io::Result<Self> {
         let file = File::create(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         Ok(Self { child: command.spawn()? })
     }
 
+    /// Names it.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it still runs.
-    pub(crate) fn runs(&mut self) -> io::Result<bool> {
+    pub fn runs(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
     /// Adds up how long all threads of it and its children have run, in user and in system mode.
-    pub(crate) fn cpu(&self) -> io::Result<Duration> {
+    pub fn cpu(&self) -> io::Result<Duration> {
         let mut ns = 0;
         for pid in family(self.child.id())? {
             for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -47,7 +52,7 @@ impl Process {
     }
 
     /// Adds up the memory of it and its children that is in memory, in bytes; pages they share count for each.
-    pub(crate) fn rss(&self) -> io::Result<u64> {
+    pub fn rss(&self) -> io::Result<u64> {
         let mut kib = 0;
         for pid in family(self.child.id())? {
             let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -99,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_children_do_counts() {
-        let log = std::env::temp_dir().join(format!("llm-bench-process-{}", std::process::id()));
+        let log = std::env::temp_dir().join(format!("bench-process-{}", std::process::id()));
         let script = "sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; exec sleep 1000'";
         let started =
             Process::start(Command::new("sh").args(["-c", &format!("{script}; true")]), &log).unwrap();

@@ -1,0 +1,149 @@
+//! Redis Streams in RESP: `XADD`, `XREADGROUP`, and `XACK` with `XDEL`.
+
+use std::io;
+use std::net::SocketAddr;
+
+use bench_figures::Wire;
+
+use super::{Receipt, body, refused};
+
+const GROUP: &str = "g";
+
+pub(crate) struct Redis {
+    wire: Wire,
+    queue: String,
+    consumer: String,
+    add: Vec<u8>,
+}
+
+/// An answer, as far as anybody reads it.
+enum Reply {
+    Nothing,
+    Number,
+    Text(Vec<u8>),
+    List(Vec<Reply>),
+}
+
+impl Redis {
+    pub(super) async fn connect(address: SocketAddr, queue: &str, number: usize) -> io::Result<Self> {
+        Ok(Self {
+            wire: Wire::connect(address).await?,
+            queue: queue.to_owned(),
+            consumer: format!("c{number}"),
+            add: command(&[b"XADD", queue.as_bytes(), b"*", b"b", body().as_bytes()]),
+        })
+    }
+
+    pub(super) async fn create(&mut self) -> io::Result<()> {
+        let make =
+            command(&[b"XGROUP", b"CREATE", self.queue.as_bytes(), GROUP.as_bytes(), b"0", b"MKSTREAM"]);
+        self.wire.write(&make).await?;
+        self.reply().await.map(drop)
+    }
+
+    pub(super) async fn send(&mut self, count: usize) -> io::Result<()> {
+        self.wire.write(&self.add.repeat(count)).await?;
+        for _ in 0..count {
+            self.reply().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn receive(&mut self, max: usize) -> io::Result<Vec<Receipt>> {
+        let count = max.to_string();
+        let read = command(&[
+            b"XREADGROUP",
+            b"GROUP",
+            GROUP.as_bytes(),
+            self.consumer.as_bytes(),
+            b"COUNT",
+            count.as_bytes(),
+            b"STREAMS",
+            self.queue.as_bytes(),
+            b">",
+        ]);
+        self.wire.write(&read).await?;
+        // [[stream, [[id, [field, value]], ...]]]
+        let Reply::List(streams) = self.reply().await? else { return Ok(Vec::new()) };
+        let entries = streams.into_iter().filter_map(|stream| stream.list()?.into_iter().nth(1)?.list());
+        let id = |entry: Reply| match entry.list()?.into_iter().next()? {
+            Reply::Text(id) => Some(id),
+            Reply::Nothing | Reply::Number | Reply::List(_) => None,
+        };
+        Ok(entries.flatten().filter_map(id).collect())
+    }
+
+    pub(super) async fn acknowledge(&mut self, receipts: &[Receipt]) -> io::Result<()> {
+        let ids = receipts.iter().map(Vec::as_slice);
+        let ack: [&[u8]; 3] = [b"XACK", self.queue.as_bytes(), GROUP.as_bytes()];
+        let delete: [&[u8]; 2] = [b"XDEL", self.queue.as_bytes()];
+        let mut both = command(&ack.into_iter().chain(ids.clone()).collect::<Vec<_>>());
+        both.extend(command(&delete.into_iter().chain(ids).collect::<Vec<_>>()));
+        self.wire.write(&both).await?;
+        self.reply().await?;
+        self.reply().await.map(drop)
+    }
+
+    /// Reads one answer; lists have at most three levels here.
+    async fn reply(&mut self) -> io::Result<Reply> {
+        let mut open: Vec<(Vec<Reply>, usize)> = Vec::new();
+        loop {
+            let mut reply = match self.item().await? {
+                Item::Whole(reply) => reply,
+                Item::List(0) => Reply::List(Vec::new()),
+                Item::List(count) => {
+                    open.push((Vec::with_capacity(count), count));
+                    continue;
+                }
+            };
+            loop {
+                let Some((list, count)) = open.last_mut() else { return Ok(reply) };
+                list.push(reply);
+                if list.len() < *count {
+                    break;
+                }
+                reply = Reply::List(std::mem::take(list));
+                open.pop();
+            }
+        }
+    }
+
+    async fn item(&mut self) -> io::Result<Item> {
+        let line = self.wire.line().await?;
+        let length = || std::str::from_utf8(line.get(1..)?).ok()?.parse::<i64>().ok();
+        let count = match (line.first(), length()) {
+            (Some(b'+'), _) => return Ok(Item::Whole(Reply::Nothing)),
+            (Some(b':'), Some(_)) => return Ok(Item::Whole(Reply::Number)),
+            (Some(b'$' | b'*'), Some(-1)) => return Ok(Item::Whole(Reply::Nothing)),
+            (Some(b'*'), Some(count)) => return Ok(Item::List(count.unsigned_abs() as usize)),
+            (Some(b'$'), Some(count)) => count.unsigned_abs() as usize,
+            _ => return Err(refused(line)),
+        };
+        let text = self.wire.exact(count + 2).await?;
+        Ok(Item::Whole(Reply::Text(text[..count].to_vec())))
+    }
+}
+
+enum Item {
+    Whole(Reply),
+    List(usize),
+}
+
+impl Reply {
+    fn list(self) -> Option<Vec<Self>> {
+        match self {
+            Self::List(list) => Some(list),
+            Self::Nothing | Self::Number | Self::Text(_) => None,
+        }
+    }
+}
+
+fn command(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
