@@ -111,6 +111,8 @@ impl Queue {
                 if let Ok(sent) = &result {
                     expected.keep(sent, &sizes);
                 }
+                // Before whoever sent it is told, and counts.
+                drop(expected);
                 // Whoever sent it may have gone; it is sent nevertheless.
                 drop(done.send(result));
             }),
