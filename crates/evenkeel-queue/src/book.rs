@@ -5,6 +5,8 @@
 //! gone; a message is delivered to one consumer at a time; between two keys with messages waiting, deliveries
 //! differ by at most a quantum and a message each, over any interval.
 
+mod cost;
+mod gate;
 mod give_up;
 mod lane;
 mod moves;
@@ -28,11 +30,15 @@ use evenkeel_policy::weight::Weight;
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::rejection::Rejection;
-use crate::settings::{KEYS_MAX, QueueSettings};
+use crate::rule::KeyRule;
+use crate::settings::{CostMode, KEYS_MAX, Order, QueueSettings};
 use crate::time::Wall;
+use cost::Took;
+use gate::Gates;
 use lane::{Handle, Lane, Refill, window_len};
 use waits::Histogram;
 
+pub use gate::{Held, HeldBy, Who};
 pub use give_up::GivenUp;
 pub use moves::{MoveCursor, NextMove};
 pub use recover::{KeptKey, KeptState, Standing};
@@ -52,6 +58,9 @@ const IDLE_KEY: Duration = Duration::from_secs(60);
 pub struct Book {
     epoch: Epoch,
     limits: Limits,
+    order: Order,
+    /// Counts the takes.
+    takes: u64,
     drr: TenantDrr,
     /// By the number the scheduler knows them by.
     lanes: Vec<Option<Lane>>,
@@ -61,8 +70,9 @@ pub struct Book {
     tenants: Interner<TenantId>,
     /// How many lanes each tenant has.
     tenant_lanes: Vec<u32>,
-    /// Weights that were set for a key or tenant, by its name.
-    weights: HashMap<Arc<str>, Weight>,
+    /// What was set for a key or tenant, by its name.
+    rules: HashMap<Arc<str>, KeyRule>,
+    gates: Gates,
     /// What is not waiting: in flight, delayed, being acknowledged, being moved.
     out: HashMap<Seq, Out>,
     /// When what is in flight or delayed comes back.
@@ -79,6 +89,8 @@ pub struct Book {
     delivered: u64,
     redelivered: u64,
     waits: Histogram,
+    /// How long messages of all keys took lately, where that is what they cost.
+    took: Took,
     /// The latest time it was handed.
     now: Wall,
     /// The last message it was told of; the store may have found later ones.
@@ -91,6 +103,7 @@ struct Limits {
     retention: Duration,
     in_flight_max: u64,
     attempts_max: Option<u32>,
+    cost_mode: CostMode,
 }
 
 /// A message that is not waiting for its turn.
@@ -187,6 +200,8 @@ impl Book {
         Ok(Self {
             epoch,
             limits: Limits::of(settings),
+            order: settings.order,
+            takes: 0,
             // The store keeps to the queue's own limit, which may change while messages wait.
             drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
             lanes: Vec::new(),
@@ -194,7 +209,8 @@ impl Book {
             keys: HashMap::new(),
             tenants: Interner::new(KEYS_MAX, secret),
             tenant_lanes: Vec::new(),
-            weights: HashMap::new(),
+            rules: HashMap::new(),
+            gates: Gates::default(),
             out: HashMap::new(),
             due: BTreeSet::new(),
             refills: VecDeque::new(),
@@ -206,6 +222,7 @@ impl Book {
             delivered: 0,
             redelivered: 0,
             waits: Histogram::EMPTY,
+            took: Took::default(),
             now: Wall::default(),
             told: Seq(0),
         })
@@ -216,11 +233,16 @@ impl Book {
         self.limits = Limits::of(settings);
     }
 
+    /// Tells the time, for what follows and is not told it itself.
+    pub fn see(&mut self, now: Wall) {
+        self.now = now;
+    }
+
     /// Takes in a message that was written down; messages are told in order.
     pub fn append(&mut self, now: Wall, message: Appended) -> Result<(), Rejection> {
         self.now = now;
         let lane = self.lane_of(message.key, &message.name)?;
-        if let Some(weight) = message.weight.filter(|_| !self.weights.contains_key(&message.name)) {
+        if let Some(weight) = message.weight.filter(|_| self.rule(&message.name).weight.is_none()) {
             self.weigh(lane, weight);
         }
         let Appended { header, payload, not_before, .. } = message;
@@ -268,10 +290,13 @@ impl Book {
                 self.follow(turn.key);
                 continue;
             }
-            self.drr.consume_deficit(turn.key, handle.header.cost);
+            (handle.charged, handle.leased_at) = (self.charge(turn.key, &handle.header), now);
+            self.drr.consume_deficit(turn.key, handle.charged);
+            self.spend(turn.key);
             taken.leased.push(self.lease(now, turn.key, handle, payload, lease));
             self.follow(turn.key);
         }
+        self.end_take(&taken.leased);
         Ok(taken)
     }
 
@@ -286,8 +311,11 @@ impl Book {
         handle.delivered.attempts = handle.delivered.attempts.saturating_add(1);
         self.count(now, at, &handle);
         let first_delivered_at = *handle.first_delivered_at.get_or_insert(now);
-        let (until, epoch) = (now + lease, self.epoch);
+        let (until, epoch, take) = (now + lease, self.epoch, self.takes);
         let lane = self.at(at);
+        if let Some(in_order) = &mut lane.in_order {
+            in_order.taken_in = take;
+        }
         let leased = Leased {
             key: lane.key,
             name: lane.name.clone(),
@@ -356,13 +384,8 @@ impl Book {
         (self.lane(at).refill == Refill::Asked { after: ask.after }).then_some(at)
     }
 
-    /// Sets the weight of a key, or of a tenant and its key of the same name, or takes it back; acts on what waits.
-    pub fn set_weight(&mut self, key: KeyId, name: &Arc<str>, weight: Option<Weight>) {
-        match weight {
-            Some(weight) => drop(self.weights.insert(name.clone(), weight)),
-            None => drop(self.weights.remove(name)),
-        }
-        let weight = weight.unwrap_or(Weight::ONE);
+    /// Gives a key, or a tenant and its key of the same name, another weight; acts on what waits.
+    fn set_weight(&mut self, key: KeyId, name: &str, weight: Weight) {
         if let Some(tenant) = self.tenants.get(name) {
             self.drr.update_tenant_weight(tenant, weight);
         }
@@ -409,8 +432,10 @@ impl Book {
             self.tenant_lanes.resize(tenant.index() + 1, 0);
         }
         self.tenant_lanes[tenant.index()] += 1;
-        let weight = self.weights.get(name).copied().unwrap_or(Weight::ONE);
-        let lane = Lane::new(key, name.clone(), tenant, weight);
+        let (weight, gates) = (self.rule(name).weight.unwrap_or_default(), self.gates_of(name));
+        let mut lane = Lane::new(key, name.clone(), tenant, weight);
+        lane.gates = gates;
+        lane.in_order = (self.order == Order::Fifo).then(Box::default);
         let at = self.free.pop().unwrap_or(Key(self.lanes.len() as u32));
         if at.index() == self.lanes.len() {
             self.lanes.push(None);
@@ -420,7 +445,7 @@ impl Book {
         Ok(at)
     }
 
-    /// Lets a lane stand among the turns as its messages do: active, parked until the store has answered, or idle.
+    /// Lets a lane stand among the turns as its messages do: active, parked while a gate or the store holds it, or idle.
     fn follow(&mut self, at: Key) {
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
         let window = window_len(self.keys.len());
@@ -440,21 +465,25 @@ impl Book {
         let is_patient = lane.starved_since.is_some_and(|since| self.now < since + PATIENCE);
         let is_whole = !lane.name.contains('/');
         let tenant_name = lane.name.split('/').next().unwrap_or_default();
-        let tenant_weight = if is_whole {
-            lane.weight
-        } else {
-            self.weights.get(tenant_name).copied().unwrap_or(Weight::ONE)
-        };
+        let tenant_weight =
+            if is_whole { lane.weight } else { self.rule(tenant_name).weight.unwrap_or_default() };
         let turns = Turns {
             tenant: lane.tenant,
             tenant_weight,
             key: at,
             weight: if is_whole { Weight::ONE } else { lane.weight },
         };
-        let stood = if lane.is_ready() || is_patient {
+        let (is_ready, has_beyond, gates) = (lane.is_ready(), lane.beyond() > 0, lane.gates);
+        if gates.tenant.is_some() {
+            self.follow_tenant(turns.tenant, gates.tenant);
+        }
+        let stood = if (is_ready || has_beyond) && self.is_held(at) {
+            self.drr.park(at);
+            self.drr.add_parked(turns)
+        } else if is_ready || is_patient {
             self.drr.wake(at);
             self.drr.add_key(turns)
-        } else if lane.beyond() > 0 {
+        } else if has_beyond {
             self.drr.park(at);
             self.drr.add_parked(turns)
         } else {
@@ -485,10 +514,13 @@ impl Book {
             }
             How::Delayed { until } => {
                 self.due.insert((until, seq));
-                self.at(lane).delayed += 1;
+                self.at(lane).delay(seq);
                 self.totals.delayed += 1;
             }
-            How::Acking { .. } | How::Moving => {}
+            How::Acking { .. } | How::Moving => self.at(lane).leaving += 1,
+        }
+        if !matches!(how, How::Delayed { .. }) {
+            self.count_out(lane, 1);
         }
         self.out.insert(seq, Out { lane, handle, how });
     }
@@ -504,10 +536,13 @@ impl Book {
             }
             How::Delayed { until } => {
                 self.due.remove(&(until, seq));
-                self.at(out.lane).delayed -= 1;
+                self.at(out.lane).end_delay(seq);
                 self.totals.delayed -= 1;
             }
-            How::Acking { .. } | How::Moving => {}
+            How::Acking { .. } | How::Moving => self.at(out.lane).leaving -= 1,
+        }
+        if !matches!(out.how, How::Delayed { .. }) {
+            self.count_out(out.lane, -1);
         }
         Some(out)
     }
@@ -532,6 +567,7 @@ impl Limits {
             retention: Duration::from_millis(settings.retention_ms),
             in_flight_max: settings.in_flight_max,
             attempts_max: settings.redrive.map(|redrive| redrive.attempts_max),
+            cost_mode: settings.cost_mode,
         }
     }
 }

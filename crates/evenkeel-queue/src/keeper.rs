@@ -13,7 +13,6 @@ use std::sync::Arc;
 use core::time::Duration;
 
 use evenkeel_actor::{Actor, ActorRef, Context, Flow, Handled, Repeat, Reply, Signal, TimerId};
-use evenkeel_policy::weight::Weight;
 use parking_lot::RwLock;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -22,6 +21,7 @@ use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload};
 use crate::receipt::Claim;
 use crate::rejection::Rejection;
+use crate::rule::KeyRule;
 use crate::settings::QueueSettings;
 use crate::store::{Change, Commit, Fetch, Store, StoreError};
 use crate::time::{Wall, WallClock};
@@ -82,8 +82,10 @@ pub(crate) enum Msg {
     Purge(Reply<Result<(), Rejection>>),
     /// By the store: everything before this is gone.
     Purged(Result<Seq, StoreError>, Reply<Result<(), Rejection>>),
-    /// By the store: a key's weight is written down.
-    Weighed(KeyId, Arc<str>, Option<Weight>),
+    /// By the store: what is set for a key is written down.
+    Ruled(KeyId, Arc<str>, KeyRule),
+    /// Tell what is set for a key.
+    Rule(Arc<str>, Reply<KeyRule>),
     /// Keep to these settings.
     Settings(Arc<QueueSettings>),
     /// Tell what the queue holds and how it has delivered.
@@ -146,7 +148,7 @@ pub(crate) struct Keeper {
     pub(crate) refilling: usize,
     /// Messages and bytes that were taken in and not shown yet.
     pub(crate) arrived: (u64, u64),
-    /// Keys that had neither messages nor a weight when the queue was read.
+    /// Keys that had neither messages nor a rule when the queue was read.
     pub(crate) unused: Vec<KeyId>,
     /// Says so when the keeper is no more, however that came.
     pub(crate) _vigil: Vigil,
@@ -208,7 +210,8 @@ impl Actor for Keeper {
                 let purged = below.map(|below| self.book.clear(self.clock.now(), below));
                 answer(reply, purged.map_err(Rejection::Store));
             }
-            Msg::Weighed(key, name, weight) => self.book.set_weight(key, &name, weight),
+            Msg::Ruled(key, name, rule) => self.book.set_rule(self.clock.now(), key, &name, rule),
+            Msg::Rule(name, reply) => answer(reply, self.book.rule(&name)),
             Msg::Settings(settings) => {
                 self.book.set_limits(&settings);
                 self.settings = settings;
@@ -306,6 +309,7 @@ impl Keeper {
     fn ack(&mut self, claims: Vec<Claim>, reply: Reply<Answers>, me: ActorRef<Msg>) {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut answers = Answers::with_capacity(claims.len());
+        self.book.see(self.clock.now());
         for claim in claims {
             answers.push(match self.book.ack(claim) {
                 Ok(header) => {

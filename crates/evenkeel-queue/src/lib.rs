@@ -7,7 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`message`] [`id`] [`time`] | the words the others are written in |
-//! | [`settings`] | what a queue may be told, and its bounds |
+//! | [`settings`] [`rule`] | what a queue, and a key of it, may be told, and the bounds |
 //! | [`book`] | whose turn it is, who has what until when: values in, values out, no I/O |
 //! | [`receipt`] | who may acknowledge |
 //! | [`store`] | what survives: in memory for tests, on disk with group commit |
@@ -24,6 +24,7 @@ pub mod queues;
 pub mod receipt;
 pub mod rejection;
 pub mod result;
+pub mod rule;
 pub mod settings;
 pub mod store;
 pub mod time;
@@ -33,5 +34,6 @@ pub use message::{Delivery, Draft, Payload};
 pub use queue::Queue;
 pub use queues::Queues;
 pub use rejection::Rejection;
-pub use settings::{Durability, QueueSettings};
+pub use rule::KeyRule;
+pub use settings::{CostMode, Durability, Order, QueueSettings};
 pub use time::Wall;

@@ -16,6 +16,48 @@ pub const DEFAULT_KEY: &str = "default";
 /// A fairness key is at most this long.
 pub const KEY_BYTES_MAX: usize = 256;
 
+/// For so long a message that is sent again under the same name is the same message.
+pub const DEDUP_WINDOW: Duration = Duration::from_secs(300);
+
+/// What a sender calls a message, in a scope: a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DedupId([u8; 32]);
+
+impl DedupId {
+    /// Digests a name; the same name in another scope is another.
+    pub fn new(scope: &str, name: &str) -> Self {
+        let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+        digest.update(&(scope.len() as u64).to_be_bytes());
+        digest.update(scope.as_bytes());
+        digest.update(name.as_bytes());
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.finish().as_ref());
+        Self(bytes)
+    }
+
+    pub(crate) const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// What became of a message that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It was written down.
+    New(MessageId),
+    /// It was sent before; this is what it is called.
+    Duplicate(MessageId),
+}
+
+impl Sent {
+    /// What the message is called.
+    pub const fn id(self) -> MessageId {
+        match self {
+            Self::New(id) | Self::Duplicate(id) => id,
+        }
+    }
+}
+
 /// What is sent: headers, which the queue passes on unread, and a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
@@ -43,6 +85,8 @@ pub struct Draft {
     pub cost: Option<Cost>,
     /// How long it stays invisible; the queue's delay when `None`.
     pub delay: Option<Duration>,
+    /// What its sender calls it: within [`DEDUP_WINDOW`] another of that name is the same message.
+    pub dedup: Option<DedupId>,
     /// What is sent.
     pub payload: Payload,
 }
@@ -55,6 +99,7 @@ impl Draft {
             weight: None,
             cost: None,
             delay: None,
+            dedup: None,
             payload: Payload { headers: Bytes::new(), body: body.into() },
         }
     }

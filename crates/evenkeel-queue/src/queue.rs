@@ -9,7 +9,6 @@ use std::time::Instant;
 use core::time::Duration;
 
 use evenkeel_actor::{AskError, Reply};
-use evenkeel_policy::weight::Weight;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
@@ -17,10 +16,11 @@ use crate::book::{Explanation, GivenUp, KeyStats, Leased, MoveCursor, QueueStats
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::job::Notes;
 use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
-use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload};
+use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload, Sent};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
-use crate::settings::QueueSettings;
+use crate::rule::KeyRule;
+use crate::settings::{Order, QueueSettings};
 use crate::store::{Batch, QueueBody, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
@@ -82,6 +82,9 @@ impl Queue {
     }
 
     /// Sends messages, all or none; returns once they are as durable as the queue's settings say.
+    ///
+    /// One that was sent under the same name within [`DEDUP_WINDOW`](crate::message::DEDUP_WINDOW) is not sent
+    /// again: what it was called is answered.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = drafts.len()))]
     pub async fn enqueue(&self, drafts: Vec<Draft>) -> Result<Vec<MessageId>, Rejection> {
         let body = self.body();
@@ -89,7 +92,13 @@ impl Queue {
         self.await_keeper(None, ANSWER_MAX).await?;
         let bytes = self.check(&body.settings, &drafts)?;
         let count = drafts.len() as u64;
-        let expected = self.expect(&body.settings, count, bytes)?;
+        let mut expected = self.expect(&body.settings, count, bytes)?;
+        let has_names = drafts.iter().any(|draft| draft.dedup.is_some());
+        let sizes: Vec<u64> = if has_names {
+            drafts.iter().map(|draft| draft.payload.size() as u64).collect()
+        } else {
+            Vec::new()
+        };
         let batch = Batch {
             queue: self.0.id,
             drafts,
@@ -101,17 +110,20 @@ impl Queue {
         self.0.store.append(
             batch,
             Box::new(move |result| {
-                if result.is_ok() {
-                    expected.keep();
+                if let Ok(sent) = &result {
+                    expected.keep(sent, &sizes);
                 }
+                // Before whoever sent it is told, and counts.
+                drop(expected);
                 // Whoever sent it may have gone; it is sent nevertheless.
                 drop(done.send(result));
             }),
         );
-        answered.await.unwrap_or(Err(StoreError::Closed)).map_err(|why| match why {
+        let sent = answered.await.unwrap_or(Err(StoreError::Closed)).map_err(|why| match why {
             StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(body.settings.keys_max) },
             why => Rejection::Store(why),
-        })
+        })?;
+        Ok(sent.into_iter().map(Sent::id).collect())
     }
 
     /// Leases messages to a consumer, in turns; waits for the first as long as it wants.
@@ -256,15 +268,21 @@ impl Queue {
         self.ask(|reply| Msg::Move(Move::new(from, to, max, reply))).await?
     }
 
-    /// Sets the weight of a key, or of a tenant; survives restarts and acts on what waits.
-    pub async fn set_weight(&self, name: &str, weight: Option<Weight>) -> Result<(), Rejection> {
+    /// Sets what a key, or a tenant with all its keys, is bound to; survives restarts and acts on what waits.
+    pub async fn set_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
         check_key(name)?;
         let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
-        self.0.store.set_weight(self.0.id, name.clone(), weight, Box::new(move |key| drop(done.send(key))));
+        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(move |key| drop(done.send(key))));
         let key = answered.await.unwrap_or(Err(StoreError::Closed))?;
-        // One that fell and was not missed yet is followed by one that reads the weight from the store.
-        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Weighed(key, name, weight));
+        // One that fell and was not missed yet is followed by one that reads the rule from the store.
+        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
         Ok(())
+    }
+
+    /// Reads what was set for a key or tenant.
+    pub async fn rule(&self, name: &str) -> Result<KeyRule, Rejection> {
+        check_key(name)?;
+        self.ask(|reply| Msg::Rule(name.into(), reply)).await
     }
 
     /// Tells what it holds and how it has delivered.
@@ -312,6 +330,9 @@ impl Queue {
         let mut bytes = 0;
         for draft in drafts {
             check_key(&draft.key)?;
+            if settings.order == Order::Fifo && draft.delay.is_some() {
+                return Err(Rejection::DelayInOrder);
+            }
             let size = draft.payload.size() as u64;
             if settings.message_bytes_max < size {
                 return Err(Rejection::TooLarge { max: settings.message_bytes_max });
@@ -344,9 +365,10 @@ struct Expected {
 }
 
 impl Expected {
-    /// They were written down: the keeper is told of them, and counts them itself.
-    fn keep(mut self) {
-        (self.count, self.bytes) = (0, 0);
+    /// They were written down: the keeper is told of them, and counts them itself; those sent before will not come.
+    fn keep(&mut self, sent: &[Sent], sizes: &[u64]) {
+        let again = sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, Sent::Duplicate(_)));
+        (self.count, self.bytes) = again.fold((0, 0), |(count, bytes), (_, size)| (count + 1, bytes + size));
     }
 }
 

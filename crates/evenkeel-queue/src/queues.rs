@@ -150,6 +150,9 @@ impl Queues {
         settings.check().map_err(CreateError::Setting)?;
         let _changing = self.changing.lock().await;
         let old = queue.body();
+        if old.settings.order != settings.order {
+            return Err(CreateError::OrderIsFixed);
+        }
         let body = QueueBody { settings, notes, changed_at: self.clock.now().0, ..(*old).clone() };
         self.put(Some(queue.id()), body.clone()).await.map_err(CreateError::Store)?;
         let settings = Arc::new(body.settings.clone());
@@ -296,6 +299,8 @@ pub enum CreateError {
     Name,
     /// A setting is out of bounds.
     Setting(BadSetting),
+    /// In which order it delivers was decided when it was made.
+    OrderIsFixed,
     /// There are as many queues as there may be.
     TooMany {
         /// How many there may be.
@@ -314,6 +319,7 @@ impl fmt::Display for CreateError {
                 write!(f, "a queue's name has 1 to {NAME_MAX} letters, digits, hyphens, underscores or dots")
             }
             Self::Setting(error) => error.fmt(f),
+            Self::OrderIsFixed => f.write_str("order is fixed when a queue is made"),
             Self::TooMany { max } => write!(f, "there are {max} queues, which is the most"),
             Self::Store(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),

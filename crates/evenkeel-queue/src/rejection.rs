@@ -31,6 +31,8 @@ pub enum Rejection {
         /// How large it may be.
         max: u64,
     },
+    /// A message of a FIFO queue has a delay of its own.
+    DelayInOrder,
     /// The receipt was made by nobody here, or for another queue.
     ForgedReceipt,
     /// The receipt's message is gone: acknowledged, moved, purged or expired.
@@ -61,6 +63,7 @@ impl fmt::Display for Rejection {
                 f.write_str("a fairness key has 1 to 256 bytes, none of them a control character")
             }
             Self::TooLarge { max } => write!(f, "message is larger than {max} bytes"),
+            Self::DelayInOrder => f.write_str("messages of a FIFO queue have no delay of their own"),
             Self::ForgedReceipt => f.write_str("receipt handle was not made by this queue"),
             Self::MessageGone => f.write_str("message is gone"),
             Self::DeliveredAgain => f.write_str("receipt handle is of an earlier delivery"),

@@ -48,27 +48,40 @@ pub struct QueueSettings {
     /// Who runs its messages as jobs; `None` leaves them to consumers.
     #[serde(default)]
     pub dispatch: Option<Dispatch>,
+    /// What turns are counted in.
+    #[serde(default)]
+    pub cost_mode: CostMode,
+    /// In which order messages of a key are delivered; fixed when the queue is made.
+    #[serde(default)]
+    pub order: Order,
+}
+
+impl QueueSettings {
+    /// How a queue behaves that was told nothing.
+    pub const STANDARD: Self = Self {
+        lease_ms: 30_000,
+        delay_ms: 0,
+        wait_ms: 0,
+        retention_ms: 4 * DAY_MS,
+        message_bytes_max: 1 << 20,
+        redrive: None,
+        backoff_ms_min: 1_000,
+        backoff_ms_max: MINUTE_MS,
+        messages_max: 100_000_000,
+        bytes_max: 1 << 40,
+        in_flight_max: 120_000,
+        keys_max: 1 << 20,
+        quantum: 1_000,
+        durability: Durability::Fsync,
+        cost_mode: CostMode::Count,
+        order: Order::Fair,
+        dispatch: None,
+    };
 }
 
 impl Default for QueueSettings {
     fn default() -> Self {
-        Self {
-            lease_ms: 30_000,
-            delay_ms: 0,
-            wait_ms: 0,
-            retention_ms: 4 * DAY_MS,
-            message_bytes_max: 1 << 20,
-            redrive: None,
-            backoff_ms_min: 1_000,
-            backoff_ms_max: MINUTE_MS,
-            messages_max: 100_000_000,
-            bytes_max: 1 << 40,
-            in_flight_max: 120_000,
-            keys_max: 1 << 20,
-            quantum: 1_000,
-            durability: Durability::Fsync,
-            dispatch: None,
-        }
+        Self::STANDARD
     }
 }
 
@@ -109,6 +122,31 @@ impl Dispatch {
     pub const fn result_ttl(&self) -> Duration {
         Duration::from_millis(self.result_ttl_ms)
     }
+}
+
+/// What turns are counted in: keys get equal shares of this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostMode {
+    /// Messages, each at the cost it was sent with.
+    #[default]
+    Count,
+    /// Bytes of headers and bodies, a unit each.
+    Bytes,
+    /// The time that consumers have messages, a hundred units per millisecond: estimated by what the key's messages
+    /// took lately, and set right when it is known.
+    Time,
+}
+
+/// In which order messages of a key are delivered; keys take turns either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// As they were sent, to as many consumers as ask; what comes back does so when it is due.
+    #[default]
+    Fair,
+    /// As they were sent, each after the one before is done: what comes back holds up the rest of its key.
+    Fifo,
 }
 
 /// What must have happened before a request is answered.

@@ -11,12 +11,12 @@ use core::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_policy::weight::Weight;
 use serde::{Deserialize, Serialize};
 
 use crate::book::{KeptKey, KeptState, Returned};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Draft, Header, Payload};
+use crate::message::{Appended, Draft, Header, Payload, Sent};
+use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
 use crate::time::Wall;
 
@@ -31,8 +31,8 @@ pub type Tail = Arc<dyn Fn(Vec<Appended>) + Send + Sync>;
 /// [`keys`](Self::keys), [`state`](Self::state), [`claim`](Self::claim)) reads the disk and is called while a queue
 /// is opened, never by an actor.
 pub trait Store: Send + Sync + 'static {
-    /// Writes messages down, all or none.
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>);
+    /// Writes messages down, all or none, but for those that were sent before.
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>);
 
     /// Reads a queue's keys, and how many messages each has before this one.
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError>;
@@ -52,8 +52,8 @@ pub trait Store: Send + Sync + 'static {
     /// Removes every message that is in a queue, and says before which; later ones are told after that.
     fn purge(&self, queue: QueueId, done: Done<Seq>);
 
-    /// Sets a key's weight, or takes it back, and names the key.
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>);
+    /// Sets what a key is bound to, in place of what was set before, and names the key.
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>);
 
     /// Keeps what came of a message, as durably as can be; what was kept of it before is forgotten.
     fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>);
@@ -164,7 +164,7 @@ pub enum Change {
     Removed(KeyId, Header),
     /// It is in another queue, under the same key.
     Moved(KeyId, Header, QueueId),
-    /// A key has no message; it is forgotten unless it has one or a weight.
+    /// A key has no message; it is forgotten unless it has one or a rule.
     Forgotten(KeyId),
 }
 

@@ -309,7 +309,7 @@ impl From<Rejection> for Fault {
             Rejection::QueueFull { .. }
             | Rejection::TooManyInFlight { .. }
             | Rejection::TooManyKeys { .. } => Self::OverLimit { message: rejection.to_string() },
-            Rejection::BadKey => Self::invalid(rejection.to_string()),
+            Rejection::BadKey | Rejection::DelayInOrder => Self::invalid(rejection.to_string()),
             Rejection::TooLarge { max } => too_large(max),
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
             Rejection::MessageGone | Rejection::DeliveredAgain => Self::invalid(
@@ -354,6 +354,7 @@ impl From<CreateError> for Fault {
         match error {
             CreateError::Name => bad_queue_name(),
             CreateError::Setting(bad) => Self::invalid(bad.to_string()),
+            CreateError::OrderIsFixed => Self::invalid(error.to_string()),
             CreateError::TooMany { .. } => Self::OverLimit { message: error.to_string() },
             CreateError::Store(error) => error.into(),
             CreateError::Open(error) => {
@@ -367,6 +368,14 @@ impl From<CreateError> for Fault {
 /// Says what a queue may be called.
 pub(crate) fn bad_queue_name() -> Fault {
     Fault::invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
+}
+
+/// Says that a FIFO queue cannot be called so.
+pub(crate) fn bad_fifo_name() -> Fault {
+    Fault::invalid(
+        "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with \
+         .fifo suffix and be 1 to 80 in length",
+    )
 }
 
 impl From<Refusal> for Fault {

@@ -7,6 +7,7 @@ use crate::attribute::{Attribute, Value};
 /// The first byte, so that a later layout can be told from this one.
 const LAYOUT: u8 = 1;
 const HAS_GROUP: u8 = 1;
+const HAS_DEDUP: u8 = 2;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 
@@ -21,6 +22,8 @@ pub(crate) struct Kept<'a> {
     pub(crate) sender: &'a str,
     /// What it traces.
     pub(crate) trace: Option<&'a str>,
+    /// What its sender calls it.
+    pub(crate) dedup: Option<&'a str>,
     /// Its attributes, sorted by name.
     pub(crate) attributes: Vec<Attribute<'a>>,
 }
@@ -31,10 +34,14 @@ impl<'a> Kept<'a> {
         let attributes: usize = self.attributes.iter().map(|attribute| attribute.size() + 9).sum();
         let mut out =
             Vec::with_capacity(32 + self.sender.len() + self.trace.map_or(0, str::len) + attributes);
-        out.extend([LAYOUT, if self.has_group { HAS_GROUP } else { 0 }]);
+        let group = if self.has_group { HAS_GROUP } else { 0 };
+        out.extend([LAYOUT, group | self.dedup.map_or(0, |_| HAS_DEDUP)]);
         out.extend(self.body_md5);
         short(&mut out, self.sender);
         short(&mut out, self.trace.unwrap_or_default());
+        if let Some(dedup) = self.dedup {
+            short(&mut out, dedup);
+        }
         for Attribute { name, data_type, value } in &self.attributes {
             short(&mut out, name);
             short(&mut out, data_type);
@@ -55,6 +62,7 @@ impl<'a> Kept<'a> {
         let [LAYOUT, flags] = *rest.take(2)? else { return None };
         let body_md5 = rest.take(16)?.try_into().ok()?;
         let (sender, trace) = (rest.short()?, rest.short()?);
+        let dedup = if flags & HAS_DEDUP == 0 { None } else { Some(rest.short()?) };
         let mut attributes = Vec::new();
         while !rest.0.is_empty() {
             let (name, data_type, kind) = (rest.short()?, rest.short()?, rest.take(1)?[0]);
@@ -72,6 +80,7 @@ impl<'a> Kept<'a> {
             body_md5,
             sender,
             trace: Some(trace).filter(|trace| !trace.is_empty()),
+            dedup,
             attributes,
         })
     }
@@ -112,14 +121,15 @@ mod tests {
         #[test]
         fn a_header_reads_back_as_it_was_written(
             has_group: bool, body_md5: [u8; 16], sender in ".{0,64}", trace in ".{0,64}",
-            text in ".{0,64}", binary: Vec<u8>,
+            dedup in prop::option::of(".{1,64}"), text in ".{0,64}", binary: Vec<u8>,
         ) {
             let attributes = vec![
                 Attribute { name: "a", data_type: "String", value: Value::Text(&text) },
                 Attribute { name: "b", data_type: "Binary.x", value: Value::Binary(&binary) },
             ];
             let trace = Some(trace.as_str()).filter(|trace| !trace.is_empty());
-            let kept = Kept { has_group, body_md5, sender: &sender, trace, attributes };
+            let dedup = dedup.as_deref();
+            let kept = Kept { has_group, body_md5, sender: &sender, trace, dedup, attributes };
             let bytes = kept.encode();
             prop_assert_eq!(Kept::decode(&bytes), Some(kept));
         }
@@ -132,7 +142,9 @@ mod tests {
         #[test]
         fn a_header_cut_short_is_none(at in 0_usize..40) {
             let attributes = vec![Attribute { name: "a", data_type: "String", value: Value::Text("x") }];
-            let kept = Kept { has_group: true, body_md5: [7; 16], sender: "me", trace: None, attributes };
+            let kept = Kept {
+                has_group: true, body_md5: [7; 16], sender: "me", trace: None, dedup: None, attributes,
+            };
             let bytes = kept.encode();
             // Between attributes it is a header with fewer of them.
             let whole = [bytes.len(), 2 + 16 + 4 + 2];

@@ -13,6 +13,7 @@ mod batch;
 mod contents;
 mod door;
 mod fault;
+mod fifo;
 mod header;
 mod key;
 mod limit;

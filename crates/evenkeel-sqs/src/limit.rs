@@ -38,6 +38,8 @@ pub(crate) const ATTRIBUTE_NAME_MAX: usize = 256;
 pub(crate) const TRACE_MAX: usize = 1_024;
 /// Characters of a group id.
 pub(crate) const GROUP_MAX: usize = 128;
+/// Characters of a deduplication id.
+pub(crate) const DEDUP_MAX: usize = 128;
 /// Tags of a queue.
 pub(crate) const TAGS_MAX: usize = 50;
 /// Characters of a tag's key, and of its value.

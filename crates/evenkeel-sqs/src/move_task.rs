@@ -150,6 +150,10 @@ impl Sqs {
         if destination.as_ref().is_some_and(|(queue, _)| queue.id() == source.id()) {
             return Err(Fault::invalid("Source queue and destination queue must not be the same."));
         }
+        let order = source.body().settings.order;
+        if destination.as_ref().is_some_and(|(queue, _)| queue.body().settings.order != order) {
+            return Err(Fault::invalid("Source queue and destination queue must be of the same type."));
+        }
         let (to, destination_arn) = destination.map(|(queue, arn)| (queue.id(), arn)).unzip();
         let begun = BegunMove {
             id: new_id()?,

@@ -1,10 +1,11 @@
 //! The native API of queues, `/api/queues…`: what SQS cannot say.
 //!
-//! Tenants send and consume; what changes a queue for everybody (its settings, its weights, a purge) is an
+//! Tenants send and consume; what changes a queue for everybody (its settings, what its keys are bound to, a purge) is an
 //! administrator's. Messages are the same in both protocols: a header here is an attribute there.
 
 mod consume;
 mod control;
+mod keys;
 mod result;
 mod send;
 mod stream;
@@ -26,7 +27,8 @@ use serde::de::DeserializeOwned;
 pub(crate) use stream::Streams;
 
 use self::consume::peek;
-use self::control::{keys, purge, weigh};
+use self::control::purge;
+use self::keys::keys;
 use self::result::{explain, result};
 use crate::Sqs;
 use crate::pieces::body_of;
@@ -85,7 +87,7 @@ impl Native {
             ("POST", [name, "extend"]) => self.extend(&mut call, &self.queue(name)?).await,
             ("GET", [name, "stream"]) => self.stream(&call, self.queue(name)?),
             ("GET", [name, "keys"]) => keys(&call, &self.queue(name)?).await,
-            ("PUT", [name, "keys", key]) => weigh(&mut call, &self.queue(name)?, key).await,
+            ("PUT", [name, "keys", key]) => self.rule(&mut call, &self.queue(name)?, key).await,
             ("POST", [name, "purge"]) => purge(&call, &self.queue(name)?).await,
             ("POST", [name, "redrive"]) => self.redrive(&mut call, &self.queue(name)?).await,
             (_, parts) => Err(unrouted(parts)),

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fifo::FifoNotes;
+
 /// What the door keeps with a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -25,6 +27,9 @@ pub(crate) struct Notes {
     pub(crate) kms_reuse_secs: Option<u64>,
     /// Kept, and not acted on.
     pub(crate) managed_sse: bool,
+    /// What a FIFO queue was told.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) fifo: FifoNotes,
     /// The last move of its messages that began and did not come to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) move_task: Option<BegunMove>,
@@ -51,6 +56,10 @@ pub(crate) struct BegunMove {
     pub(crate) rate: Option<u64>,
     pub(crate) started_ms: u64,
     pub(crate) to_move: u64,
+}
+
+fn is_default(fifo: &FifoNotes) -> bool {
+    *fifo == FifoNotes::default()
 }
 
 impl Notes {

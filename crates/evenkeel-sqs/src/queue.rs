@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use evenkeel_queue::queues::Created;
-use evenkeel_queue::{Queue, Rejection};
+use evenkeel_queue::{Order, Queue, QueueSettings, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::base64;
 use crate::door::{Ask, Nothing, Sqs, needed};
-use crate::fault::{Fault, bad_queue_name};
+use crate::fault::{Fault, bad_fifo_name, bad_queue_name};
+use crate::fifo;
 use crate::limit::PAGE;
 use crate::settings::{Attributes, Name, Shape};
 use crate::tag::{Tags, check_tags};
@@ -113,10 +114,11 @@ impl Sqs {
     }
 
     pub(crate) fn new_shape(&self, name: &str) -> Shape {
+        let order = if name.ends_with(fifo::SUFFIX) { Order::Fifo } else { Order::Fair };
         Shape {
             id: None,
             name: name.to_owned(),
-            settings: self.options.defaults.clone(),
+            settings: QueueSettings { order, ..self.options.defaults.clone() },
             notes: crate::notes::Notes::default(),
         }
     }
@@ -205,13 +207,14 @@ impl Sqs {
 }
 
 fn check_name(name: &str, attributes: &Attributes) -> Result<(), Fault> {
-    if name.ends_with(".fifo") && attributes.contains_key(Name::FifoQueue.as_str()) {
-        let message =
-            "FIFO queues are not supported yet; a standard queue is fair by MessageGroupId.".to_owned();
-        return Err(Fault::Unsupported { message });
-    }
-    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    if plain && (1..=NAME_MAX).contains(&name.len()) { Ok(()) } else { Err(bad_queue_name()) }
+    let is_fifo = attributes.get(Name::FifoQueue.as_str()).is_some_and(|value| value == "true");
+    let (stem, bad) = match is_fifo {
+        true => (name.strip_suffix(fifo::SUFFIX).unwrap_or_default(), bad_fifo_name as fn() -> Fault),
+        false => (name, bad_queue_name as fn() -> Fault),
+    };
+    let plain =
+        !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if plain && name.len() <= NAME_MAX { Ok(()) } else { Err(bad()) }
 }
 
 /// A page of a list.

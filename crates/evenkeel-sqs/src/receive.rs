@@ -6,14 +6,16 @@ use std::collections::BTreeMap;
 use evenkeel_door::disconnect::{Disconnect, Ending};
 use evenkeel_queue::queue::Want;
 use evenkeel_queue::receipt::Receipt;
-use evenkeel_queue::{Delivery, Queue, Rejection};
+use evenkeel_queue::{Delivery, Order, Queue, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
 use crate::door::{Ask, Sqs, seconds, told_within};
 use crate::fault::Fault;
+use crate::fifo::is_plain;
 use crate::header::Kept;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
+use crate::send::{NOT_OF_TYPE, sequence_number};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -28,6 +30,7 @@ pub(crate) struct ReceiveMessage {
     max_number_of_messages: Option<i64>,
     visibility_timeout: Option<i64>,
     wait_time_seconds: Option<i64>,
+    receive_request_attempt_id: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -88,6 +91,7 @@ impl Sqs {
     pub(crate) async fn receive_message(&self, ask: &Ask, wish: &ReceiveMessage) -> Result<Vec<u8>, Fault> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let settings = queue.body();
+        check_attempt(wish, settings.settings.order)?;
         let want = want(wish, settings.settings.wait_ms)?;
         let system = system_of(wish)?;
         let deliveries = self.wait(&queue, want).await?;
@@ -126,6 +130,7 @@ impl Sqs {
             body_md5: digest_body(body.as_bytes()),
             sender: "",
             trace: None,
+            dedup: None,
             attributes: Vec::new(),
         });
         let system = wanted
@@ -152,7 +157,11 @@ impl Sqs {
             System::ReceiveCount => Some(delivery.attempt.to_string()),
             System::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
             // Only FIFO queues have them.
-            System::SequenceNumber | System::DeduplicationId => None,
+            System::SequenceNumber => {
+                let is_fifo = queue.body().settings.order == Order::Fifo;
+                is_fifo.then(|| sequence_number(delivery.id))
+            }
+            System::DeduplicationId => kept.dedup.map(str::to_owned),
             System::GroupId => kept.has_group.then(|| delivery.key.to_string()),
             System::TraceHeader => kept.trace.map(str::to_owned),
             System::DeadLetterSource => {
@@ -163,6 +172,19 @@ impl Sqs {
             }
         }
     }
+}
+
+/// Takes an attempt's id on FIFO queues: a receive whose answer was lost is undone by its disconnect, not by its id.
+fn check_attempt(wish: &ReceiveMessage, order: Order) -> Result<(), Fault> {
+    let Some(id) = &wish.receive_request_attempt_id else { return Ok(()) };
+    let reason = match order {
+        Order::Fair => NOT_OF_TYPE,
+        Order::Fifo if is_plain(id) => return Ok(()),
+        Order::Fifo => {
+            "ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        }
+    };
+    Err(Fault::value("ReceiveRequestAttemptId", id, reason))
 }
 
 fn want(wish: &ReceiveMessage, wait_ms: u64) -> Result<Want, Fault> {

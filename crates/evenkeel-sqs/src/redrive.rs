@@ -75,6 +75,9 @@ pub(crate) fn apply_policy(sqs: &Sqs, shape: &mut Shape, value: &str) -> Result<
     if shape.id == Some(target.id()) {
         return Err(wrong("Dead letter target is the queue itself."));
     }
+    if target.body().settings.order != shape.settings.order {
+        return Err(wrong("Dead-letter queue must be same type of queue as the source."));
+    }
     if !allows(&target, &sqs.options.arn(&shape.name)) {
         return Err(wrong("The dead letter target's redrive allow policy does not allow this queue."));
     }

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_queue::message::DEFAULT_KEY;
-use evenkeel_queue::{Draft, Payload, Queue};
+use evenkeel_queue::{Draft, MessageId, Order, Payload, Queue};
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{Attribute, Sent, check, check_system, digest, digest_body, hex};
@@ -14,6 +14,7 @@ use crate::batch::{Failed, Outcome, check_ids};
 use crate::contents::is_valid_text;
 use crate::door::{Ask, Sqs, needed, seconds};
 use crate::fault::{Fault, too_large};
+use crate::fifo::{Called, SentOnce};
 use crate::header::Kept;
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
 
@@ -56,14 +57,25 @@ pub(crate) struct SentMessage {
     attributes_md5: Option<String>,
     #[serde(rename = "MD5OfMessageSystemAttributes", skip_serializing_if = "Option::is_none")]
     system_md5: Option<String>,
+    #[serde(rename = "SequenceNumber", skip_serializing_if = "Option::is_none")]
+    sequence_number: Option<String>,
+}
+
+impl SentMessage {
+    /// Says what the message is called, and where it stands if that is told.
+    fn name(&mut self, id: MessageId, order: Order) {
+        self.message_id = id.to_string();
+        self.sequence_number = (order == Order::Fifo).then(|| sequence_number(id));
+    }
 }
 
 impl Sqs {
     pub(crate) async fn send_message(&self, ask: &Ask, wish: SendMessage) -> Result<SentMessage, Fault> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let (draft, mut sent) = prepare(ask, &queue, wish)?;
+        let once = SentOnce::of(&queue.body());
+        let (draft, mut sent) = prepare(ask, &queue, once, wish)?;
         let ids = queue.enqueue(vec![draft]).await?;
-        sent.message_id = ids.first().ok_or(Fault::Internal)?.to_string();
+        sent.name(*ids.first().ok_or(Fault::Internal)?, once.order);
         self.meters.sent(&queue, 1);
         Ok(sent)
     }
@@ -79,11 +91,12 @@ impl Sqs {
         if BATCH_BYTES_MAX < bytes {
             return Err(Fault::BatchTooLong { bytes });
         }
+        let once = SentOnce::of(&queue.body());
         let mut outcome = Outcome { successful: Vec::new(), failed: Vec::new() };
         let mut drafts = Vec::with_capacity(wish.entries.len());
         for entry in wish.entries {
             let id = entry.id.clone();
-            match prepare(ask, &queue, entry) {
+            match prepare(ask, &queue, once, entry) {
                 Ok((draft, sent)) => {
                     drafts.push(draft);
                     outcome.successful.push(SentMessage { id: Some(id), ..sent });
@@ -97,7 +110,7 @@ impl Sqs {
         let ids = queue.enqueue(drafts).await?;
         self.meters.sent(&queue, ids.len() as u64);
         for (sent, id) in outcome.successful.iter_mut().zip(ids) {
-            sent.message_id = id.to_string();
+            sent.name(id, once.order);
         }
         Ok(outcome)
     }
@@ -113,7 +126,12 @@ impl SendMessage {
 }
 
 /// Reads a message, and what its sender will be told but for its id.
-fn prepare(ask: &Ask, queue: &Queue, message: SendMessage) -> Result<(Draft, SentMessage), Fault> {
+fn prepare(
+    ask: &Ask,
+    queue: &Queue,
+    once: SentOnce,
+    message: SendMessage,
+) -> Result<(Draft, SentMessage), Fault> {
     let size = message.size() as u64;
     let body = message.message_body.unwrap_or_default();
     needed("MessageBody", Some(&body))?;
@@ -124,11 +142,9 @@ fn prepare(ask: &Ask, queue: &Queue, message: SendMessage) -> Result<(Draft, Sen
     if !is_valid_text(&body) {
         return Err(Fault::Contents);
     }
-    if let Some(id) = message.message_deduplication_id {
-        return Err(Fault::value("MessageDeduplicationId", id, NOT_OF_TYPE));
-    }
-    let delay = delay(message.delay_seconds)?;
+    let delay = delay(message.delay_seconds, once.order)?;
     let group = message.message_group_id.as_deref().map(check_group).transpose()?;
+    let called = call(once, group, message.message_deduplication_id, &body)?;
     let none = Sent::new();
     let attributes = check(message.message_attributes.as_ref().unwrap_or(&none))?;
     let system = check_system(message.message_system_attributes.as_ref().unwrap_or(&none))?;
@@ -139,12 +155,14 @@ fn prepare(ask: &Ask, queue: &Queue, message: SendMessage) -> Result<(Draft, Sen
         body_md5: hex(&body_md5),
         attributes_md5: digest(&attributes),
         system_md5: system.as_ref().and_then(|trace| digest(core::slice::from_ref(trace))),
+        sequence_number: None,
     };
     let kept = Kept {
         has_group: group.is_some(),
         body_md5,
         sender: &ask.sender,
         trace: trace_of(ask, system.as_ref()),
+        dedup: called.as_ref().map(|called| called.name.as_str()),
         attributes,
     };
     let headers = Bytes::from(kept.encode());
@@ -153,14 +171,46 @@ fn prepare(ask: &Ask, queue: &Queue, message: SendMessage) -> Result<(Draft, Sen
         weight: None,
         cost: None,
         delay,
+        dedup: called.map(|called| called.id),
         payload: Payload { headers, body: Bytes::from(body) },
     };
     Ok((draft, sent))
 }
 
-const NOT_OF_TYPE: &str = "The request includes a parameter that is not valid for this queue type.";
+/// Says what a message is called; on a FIFO queue it must be called something, and be of a group.
+fn call(
+    once: SentOnce,
+    group: Option<&str>,
+    given: Option<String>,
+    body: &str,
+) -> Result<Option<Called>, Fault> {
+    if once.order == Order::Fair {
+        let not_here = |id| Fault::value("MessageDeduplicationId", id, NOT_OF_TYPE);
+        return given.map_or(Ok(None), |id| Err(not_here(id)));
+    }
+    let group = group.ok_or(Fault::Missing { name: "MessageGroupId" })?;
+    let called = once.call(group, given, body)?;
+    called.map(Some).ok_or_else(|| {
+        Fault::invalid(
+            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+        )
+    })
+}
 
-fn delay(wished: Option<i64>) -> Result<Option<Duration>, Fault> {
+/// Where a message of a FIFO queue stands, as AWS writes it: twenty digits.
+pub(crate) fn sequence_number(id: MessageId) -> String {
+    format!("{:020}", id.seq.0)
+}
+
+pub(crate) const NOT_OF_TYPE: &str =
+    "The request includes a parameter that is not valid for this queue type.";
+
+fn delay(wished: Option<i64>, order: Order) -> Result<Option<Duration>, Fault> {
+    if order == Order::Fifo {
+        // The queue's delay holds; none of its own is what it has anyway.
+        let own = wished.filter(|seconds| *seconds != 0);
+        return own.map_or(Ok(None), |own| Err(Fault::value("DelaySeconds", own, NOT_OF_TYPE)));
+    }
     let reason = "DelaySeconds must be >= 0 and <= 900.";
     let wrong = |_| Fault::value("DelaySeconds", wished.unwrap_or_default(), reason);
     Ok(seconds("DelaySeconds", wished, &DELAY_SECS).map_err(wrong)?.map(Duration::from))

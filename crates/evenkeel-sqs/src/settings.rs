@@ -8,6 +8,7 @@ use evenkeel_queue::{QueueId, QueueSettings};
 
 use crate::door::{Nothing, Sqs};
 use crate::fault::Fault;
+use crate::fifo;
 use crate::limit::{
     DELAY_SECS, HEADROOM, KEY_REUSE_SECS, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS, VISIBILITY_SECS,
     WAIT_SECS,
@@ -94,7 +95,7 @@ impl Sqs {
         if shape.notes.managed_sse && shape.notes.kms_key.is_some() {
             return Err(Fault::BothEncryptions);
         }
-        Ok(())
+        fifo::check(shape)
     }
 
     fn apply_one(&self, shape: &mut Shape, name: Name, value: &str) -> Result<(), Fault> {
@@ -125,14 +126,11 @@ impl Sqs {
             Name::SqsManagedSseEnabled => {
                 shape.notes.managed_sse = value.parse().map_err(|_| bad("Must be true or false.".into()))?;
             }
-            Name::FifoQueue => {
-                let why = "FIFO queues are not supported yet; a standard queue is fair by MessageGroupId.";
-                return Err(bad(why.into()));
-            }
-            Name::ContentBasedDeduplication
+            Name::FifoQueue
+            | Name::ContentBasedDeduplication
             | Name::DeduplicationScope
-            | Name::FifoThroughputLimit
-            | Name::ApproximateNumberOfMessages
+            | Name::FifoThroughputLimit => fifo::apply(shape, name, value)?,
+            Name::ApproximateNumberOfMessages
             | Name::ApproximateNumberOfMessagesNotVisible
             | Name::ApproximateNumberOfMessagesDelayed
             | Name::CreatedTimestamp
@@ -162,8 +160,8 @@ impl Sqs {
             Name::FifoQueue
             | Name::ContentBasedDeduplication
             | Name::DeduplicationScope
-            | Name::FifoThroughputLimit
-            | Name::ApproximateNumberOfMessages
+            | Name::FifoThroughputLimit => fifo::show(shape, name),
+            Name::ApproximateNumberOfMessages
             | Name::ApproximateNumberOfMessagesNotVisible
             | Name::ApproximateNumberOfMessagesDelayed
             | Name::CreatedTimestamp

@@ -28,7 +28,8 @@ impl Book {
                 Ok(self.bring_back(now, out, delay))
             }
             GivenUp::ForGood => {
-                let Out { lane, handle, .. } = out;
+                let Out { lane, mut handle, .. } = out;
+                self.settle_time(lane, &mut handle);
                 let (key, header, attempts) = (self.at(lane).key, handle.header, handle.delivered.attempts);
                 self.set_out(lane, handle, How::Moving);
                 Ok(Ended::Dead { key, header, attempts })

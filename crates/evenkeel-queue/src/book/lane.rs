@@ -6,10 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
 use super::Delivered;
+use super::cost::Took;
+use super::gate::LaneGates;
 use super::waits::Histogram;
 use crate::id::{KeyId, Seq};
 use crate::message::{Header, Payload};
@@ -35,6 +38,9 @@ pub(super) struct Handle {
     pub(super) first_delivered_at: Option<Wall>,
     /// Since when it could be delivered for the first time.
     pub(super) ready_at: Wall,
+    /// What its delivery under way was charged, and when that began.
+    pub(super) charged: Cost,
+    pub(super) leased_at: Wall,
     /// Kept while there is room; else it is read when it is delivered.
     pub(super) payload: Option<Payload>,
 }
@@ -43,7 +49,15 @@ impl Handle {
     /// Makes a handle on a message that was never delivered and has no payload here.
     pub(super) fn new(header: Header) -> Self {
         let delivered = Delivered::default();
-        Self { header, delivered, first_delivered_at: None, ready_at: header.sent_at, payload: None }
+        Self {
+            header,
+            delivered,
+            first_delivered_at: None,
+            ready_at: header.sent_at,
+            charged: Cost::ZERO,
+            leased_at: Wall::default(),
+            payload: None,
+        }
     }
 }
 
@@ -56,6 +70,15 @@ pub(super) enum Refill {
     Asked { after: Seq },
 }
 
+/// What keeps a lane's messages in order when one comes back.
+#[derive(Debug, Default)]
+pub(super) struct InOrder {
+    /// Messages that are not to be delivered yet.
+    delayed: BTreeSet<Seq>,
+    /// The take in which its messages that are out were leased; one take may lease several.
+    pub(super) taken_in: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) key: KeyId,
@@ -63,6 +86,8 @@ pub(super) struct Lane {
     pub(super) tenant: TenantId,
     /// The weight it has, whoever gave it.
     pub(super) weight: Weight,
+    /// What may hold it back.
+    pub(super) gates: LaneGates,
     /// Never delivered, in order.
     window: VecDeque<Handle>,
     /// To be delivered again, or delayed and due.
@@ -78,10 +103,16 @@ pub(super) struct Lane {
     pub(super) starved_since: Option<Wall>,
     pub(super) in_flight: u64,
     pub(super) delayed: u64,
+    /// Being acknowledged or moved.
+    pub(super) leaving: u64,
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
     /// How long its messages waited; kept from its first delivery on.
     pub(super) waits: Option<Box<Histogram>>,
+    /// How long its messages took lately, where that is what they cost.
+    pub(super) took: Took,
+    /// Of a FIFO queue's lane, what its order needs to know.
+    pub(super) in_order: Option<Box<InOrder>>,
     /// Whether it is listed as holding nothing.
     pub(super) is_listed_idle: bool,
 }
@@ -93,6 +124,7 @@ impl Lane {
             name,
             tenant,
             weight,
+            gates: LaneGates::default(),
             window: VecDeque::new(),
             back: BTreeMap::new(),
             beyond: 0,
@@ -102,9 +134,12 @@ impl Lane {
             starved_since: None,
             in_flight: 0,
             delayed: 0,
+            leaving: 0,
             delivered: 0,
             redelivered: 0,
             waits: None,
+            took: Took::default(),
+            in_order: None,
             is_listed_idle: false,
         }
     }
@@ -153,7 +188,44 @@ impl Lane {
 
     /// Takes the next message.
     pub(super) fn pop(&mut self) -> Option<Handle> {
+        if self.in_order.is_some() {
+            let head = self.head()?;
+            return self.back.remove(&head).or_else(|| self.window.pop_front());
+        }
         self.back.pop_first().map(|(_, handle)| handle).or_else(|| self.window.pop_front())
+    }
+
+    /// Names the next message in the order they were sent in; none while an earlier one may be in the store only.
+    fn head(&self) -> Option<Seq> {
+        let back = self.back.first_key_value().map(|(seq, _)| *seq);
+        let window = self.window.front().map(|handle| handle.header.seq);
+        let head = back.into_iter().chain(window).min()?;
+        (self.beyond == 0 || head <= self.cursor).then_some(head)
+    }
+
+    /// Whether an earlier message is to be done with before the next, in the take of this number.
+    pub(super) fn waits_for_earlier(&self, take: u64) -> bool {
+        let Some(in_order) = &self.in_order else { return false };
+        let is_out = self.out() > 0 && in_order.taken_in != take;
+        let is_delayed =
+            in_order.delayed.first().zip(self.head()).is_some_and(|(delayed, head)| *delayed < head);
+        is_out || is_delayed
+    }
+
+    /// Counts a message as not to be delivered yet.
+    pub(super) fn delay(&mut self, seq: Seq) {
+        self.delayed += 1;
+        if let Some(in_order) = &mut self.in_order {
+            in_order.delayed.insert(seq);
+        }
+    }
+
+    /// Counts it as that no longer.
+    pub(super) fn end_delay(&mut self, seq: Seq) {
+        self.delayed -= 1;
+        if let Some(in_order) = &mut self.in_order {
+            in_order.delayed.remove(&seq);
+        }
     }
 
     /// Looks at the next messages.
@@ -219,7 +291,10 @@ impl Lane {
         self.ahead.clear();
         self.beyond = 0;
         self.refill = Refill::Idle;
-        (self.in_flight, self.delayed) = (0, 0);
+        (self.in_flight, self.delayed, self.leaving) = (0, 0, 0);
+        if let Some(in_order) = &mut self.in_order {
+            in_order.delayed.clear();
+        }
     }
 
     /// Gives up on messages that were counted and are not in the store.
@@ -234,6 +309,9 @@ impl Lane {
 
     /// Whether something can be delivered now.
     pub(super) fn is_ready(&self) -> bool {
+        if self.in_order.is_some() {
+            return self.head().is_some();
+        }
         !self.back.is_empty() || !self.window.is_empty()
     }
 
@@ -254,9 +332,14 @@ impl Lane {
         self.beyond
     }
 
-    /// Whether it holds nothing: neither waiting, delayed nor in flight.
+    /// Counts what is out: in consumers' hands, or with its end being written down.
+    pub(super) fn out(&self) -> u64 {
+        self.in_flight + self.leaving
+    }
+
+    /// Whether it holds nothing: neither waiting, delayed nor out.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending() == 0 && self.in_flight == 0 && self.delayed == 0
+        self.pending() == 0 && self.out() == 0 && self.delayed == 0
     }
 
     /// Says where a message stands: how many of its key come before it; `None` when it is not known exactly.
@@ -277,7 +360,6 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::cost::Cost;
 
     #[test]
     fn beyond_the_window_messages_are_only_counted() {

@@ -11,6 +11,7 @@ use super::{Book, Delivered, How};
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::Header;
 use crate::rejection::Rejection;
+use crate::rule::KeyRule;
 use crate::time::Wall;
 
 /// A key, and what of it is in the store.
@@ -20,8 +21,8 @@ pub struct KeptKey {
     pub key: KeyId,
     /// What it is called.
     pub name: Arc<str>,
-    /// The weight that was set for it.
-    pub set_weight: Option<Weight>,
+    /// What was set for it.
+    pub rule: KeyRule,
     /// The weight its messages wished for.
     pub wished_weight: Option<Weight>,
     /// Its first message.
@@ -84,17 +85,16 @@ impl KeptState {
 
 impl Book {
     /// Takes in a key as the store has it, with those of its messages that are not simply waiting.
+    ///
+    /// What was set for it, and for its tenant, must be known already.
     pub fn resume(&mut self, now: Wall, kept: &KeptKey, states: &[KeptState]) -> Result<(), Rejection> {
         self.now = now;
-        if let Some(weight) = kept.set_weight {
-            self.weights.insert(kept.name.clone(), weight);
-        }
         if kept.count == 0 {
             return Ok(());
         }
         self.told = self.told.max(kept.last);
         let at = self.lane_of(kept.key, &kept.name)?;
-        if let Some(weight) = kept.wished_weight.filter(|_| kept.set_weight.is_none()) {
+        if let Some(weight) = kept.wished_weight.filter(|_| kept.rule.weight.is_none()) {
             self.weigh(at, weight);
         }
         let ahead: BTreeSet<Seq> = states.iter().map(|state| state.header.seq).collect();

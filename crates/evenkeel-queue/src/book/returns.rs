@@ -65,7 +65,8 @@ impl Book {
                 // Whether it is gone is not written down yet.
                 How::Acking { .. } | How::Moving => return Err(Rejection::Busy),
             };
-            let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
+            let Out { lane, mut handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
+            self.settle_time(lane, &mut handle);
             let header = handle.header;
             self.set_out(lane, handle, How::Acking { was });
             return Ok(header);
@@ -87,7 +88,7 @@ impl Book {
     pub fn acked(&mut self, seq: Seq) {
         let Some(out) = self.take_out(seq) else { return };
         self.totals.bytes -= u64::from(out.handle.header.size);
-        self.list_idle(out.lane);
+        self.heed(out.lane);
     }
 
     /// Takes back an end that was not written down: the message is what it was.
@@ -106,6 +107,7 @@ impl Book {
             How::Acking { was: Was::Waiting } => self.wait_again(lane, handle),
             How::Leased { .. } | How::Delayed { .. } => self.set_out(lane, handle, how),
         }
+        self.heed(lane);
     }
 
     /// Gives a delivery back, to be delivered again after `delay`, or moved if it was delivered too often.
@@ -155,7 +157,8 @@ impl Book {
         let Delivered { attempts, taken_back } = out.handle.delivered;
         out.handle.delivered =
             Delivered { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
-        self.drr.settle(out.lane, out.handle.header.cost, Cost::ZERO, Settlement::Final);
+        let charged = core::mem::take(&mut out.handle.charged);
+        self.drr.settle(out.lane, charged, Cost::ZERO, Settlement::Final);
     }
 
     /// Ends what has lasted until `now`, at most `max` at once.
@@ -173,6 +176,7 @@ impl Book {
                 self.follow(at);
             }
         }
+        self.open_gates();
         let mut ended = Vec::new();
         while ended.len() < max {
             let Some(&(until, seq)) = self.due.first().filter(|(until, _)| *until <= now) else { break };
@@ -191,7 +195,7 @@ impl Book {
         let first = self.due.first().map(|(until, _)| *until);
         let patience = self.starving.front().map(|(until, _)| *until);
         let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
-        first.into_iter().chain(patience).chain(retry).min()
+        first.into_iter().chain(patience).chain(retry).chain(self.gates.next_wake()).min()
     }
 
     /// Forgets keys that have held nothing for a minute, and names them.
@@ -225,7 +229,7 @@ impl Book {
         self.idle.front().is_some_and(|(since, _)| IDLE_KEY <= now.since(*since))
     }
 
-    /// Lets every message before `below` go, which is every message that was told, and keeps the weights.
+    /// Lets every message before `below` go, which is every message that was told, and keeps the rules.
     pub fn clear(&mut self, now: Wall, below: Seq) {
         self.now = now;
         self.out.clear();
@@ -233,6 +237,7 @@ impl Book {
         self.refills.clear();
         self.starved.clear();
         self.starving.clear();
+        self.gates.clear();
         self.payload_bytes = 0;
         self.totals = super::Totals { expired: self.totals.expired, ..super::Totals::default() };
         for number in 0..self.lanes.len() {
@@ -278,6 +283,7 @@ impl Book {
     pub(super) fn bring_back(&mut self, now: Wall, out: Out, delay: Duration) -> Ended {
         let Out { lane, mut handle, how } = out;
         let attempts = handle.delivered.attempts;
+        self.settle_time(lane, &mut handle);
         if let How::Delayed { until } = how {
             handle.ready_at = until;
         }
@@ -289,7 +295,10 @@ impl Book {
         let not_before = (!delay.is_zero()).then(|| now + delay);
         let returned = self.returned(lane, &handle, not_before);
         match not_before {
-            Some(until) => self.set_out(lane, handle, How::Delayed { until }),
+            Some(until) => {
+                self.set_out(lane, handle, How::Delayed { until });
+                self.heed(lane);
+            }
             None => self.wait_again(lane, handle),
         }
         Ended::Waits(returned)

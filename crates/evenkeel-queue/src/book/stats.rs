@@ -9,9 +9,10 @@ use evenkeel_policy::id::Key;
 use evenkeel_policy::weight::Weight;
 
 use super::waits::{Histogram, Waits};
-use super::{Book, How};
+use super::{Book, Held, How};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::Header;
+use crate::rule::KeyRule;
 use crate::time::Wall;
 
 /// What a queue holds.
@@ -44,6 +45,10 @@ pub struct KeyStats {
     pub delayed: u64,
     /// When the oldest message that waits was sent, as far as memory knows.
     pub oldest_sent_at: Option<Wall>,
+    /// What was set for it; for a key without `/` that is its tenant's.
+    pub rule: KeyRule,
+    /// What holds it back, with or without messages that wait.
+    pub held: Option<Held>,
     /// What it has overdrawn.
     pub debt: Cost,
     /// Deliveries so far.
@@ -96,6 +101,8 @@ pub enum Explanation {
         key: Turn,
         /// How its tenant stands among the tenants.
         tenant: Turn,
+        /// What holds its key or its tenant back.
+        held: Option<Held>,
     },
     /// Nobody knows it: acknowledged, expired, or never sent.
     Unknown,
@@ -112,7 +119,10 @@ impl fmt::Display for Explanation {
                 write!(f, "given back after {attempts} deliveries; due at {until}")
             }
             Self::Leaving => f.write_str("leaving the queue: this is being written down"),
-            Self::Waiting { before, key, tenant } => {
+            Self::Waiting { before, held: Some(held), .. } => {
+                write!(f, "{before} messages of its key come first; {held}")
+            }
+            Self::Waiting { before, key, tenant, held: None } => {
                 write!(f, "{before} messages of its key come first; its tenant {}", Stands(*tenant))?;
                 write!(f, ", its key within the tenant {}", Stands(*key))
             }
@@ -155,6 +165,8 @@ impl Book {
                 in_flight: lane.in_flight,
                 delayed: lane.delayed,
                 oldest_sent_at: lane.ready().map(|handle| handle.header.sent_at).next(),
+                rule: self.rule(&lane.name),
+                held: self.held(Key(number as u32)),
                 // A key that is all its tenant has is charged as its tenant.
                 debt: self.drr.debt(Key(number as u32)).max(self.drr.tenant_debt(lane.tenant)),
                 delivered: lane.delivered,
@@ -226,6 +238,6 @@ impl Book {
             None => return Explanation::Unknown,
         };
         let tenant = self.drr.tenant_standing(lane.tenant);
-        Explanation::Waiting { before, key: self.drr.standing(at), tenant }
+        Explanation::Waiting { before, key: self.drr.standing(at), tenant, held: self.held(at) }
     }
 }

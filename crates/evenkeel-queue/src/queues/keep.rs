@@ -129,7 +129,7 @@ impl Queues {
             self.blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?))).await?;
         let book = Book::new(epoch, &body.settings, secret).map_err(OpenError::Book)?;
         let book = read_book(book, clock.now(), &keys, states)?;
-        let unused = keys.iter().filter(|kept| kept.count == 0 && kept.set_weight.is_none());
+        let unused = keys.iter().filter(|kept| kept.count == 0 && kept.rule.is_empty());
         let fallen = Fallen { queue: id, epoch };
         let keeper = Keeper {
             queue: id,
@@ -229,6 +229,10 @@ fn read_book(mut book: Book, now: Wall, keys: &[KeptKey], states: Vec<KeptState>
     for state in states {
         by_key.entry(state.key).or_default().push(state.sooner(set_back));
     }
+    // Before the first lane is made, so that each finds its own and its tenant's.
+    for kept in keys.iter().filter(|kept| !kept.rule.is_empty()) {
+        book.set_rule(now, kept.key, &kept.name, kept.rule);
+    }
     for kept in keys {
         let states = by_key.remove(&kept.key).unwrap_or_default();
         book.resume(now, kept, &states).map_err(OpenError::Keys)?;
@@ -242,6 +246,7 @@ mod tests {
     use crate::book::{Delivered, Standing};
     use crate::id::{Epoch, Seq};
     use crate::message::Header;
+    use crate::rule::KeyRule;
     use crate::settings::QueueSettings;
     use evenkeel_policy::cost::Cost;
 
@@ -266,7 +271,7 @@ mod tests {
         let kept = KeptKey {
             key: KeyId(0),
             name: "a".into(),
-            set_weight: None,
+            rule: KeyRule::default(),
             wished_weight: None,
             first: Seq(1),
             last: Seq(2),

@@ -3,6 +3,7 @@
 //! Bound: a request is answered after what it wrote is as durable as it asked; one disk flush serves every request
 //! that came in during the one before. Opening reads keys, never bodies.
 
+mod dedup;
 mod inbox;
 mod layout;
 mod opened;
@@ -20,14 +21,13 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, RwLock};
 
-use evenkeel_policy::weight::Weight;
-
 use super::{
     Batch, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Header, Payload};
+use crate::message::{Header, Payload, Sent};
+use crate::rule::KeyRule;
 use crate::time::Wall;
 use inbox::{Inbox, Shut};
 use opened::{Counts, Opened, Opening, Still};
@@ -161,7 +161,7 @@ impl DiskStore {
 }
 
 impl Store for DiskStore {
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
         self.ask(Op::Append(batch, done));
     }
 
@@ -197,8 +197,8 @@ impl Store for DiskStore {
         self.ask(Op::Purge(queue, done));
     }
 
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
-        self.ask(Op::SetWeight(queue, name, weight, done));
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
+        self.ask(Op::SetRule(queue, name, rule, done));
     }
 
     fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
@@ -310,7 +310,7 @@ mod tests {
                 delay_ms: 0,
                 durability: Durability::Interval(1),
             };
-            let done: Done<Vec<MessageId>> = Box::new(move |_| {
+            let done: Done<Vec<Sent>> = Box::new(move |_| {
                 if number == 39_999 {
                     told.send(flushes.load(Ordering::Relaxed)).ok();
                 }

@@ -1,11 +1,10 @@
 //! A store that forgets: for tests, and for the simulator.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use evenkeel_policy::weight::Weight;
+use parking_lot::Mutex;
 
 use super::{
     Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
@@ -13,7 +12,8 @@ use super::{
 use super::{cost_of, due_of};
 use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Header, Payload};
+use crate::message::{Appended, DEDUP_WINDOW, DedupId, Header, Payload, Sent};
+use crate::rule::KeyRule;
 use crate::time::Wall;
 
 /// Holds queues in memory; everything is answered before the call returns.
@@ -38,6 +38,10 @@ struct HeldQueue {
     made: u32,
     messages: BTreeMap<(KeyId, Seq), (Header, Payload)>,
     states: BTreeMap<(KeyId, Seq), KeptState>,
+    /// What was sent under a name that its sender gave, and when.
+    named: HashMap<DedupId, (Wall, MessageId)>,
+    /// The same names, the oldest first.
+    names_by_age: VecDeque<(Wall, DedupId)>,
 }
 
 /// A message on its way to another queue.
@@ -51,7 +55,7 @@ struct Leaving {
 
 struct HeldKey {
     name: Arc<str>,
-    set_weight: Option<Weight>,
+    rule: KeyRule,
     wished_weight: Option<Weight>,
 }
 
@@ -76,19 +80,16 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
-        let queue = batch.queue;
-        let appended = self.with(queue, |held, seq| {
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
+        done(self.with(batch.queue, |held, seq| {
             held.check_keys(batch.drafts.iter().map(|draft| &draft.key))?;
-            let appended = held.append(batch, seq);
+            let (sent, appended) = held.append(batch, seq);
             // Told while the lock is held, so that messages are told in order.
             if let Some(tail) = &held.tail {
-                tail(appended.clone());
+                tail(appended);
             }
-            Ok(appended)
-        });
-        let named = |message: &Appended| MessageId { queue, key: message.key, seq: message.header.seq };
-        done(appended.map(|appended| appended.iter().map(named).collect()));
+            Ok(sent)
+        }));
     }
 
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
@@ -171,11 +172,11 @@ impl Store for MemoryStore {
         done(purged);
     }
 
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
         done(self.with(queue, |held, _| {
             held.check_keys(core::iter::once(&name))?;
             let key = held.intern(&name);
-            held.keys.entry(key).and_modify(|kept| kept.set_weight = weight);
+            held.keys.entry(key).and_modify(|kept| kept.rule = rule);
             Ok(key)
         }));
     }
@@ -272,6 +273,8 @@ impl HeldQueue {
             made: 0,
             messages: BTreeMap::new(),
             states: BTreeMap::new(),
+            named: HashMap::new(),
+            names_by_age: VecDeque::new(),
         }
     }
 
@@ -282,8 +285,15 @@ impl HeldQueue {
         if fits { Ok(()) } else { Err(StoreError::TooManyKeys) }
     }
 
-    fn append(&mut self, batch: Batch, seq: &mut u64) -> Vec<Appended> {
-        let appended = batch.drafts.into_iter().map(|draft| {
+    fn append(&mut self, batch: Batch, seq: &mut u64) -> (Vec<Sent>, Vec<Appended>) {
+        let (queue, now) = (batch.queue, batch.sent_at);
+        self.forget_names(now);
+        let (mut sent, mut appended) = (Vec::new(), Vec::new());
+        for draft in batch.drafts {
+            if let Some((_, id)) = draft.dedup.and_then(|name| self.named.get(&name)) {
+                sent.push(Sent::Duplicate(*id));
+                continue;
+            }
             *seq += 1;
             let not_before = due_of(&draft, batch.delay_ms, batch.sent_at);
             let header = Header {
@@ -294,6 +304,12 @@ impl HeldQueue {
                 from: None,
             };
             let key = self.intern(&draft.key);
+            let id = MessageId { queue, key, seq: header.seq };
+            sent.push(Sent::New(id));
+            if let Some(name) = draft.dedup {
+                self.named.insert(name, (now, id));
+                self.names_by_age.push_back((now, name));
+            }
             if let Some(kept) = self.keys.get_mut(&key).filter(|_| draft.weight.is_some()) {
                 kept.wished_weight = draft.weight;
             }
@@ -304,16 +320,24 @@ impl HeldQueue {
                 let state = KeptState { key, header, delivered, first_delivered_at: None, standing };
                 self.states.insert((key, header.seq), state);
             }
-            Appended {
+            appended.push(Appended {
                 key,
                 name: draft.key,
                 weight: draft.weight,
                 header,
                 not_before,
                 payload: draft.payload,
-            }
-        });
-        appended.collect()
+            });
+        }
+        (sent, appended)
+    }
+
+    /// Forgets names that count no longer.
+    fn forget_names(&mut self, now: Wall) {
+        let is_old = |(at, _): &mut (Wall, DedupId)| DEDUP_WINDOW <= now.since(*at);
+        while let Some((_, name)) = self.names_by_age.pop_front_if(is_old) {
+            self.named.remove(&name);
+        }
     }
 
     /// Takes in a message of another queue.
@@ -331,7 +355,7 @@ impl HeldQueue {
         let key = KeyId(self.made);
         self.made += 1;
         self.names.insert(name.clone(), key);
-        self.keys.insert(key, HeldKey { name: name.clone(), set_weight: None, wished_weight: None });
+        self.keys.insert(key, HeldKey { name: name.clone(), rule: KeyRule::default(), wished_weight: None });
         key
     }
 
@@ -357,8 +381,8 @@ impl HeldQueue {
             }
             Change::Forgotten(key) => {
                 let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
-                let has_weight = self.keys.get(&key).is_some_and(|kept| kept.set_weight.is_some());
-                if let Some(kept) = (!is_used && !has_weight).then(|| self.keys.remove(&key)).flatten() {
+                let has_rule = self.keys.get(&key).is_some_and(|kept| !kept.rule.is_empty());
+                if let Some(kept) = (!is_used && !has_rule).then(|| self.keys.remove(&key)).flatten() {
                     self.names.remove(&kept.name);
                 }
             }
@@ -384,7 +408,7 @@ impl HeldQueue {
         KeptKey {
             key,
             name: kept.name.clone(),
-            set_weight: kept.set_weight,
+            rule: kept.rule,
             wished_weight: kept.wished_weight,
             first,
             last,

@@ -9,7 +9,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_queue::book::Book;
 use evenkeel_queue::message::{Appended, Header, Payload};
 use evenkeel_queue::receipt::Claim;
-use evenkeel_queue::{Epoch, KeyId, QueueId, QueueSettings, Seq, Wall};
+use evenkeel_queue::{Epoch, KeyId, KeyRule, QueueId, QueueSettings, Seq, Wall};
 
 /// A book whose consumers take one message at a time, and whose store answers at once.
 struct Shop {
@@ -55,7 +55,7 @@ impl Shop {
     fn weigh(&mut self, name: &str, weight: u32) {
         let key = self.key(name);
         let name = self.names[key.0 as usize].clone();
-        self.book.set_weight(key, &name, Some(Weight::whole(weight).unwrap()));
+        self.book.set_rule(Wall(self.now), key, &name, KeyRule::of_weight(Weight::whole(weight).unwrap()));
     }
 
     /// Delivers and acknowledges one message, and names its key.

@@ -1,6 +1,7 @@
 //! Random histories of a book, beside a plain list of what must be true.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_queue::book::{Book, Ended};
 use evenkeel_queue::message::{Appended, Header, Payload};
 use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::rule::{KeyRule, Rate};
 use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Epoch, KeyId, QueueId, QueueSettings, Seq, Wall};
+use evenkeel_queue::{Epoch, KeyId, Order, QueueId, QueueSettings, Seq, Wall};
 use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
+/// Names that are given limits: two keys and a tenant.
+const RULED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -30,6 +34,7 @@ enum Step {
     Pass(u64),
     Purge,
     Move(usize),
+    Rule { name: usize, max: u32, rate: u32, burst: u32 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -48,11 +53,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..150_u64).prop_map(Step::Pass),
         1 => Just(Step::Purge),
         1 => any::<usize>().prop_map(Step::Move),
+        1 => (0..RULED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
+            .prop_map(|(name, max, rate, burst)| Step::Rule { name, max, rate: 200 * rate, burst }),
     ]
 }
 
 /// What the store would hold, and who has what.
 struct World {
+    order: Order,
     book: Book,
     now: u64,
     seq: u64,
@@ -65,13 +73,16 @@ struct World {
     /// Receipts that are good for nothing any more.
     stale: Vec<Claim>,
     dead: BTreeSet<u64>,
+    /// What is set for a name, and when messages were delivered under it.
+    rules: BTreeMap<&'static str, (KeyRule, Vec<u64>)>,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(order: Order) -> Self {
         let redrive = Some(Redrive { to: QueueId(9), attempts_max: ATTEMPTS_MAX });
-        let settings = QueueSettings { redrive, ..QueueSettings::default() };
+        let settings = QueueSettings { redrive, order, ..QueueSettings::default() };
         Self {
+            order,
             book: Book::new(Epoch(1), &settings, (1, 2)).unwrap(),
             now: 1,
             seq: 0,
@@ -80,6 +91,7 @@ impl World {
             held: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
+            rules: BTreeMap::new(),
         }
     }
 
@@ -121,6 +133,7 @@ impl World {
             Step::Answer => self.answer(),
             Step::Pass(span) => self.pass(span),
             Step::Move(which) => self.move_one(which),
+            Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
             Step::Purge => {
                 self.tell();
                 self.book.clear(Wall(self.now), Seq(self.seq + 1));
@@ -171,6 +184,7 @@ impl World {
     fn take(&mut self, max: usize) {
         let taken = self.book.take(Wall(self.now), max, LEASE).unwrap();
         assert!(taken.leased.len() <= max && taken.expired.is_empty());
+        let before = self.held.len();
         for leased in taken.leased {
             let (key, seq) = (leased.key, leased.header.seq);
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
@@ -178,7 +192,56 @@ impl World {
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
             assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
             let attempt = leased.delivered.number();
+            self.heed_rules(&leased.name, seq);
+            self.heed_order(before, key, seq);
             self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
+        }
+    }
+
+    /// On a FIFO queue everything earlier of the key is gone, or delivered with it.
+    fn heed_order(&self, before: usize, key: KeyId, seq: Seq) {
+        if self.order == Order::Fair {
+            return;
+        }
+        let with_it: Vec<u64> = self.held[before..].iter().map(|held| held.seq.0).collect();
+        for (&(_, earlier), _) in self.stored.range((key.0, 0)..(key.0, seq.0)) {
+            assert!(with_it.contains(&earlier), "{seq:?} of {key:?} was delivered before {earlier}");
+        }
+        let others = self.held[..before].iter().filter(|held| held.key == key).count();
+        assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are out");
+    }
+
+    fn set_rule(&mut self, name: usize, max: u32, rate: u32, burst: u32) {
+        let rate = Rate::new(f64::from(rate), NonZeroU32::new(burst)).ok();
+        let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
+        // A tenant's own number is nobody's key here.
+        let key = KeyId([0, 1, 99][name]);
+        self.book.set_rule(Wall(self.now), key, &RULED[name].into(), rule);
+        self.rules.insert(RULED[name], (rule, Vec::new()));
+    }
+
+    /// Whatever is delivered is within what its key and its tenant are bound to.
+    fn heed_rules(&mut self, name: &str, seq: Seq) {
+        for (ruled, (rule, delivered)) in &mut self.rules {
+            let is_its = |key: u32| format!("tenant{}/{key}", key % 2).starts_with(ruled);
+            if !name.starts_with(ruled) {
+                continue;
+            }
+            let out = self.held.iter().filter(|held| is_its(held.key.0)).count() as u32;
+            let max = rule.concurrency_max.map_or(u32::MAX, NonZeroU32::get);
+            assert!(out < max, "{seq:?} of {ruled} was delivered beside {out} others of at most {max}");
+            delivered.push(self.now);
+            let Some(rate) = rule.rate else { continue };
+            for (at, since) in delivered.iter().enumerate() {
+                let count = (delivered.len() - at) as f64;
+                let most =
+                    (self.now - since) as f64 / 1_000.0 * rate.per_second() + f64::from(rate.burst().get());
+                assert!(
+                    count <= most + 1e-6,
+                    "{ruled} had {count} deliveries in {} ms, {rate:?}",
+                    self.now - since
+                );
+            }
         }
     }
 
@@ -262,7 +325,16 @@ proptest! {
 
     #[test]
     fn every_message_is_somewhere_once_until_it_is_gone(steps in prop::collection::vec(step(), 1..300)) {
-        let mut world = World::new();
+        let mut world = World::new(Order::Fair);
+        for step in steps {
+            world.run(step);
+        }
+        world.drain();
+    }
+
+    #[test]
+    fn a_fifo_key_goes_on_when_what_came_before_is_done(steps in prop::collection::vec(step(), 1..300)) {
+        let mut world = World::new(Order::Fifo);
         for step in steps {
             world.run(step);
         }
@@ -272,7 +344,7 @@ proptest! {
     /// One consumer that acknowledges: each key's messages come in the order they were sent.
     #[test]
     fn a_key_is_first_in_first_out(keys in prop::collection::vec(0..3_u32, 1..2_000), max in 1..20_usize) {
-        let mut world = World::new();
+        let mut world = World::new(Order::Fair);
         for key in keys {
             world.append(key, 0);
         }
@@ -295,7 +367,7 @@ proptest! {
 
 #[test]
 fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
-    let mut world = World::new();
+    let mut world = World::new(Order::Fair);
     (0..400).for_each(|_| world.append(0, 0));
     world.tell();
     world.take(300);
@@ -311,7 +383,7 @@ fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
 
 #[test]
 fn keys_that_are_gone_are_forgotten_however_many_they_are() {
-    let mut world = World::new();
+    let mut world = World::new(Order::Fair);
     for key in 0..5_000 {
         world.append(key, 0);
     }

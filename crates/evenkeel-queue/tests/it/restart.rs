@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::{QueueBody, Store};
-use evenkeel_queue::{Draft, Durability, QueueSettings, Queues, Rejection};
+use evenkeel_queue::{Draft, Durability, KeyRule, QueueSettings, Queues, Rejection};
 use tempfile::TempDir;
 
 use crate::rig::{Rig, ack, await_some, body, keys, send, take};
@@ -85,7 +85,7 @@ async fn delays_weights_settings_and_purges_survive() {
     let queue = rig.queue(QueueSettings { lease_ms: 1_234, ..QueueSettings::default() }).await;
     send(&queue, ["gone"; 50]).await;
     queue.purge().await.unwrap();
-    queue.set_weight("heavy", Some(Weight::whole(3).unwrap())).await.unwrap();
+    queue.set_rule("heavy", KeyRule::of_weight(Weight::whole(3).unwrap())).await.unwrap();
     let late = Draft { delay: Some(Duration::from_secs(600)), ..Draft::new("late") };
     queue.enqueue(vec![late]).await.unwrap();
     let all: Vec<&str> = ["heavy", "light"].iter().flat_map(|key| [*key; 200]).collect();

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use evenkeel_policy::weight::Weight;
 use evenkeel_queue::book::{KeptKey, KeptState};
-use evenkeel_queue::message::{Header, Payload};
+use evenkeel_queue::message::{Header, Payload, Sent};
 use evenkeel_queue::store::{
     Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
-use evenkeel_queue::{Epoch, KeyId, MessageId, QueueId, Seq, Wall};
+use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq, Wall};
 use parking_lot::Mutex;
 
 /// Asks another store, and notes it.
@@ -65,7 +64,7 @@ impl Watched {
 }
 
 impl Store for Watched {
-    fn append(&self, batch: Batch, done: Done<Vec<MessageId>>) {
+    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
         self.store.append(batch, done);
     }
 
@@ -100,8 +99,8 @@ impl Store for Watched {
         self.store.purge(queue, done);
     }
 
-    fn set_weight(&self, queue: QueueId, name: Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
-        self.store.set_weight(queue, name, weight, done);
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
+        self.store.set_rule(queue, name, rule, done);
     }
 
     fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {

@@ -1,32 +1,32 @@
-//! Administrators: queues made, changed, removed and shown; weights, purges, redrives.
+//! Administrators: queues made, changed, removed and shown; purges, redrives.
 
 use core::num::NonZeroU64;
-use core::time::Duration;
 
 use evenkeel_door::body::Response;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::route::Call;
-use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::{KeyStats, MoveCursor};
+use evenkeel_queue::book::MoveCursor;
 use evenkeel_queue::queues::Created;
 use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Queue, QueueSettings, Rejection};
+use evenkeel_queue::{Order, Queue, QueueSettings, Rejection};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::wire::{refused, unmade};
 use super::{Native, check_admin, number, query, read, told, within};
+use crate::fifo;
 use crate::limit::HEADROOM;
 use crate::notes::DeadLetters;
 use crate::settings::Shape;
 
 /// Queues, or keys, of one page.
-const PAGE_MAX: u64 = 10_000;
+pub(super) const PAGE_MAX: u64 = 10_000;
 /// Messages of one step of a redrive.
 const REDRIVE_MAX: u64 = 10_000;
 /// What a queue is told that is not the queue's own: a name, where the queue has a number.
 const DEAD_LETTERS: &str = "dead_letters";
+const OTHER_ORDER: &str = "messages of a FIFO queue go to FIFO queues only, and others to others";
 const REDRIVE: &str = "redrive";
 const MESSAGE_BYTES_MAX: &str = "message_bytes_max";
 
@@ -42,12 +42,6 @@ struct Letters {
 struct Moved {
     to: Option<String>,
     max: Option<NonZeroU64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyWish {
-    weight: Option<f64>,
 }
 
 impl Native {
@@ -126,6 +120,9 @@ impl Native {
         let mut read = read.map_err(|error| Refusal::invalid(format!("settings cannot be read: {error}")))?;
         self.check_target(&read)?;
         read.message_bytes_max = read.message_bytes_max.saturating_add(HEADROOM);
+        if (read.order == Order::Fifo) != shape.name.ends_with(fifo::SUFFIX) {
+            return Err(Refusal::invalid("order is fifo for names that end in .fifo, and for no others"));
+        }
         shape.settings = read;
         match letters {
             None => {}
@@ -159,6 +156,9 @@ impl Native {
         if shape.id == Some(target.id()) {
             return Err(Refusal::invalid("a queue is not its own dead-letter queue"));
         }
+        if target.body().settings.order != shape.settings.order {
+            return Err(Refusal::invalid(OTHER_ORDER));
+        }
         shape.settings.redrive = Some(Redrive { to: target.id(), attempts_max: after });
         shape.notes.dead_letters =
             Some(DeadLetters { arn: self.sqs.options.arn(&queue), receives_max: after });
@@ -187,6 +187,9 @@ impl Native {
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
             return Err(Refusal::invalid("messages are in this queue already"));
         }
+        if to.as_ref().is_some_and(|to| to.body().settings.order != queue.body().settings.order) {
+            return Err(Refusal::invalid(OTHER_ORDER));
+        }
         let (mut moved, mut cursor) = (0, Some(MoveCursor::default()));
         while let Some(from) = cursor.take().filter(|_| moved < max) {
             let left = (max - moved) as usize;
@@ -205,41 +208,6 @@ fn totals(queue: &Queue) -> Value {
         "name": body.name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
         "bytes": totals.bytes, "expired": totals.expired,
     })
-}
-
-pub(super) async fn keys(call: &Call, queue: &Queue) -> Result<Response, Refusal> {
-    let [skip, max] = query(call, ["skip", "max"])?;
-    let skip = number("skip", skip.as_deref(), 0, 0..=u64::from(u32::MAX))?;
-    let max = number("max", max.as_deref(), 100, 1..=PAGE_MAX)?;
-    let found = queue.key_stats(skip as usize, max as usize).await.map_err(refused)?;
-    let now = queue.now();
-    let keys: Vec<Value> = found.iter().map(|key| key_shown(key, now.0)).collect();
-    told(StatusCode::OK, &json!({"keys": keys}))
-}
-
-fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
-    let oldest = key.oldest_sent_at.map(|sent| now_ms.saturating_sub(sent.0));
-    let ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    let (p50, p99) = key.waits.map(|waits| (ms(waits.p50), ms(waits.p99))).unzip();
-    json!({
-        "name": &*key.name, "weight": key.weight.as_f64(), "pending": key.pending, "in_flight": key.in_flight,
-        "delayed": key.delayed, "oldest_age_ms": oldest, "debt": key.debt.0, "delivered": key.delivered,
-        "redelivered": key.redelivered, "wait_ms_p50": p50, "wait_ms_p99": p99,
-    })
-}
-
-/// Sets a key's weight; `null` has it be as its messages wish.
-pub(super) async fn weigh(call: &mut Call, queue: &Queue, key: &str) -> Result<Response, Refusal> {
-    check_admin(call)?;
-    let wishes: Map<String, Value> = read(call).await?;
-    if !wishes.contains_key("weight") {
-        return Err(Refusal::invalid("there is no weight; null has the key be as its messages wish"));
-    }
-    let KeyWish { weight } = serde_json::from_value(Value::Object(wishes))
-        .map_err(|error| Refusal::invalid(format!("a weight is a number or null: {error}")))?;
-    let weight = weight.map(Weight::new).transpose().map_err(|error| Refusal::invalid(error.to_string()))?;
-    queue.set_weight(key, weight).await.map_err(refused)?;
-    told(StatusCode::OK, &json!({"name": key, "weight": weight.map(Weight::as_f64)}))
 }
 
 pub(super) async fn purge(call: &Call, queue: &Queue) -> Result<Response, Refusal> {

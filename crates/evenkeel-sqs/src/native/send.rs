@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::wire::{refused, unfit};
 use super::{Native, read, sender_of, told, unexpected, within};
 use crate::attribute::{Sent, SentValue, check, digest_body};
+use crate::fifo::SentOnce;
 use crate::header::Kept;
 use crate::limit::BATCH_BYTES_MAX;
 
@@ -42,6 +43,7 @@ struct Message {
     weight: Option<f64>,
     cost: Option<u64>,
     delay_ms: Option<u64>,
+    dedup_id: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
 }
@@ -55,9 +57,9 @@ impl Native {
             let message = format!("{bytes} bytes of messages at once; at most {BATCH_BYTES_MAX}");
             return Err(Refusal::invalid(message));
         }
-        let sender = sender_of(call);
+        let (sender, once) = (sender_of(call), SentOnce::of(&queue.body()));
         let drafts =
-            wishes.into_iter().map(|message| message.draft(sender)).collect::<Result<Vec<_>, _>>()?;
+            wishes.into_iter().map(|message| message.draft(sender, once)).collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(drafts).await.map_err(refused)?;
         self.sqs.meters.sent(queue, ids.len() as u64);
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
@@ -83,11 +85,13 @@ fn wishes(value: Value) -> Result<Vec<Message>, Refusal> {
 }
 
 impl Message {
-    fn draft(self, sender: &str) -> Result<Draft, Refusal> {
+    fn draft(self, sender: &str, once: SentOnce) -> Result<Draft, Refusal> {
         let weight = self.weight.map(Weight::new).transpose();
         let weight = weight.map_err(|error| Refusal::invalid(format!("weight {error}")))?;
         let delay_ms = self.delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let cost = self.cost.map(|cost| within("cost", cost, 1..=COST_MAX)).transpose()?;
+        let key = self.fairness_key.as_deref().unwrap_or(DEFAULT_KEY);
+        let called = once.call(key, self.dedup_id, &self.body).map_err(|fault| unfit(&fault))?;
         let headers: Sent =
             self.headers.into_iter().map(|(name, text)| (name, SentValue::text(text))).collect();
         let kept = Kept {
@@ -95,14 +99,16 @@ impl Message {
             body_md5: digest_body(self.body.as_bytes()),
             sender,
             trace: None,
+            dedup: called.as_ref().map(|called| called.name.as_str()),
             attributes: check(&headers).map_err(|fault| unfit(&fault))?,
         };
         let headers = Bytes::from(kept.encode());
         Ok(Draft {
-            key: self.fairness_key.map_or_else(|| Arc::from(DEFAULT_KEY), Arc::from),
+            key: Arc::from(key),
             weight,
             cost: cost.map(Cost),
             delay: delay_ms.map(Duration::from_millis),
+            dedup: called.map(|called| called.id),
             payload: Payload { headers, body: Bytes::from(self.body) },
         })
     }

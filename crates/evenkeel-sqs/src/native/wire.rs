@@ -126,9 +126,10 @@ pub(super) fn refused(rejection: Rejection) -> Refusal {
         | Rejection::Busy
         | Rejection::Stopping
         | Rejection::Interrupted => Refusal::Unavailable { message },
-        Rejection::BadKey | Rejection::TooLarge { .. } | Rejection::ForgedReceipt => {
-            Refusal::invalid(message)
-        }
+        Rejection::BadKey
+        | Rejection::DelayInOrder
+        | Rejection::TooLarge { .. }
+        | Rejection::ForgedReceipt => Refusal::invalid(message),
         Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight => {
             Refusal::Conflict { message }
         }
@@ -155,7 +156,9 @@ fn unstored(error: StoreError) -> Refusal {
 /// Says why a queue was not made or changed.
 pub(super) fn unmade(error: CreateError) -> Refusal {
     match error {
-        CreateError::Name | CreateError::Setting(_) => Refusal::invalid(error.to_string()),
+        CreateError::Name | CreateError::Setting(_) | CreateError::OrderIsFixed => {
+            Refusal::invalid(error.to_string())
+        }
         CreateError::TooMany { .. } => Refusal::Unavailable { message: error.to_string() },
         CreateError::Store(error) => unstored(error),
         CreateError::Open(error) => {

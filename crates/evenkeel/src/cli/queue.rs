@@ -18,6 +18,7 @@ Examples:
   evenkeel queue list
   evenkeel queue stats jobs                             what each key holds
   evenkeel queue weight jobs acme 3                     acme gets three turns for everybody else's one
+  evenkeel queue limit jobs acme --concurrency 5        acme has five messages in work at most
   evenkeel queue explain jobs 00000001-0000-0001-0000-000000000005
   evenkeel queue result jobs 00000001-0000-0001-0000-000000000005
   evenkeel queue redrive jobs-dead                      each message back to where it came from
@@ -55,6 +56,8 @@ enum Action {
     Result(ExplainArgs),
     /// Sets how many turns a key gets, relative to the others
     Weight(WeightArgs),
+    /// Limits how many messages of a key are in work at once, and how many per second
+    Limit(LimitArgs),
     /// Moves messages to another queue, or each to where it came from
     Redrive(RedriveArgs),
     /// Removes every message of a queue
@@ -141,6 +144,23 @@ struct WeightArgs {
 }
 
 #[derive(Debug, Args)]
+struct LimitArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    /// The key; without `/` a tenant with all its keys
+    key: String,
+    /// At most so many in consumers' hands at once; `none` for no such limit
+    #[arg(long, value_name = "N")]
+    concurrency: Option<String>,
+    /// At most so many deliveries per second; `none` for no such limit
+    #[arg(long, value_name = "R")]
+    rate: Option<String>,
+    /// So many at once after a pause; a second's worth unless told
+    #[arg(long, value_name = "N")]
+    burst: Option<u32>,
+}
+
+#[derive(Debug, Args)]
 struct RedriveArgs {
     #[command(flatten)]
     named: NamedArgs,
@@ -176,6 +196,7 @@ pub(super) fn run(args: QueueArgs) -> Result<(), Failure> {
             say(&format!("{told:#}\n"))
         }
         Action::Weight(args) => weigh(&args),
+        Action::Limit(args) => limit(&args),
         Action::Redrive(args) => redrive(&args),
         Action::Purge(args) => {
             let told = args.place.client()?.ask(Method::POST, &path(&args.queue, "/purge"), None)?;
@@ -219,6 +240,8 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
         "oldest_age_ms",
         "wait_ms_p50",
         "wait_ms_p99",
+        "concurrency_max",
+        "rate_per_second",
         "delivered",
         "redelivered",
     ];
@@ -265,16 +288,36 @@ fn send(args: SendArgs) -> Result<(), Failure> {
 }
 
 fn weigh(args: &WeightArgs) -> Result<(), Failure> {
-    let weight = match args.weight.as_str() {
-        "none" => Value::Null,
-        number => {
-            json!(number.parse::<f64>().map_err(|_| format!("{number:?} is neither a number nor none"))?)
-        }
-    };
+    let weight = number_or_none(&args.weight)?;
     let at = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
     args.named.place.client()?.ask(Method::PUT, &at, Some(&json!({"weight": weight})))?;
     eprintln!("key {} of queue {} has weight {}", args.key, args.named.queue, args.weight);
     Ok(())
+}
+
+fn limit(args: &LimitArgs) -> Result<(), Failure> {
+    let mut wishes = Map::new();
+    if let Some(concurrency) = &args.concurrency {
+        wishes.insert("concurrency_max".to_owned(), number_or_none(concurrency)?);
+    }
+    if let Some(rate) = &args.rate {
+        wishes.insert("rate_per_second".to_owned(), number_or_none(rate)?);
+    }
+    if let Some(burst) = args.burst {
+        wishes.insert("burst".to_owned(), json!(burst));
+    }
+    let at = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
+    let told = args.named.place.client()?.ask(Method::PUT, &at, Some(&Value::Object(wishes)))?;
+    table(&json!([told]), &["name", "weight", "concurrency_max", "rate_per_second", "burst"], "")
+}
+
+fn number_or_none(text: &str) -> Result<Value, Failure> {
+    if text == "none" {
+        return Ok(Value::Null);
+    }
+    let number: serde_json::Number =
+        serde_json::from_str(text).map_err(|_| format!("{text:?} is neither a number nor none"))?;
+    Ok(Value::Number(number))
 }
 
 /// Moves step by step, so that a long way can be watched and left.

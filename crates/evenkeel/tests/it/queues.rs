@@ -112,7 +112,7 @@ fn a_weight_that_is_set_counts_for_what_waits() {
     let many: Vec<(&str, &str)> = (0..400).map(|n| (if n % 2 == 0 { "a" } else { "b" }, "x")).collect();
     send(&served, "q", &many);
     let weighed = told(200, &put(&served, "/api/queues/q/keys/a", &json!({"weight": 3})));
-    assert_eq!(weighed, json!({"name": "a", "weight": 3.0}));
+    assert_eq!((&weighed["name"], &weighed["weight"]), (&json!("a"), &json!(3.0)));
     let got = receive(&served, "q", &json!({"max": 100, "wait_ms": 20_000}));
     let of_a = got.iter().filter(|message| message["fairness_key"] == "a").count();
     assert!((74..=76).contains(&of_a), "{of_a} of {}", got.len());
@@ -123,6 +123,66 @@ fn a_weight_that_is_set_counts_for_what_waits() {
     let shown = folder.run(&["queue", "stats", "q"]).ok();
     let row = shown.lines().find(|line| line.starts_with("a ")).unwrap();
     assert_eq!(row.split_whitespace().nth(1), Some("1.0"), "{shown}");
+}
+
+#[test]
+fn a_key_at_its_limits_is_held_back_and_says_so() {
+    let (folder, served) = start("native-limits");
+    told(201, &put(&served, "/api/queues/q", &json!({})));
+    send(&served, "q", &[("a", "x"); 10]);
+    let at = "/api/queues/q/keys/a";
+    told(200, &put(&served, at, &json!({"weight": 2, "concurrency_max": 3})));
+    let ruled = told(200, &put(&served, at, &json!({"rate_per_second": 0.01, "burst": 5})));
+    let whole =
+        json!({"name": "a", "weight": 2.0, "concurrency_max": 3, "rate_per_second": 0.01, "burst": 5});
+    assert_eq!(ruled, whole, "what is not said stays");
+    let got = receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000}));
+    assert_eq!(got.len(), 3);
+    let key = || told(200, &served.get("/api/queues/q/keys"))["keys"][0].clone();
+    assert_eq!(key()["held"], json!({"who": "tenant", "by": "concurrency", "until_ms": null}));
+    let shown = folder.run(&["queue", "limit", "q", "a", "--concurrency", "none"]).ok();
+    assert!(shown.contains("0.01"), "{shown}");
+    assert_eq!(receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000})).len(), 2, "five at once");
+    let held = key()["held"].clone();
+    assert_eq!((&held["by"], held["until_ms"].is_u64()), (&json!("rate"), true));
+    let id = served.get("/api/queues/q/messages").json()["messages"][0]["id"].as_str().unwrap().to_owned();
+    let why = told(200, &served.get(&format!("/api/queues/q/messages/{id}")));
+    assert!(why["explanation"].as_str().unwrap().contains("has used up its rate until "), "{why}");
+    folder.run(&["queue", "limit", "q", "a", "--rate", "none"]).ok();
+    assert_eq!(receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000})).len(), 5);
+    for (bad, said) in [
+        (json!({}), "nothing is to be set"),
+        (
+            json!({"wait": 1}),
+            "unknown field \"wait\"; there is weight, concurrency_max, rate_per_second, burst",
+        ),
+        (json!({"burst": 5}), "a burst is of a rate"),
+        (json!({"concurrency_max": 0}), "concurrency_max: "),
+        (json!({"rate_per_second": 0}), "a rate is between 0.001 and 1000000 per second"),
+    ] {
+        let refused = refusal(400, &put(&served, at, &bad));
+        assert!(refused.contains(said), "{bad} was told {refused:?}");
+    }
+}
+
+#[test]
+fn what_is_sent_again_under_its_name_is_sent_once_also_over_a_kill() {
+    let folder = Folder::new("native-dedup");
+    let served = Served::start(&folder, &[]);
+    told(201, &put(&served, "/api/queues/q", &json!({})));
+    let twice =
+        json!({"messages": [{"body": "x", "dedup_id": "order-7"}, {"body": "y", "dedup_id": "order-7"}]});
+    let first = told(201, &served.post("/api/queues/q/messages", &twice));
+    assert_eq!(first["ids"][0], first["ids"][1]);
+    served.signal("KILL");
+    served.wait();
+    let served = Served::start(&folder, &[]);
+    let again = json!({"body": "z", "dedup_id": "order-7"});
+    assert_eq!(told(201, &served.post("/api/queues/q/messages", &again))["ids"][0], first["ids"][0]);
+    let got = receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000}));
+    assert_eq!(got.iter().map(|message| &message["body"]).collect::<Vec<_>>(), ["x"]);
+    let long = json!({"body": "x", "dedup_id": "x".repeat(129)});
+    assert!(refusal(400, &served.post("/api/queues/q/messages", &long)).contains("1 to 128 in length"));
 }
 
 #[test]

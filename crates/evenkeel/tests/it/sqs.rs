@@ -40,6 +40,19 @@ const OPERATIONS: [&str; 23] = [
 ];
 
 #[test]
+fn boto3_keeps_order_and_sends_once_on_fifo_queues() {
+    for store in ["memory", "fjall"] {
+        let folder = Folder::new(&format!("sqs-fifo-{store}"));
+        folder.write("evenkeel.toml", &format!("[queue]\nstore = '{store}'\n"));
+        let served = Served::start(&folder, &[]);
+        run(python("sqs_fifo_client.py")
+            .arg(url(&served))
+            .env("AWS_ACCESS_KEY_ID", "any")
+            .env("AWS_SECRET_ACCESS_KEY", "any"));
+    }
+}
+
+#[test]
 fn boto3_does_every_operation_and_hears_why_it_cannot() {
     let folder = Folder::new("sqs-boto3");
     folder.write("evenkeel.toml", "[queue]\nstore = 'memory'\n");

@@ -113,14 +113,6 @@ def makes_finds_lists_and_deletes_queues():
     assert make("life-1", VisibilityTimeout=1) == first, "a name that was deleted may be used at once"
 
 
-def refuses_fifo_queues_for_now():
-    act = lambda: make("orders.fifo", FifoQueue="true")
-    raises(AWS + "UnsupportedOperation", act, "UnsupportedOperation", says="FIFO")
-    raises("InvalidAttributeValue", lambda: make("orders", FifoQueue="true"), says="FIFO")
-    raises("InvalidParameterValue", lambda: make("orders.fifo"))
-    raises("InvalidAttributeName", lambda: make("orders", ContentBasedDeduplication="true"))
-
-
 def tells_and_is_told_attributes():
     before = int(time.time())
     queue = make("told", DelaySeconds=3, MessageRetentionPeriod=60)
@@ -523,7 +515,7 @@ def refuses_every_operation_on_a_queue_that_is_not_there():
 
 
 STEPS = [
-    makes_finds_lists_and_deletes_queues, refuses_fifo_queues_for_now, tells_and_is_told_attributes,
+    makes_finds_lists_and_deletes_queues, tells_and_is_told_attributes,
     sends_receives_and_deletes, refuses_bodies_that_cannot_be, carries_attributes, sends_and_deletes_in_batches,
     hides_delays_and_shows_again, waits_for_what_comes, takes_turns_by_group, moves_dead_letters_there_and_back, purges,
     tags, permits, refuses_every_operation_on_a_queue_that_is_not_there,

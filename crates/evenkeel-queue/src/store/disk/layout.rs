@@ -5,12 +5,14 @@
 //! | `meta` | `format`, `secret`, `made`, `seq` | the format's number, 32 random bytes, the last queue's id, the first sequence number nobody has used |
 //! | `meta` | `q` queue, `e` queue, `p` queue | the queue as JSON, its owner's epoch, the message before which all are purged |
 //! | `meta` | `g` first | the message at which this generation ends |
-//! | `keys` | queue, key | weight that was set, weight that was wished, name |
+//! | `keys` | queue, key | rule that was set (weight, messages out, rate, burst), weight that was wished, name |
 //! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from; its first name if it was moved | length of headers, headers, body |
+//! | `dedup_`n | queue, digest of what its sender calls a message | when it was sent, its key, its sequence |
 //! | `state` | as the message's | what it is, attempts, first delivered at, until, epoch, deliveries taken back |
 //! | `results` | queue, key, sequence | when it expires, the result |
 //! | `results_due` | when it expires, queue, key, sequence | nothing |
 
+use core::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,15 +22,18 @@ use evenkeel_policy::weight::Weight;
 use crate::book::{Delivered, KeptState, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Moved, Payload};
+use crate::rule::{KeyRule, Rate};
 use crate::time::Wall;
 
 /// Changes when what is on disk does.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
 /// The length of a message's key.
 const SENT_KEY: usize = 40;
 /// The length of the key of a message that was moved.
 const MOVED_KEY: usize = 56;
 const STATE: usize = 33;
+/// Where a key's name begins in its record.
+const NAME_AT: usize = 20;
 
 const LEASED: u8 = 1;
 const DELAYED: u8 = 2;
@@ -148,16 +153,23 @@ pub(super) fn read_state(key: KeyId, header: Header, bytes: &[u8]) -> Option<Kep
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeyRecord {
     pub(super) name: Arc<str>,
-    pub(super) set_weight: Option<Weight>,
+    pub(super) rule: KeyRule,
     pub(super) wished_weight: Option<Weight>,
 }
 
 impl KeyRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let millis = |weight: Option<Weight>| weight.map_or(0, Weight::millis).to_be_bytes();
-        let mut bytes = Vec::with_capacity(8 + self.name.len());
-        bytes.extend_from_slice(&millis(self.set_weight));
-        bytes.extend_from_slice(&millis(self.wished_weight));
+        let millis = |weight: Option<Weight>| weight.map_or(0, Weight::millis);
+        let KeyRule { weight, concurrency_max, rate } = self.rule;
+        let words = [
+            millis(weight),
+            concurrency_max.map_or(0, NonZeroU32::get),
+            rate.map_or(0, Rate::millis),
+            rate.map_or(0, |rate| rate.burst().get()),
+            millis(self.wished_weight),
+        ];
+        let mut bytes = Vec::with_capacity(NAME_AT + self.name.len());
+        words.iter().for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
         bytes.extend_from_slice(self.name.as_bytes());
         bytes
     }
@@ -167,8 +179,13 @@ impl KeyRecord {
             0 => Some(None),
             millis => Some(Some(Weight::new(f64::from(millis) / 1_000.0).ok()?)),
         };
-        let name = core::str::from_utf8(bytes.get(8..)?).ok()?;
-        Some(Self { name: name.into(), set_weight: weight(0)?, wished_weight: weight(4)? })
+        let rate = match (word(bytes, 8)?, word(bytes, 12)?) {
+            (0, 0) => None,
+            (millis, burst) => Some(Rate::from_parts(millis, burst)?),
+        };
+        let rule = KeyRule { weight: weight(0)?, concurrency_max: NonZeroU32::new(word(bytes, 4)?), rate };
+        let name = core::str::from_utf8(bytes.get(NAME_AT..)?).ok()?;
+        Some(Self { name: name.into(), rule, wished_weight: weight(16)? })
     }
 }
 

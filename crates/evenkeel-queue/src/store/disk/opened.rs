@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::dedup::Dedup;
 use super::layout::{self, FORMAT, KeyRecord};
 use super::shelves::{Shelf, Shelves, generation_name, old_name};
 use crate::book::{KeptKey, KeptState};
@@ -29,6 +30,7 @@ pub(super) struct Opened {
     pub(super) results: Keyspace,
     pub(super) results_due: Keyspace,
     pub(super) shelves: Shelves,
+    pub(super) dedup: Dedup,
 }
 
 /// What the writer knows of a folder.
@@ -111,7 +113,8 @@ impl Opened {
         let secret = sign_in(&db, &meta, folder)?;
         let seq = number(&meta, b"seq")?.unwrap_or(1);
         let shelves = open_shelves(&db, &meta, Seq(seq))?;
-        let mut opened = Self { db, meta, keys, state, results, results_due, shelves };
+        let dedup = Dedup::open(&db)?;
+        let mut opened = Self { db, meta, keys, state, results, results_due, shelves, dedup };
         let mut ledger = opened.read_queues(seq)?;
         opened.read_keys(&mut ledger)?;
         let counts = opened.count(&mut ledger)?;
@@ -228,8 +231,8 @@ impl Still {
             let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
             let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
             let Count { first, last, messages, bytes } = counts.get(&key).copied().unwrap_or_default();
-            let KeyRecord { name, set_weight, wished_weight } = record;
-            kept.push(KeptKey { key, name, set_weight, wished_weight, first, last, count: messages, bytes });
+            let KeyRecord { name, rule, wished_weight } = record;
+            kept.push(KeptKey { key, name, rule, wished_weight, first, last, count: messages, bytes });
         }
         Ok(kept)
     }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
-use evenkeel_policy::weight::Weight;
-
+use super::dedup::Entry;
 use super::inbox::Inbox;
 use super::opened::{Ledger, Opened, Opening, io};
 use super::{DiskOptions, Fatal};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::Appended;
+use crate::message::{Appended, Sent};
+use crate::rule::KeyRule;
 use crate::settings::Durability;
 use crate::store::{Batch, Claimed, Commit, Done, KeptResult, QueueBody, QueueRecord, StoreError, Tail};
 use crate::time::Wall;
@@ -39,10 +39,10 @@ const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// What the writer is asked.
 pub(super) enum Op {
-    Append(Batch, Done<Vec<MessageId>>),
+    Append(Batch, Done<Vec<Sent>>),
     Commit(Commit, Done<()>),
     Purge(QueueId, Done<Seq>),
-    SetWeight(QueueId, Arc<str>, Option<Weight>, Done<KeyId>),
+    SetRule(QueueId, Arc<str>, KeyRule, Done<KeyId>),
     PutResult(MessageId, KeptResult, Done<()>),
     ExpireResults(Wall, usize, Done<usize>),
     PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
@@ -92,6 +92,8 @@ pub(super) struct Group {
     batch: OwnedWriteBatch,
     /// What is written to places that may be written to again: the value, or none to remove it.
     latest: HashMap<(Space, Vec<u8>), Option<Vec<u8>>>,
+    /// What was sent under a name that its sender gave, by the entry's place.
+    named: HashMap<[u8; 36], Entry>,
     answers: Vec<Answer>,
     tails: Vec<(QueueId, Tail, Vec<Appended>)>,
     sync: Sync,
@@ -305,6 +307,7 @@ impl Writer {
         }
         answers.into_iter().for_each(|answer| answer(Ok(())));
         self.rotate_if_full();
+        self.rotate_dedup();
     }
 
     /// Has everything written so far on disk.
@@ -388,6 +391,7 @@ impl Group {
         Self {
             batch,
             latest: HashMap::new(),
+            named: HashMap::new(),
             answers: Vec::new(),
             tails: Vec::new(),
             sync: Sync::Whenever,
@@ -436,7 +440,7 @@ impl Op {
             Self::Append(_, done) => done(Err(why.clone())),
             Self::Commit(_, done) | Self::RemoveQueue(_, done) => done(Err(why.clone())),
             Self::Purge(_, done) | Self::PurgedBelow(_, done) => done(Err(why.clone())),
-            Self::SetWeight(.., done) => done(Err(why.clone())),
+            Self::SetRule(.., done) => done(Err(why.clone())),
             Self::PutResult(.., done) => done(Err(why.clone())),
             Self::ExpireResults(.., done) => done(Err(why.clone())),
             Self::PutQueue(.., done) => done(Err(why.clone())),

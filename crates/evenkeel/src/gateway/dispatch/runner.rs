@@ -9,7 +9,7 @@ use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::queue::Want;
 use evenkeel_queue::settings::Dispatch as Settings;
-use evenkeel_queue::{Delivery, Queue, Rejection};
+use evenkeel_queue::{Delivery, KeyRule, Queue, Rejection};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -98,13 +98,19 @@ impl Runner {
         if !is_of_key || self.weights.get(name) == Some(&weight) {
             return;
         }
-        match self.queue.set_weight(name, Some(weight)).await {
+        match set_weight(&self.queue, name, weight).await {
             Ok(()) => drop(self.weights.insert(name.clone(), weight)),
             Err(why) => {
                 tracing::warn!(target: "evenkeel", tenant = name, %why, "weight not told to the queue");
             }
         }
     }
+}
+
+/// Sets a weight, and leaves what else is set.
+async fn set_weight(queue: &Queue, name: &str, weight: Weight) -> Result<(), Rejection> {
+    let rule = KeyRule { weight: Some(weight), ..queue.rule(name).await? };
+    queue.set_rule(name, rule).await
 }
 
 async fn receive(queue: Queue, max: usize) -> Result<Vec<Delivery>, Rejection> {

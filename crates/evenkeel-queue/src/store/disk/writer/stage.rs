@@ -8,8 +8,10 @@ use evenkeel_policy::weight::Weight;
 use super::{Group, Op, Space, Writer};
 use crate::book::{Delivered, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Header, Payload};
+use crate::message::{Appended, Header, Payload, Sent};
+use crate::rule::KeyRule;
 use crate::settings::Durability;
+use crate::store::disk::dedup::{self, Entry};
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
 use crate::store::disk::results::{self, Expired};
@@ -34,7 +36,7 @@ impl Writer {
             Op::Append(batch, done) => desk.append(batch, done),
             Op::Commit(commit, done) => desk.commit(commit, done),
             Op::Purge(queue, done) => desk.purge(queue, done),
-            Op::SetWeight(queue, name, weight, done) => desk.set_weight(queue, &name, weight, done),
+            Op::SetRule(queue, name, rule, done) => desk.set_rule(queue, &name, rule, done),
             Op::PutResult(of, kept, done) => desk.put_result(of, &kept, done),
             Op::ExpireResults(now, max, done) => desk.expire_results(now, max, done),
             Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
@@ -56,13 +58,24 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn append(&mut self, batch: Batch, done: Done<Vec<MessageId>>) {
+    fn append(&mut self, batch: Batch, done: Done<Vec<Sent>>) {
         let Batch { queue, drafts, sent_at, delay_ms, durability } = batch;
         if let Err(why) = self.queue(queue) {
             return done(Err(why));
         }
         let mut appended = Vec::with_capacity(drafts.len());
+        let (mut sent, mut named) = (Vec::with_capacity(drafts.len()), HashMap::new());
         for draft in drafts {
+            let place = draft.dedup.map(|id| dedup::place(queue, &id));
+            match place.map(|place| self.sent_before(queue, sent_at, &place, &named)).transpose() {
+                Ok(before) => {
+                    if let Some(before) = before.flatten() {
+                        sent.push(Sent::Duplicate(before));
+                        continue;
+                    }
+                }
+                Err(why) => return done(Err(why)),
+            }
             let not_before = due_of(&draft, delay_ms, sent_at);
             let (cost, size) = (cost_of(&draft), draft.payload.size() as u32);
             let key = match self.intern(queue, &draft.key) {
@@ -71,14 +84,47 @@ impl Desk<'_> {
             };
             self.wish(queue, key, draft.weight);
             let header = Header { seq: self.next_seq(), sent_at, size, cost, from: None };
+            let id = MessageId { queue, key, seq: header.seq };
+            sent.push(Sent::New(id));
+            named.extend(place.map(|place| (place, Entry { at: sent_at, id })));
             let (name, weight, payload) = (draft.key, draft.weight, draft.payload);
             appended.push(Appended { key, name, weight, header, not_before, payload });
         }
-        let ids = appended.iter().map(|new| MessageId { queue, key: new.key, seq: new.header.seq }).collect();
+        if let Err(why) = self.write_names(sent_at, named) {
+            return done(Err(why));
+        }
         appended.iter().for_each(|new| self.write_message(queue, new));
         self.group.need(durability);
         self.tell(queue, appended);
-        self.answer(done, ids);
+        self.answer(done, sent);
+    }
+
+    /// Finds a message that was sent under this name lately: in this request, in this group, or before.
+    fn sent_before(
+        &self,
+        queue: QueueId,
+        now: Wall,
+        place: &[u8; 36],
+        named: &HashMap<[u8; 36], Entry>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        let found = match named.get(place).or_else(|| self.group.named.get(place)) {
+            Some(found) => Some(*found),
+            None => self.opened.dedup.find(queue, place)?,
+        };
+        Ok(found.filter(|found| found.counts_at(now)).map(|found| found.id))
+    }
+
+    /// Writes down what messages are called, with the messages.
+    fn write_names(&mut self, now: Wall, named: HashMap<[u8; 36], Entry>) -> Result<(), StoreError> {
+        if named.is_empty() {
+            return Ok(());
+        }
+        let keyspace = self.opened.dedup.current(&self.opened.db, now)?;
+        for (place, entry) in &named {
+            self.group.batch.insert(keyspace, place.as_slice(), dedup::entry_value(entry).as_slice());
+        }
+        self.group.named.extend(named);
+        Ok(())
     }
 
     fn write_message(&mut self, queue: QueueId, new: &Appended) {
@@ -191,10 +237,10 @@ impl Desk<'_> {
         self.tell(to, vec![new]);
     }
 
-    /// Forgets a key, unless it has a message or a weight meanwhile.
+    /// Forgets a key, unless it has a message or a rule meanwhile.
     fn forget(&mut self, queue: QueueId, key: KeyId) {
         let Ok(owner) = self.queue(queue) else { return };
-        let is_unused = |kept: &KeyLedger| kept.live == 0 && kept.record.set_weight.is_none();
+        let is_unused = |kept: &KeyLedger| kept.live == 0 && kept.record.rule.is_empty();
         if owner.keys.get(&key).is_some_and(is_unused) {
             if let Some(kept) = owner.keys.remove(&key) {
                 owner.names.remove(&kept.record.name);
@@ -247,12 +293,12 @@ impl Desk<'_> {
         self.answer(done, below);
     }
 
-    fn set_weight(&mut self, queue: QueueId, name: &Arc<str>, weight: Option<Weight>, done: Done<KeyId>) {
+    fn set_rule(&mut self, queue: QueueId, name: &Arc<str>, rule: KeyRule, done: Done<KeyId>) {
         let key = match self.intern(queue, name) {
             Ok(key) => key,
             Err(why) => return done(Err(why)),
         };
-        self.change_record(queue, key, |record| record.set_weight = weight);
+        self.change_record(queue, key, |record| record.rule = rule);
         self.group.need(Durability::Fsync);
         self.answer(done, key);
     }
@@ -353,7 +399,7 @@ impl Desk<'_> {
         }
         let key = KeyId(owner.made);
         owner.made = owner.made.checked_add(1).ok_or(StoreError::TooManyKeys)?;
-        let record = KeyRecord { name: name.clone(), set_weight: None, wished_weight: None };
+        let record = KeyRecord { name: name.clone(), rule: KeyRule::default(), wished_weight: None };
         let bytes = record.encode();
         owner.names.insert(name.clone(), key);
         owner.keys.insert(key, KeyLedger { record, live: 0 });

@@ -127,6 +127,15 @@ impl Writer {
         Ok(())
     }
 
+    /// Begins another window of names that senders gave, when it is time.
+    pub(super) fn rotate_dedup(&mut self) {
+        let mut opened = self.opened.write();
+        let Some(opened) = opened.as_mut() else { return };
+        if let Err(why) = opened.dedup.rotate_if_due(&opened.db) {
+            tracing::warn!(%why, "names of messages were not turned over, trying again");
+        }
+    }
+
     /// Has the owners of queues told as before, after the folder was opened again.
     pub(super) fn restore_tails(&mut self) {
         let Some(ledger) = self.ledger.as_mut() else { return };

@@ -1,0 +1,78 @@
+//! Turns counted in bytes and in time: two keys that differ tenfold get the same share.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_queue::book::Book;
+use evenkeel_queue::message::{Appended, Header, Payload};
+use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::{CostMode, Epoch, KeyId, QueueId, QueueSettings, Seq, Wall};
+
+/// Serves two keys with a backlog by so many workers, and sums up what each key got of bytes and of milliseconds.
+///
+/// Of each key: the size of its messages, and how long one takes.
+fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u64) -> [(f64, f64); 2] {
+    let settings = QueueSettings { cost_mode, ..QueueSettings::default() };
+    let mut book = Book::new(Epoch(1), &settings, (1, 2)).unwrap();
+    let (mut seq, mut got) = (0, [(0.0, 0.0); 2]);
+    let mut send = |book: &mut Book, key: usize, now: u64| {
+        seq += 1;
+        let size = keys[key].0;
+        let header = Header { seq: Seq(seq), sent_at: Wall(now), size, cost: Cost::MESSAGE, from: None };
+        let name = ["light", "heavy"][key].into();
+        let (key, payload) = (KeyId(key as u32), Payload::default());
+        book.append(Wall(now), Appended { key, name, weight: None, header, not_before: None, payload })
+            .unwrap();
+    };
+    for key in [0, 1] {
+        (0..50).for_each(|_| send(&mut book, key, 0));
+    }
+    // Who is done when, and with what.
+    let mut working: BTreeMap<(u64, Seq), Claim> = BTreeMap::new();
+    let mut now = 0;
+    while now < until_ms {
+        while working.len() < workers {
+            let leased = book.take(Wall(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
+            let (key, seq) = (leased.key, leased.header.seq);
+            let (size, ms) = keys[key.0 as usize];
+            let sum = &mut got[key.0 as usize];
+            *sum = (sum.0 + f64::from(size), sum.1 + ms as f64);
+            send(&mut book, key.0 as usize, now);
+            working
+                .insert((now + ms, seq), Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 });
+        }
+        let ((done, _), claim) = working.pop_first().unwrap();
+        now = done;
+        book.see(Wall(now));
+        book.ack(claim).unwrap();
+        book.acked(claim.seq);
+    }
+    got
+}
+
+fn share(got: [f64; 2]) -> f64 {
+    100.0 * got[0] / (got[0] + got[1])
+}
+
+#[test]
+fn keys_with_messages_of_ten_times_the_size_share_bytes() {
+    let keys = [(1_000, 10), (10_000, 10)];
+    let by_count = share(serve(CostMode::Count, keys, 4, 60_000).map(|got| got.0));
+    let by_bytes = share(serve(CostMode::Bytes, keys, 4, 60_000).map(|got| got.0));
+    println!("bytes of the light key: {by_count:.1} % by count, {by_bytes:.1} % by bytes");
+    assert!((8.0..10.0).contains(&by_count) && (49.0..51.0).contains(&by_bytes), "{by_count} {by_bytes}");
+}
+
+#[test]
+fn keys_with_messages_that_take_ten_times_as_long_share_time() {
+    let keys = [(100, 10), (100, 100)];
+    for workers in [1, 4, 16] {
+        let by_count = share(serve(CostMode::Count, keys, workers, 120_000).map(|got| got.1));
+        let by_time = share(serve(CostMode::Time, keys, workers, 120_000).map(|got| got.1));
+        println!(
+            "time of the quick key with {workers} workers: {by_count:.1} % by count, {by_time:.1} % by time"
+        );
+        assert!((8.0..10.0).contains(&by_count) && (48.0..52.0).contains(&by_time), "{by_count} {by_time}");
+    }
+}

@@ -1,0 +1,81 @@
+//! A message that is sent again under the same name is the same message.
+
+use std::collections::BTreeSet;
+
+use evenkeel_queue::message::DedupId;
+use evenkeel_queue::{Draft, Durability, MessageId, Queue, QueueSettings};
+
+use crate::rig::{Rig, ack, body, take};
+
+#[tokio::test]
+async fn what_is_sent_again_is_answered_with_the_first_ones_id_and_not_stored() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let first =
+            queue.enqueue(vec![named("a", "one"), named("b", "two"), named("a", "three")]).await.unwrap();
+        assert_eq!(first[0], first[2], "twice in one request");
+        let again =
+            queue.enqueue(vec![named("b", "four"), Draft::new("five"), Draft::new("five")]).await.unwrap();
+        assert_eq!(again[0], first[1]);
+        let taken = take(&queue, 10).await;
+        assert_eq!(taken.iter().map(body).collect::<Vec<_>>(), ["one", "two", "five", "five"]);
+        ack(&queue, &taken).await;
+        assert_eq!(queue.enqueue(vec![named("a", "six")]).await.unwrap(), first[..1], "also when it is done");
+        let totals = queue.totals();
+        assert_eq!(
+            (totals.pending, totals.in_flight, totals.bytes),
+            (0, 0, 0),
+            "what is not stored is not counted"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_of_its_scope_and_of_its_queue() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let other = rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
+    let scoped = |scope| Draft { dedup: Some(DedupId::new(scope, "a")), ..Draft::new("x") };
+    let mut ids = queue.enqueue(vec![scoped(""), scoped("group"), named("groupa", "x")]).await.unwrap();
+    ids.extend(other.enqueue(vec![scoped("")]).await.unwrap());
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 4);
+}
+
+/// The disk sees many of them in one group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_who_send_the_same_at_once_one_is_stored() {
+    for durability in [Durability::Fsync, Durability::Os] {
+        let rig = Rig::disk().await;
+        let queue = rig.queue(QueueSettings { durability, ..QueueSettings::default() }).await;
+        let senders: Vec<_> = (0..64).map(|_| tokio::spawn(send_all(queue.clone()))).collect();
+        let mut ids = BTreeSet::new();
+        for sender in senders {
+            ids.insert(sender.await.unwrap());
+        }
+        assert_eq!(ids.len(), 1, "all were told the same ids");
+        assert_eq!(take(&queue, 1_000).await.len(), 20);
+    }
+}
+
+async fn send_all(queue: Queue) -> Vec<MessageId> {
+    let mut ids = Vec::new();
+    for number in 0..20 {
+        ids.extend(queue.enqueue(vec![named(&number.to_string(), "x")]).await.unwrap());
+    }
+    ids
+}
+
+#[tokio::test]
+async fn names_survive_a_restart() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let sent = queue.enqueue(vec![named("a", "one")]).await.unwrap();
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    assert_eq!(queue.enqueue(vec![named("a", "two")]).await.unwrap(), sent);
+    assert_eq!(queue.totals().pending, 1);
+}
+
+fn named(name: &str, body: &'static str) -> Draft {
+    Draft { dedup: Some(DedupId::new("", name)), ..Draft::new(body) }
+}

@@ -1,0 +1,125 @@
+//! Keys and tenants at their limits: held back without loss, debt or delay to others, and let go again.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use evenkeel_queue::book::{Explanation, Held, HeldBy, Who};
+use evenkeel_queue::rule::Rate;
+use evenkeel_queue::{Draft, KeyRule, QueueSettings};
+
+use crate::rig::{Rig, ack, await_some, keys, send, take};
+
+#[tokio::test]
+async fn a_key_at_its_cap_waits_for_an_acknowledgement_and_others_go_on() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        send(&queue, ["acme/a"; 10]).await;
+        // On what waits already.
+        queue.set_rule("acme/a", at_most(2)).await.unwrap();
+        send(&queue, ["acme/b"; 3]).await;
+        let taken = take(&queue, 10).await;
+        let of = |key: &str| keys(&taken).iter().filter(|other| *other == key).count();
+        assert_eq!((of("acme/a"), of("acme/b")), (2, 3));
+        assert!(take(&queue, 10).await.is_empty());
+        let first = taken.iter().find(|delivery| &*delivery.key == "acme/a").unwrap();
+        ack(&queue, core::slice::from_ref(first)).await;
+        assert_eq!(keys(&await_some(&queue, 10).await), ["acme/a"]);
+        queue.set_rule("acme/a", KeyRule::default()).await.unwrap();
+        assert_eq!(take(&queue, 10).await.len(), 7, "without a cap everything comes");
+    }
+}
+
+#[tokio::test]
+async fn a_tenants_cap_counts_all_its_keys_together() {
+    let rig = Rig::memory().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    queue.set_rule("acme", at_most(3)).await.unwrap();
+    send(&queue, ["acme/a", "acme/b", "acme/c", "acme", "acme/a", "other/a"]).await;
+    let taken = take(&queue, 10).await;
+    assert_eq!(taken.len(), 4);
+    let nacked = taken.iter().find(|delivery| delivery.key.starts_with("acme")).unwrap();
+    queue.nack(&[(nacked.receipt.clone(), Some(Duration::from_secs(600)))]).await;
+    assert_eq!(take(&queue, 10).await.len(), 1, "what was given back is not in flight");
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_lets_its_key_go_on() {
+    let rig = Rig::memory().await;
+    let queue = rig.queue(QueueSettings { lease_ms: 50, ..QueueSettings::default() }).await;
+    queue.set_rule("a/a", at_most(1)).await.unwrap();
+    send(&queue, ["a/a"; 2]).await;
+    assert_eq!(take(&queue, 10).await.len(), 1);
+    let again = await_some(&queue, 10).await;
+    assert_eq!((again.len(), again[0].attempt), (1, 2));
+}
+
+/// Nothing else happens to the queue: its own timer serves who waits.
+#[tokio::test]
+async fn a_key_out_of_tokens_is_served_when_it_has_some() {
+    let rig = Rig::memory().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let rate = Rate::new(50.0, NonZeroU32::new(2)).unwrap();
+    queue.set_rule("acme", KeyRule { rate: Some(rate), ..KeyRule::default() }).await.unwrap();
+    send(&queue, ["acme"; 12]).await;
+    let began = Instant::now();
+    let mut got = take(&queue, 100).await.len();
+    assert_eq!(got, 2, "a burst, and no more");
+    while got < 12 {
+        got += await_some(&queue, 100).await.len();
+    }
+    assert!(Duration::from_millis(199) <= began.elapsed(), "ten more at 50 per second take 200 ms");
+}
+
+#[tokio::test]
+async fn limits_survive_a_restart() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let rate = Rate::new(0.25, NonZeroU32::new(7)).unwrap();
+    let rule = KeyRule { rate: Some(rate), ..at_most(5) };
+    send(&queue, ["acme/a"; 20]).await;
+    // Set after the key was made, so it is read after it.
+    queue.set_rule("acme", rule).await.unwrap();
+    queue.set_rule("acme/a", at_most(4)).await.unwrap();
+    assert_eq!(take(&queue, 3).await.len(), 3);
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    assert_eq!((queue.rule("acme").await, queue.rule("acme/a").await), (Ok(rule), Ok(at_most(4))));
+    assert_eq!(await_some(&queue, 20).await.len(), 1, "three of four were out before");
+}
+
+#[tokio::test]
+async fn explain_and_stats_say_what_holds_back_and_until_when() {
+    let rig = Rig::memory().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let rate = Rate::new(0.001, None).unwrap();
+    queue.set_rule("slow", KeyRule { rate: Some(rate), ..KeyRule::default() }).await.unwrap();
+    queue.set_rule("acme/a", at_most(1)).await.unwrap();
+    let ids = queue
+        .enqueue(["slow", "slow", "acme/a", "acme/a"].map(|key| Draft::new("x").of(key)).to_vec())
+        .await
+        .unwrap();
+    assert_eq!(take(&queue, 10).await.len(), 2);
+    let held = |why| match why {
+        Explanation::Waiting { held, .. } => held,
+        other => panic!("{other:?}"),
+    };
+    let why = queue.explain(ids[3]).await.unwrap();
+    assert_eq!(held(why), Some(Held { who: Who::Key, by: HeldBy::Concurrency { max: 1 } }));
+    assert!(why.to_string().ends_with("its key has 1 messages in flight, which is its most"), "{why}");
+    let Some(Held { who: Who::Tenant, by: HeldBy::Rate { until } }) =
+        held(queue.explain(ids[1]).await.unwrap())
+    else {
+        panic!("the tenant has used up its rate");
+    };
+    let left = until.since(queue.now());
+    assert!(Duration::from_secs(900) < left && left <= Duration::from_secs(1_000), "{left:?}");
+    let stats = queue.key_stats(0, 10).await.unwrap();
+    let slow = stats.iter().find(|key| &*key.name == "slow").unwrap();
+    assert_eq!((slow.rule.rate, slow.held.map(|held| held.who)), (Some(rate), Some(Who::Tenant)));
+    // One message each: nobody owes anything for having been held back.
+    assert_eq!(stats.iter().map(|key| key.debt.0).max(), Some(0));
+}
+
+fn at_most(max: u32) -> KeyRule {
+    KeyRule { concurrency_max: NonZeroU32::new(max), ..KeyRule::default() }
+}

@@ -1,0 +1,153 @@
+//! FIFO queues: what they are told, and what a message is called so that it is sent once.
+
+use evenkeel_queue::Order;
+use evenkeel_queue::message::DedupId;
+use evenkeel_queue::store::QueueBody;
+use ring::digest::{SHA256, digest};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::attribute::hex;
+use crate::fault::Fault;
+use crate::limit::DEDUP_MAX;
+use crate::notes::Notes;
+use crate::settings::{Name, Shape};
+
+/// How FIFO queues' names end.
+pub(crate) const SUFFIX: &str = ".fifo";
+
+/// What a FIFO queue is told beside its order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FifoNotes {
+    /// Whether a message that its sender gave no name is called by its body.
+    content_based: bool,
+    scope: Scope,
+    /// Kept, and not acted on: a queue has no such limit.
+    throughput: Throughput,
+}
+
+/// Where two messages of one name are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Scope {
+    #[default]
+    Queue,
+    MessageGroup,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Throughput {
+    #[default]
+    PerQueue,
+    PerMessageGroupId,
+}
+
+/// How a queue tells that a message was sent before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentOnce {
+    pub(crate) order: Order,
+    fifo: FifoNotes,
+}
+
+/// What a message is called.
+pub(crate) struct Called {
+    /// As its consumers are told.
+    pub(crate) name: String,
+    /// As the queue knows it.
+    pub(crate) id: DedupId,
+}
+
+impl SentOnce {
+    pub(crate) fn of(body: &QueueBody) -> Self {
+        let order = body.settings.order;
+        let fifo = match order {
+            Order::Fair => FifoNotes::default(),
+            Order::Fifo => Notes::read(&body.notes).fifo,
+        };
+        Self { order, fifo }
+    }
+
+    /// Says what a message is called: as its sender says, or by its body if the queue was told so.
+    pub(crate) fn call(
+        &self,
+        group: &str,
+        given: Option<String>,
+        body: &str,
+    ) -> Result<Option<Called>, Fault> {
+        let by_body = || hex(digest(&SHA256, body.as_bytes()).as_ref());
+        let Some(name) = given.or_else(|| self.fifo.content_based.then(by_body)) else { return Ok(None) };
+        let reason = "MessageDeduplicationId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
+        if !is_plain(&name) {
+            return Err(Fault::value("MessageDeduplicationId", name, reason));
+        }
+        let scope = match self.fifo.scope {
+            Scope::Queue => "",
+            Scope::MessageGroup => group,
+        };
+        Ok(Some(Called { id: DedupId::new(scope, &name), name }))
+    }
+}
+
+/// Tells whether AWS would take it for an id.
+pub(crate) fn is_plain(id: &str) -> bool {
+    (1..=DEDUP_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Tells a FIFO queue what only those are told.
+pub(crate) fn apply(shape: &mut Shape, name: Name, value: &str) -> Result<(), Fault> {
+    if shape.settings.order == Order::Fair {
+        return Err(Fault::UnknownAttribute { name: name.as_str().to_owned() });
+    }
+    let bad = |why: &str| Fault::AttributeValue { name: name.as_str(), why: why.to_owned() };
+    let fifo = &mut shape.notes.fifo;
+    match name {
+        Name::ContentBasedDeduplication => {
+            fifo.content_based = value.parse().map_err(|_| bad("Must be true or false."))?;
+        }
+        Name::DeduplicationScope => {
+            fifo.scope = word(value).ok_or_else(|| bad("Must be messageGroup or queue."))?;
+        }
+        Name::FifoThroughputLimit => {
+            fifo.throughput = word(value).ok_or_else(|| bad("Must be perQueue or perMessageGroupId."))?;
+        }
+        // A queue is one or is not, by its name.
+        _ if value == "true" => {}
+        _ => return Err(bad("A queue whose name ends in .fifo is a FIFO queue.")),
+    }
+    Ok(())
+}
+
+/// Refuses what contradicts itself.
+pub(crate) fn check(shape: &Shape) -> Result<(), Fault> {
+    let FifoNotes { scope, throughput, .. } = shape.notes.fifo;
+    if throughput == Throughput::PerMessageGroupId && scope == Scope::Queue {
+        let why = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup.".to_owned();
+        return Err(Fault::AttributeValue { name: Name::FifoThroughputLimit.as_str(), why });
+    }
+    Ok(())
+}
+
+/// Shows what a FIFO queue was told.
+pub(crate) fn show(shape: &Shape, name: Name) -> Option<String> {
+    if shape.settings.order == Order::Fair {
+        return None;
+    }
+    let FifoNotes { content_based, scope, throughput } = shape.notes.fifo;
+    match name {
+        Name::ContentBasedDeduplication => Some(content_based.to_string()),
+        Name::DeduplicationScope => text(&scope),
+        Name::FifoThroughputLimit => text(&throughput),
+        _ => Some("true".to_owned()),
+    }
+}
+
+fn word<T: DeserializeOwned>(value: &str) -> Option<T> {
+    serde_json::from_value(Value::String(value.to_owned())).ok()
+}
+
+fn text(value: &impl Serialize) -> Option<String> {
+    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
+}

@@ -1,0 +1,155 @@
+"""Does with FIFO queues of a gateway what boto3 does with those of SQS, and hears what is refused.
+
+Its argument is the gateway's URL; credentials come from the environment.
+"""
+
+import hashlib
+import time
+
+from sqs_client import arn, attributes, counts, invalid, make, raises, receive, send, sqs, until
+
+ALL = ["All"]
+
+
+def fifo(name, **more):
+    return make(f"{name}.fifo", FifoQueue="true", **more)
+
+
+def put(queue, body, group="g", **more):
+    return send(queue, body, MessageGroupId=group, **more)
+
+
+def delete(queue, message):
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def bodies(messages):
+    return [message["Body"] for message in messages]
+
+
+def is_made_by_its_name_and_its_attribute():
+    queue = fifo("made", ContentBasedDeduplication="true")
+    assert queue.endswith("/made.fifo"), queue
+    found = attributes(queue)
+    assert found["FifoQueue"] == "true" and found["ContentBasedDeduplication"] == "true", found
+    assert found["DeduplicationScope"] == "queue" and found["FifoThroughputLimit"] == "perQueue", found
+    assert fifo("made") == queue, "made again as it is"
+    raises("QueueAlreadyExists", lambda: fifo("made", ContentBasedDeduplication="false"), "QueueNameExists")
+    invalid(lambda: make("orders", FifoQueue="true"), ".fifo suffix")
+    invalid(lambda: make(".fifo", FifoQueue="true"), ".fifo suffix")
+    invalid(lambda: make("x" * 76 + ".fifo", FifoQueue="true"), ".fifo suffix")
+    make("x" * 75 + ".fifo", FifoQueue="true")
+    invalid(lambda: make("orders.fifo"), "hyphens, or underscores")
+    invalid(lambda: make("orders.fifo", FifoQueue="false"), "hyphens, or underscores")
+    raises("InvalidAttributeName", lambda: make("orders", FifoQueue="false"))
+    standard = make("standard")
+    assert "FifoQueue" not in attributes(standard)
+    for name, value in [("ContentBasedDeduplication", "true"), ("DeduplicationScope", "queue"), ("FifoQueue", "true")]:
+        tell = lambda: sqs.set_queue_attributes(QueueUrl=standard, Attributes={name: value})
+        raises("InvalidAttributeName", tell)
+    for told in [{"FifoQueue": "false"}, {"DeduplicationScope": "all"}, {"FifoThroughputLimit": "perMessageGroupId"}]:
+        raises("InvalidAttributeValue", lambda: sqs.set_queue_attributes(QueueUrl=queue, Attributes=told))
+    both = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes=both)
+    assert both.items() <= attributes(queue).items()
+
+
+def asks_for_a_group_and_a_name():
+    queue = fifo("asks")
+    raises("MissingParameter", lambda: send(queue, "x", MessageDeduplicationId="a"), says="MessageGroupId")
+    invalid(lambda: put(queue, "x"), "ContentBasedDeduplication")
+    invalid(lambda: put(queue, "x", MessageDeduplicationId="x" * 129), "1 to 128")
+    invalid(lambda: put(queue, "x", MessageDeduplicationId="ä"), "1 to 128")
+    invalid(lambda: put(queue, "x", MessageDeduplicationId="a", DelaySeconds=1), "not valid for this queue type")
+    assert put(queue, "x", MessageDeduplicationId="a", DelaySeconds=0)["SequenceNumber"]
+    standard = make("standard")
+    invalid(lambda: send(standard, "x", MessageDeduplicationId="a"), "not valid for this queue type")
+    assert "SequenceNumber" not in send(standard, "x")
+    invalid(lambda: receive(standard, ReceiveRequestAttemptId="a"), "not valid for this queue type")
+    assert bodies(receive(queue, ReceiveRequestAttemptId="a")) == ["x"]
+
+
+def keeps_the_order_of_a_group():
+    queue = fifo("ordered", ContentBasedDeduplication="true", VisibilityTimeout=2)
+    numbers = [put(queue, f"a{n}", "a")["SequenceNumber"] for n in range(4)]
+    assert numbers == sorted(numbers) and len(set(numbers)) == 4 and len(numbers[0]) == 20, numbers
+    put(queue, "b0", "b")
+    first = receive(queue, MaxNumberOfMessages=3, AttributeNames=ALL)
+    assert bodies(first) == ["a0", "b0", "a1"], bodies(first)
+    told = first[0]["Attributes"]
+    assert told["SequenceNumber"] == numbers[0] and told["MessageGroupId"] == "a", told
+    assert told["MessageDeduplicationId"] == hashlib.sha256(b"a0").hexdigest(), told
+    assert receive(queue, WaitTimeSeconds=0) == [], "the rest of a waits for what is out"
+    delete(queue, first[0])
+    delete(queue, first[1])
+    # Nobody deletes a1: it comes again before a2.
+    again = receive(queue, WaitTimeSeconds=20, MaxNumberOfMessages=1, VisibilityTimeout=30)
+    assert bodies(again) == ["a1"], again
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=again[0]["ReceiptHandle"], VisibilityTimeout=0)
+    again = receive(queue, WaitTimeSeconds=20)
+    assert bodies(again) == ["a1", "a2", "a3"], again
+    for message in again:
+        delete(queue, message)
+    assert counts(queue) == (0, 0, 0)
+
+
+def stores_what_is_sent_again_once():
+    queue = fifo("once", ContentBasedDeduplication="true")
+    first = put(queue, "same")
+    again = put(queue, "same", "another")
+    assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
+    other = put(queue, "same", MessageDeduplicationId="named")
+    assert other["MessageId"] != first["MessageId"]
+    assert put(queue, "else", MessageDeduplicationId="named")["MessageId"] == other["MessageId"]
+    entries = [
+        {"Id": str(n), "MessageBody": body, "MessageGroupId": "g"} for n, body in enumerate(["same", "new", "new"])
+    ] + [{"Id": "none", "MessageBody": "x"}]
+    sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+    ids = [entry["MessageId"] for entry in sent["Successful"]]
+    assert ids[0] == first["MessageId"] and ids[1] == ids[2], sent
+    assert [(failed["Id"], failed["Code"]) for failed in sent["Failed"]] == [("none", "MissingParameter")], sent
+    got = receive(queue)
+    assert bodies(got) == ["same", "same", "new"], got
+    for message in got:
+        delete(queue, message)
+    assert put(queue, "same")["MessageId"] == first["MessageId"], "also after it was deleted"
+    assert counts(queue) == (0, 0, 0)
+    by_group = fifo("by-group", ContentBasedDeduplication="true", DeduplicationScope="messageGroup")
+    assert put(by_group, "same", "a")["MessageId"] != put(by_group, "same", "b")["MessageId"]
+    assert put(by_group, "same", "a")["MessageId"] == put(by_group, "again", "a", MessageDeduplicationId=hashlib.sha256(b"same").hexdigest())["MessageId"]
+
+
+def moves_dead_letters_to_fifo_queues_only():
+    dead, plain = fifo("dead"), make("plain-dead")
+    policy = lambda name: '{"deadLetterTargetArn": "%s", "maxReceiveCount": 1}' % arn(name)
+    invalid(lambda: fifo("source", RedrivePolicy=policy("plain-dead")), "same type of queue")
+    invalid(lambda: make("source", RedrivePolicy=policy("dead.fifo")), "same type of queue")
+    source = fifo("source", RedrivePolicy=policy("dead.fifo"), VisibilityTimeout=1)
+    sent = [put(source, body, MessageDeduplicationId=body) for body in ["one", "two"]]
+    assert bodies(receive(source, MaxNumberOfMessages=1)) == ["one"]
+    # Its dead letter frees the group.
+    assert bodies(receive(source, WaitTimeSeconds=20, MaxNumberOfMessages=1)) == ["two"]
+    got = receive(dead, WaitTimeSeconds=20, AttributeNames=ALL, VisibilityTimeout=0)
+    assert bodies(got)[0] == "one" and got[0]["MessageId"] == sent[0]["MessageId"], got
+    told = got[0]["Attributes"]
+    assert told["DeadLetterQueueSourceArn"] == arn("source.fifo"), told
+    assert (told["MessageGroupId"], told["MessageDeduplicationId"]) == ("g", "one"), told
+    until(lambda: counts(dead)[0] == 2)
+    wrong = lambda: sqs.start_message_move_task(SourceArn=arn("dead.fifo"), DestinationArn=arn("plain-dead"))
+    invalid(wrong, "same type")
+    sqs.start_message_move_task(SourceArn=arn("dead.fifo"))
+    until(lambda: counts(dead) == (0, 0, 0))
+    assert bodies(receive(source, WaitTimeSeconds=20)) == ["one", "two"]
+
+
+STEPS = [
+    is_made_by_its_name_and_its_attribute, asks_for_a_group_and_a_name, keeps_the_order_of_a_group,
+    stores_what_is_sent_again_once, moves_dead_letters_to_fifo_queues_only,
+]
+
+if __name__ == "__main__":
+    for step in STEPS:
+        began = time.monotonic()
+        step()
+        print(f"{step.__name__}: {time.monotonic() - began:.1f} s")
+    print("all as expected")
