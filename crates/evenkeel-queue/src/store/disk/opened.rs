@@ -17,6 +17,8 @@ use crate::message::Header;
 use crate::store::{QueueBody, QueueRecord, StoreError, Tail};
 use crate::time::Wall;
 
+/// What a start has to read again at most: some seconds, and as much memory.
+const JOURNAL_MAX: u64 = 128 << 20;
 /// Sequence numbers are set aside in blocks of this many, so that none is ever given twice.
 pub(super) const SEQ_BLOCK: u64 = 1 << 20;
 
@@ -105,8 +107,8 @@ pub(super) struct Opening {
 impl Opened {
     /// Opens a folder, or makes one, and reads what the writer must know: keys, never bodies.
     pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Opening, StoreError> {
-        let db =
-            Database::builder(folder).cache_size(cache_bytes).open().map_err(|why| unusable(folder, &why))?;
+        let settings = Database::builder(folder).cache_size(cache_bytes).max_journaling_size(JOURNAL_MAX);
+        let db = settings.open().map_err(|why| unusable(folder, &why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
         let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
         let (results, results_due) = (keyspace("results")?, keyspace("results_due")?);
