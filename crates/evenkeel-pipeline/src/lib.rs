@@ -9,7 +9,9 @@
 //! charged, when something is due. The steps are the files.
 //!
 //! ```
-//! use evenkeel_pipeline::{Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Slots};
+//! use evenkeel_pipeline::{
+//!     Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Slots, Urgency,
+//! };
 //! use evenkeel_policy::{cost::Cost, estimate::Outcome, id::TenantId, score::Request, time::Instant, weight::Weight};
 //!
 //! let mut walk = OptimizedLoadManager::new(PipelineOptions::default()).unwrap();
@@ -24,6 +26,7 @@
 //!     affinity: None,
 //!     deadline: None,
 //!     request: Request::Infer,
+//!     urgency: Urgency::Interactive,
 //! };
 //! let request = walk.handle_arrival(now, arrival);
 //! let sent = std::iter::from_fn(|| walk.poll_event()).find_map(|event| match event {
