@@ -86,6 +86,13 @@ impl Tenant {
         refused(Rate::Requests, self.used.lock().requests.take(1, limit, now))
     }
 
+    /// Gives back a request that was counted and not served, for nobody's fault.
+    pub fn give_request_back(&self, taken_at: Instant, now: Instant) {
+        if self.settings.rpm.is_some() {
+            self.used.lock().requests.settle(1, 0, taken_at, now);
+        }
+    }
+
     /// Counts the tokens a request will probably cost against the tokens per minute.
     pub fn take_tokens(&self, estimate: u64, now: Instant) -> Result<(), Refusal> {
         let Some(limit) = self.settings.tpm else { return Ok(()) };

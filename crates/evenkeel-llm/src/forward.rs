@@ -29,8 +29,8 @@ use crate::usage::Usage;
 use crate::walk::{Slot, Turned};
 use crate::wording::{self, ANTHROPIC_ID};
 
-/// How long a job waits for a slot before it is handed back.
-const JOB_WAIT_MAX: Duration = Duration::from_hours(1);
+/// How long a job waits for a slot before it is handed back, and another has its place: one of another model, maybe.
+const JOB_WAIT_MAX: Duration = Duration::from_mins(1);
 /// Where Anthropic's servers look for a key.
 const X_API_KEY: &str = "x-api-key";
 

@@ -93,16 +93,26 @@ impl Llm {
         if ask.delivery == Delivery::Stream {
             return Err(Refusal::invalid("the answer to a job is stored whole: leave out \"stream\""));
         }
-        tenant.take_request(self.walk.now())?;
+        let taken_at = self.walk.now();
+        tenant.take_request(taken_at)?;
         let request = Request::builder().method(Method::POST).uri(endpoint.route());
         let request = request.header(CONTENT_TYPE, "application/json").body(());
         let (head, ()) = request.map_err(|_| Refusal::Internal)?.into_parts();
         let (deadline, urgency) = (Deadline::default(), Urgency::Background);
         let mut trace = Trace::begin(self.walk.watch().tracer(), endpoint, (&head.uri, &head.headers), &id);
+        let payer = tenant.clone();
         let errand = Errand { endpoint, tenant, head, id, deadline, urgency, sent: Some(sent) };
         let mut waited = Duration::ZERO;
         let answer = errand.run(self.clone(), ask, body, &mut waited, &mut trace).await;
-        let response = answer.inspect_err(|refusal| trace.refused(refusal, waited))?;
+        let response = answer.inspect_err(|refusal| {
+            trace.refused(refusal, waited);
+            // It comes again, and no node was asked for it.
+            if let Refusal::RateLimited { .. } | Refusal::Unready | Refusal::Draining | Refusal::WaitTimeout =
+                refusal
+            {
+                payer.give_request_back(taken_at, self.walk.now());
+            }
+        })?;
         let (head, body) = response.into_parts();
         let body = read_whole(body).await?;
         let retry_after = headers::retry_after(&head.headers);

@@ -201,7 +201,8 @@ impl Book {
             epoch,
             limits: Limits::of(settings),
             order: settings.order,
-            takes: 0,
+            // Lanes that are read from the store were taken from in no take of this book.
+            takes: 1,
             // The store keeps to the queue's own limit, which may change while messages wait.
             drr: TenantDrr::new(Cost(settings.quantum), KEYS_MAX)?,
             lanes: Vec::new(),

@@ -8,7 +8,7 @@ use core::fmt;
 
 use parking_lot::Mutex;
 
-use crate::id::{MessageId, Seq};
+use crate::id::MessageId;
 use crate::queue::Queue;
 use crate::time::Wall;
 
@@ -62,13 +62,13 @@ impl fmt::Display for Whereabouts {
 }
 
 #[derive(Default)]
-pub(crate) struct Notes(Mutex<BTreeMap<Seq, Whereabouts>>);
+pub(crate) struct Notes(Mutex<BTreeMap<MessageId, Whereabouts>>);
 
 impl Queue {
     /// Notes where a job is.
     pub fn note_job(&self, of: MessageId, whereabouts: Whereabouts) {
         let mut notes = self.0.notes.0.lock();
-        notes.insert(of.seq, whereabouts);
+        notes.insert(of, whereabouts);
         if NOTES_MAX < notes.len() {
             notes.pop_first();
         }
@@ -76,11 +76,11 @@ impl Queue {
 
     /// Forgets where a job was: it is over, or its wait is nobody's failure.
     pub fn forget_job(&self, of: MessageId) {
-        self.0.notes.0.lock().remove(&of.seq);
+        self.0.notes.0.lock().remove(&of);
     }
 
     /// Tells where a job was last, if that is known.
     pub fn whereabouts(&self, of: MessageId) -> Option<Whereabouts> {
-        self.0.notes.0.lock().get(&of.seq).filter(|_| of.queue == self.id()).cloned()
+        self.0.notes.0.lock().get(&of).cloned()
     }
 }

@@ -393,7 +393,11 @@ impl Keeper {
 
     /// Answers those who wait only while a turn waits for the store.
     fn send_away(&mut self) {
-        while let Some(receive) = self.waiting.pop_front_if(|receive| receive.line == Line::Leave) {
+        // Wherever they are in line: one who waits may stand before them.
+        let (leaving, staying) = self.waiting.drain(..).partition(|receive| receive.line == Line::Leave);
+        self.waiting = staying;
+        let leaving: VecDeque<Receive> = leaving;
+        for receive in leaving {
             answer(receive.reply, Ok(Parcel::empty()));
         }
     }

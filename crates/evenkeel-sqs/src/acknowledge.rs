@@ -51,12 +51,11 @@ impl Sqs {
         let deleted = answers.iter().filter(|answer| answer.is_ok()).count();
         self.meters.deleted(queue, deleted as u64);
         let judged = answers.into_iter().zip(receipts).map(|(answer, receipt)| match answer {
-            Ok(()) => {
+            // A client that was not answered asks again, and the message is gone already.
+            Ok(()) | Err(Rejection::MessageGone | Rejection::DeliveredAgain) => {
                 self.streams.release(receipt);
                 Ok(())
             }
-            // A client that was not answered asks again, and the message is gone already.
-            Err(Rejection::MessageGone | Rejection::DeliveredAgain) => Ok(()),
             Err(rejection) => Err(fault_of(rejection, receipt)),
         });
         judged.collect()

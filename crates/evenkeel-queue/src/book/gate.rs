@@ -125,6 +125,17 @@ impl Bucket {
         Wall(from.div_ceil(NS_PER_MS))
     }
 
+    /// The same bucket at another rate: it lacks as many deliveries, which come back as fast as that says.
+    fn at_rate(self, now: Wall, rate: Rate) -> Self {
+        if rate == self.rate {
+            return self;
+        }
+        let now_ns = now.0.saturating_mul(NS_PER_MS);
+        let missing = self.full_at_ns.saturating_sub(now_ns).div_ceil(self.rate.interval_ns());
+        let missing = missing.min(u64::from(rate.burst().get()));
+        Self { rate, full_at_ns: now_ns.saturating_add(missing.saturating_mul(rate.interval_ns())) }
+    }
+
     fn take(&mut self, now: Wall) {
         let now_ns = now.0.saturating_mul(NS_PER_MS);
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(self.rate.interval_ns());
@@ -165,8 +176,8 @@ impl Gates {
         self.all.get_mut(id.0.get() as usize - 1)?.as_mut()
     }
 
-    /// Makes, changes or removes the gate of a name; a bucket keeps what is in it.
-    fn set(&mut self, key: KeyId, name: &Arc<str>, rule: &KeyRule) -> Option<GateId> {
+    /// Makes, changes or removes the gate of a name; a bucket lacks as many deliveries as before.
+    fn set(&mut self, now: Wall, key: KeyId, name: &Arc<str>, rule: &KeyRule) -> Option<GateId> {
         let known = self.get(name);
         if !rule.has_limits() {
             self.remove(name);
@@ -175,8 +186,11 @@ impl Gates {
         let id = known.or_else(|| self.make(key, name))?;
         let gate = self.gate_mut(id)?;
         gate.concurrency_max = rule.concurrency_max;
-        let full_at_ns = gate.bucket.map_or(0, |bucket| bucket.full_at_ns);
-        gate.bucket = rule.rate.map(|rate| Bucket { rate, full_at_ns });
+        let before = gate.bucket;
+        gate.bucket = rule.rate.map(|rate| match before {
+            Some(bucket) => bucket.at_rate(now, rate),
+            None => Bucket { rate, full_at_ns: 0 },
+        });
         Some(id)
     }
 
@@ -256,7 +270,7 @@ impl Book {
 
     fn set_limits_of(&mut self, key: KeyId, name: &Arc<str>, rule: &KeyRule) {
         let known = self.gates.get(name);
-        let gate = self.gates.set(key, name, rule);
+        let gate = self.gates.set(self.now, key, name, rule);
         if gate.is_none() && known.is_none() {
             return;
         }

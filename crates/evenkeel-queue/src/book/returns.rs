@@ -129,8 +129,9 @@ impl Book {
         self.find_leased(claim)?;
         let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
         let until = now + lease;
-        let returned = self.returned(lane, &handle, None);
-        let epoch = self.epoch;
+        // It is still the delivery of whoever made it, and its receipt says so.
+        let epoch = claim.epoch;
+        let returned = Returned { epoch, ..self.returned(lane, &handle, None) };
         self.set_out(lane, handle, How::Leased { until, epoch });
         Ok((returned, until))
     }

@@ -71,6 +71,20 @@ async fn order_holds_over_a_restart() {
 }
 
 #[tokio::test]
+async fn who_is_out_over_a_restart_holds_up_the_rest_of_its_key() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(FIFO).await;
+    send(&queue, ["a"; 3]).await;
+    let taken = take(&queue, 1).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    while queue.peek(10).await.unwrap().len() < 2 {}
+    assert!(take(&queue, 10).await.is_empty(), "the first is out");
+    ack(&queue, &taken).await;
+    assert_eq!(body(&await_some(&queue, 1).await[0]), "a-1");
+}
+
+#[tokio::test]
 async fn order_is_decided_when_a_queue_is_made_and_delays_are_the_queues() {
     let rig = Rig::memory().await;
     let queue = rig.queue(FIFO).await;

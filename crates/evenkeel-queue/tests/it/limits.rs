@@ -53,6 +53,19 @@ async fn a_lease_that_ends_lets_its_key_go_on() {
     assert_eq!((again.len(), again[0].attempt), (1, 2));
 }
 
+#[tokio::test]
+async fn a_rate_that_is_raised_acts_on_a_key_that_waits_for_the_old_one() {
+    let rig = Rig::memory().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    let at_rate =
+        |rate| KeyRule { rate: Some(Rate::new(rate, NonZeroU32::new(1)).unwrap()), ..KeyRule::default() };
+    queue.set_rule("a", at_rate(0.001)).await.unwrap();
+    send(&queue, ["a"; 2]).await;
+    assert_eq!((take(&queue, 10).await.len(), take(&queue, 10).await.len()), (1, 0));
+    queue.set_rule("a", at_rate(1_000.0)).await.unwrap();
+    assert_eq!(await_some(&queue, 10).await.len(), 1);
+}
+
 /// Nothing else happens to the queue: its own timer serves who waits.
 #[tokio::test]
 async fn a_key_out_of_tokens_is_served_when_it_has_some() {

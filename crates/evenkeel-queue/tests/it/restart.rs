@@ -80,6 +80,22 @@ async fn leases_attempts_and_receipts_survive() {
 }
 
 #[tokio::test]
+async fn a_lease_that_is_extended_after_a_restart_is_still_its_consumers() {
+    let rig = Rig::disk().await;
+    let queue = rig.queue(QueueSettings::default()).await;
+    send(&queue, ["a"]).await;
+    let taken = take(&queue, 1).await;
+    let rig = rig.restart().await;
+    let queue = rig.queues.get("jobs").unwrap();
+    for _ in 0..2 {
+        let longer = (taken[0].receipt.clone(), Duration::from_secs(600));
+        assert_eq!(queue.extend(&[longer]).await, [Ok(())]);
+    }
+    let rig = rig.restart().await;
+    ack(&rig.queues.get("jobs").unwrap(), &taken).await;
+}
+
+#[tokio::test]
 async fn delays_weights_settings_and_purges_survive() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings { lease_ms: 1_234, ..QueueSettings::default() }).await;

@@ -38,6 +38,19 @@ async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
 }
 
 #[tokio::test]
+async fn what_came_of_a_message_is_kept_when_the_queue_it_was_sent_to_is_gone() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let id = queue.enqueue(vec![Draft::new("a")]).await.unwrap()[0];
+        let other =
+            rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
+        rig.queues.remove("jobs").await.unwrap();
+        other.put_result(id, &result("moved"), Duration::from_hours(1)).await.unwrap();
+        assert_eq!(other.result(id).await.unwrap().unwrap().0, result("moved"));
+    }
+}
+
+#[tokio::test]
 async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;

@@ -77,7 +77,7 @@ impl Native {
         let receipts = receipts_of(read::<Receipts>(call).await?.receipts)?;
         let answers = queue.ack(&receipts).await;
         self.sqs.meters.deleted(queue, answers.iter().filter(|answer| answer.is_ok()).count() as u64);
-        done(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
+        over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
         told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 
@@ -88,7 +88,7 @@ impl Native {
         let delay = delay_ms.map(Duration::from_millis);
         let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), delay)).collect();
         let answers = queue.nack(&which).await;
-        done(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
+        over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
         told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 
@@ -101,6 +101,18 @@ impl Native {
         done(&receipts, &answers).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
         told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
     }
+}
+
+/// Those receipts whose deliveries are over: ended just now, or before.
+fn over<'a>(
+    receipts: &'a [Receipt],
+    answers: &'a [Result<(), Rejection>],
+) -> impl Iterator<Item = &'a Receipt> {
+    let is_over = |answer: &Result<(), Rejection>| {
+        use Rejection::{DeliveredAgain, MessageGone, NotInFlight};
+        matches!(answer, Ok(()) | Err(MessageGone | DeliveredAgain | NotInFlight))
+    };
+    receipts.iter().zip(answers).filter(move |(_, answer)| is_over(answer)).map(|(receipt, _)| receipt)
 }
 
 /// Those receipts that were good.

@@ -6,7 +6,9 @@ use evenkeel_queue::book::Explanation;
 use evenkeel_queue::result::{JobResult, ResultState};
 use evenkeel_queue::{MessageId, Queue, Wall};
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::told;
 use super::wire::refused;
@@ -38,11 +40,16 @@ pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, Refusal
 pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, Refusal> {
     let which = message_id(id)?;
     if let Some((JobResult { head, body }, expires_at)) = queue.result(which).await.map_err(refused)? {
-        let answer = json!({
-            "id": id, "state": word(head.state), "status": head.status, "content_type": head.content_type,
-            "attempt": head.attempt, "finished_at_ms": head.finished_at_ms, "expires_at_ms": expires_at.0,
-            "body": shown(&body),
-        });
+        let answer = Shown {
+            id,
+            state: word(head.state),
+            status: head.status,
+            content_type: head.content_type.as_deref(),
+            attempt: head.attempt,
+            finished_at_ms: head.finished_at_ms,
+            expires_at_ms: expires_at.0,
+            body: ShownBody::of(&body),
+        };
         return told(StatusCode::OK, &answer);
     }
     let what = match place_of(queue, which).await? {
@@ -80,13 +87,34 @@ fn word(state: ResultState) -> &'static str {
     }
 }
 
-/// An answer's body as JSON: as it is, as text, or as bytes.
-fn shown(body: &[u8]) -> Value {
-    if let Ok(value) = serde_json::from_slice(body) {
-        return value;
-    }
-    match str::from_utf8(body) {
-        Ok(text) => json!(text),
-        Err(_) => json!({"base64": base64::encode(body)}),
+/// What came of a job.
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    state: &'static str,
+    status: u16,
+    content_type: Option<&'a str>,
+    attempt: u32,
+    finished_at_ms: u64,
+    expires_at_ms: u64,
+    body: ShownBody<'a>,
+}
+
+/// An answer's body: JSON byte for byte, text, or bytes.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ShownBody<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
+    Bytes { base64: String },
+}
+
+impl<'a> ShownBody<'a> {
+    fn of(body: &'a [u8]) -> Self {
+        match (serde_json::from_slice(body), str::from_utf8(body)) {
+            (Ok(json), _) => Self::Json(json),
+            (Err(_), Ok(text)) => Self::Text(text),
+            (Err(_), Err(_)) => Self::Bytes { base64: base64::encode(body) },
+        }
     }
 }

@@ -32,6 +32,8 @@ use super::{Native, number, query};
 
 /// A consumer that hears nothing for so long is told that the stream still lives.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// The shortest lease of a message that is streamed.
+const LEASE_MS_MIN: u64 = 1_000;
 /// Pieces on their way to a connection; beyond, the stream waits for its reader.
 const AHEAD: usize = 16;
 /// How long a stream waits after its queue had no room for more in flight.
@@ -119,8 +121,9 @@ impl Native {
     pub(super) fn stream(&self, call: &Call, queue: Queue) -> Result<Response, Refusal> {
         let [max, lease] = query(call, ["max_in_flight", "lease_ms"])?;
         let max = number("max_in_flight", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
-        let lease_ms =
-            number("lease_ms", lease.as_deref(), queue.body().settings.lease_ms, 1..=LEASE_MS_MAX)?;
+        // Without a lease a message would be handed out again and again, as fast as it is read.
+        let usual = queue.body().settings.lease_ms.max(LEASE_MS_MIN);
+        let lease_ms = number("lease_ms", lease.as_deref(), usual, LEASE_MS_MIN..=LEASE_MS_MAX)?;
         let accept = call.request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let wants_lines = accept.is_some_and(|accept| accept.contains("ndjson"));
         let (shape, kind) = if wants_lines {

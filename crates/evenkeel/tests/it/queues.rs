@@ -302,6 +302,30 @@ fn a_stream_hands_out_as_much_as_its_consumer_may_have_and_takes_it_back_when_it
 }
 
 #[test]
+fn a_stream_goes_on_after_a_purge_and_hands_out_once_what_has_no_lease() {
+    let (_folder, served) = start("native-stream-purge");
+    told(201, &put(&served, "/api/queues/q", &json!({"lease_ms": 0})));
+    send(&served, "q", &[("a", "1"), ("a", "2")]);
+    let path = "/api/queues/q/stream?max_in_flight=1&lease_ms=43200000";
+    let mut consumer = Consumer::open(&served, path, "application/x-ndjson");
+    let first = consumer.message();
+    told(200, &served.post("/api/queues/q/purge", &json!({})));
+    send(&served, "q", &[("a", "3")]);
+    let gone = told(200, &served.post("/api/queues/q/ack", &json!({"receipts": [first["receipt"]]})));
+    assert_eq!(gone["done"], 0, "{gone}");
+    let third = consumer.message();
+    assert_eq!((&third["body"], &third["attempt"]), (&json!("3"), &json!(1)));
+    drop(consumer);
+    let mut consumer = Consumer::open(&served, "/api/queues/q/stream", "application/x-ndjson");
+    let again = consumer.message();
+    assert_eq!(again["body"], "3");
+    assert_eq!(
+        told(200, &served.post("/api/queues/q/ack", &json!({"receipts": [again["receipt"]]})))["done"],
+        1
+    );
+}
+
+#[test]
 fn a_stream_ends_in_order_when_the_server_stops_and_its_consumer_may_still_acknowledge() {
     let folder = Folder::new("native-stream-stop");
     let served = Served::start(&folder, &[]);

@@ -6,6 +6,9 @@ use crate::id::MessageId;
 use crate::store::{KeptResult, StoreError};
 use crate::time::Wall;
 
+/// A sweep reads about so much at once.
+const SWEEP_BYTES: usize = 8 << 20;
+
 /// Where a result is.
 pub(super) fn place(of: MessageId) -> [u8; 16] {
     layout::place(of.queue, of.key, of.seq)
@@ -47,7 +50,8 @@ impl Opened {
         Ok(Some(KeptResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
     }
 
-    /// Finds results that expire from `from` to `until`, at most `max`.
+    /// Finds results that expire from `from` to `until`, at most `max` and as many as are soon read: nobody else is
+    /// answered meanwhile.
     pub(super) fn expired_results(
         &self,
         from: Wall,
@@ -55,12 +59,16 @@ impl Opened {
         max: usize,
     ) -> Result<Vec<Expired>, StoreError> {
         let range = from.0.to_be_bytes()..until.0.saturating_add(1).to_be_bytes();
-        let mut expired = Vec::new();
+        let (mut expired, mut read) = (Vec::new(), 0);
         for entry in self.results_due.range(range).take(max) {
             let key = entry.key().map_err(io)?;
             let due: [u8; 24] = key.as_ref().try_into().map_err(|_| garbled("when a result expires"))?;
             let place: [u8; 16] = due[8..].try_into().map_err(|_| garbled("when a result expires"))?;
+            if SWEEP_BYTES <= read {
+                break;
+            }
             let kept = self.results.get(place).map_err(io)?;
+            read += kept.as_ref().map_or(0, |value| value.len());
             let expires_at = kept.and_then(|value| layout::long(&value, 0));
             let result = expires_at.filter(|&at| at <= until.0).map(|_| place);
             expired.push(Expired { due, result });

@@ -414,6 +414,11 @@ impl Group {
         self.latest.insert((space, place.to_vec()), None);
     }
 
+    /// Tells whether something is put there by this group.
+    fn has(&self, space: Space, place: &[u8]) -> bool {
+        self.latest.get(&(space, place.to_vec())).is_some_and(Option::is_some)
+    }
+
     /// Has the group on disk at least as soon as `durability` says.
     fn need(&mut self, durability: Durability) {
         let sync = match durability {

@@ -52,6 +52,8 @@ pub(super) struct Attempt {
     pub(super) queue: Queue,
     pub(super) settings: Settings,
     pub(super) delivery: Delivery,
+    /// For how long it was leased, and is each time it is extended.
+    pub(super) lease: Duration,
     pub(super) tenant: Result<Arc<Tenant>, Refusal>,
     pub(super) phase: watch::Receiver<Phase>,
 }
@@ -119,7 +121,7 @@ impl Attempt {
         let Delivery { id, attempt, receipt, .. } = &self.delivery;
         let since = self.queue.now();
         self.queue.note_job(*id, Whereabouts::Admitted { attempt: *attempt, since });
-        let lease = lease_of(&self.queue);
+        let lease = self.lease;
         let mut extending = interval_at(Instant::now() + lease / 3, lease / 3);
         let mut running = pin!(self.dispatch.llm.run(job));
         let mut phase = self.phase.clone();

@@ -70,8 +70,8 @@ impl Outcome {
         match refusal {
             // Neither is the job's fault, and its tenant's minute, or the nodes, are what it waits for.
             Refusal::RateLimited { retry_after, .. } => Self::Deferred(kept.words(), *retry_after),
-            Refusal::Unready => Self::Deferred(kept.words(), UNREADY_AFTER),
-            Refusal::Draining | Refusal::WaitTimeout => Self::Deferred(kept.words(), Duration::ZERO),
+            Refusal::Unready | Refusal::WaitTimeout => Self::Deferred(kept.words(), UNREADY_AFTER),
+            Refusal::Draining => Self::Deferred(kept.words(), Duration::ZERO),
             Refusal::QueueFull { retry_after, .. } => Self::Retry(kept, Some(*retry_after)),
             _ if may_get_better(refusal.status()) => Self::Retry(kept, None),
             _ => Self::Failed(kept),

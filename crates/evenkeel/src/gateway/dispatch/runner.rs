@@ -1,6 +1,7 @@
 //! One dispatched queue: takes jobs in the queue's turns, as many at once as it says.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +24,21 @@ const WAIT: Duration = Duration::from_secs(20);
 const REFUSED_WAIT: Duration = Duration::from_secs(1);
 
 /// Jobs that were asked for.
-type Receiving = Pin<Box<dyn Future<Output = Result<Vec<Delivery>, Rejection>> + Send>>;
+type Receiving = Pin<Box<dyn Future<Output = Received> + Send>>;
+/// Jobs, and for how long they are leased.
+type Received = (Duration, Result<Vec<Delivery>, Rejection>);
 
 pub(super) struct Runner {
     dispatch: Arc<Dispatch>,
     queue: Queue,
     phase: watch::Receiver<Phase>,
-    /// The weights that the queue was told.
-    weights: HashMap<String, Weight>,
+    /// The weights and limits that the queue was told.
+    told: HashMap<String, (Weight, Option<u32>)>,
 }
 
 impl Runner {
     pub(super) fn new(dispatch: Arc<Dispatch>, queue: Queue, phase: watch::Receiver<Phase>) -> Self {
-        Self { dispatch, queue, phase, weights: HashMap::new() }
+        Self { dispatch, queue, phase, told: HashMap::new() }
     }
 
     /// Runs jobs until the queue is told otherwise, or the gateway stops; then waits for those under way.
@@ -46,8 +49,16 @@ impl Runner {
         let mut jobs = JoinSet::new();
         let mut receiving: Option<Receiving> = None;
         while *self.phase.borrow_and_update() == Phase::Serving {
-            let Some(settings) = self.queue.body().settings.dispatch.clone() else { break };
-            let free = (settings.concurrency as usize).saturating_sub(jobs.len());
+            let settings = self.queue.body().settings.dispatch.clone();
+            if settings.is_none() {
+                // Told to go on before the last job ends, it goes on at once.
+                receiving = None;
+                if jobs.is_empty() {
+                    break;
+                }
+            }
+            let concurrency = settings.as_ref().map_or(0, |settings| settings.concurrency as usize);
+            let free = concurrency.saturating_sub(jobs.len());
             if receiving.is_none() && 0 < free {
                 receiving = Some(Box::pin(receive(self.queue.clone(), free)));
             }
@@ -59,11 +70,12 @@ impl Runner {
                         tracing::error!(target: "evenkeel", queue = name, %error, "a job broke off");
                     }
                 }
-                received = wait_for(&mut receiving) => {
+                (lease, received) = wait_for(&mut receiving) => {
                     receiving = None;
                     match received {
                         Ok(deliveries) => for delivery in deliveries {
-                            jobs.spawn(self.attempt(delivery, settings.clone()).await.run());
+                            let Some(settings) = settings.clone() else { break };
+                            jobs.spawn(self.attempt(delivery, settings, lease).await.run());
                         },
                         Err(why) => {
                             tracing::warn!(target: "evenkeel", queue = name, %why, "no jobs for now");
@@ -82,24 +94,26 @@ impl Runner {
         tracing::info!(target: "evenkeel", queue = name, "dispatch ends");
     }
 
-    async fn attempt(&mut self, delivery: Delivery, settings: Settings) -> Attempt {
+    async fn attempt(&mut self, delivery: Delivery, settings: Settings, lease: Duration) -> Attempt {
         let tenant = tenant_of(&self.dispatch.gate.tenants(), &delivery);
         if let Ok(tenant) = &tenant {
             self.weigh(tenant, &delivery.key).await;
         }
         let (dispatch, queue, phase) = (self.dispatch.clone(), self.queue.clone(), self.phase.clone());
-        Attempt { dispatch, queue, settings, delivery, tenant, phase }
+        Attempt { dispatch, queue, settings, delivery, lease, tenant, phase }
     }
 
-    /// Has the queue hand out a tenant's jobs as often as its weight says.
+    /// Has the queue hand out a tenant's jobs as often as its weight says, and no more than it may have at once: they
+    /// would hold the places of others and wait.
     async fn weigh(&mut self, tenant: &Tenant, key: &str) {
-        let (name, weight) = (&tenant.settings.name, tenant.settings.weight);
+        let name = &tenant.settings.name;
+        let wanted = (tenant.settings.weight, tenant.settings.concurrency_max);
         let is_of_key = key.split('/').next() == Some(name);
-        if !is_of_key || self.weights.get(name) == Some(&weight) {
+        if !is_of_key || self.told.get(name) == Some(&wanted) {
             return;
         }
-        match set_weight(&self.queue, name, weight).await {
-            Ok(()) => drop(self.weights.insert(name.clone(), weight)),
+        match tell(&self.queue, name, wanted).await {
+            Ok(()) => drop(self.told.insert(name.clone(), wanted)),
             Err(why) => {
                 tracing::warn!(target: "evenkeel", tenant = name, %why, "weight not told to the queue");
             }
@@ -107,19 +121,20 @@ impl Runner {
     }
 }
 
-/// Sets a weight, and leaves what else is set.
-async fn set_weight(queue: &Queue, name: &str, weight: Weight) -> Result<(), Rejection> {
-    let rule = KeyRule { weight: Some(weight), ..queue.rule(name).await? };
-    queue.set_rule(name, rule).await
+/// Sets a weight, and a limit if there is one, and leaves what else is set.
+async fn tell(queue: &Queue, name: &str, (weight, limit): (Weight, Option<u32>)) -> Result<(), Rejection> {
+    let before = queue.rule(name).await?;
+    let concurrency_max = limit.and_then(NonZeroU32::new).or(before.concurrency_max);
+    queue.set_rule(name, KeyRule { weight: Some(weight), concurrency_max, ..before }).await
 }
 
-async fn receive(queue: Queue, max: usize) -> Result<Vec<Delivery>, Rejection> {
+async fn receive(queue: Queue, max: usize) -> Received {
     let lease = super::job::lease_of(&queue);
-    queue.receive(Want { max, lease: Some(lease), wait: WAIT }).await
+    (lease, queue.receive(Want { max, lease: Some(lease), wait: WAIT }).await)
 }
 
 /// Waits for jobs that were asked for; for ever if none were.
-async fn wait_for(receiving: &mut Option<Receiving>) -> Result<Vec<Delivery>, Rejection> {
+async fn wait_for(receiving: &mut Option<Receiving>) -> Received {
     match receiving {
         Some(receiving) => receiving.await,
         None => std::future::pending().await,

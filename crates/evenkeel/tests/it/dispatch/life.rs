@@ -39,6 +39,18 @@ fn the_example_of_the_page_does_what_it_says() {
 }
 
 #[test]
+fn dispatch_that_is_taken_away_and_set_again_goes_on_beside_a_job_under_way() {
+    let bench = Bench::start("dispatch-again", SimOptions { slots: 2, ..stuck() }, "", &json!({}));
+    let first = bench.send_one(&job());
+    bench.wait_explained(&first, "sent to node one");
+    bench.put("jobs", &json!({"dispatch": null}));
+    let second = bench.send_one(&job());
+    bench.put("jobs", &json!({"dispatch": {"target": "/v1/chat/completions"}}));
+    bench.wait_explained(&second, "sent to node one");
+    bench.wait_explained(&first, "attempt 1: sent to node one");
+}
+
+#[test]
 fn until_a_job_is_done_one_is_told_where_it_is() {
     let slow = SimOptions { slots: 1, ..stuck() };
     let bench = Bench::start(

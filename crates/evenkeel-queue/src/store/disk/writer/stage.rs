@@ -216,6 +216,10 @@ impl Desk<'_> {
     }
 
     fn remove(&mut self, queue: QueueId, key: KeyId, header: &Header) {
+        // What was purged is swept, and counted then: counted twice, a generation would go with what lives in it.
+        if self.queue(queue).is_ok_and(|owner| header.seq < owner.purged_below) {
+            return;
+        }
         let place = layout::message_key(queue, key, header);
         let shelf = self.opened.shelves.of_mut(header.seq);
         shelf.live = shelf.live.saturating_sub(1);
@@ -249,10 +253,8 @@ impl Desk<'_> {
         }
     }
 
+    /// Whatever queue the message is named after: moved, it has outlived it maybe.
     fn put_result(&mut self, of: MessageId, kept: &KeptResult, done: Done<()>) {
-        if let Err(why) = self.queue(of.queue) {
-            return done(Err(why));
-        }
         let value = results::value(kept);
         self.group.bytes += value.len();
         self.group.put(Space::Results, &results::place(of), value);
@@ -269,12 +271,12 @@ impl Desk<'_> {
         };
         for Expired { due, result } in &expired {
             self.group.take(Space::ResultsDue, due);
-            if let Some(place) = result {
+            if let Some(place) = result.as_ref().filter(|place| !self.group.has(Space::Results, *place)) {
                 self.group.take(Space::Results, place);
             }
         }
-        // All of a moment may not have been seen.
-        self.ledger.results_swept = expired.last().filter(|_| expired.len() == max).map_or(now, Expired::at);
+        // There may be more of the same moment.
+        self.ledger.results_swept = expired.last().map_or(now, Expired::at);
         self.answer(done, expired.len());
     }
 

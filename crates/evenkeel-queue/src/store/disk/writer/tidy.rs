@@ -92,12 +92,15 @@ impl Writer {
         let sparse = |shelf: &Shelf| shelf.live > 0 && shelf.is_sparse();
         while let Some(at) = opened.shelves.generations.iter().position(sparse) {
             let shelf = opened.shelves.generations[at].clone();
-            let mut batch = opened.db.batch();
+            let (mut batch, mut copied) = (opened.db.batch(), 0);
             for entry in shelf.keyspace.iter() {
                 let (place, value) = entry.into_inner().map_err(io)?;
+                // Gone from here in the same write: in both places, a message would be counted twice after a crash,
+                // and outlive its acknowledgement.
+                batch.remove(&shelf.keyspace, place.clone());
                 batch.insert(&opened.shelves.old.keyspace, place, value);
+                copied += 1;
             }
-            let copied = batch.len() as u64;
             batch.durability(Some(PersistMode::SyncAll)).commit().map_err(io)?;
             opened.shelves.old.live += copied;
             opened.shelves.old.appended += copied;
