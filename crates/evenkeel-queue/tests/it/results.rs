@@ -100,7 +100,12 @@ async fn a_buried_delivery_is_a_dead_letter_at_once() {
         let receipt = taken[0].receipt.clone();
         assert_eq!(queue.bury(core::slice::from_ref(&receipt)).await, [Ok(())]);
         assert_eq!(await_some(&dead, 1).await[0].from, Some(queue.id()));
-        assert_eq!(queue.bury(&[receipt]).await, [Err(Rejection::MessageGone)]);
+        // The other queue may hear of it first.
+        let mut again = queue.bury(core::slice::from_ref(&receipt)).await;
+        while again == [Err(Rejection::Busy)] {
+            again = queue.bury(core::slice::from_ref(&receipt)).await;
+        }
+        assert_eq!(again, [Err(Rejection::MessageGone)]);
     }
 }
 
