@@ -107,6 +107,12 @@ impl Bench {
         self.served.get(&format!("/api/queues/{queue}")).json()["pending"].clone()
     }
 
+    /// Waits until so many jobs are counted: what came of one is told before.
+    #[track_caller]
+    fn wait_counted(&self, outcome: &str, count: u64) {
+        wait_for(outcome, || (self.counted(outcome) == count).then_some(()));
+    }
+
     fn counted(&self, outcome: &str) -> u64 {
         let series = format!("evenkeel_dispatch_jobs_total{{queue=\"jobs\",outcome=\"{outcome}\"}} ");
         let page = self.served.get("/metrics").body;
