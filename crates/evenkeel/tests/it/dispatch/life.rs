@@ -100,8 +100,9 @@ fn between_two_attempts_one_is_told_what_failed_and_when_it_is_tried_again() {
     );
     bench.node.post("/sim/fault", &json!({"kind": "500-burst", "count": 1}));
     let id = bench.send_one(&job());
-    let said = bench.wait_explained(&id, "attempt 1 failed at ");
-    assert!(said.contains("given back after 1 deliveries; due at ") && said.contains("502, "), "{said}");
+    // Why it failed is noted before it is given back.
+    let said = bench.wait_explained(&id, "given back after 1 deliveries; due at ");
+    assert!(said.contains("attempt 1 failed at ") && said.contains("502, "), "{said}");
 }
 
 #[test]
