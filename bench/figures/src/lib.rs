@@ -1,5 +1,5 @@
 //! What every comparison in rounds needs: a random order that can be repeated, the middle of many figures, tables; and
-//! for those that compare servers, their processes and a connection to them.
+//! for those that compare servers, their processes, a connection to them and the words of their command lines.
 
 mod line;
 mod order;
@@ -7,6 +7,7 @@ mod process;
 mod quartiles;
 mod table;
 mod wire;
+mod words;
 
 pub use line::{Line, Sample, Trouble, delays, get};
 pub use order::Random;
@@ -14,3 +15,4 @@ pub use process::Process;
 pub use quartiles::Quartiles;
 pub use table::{draw, short, times};
 pub use wire::{Body, Head, Wire};
+pub use words::{Misuse, any_seed, list, number};

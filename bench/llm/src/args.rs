@@ -1,9 +1,9 @@
 //! The command line.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use bench_figures::{Misuse, any_seed, list, number};
 
 use crate::contender::{self, Contender};
 use crate::load::Target;
@@ -144,22 +144,6 @@ fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
     Ok(Load { target: Target { addresses: vec![address], keys: vec![key] }, connections, requests })
 }
 
-fn number(flag: &str, given: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Misuse> {
-    let wanted = format!("a number from {} to {}", range.start(), range.end());
-    let number = given.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| Misuse::bad(flag, given, &wanted))
-}
-
-fn list<T>(noun: &'static str, given: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Misuse> {
-    let find = |name: &str| known(name).ok_or_else(|| Misuse::UnknownName { noun, given: name.to_owned() });
-    given.split(',').map(find).collect()
-}
-
-/// Reads some number of the world, for a run that nobody wants to repeat.
-fn any_seed() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_000)
-}
-
 /// Writes what `--help` shows.
 pub(crate) fn help() -> String {
     let contenders: String =
@@ -167,30 +151,6 @@ pub(crate) fn help() -> String {
     let workloads: String =
         Workload::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
     format!("{HELP}\ncontenders:\n{contenders}\nworkloads:\n{workloads}{EXAMPLES}")
-}
-
-/// Why a command line makes no sense.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Misuse {
-    UnknownWord { word: String },
-    BadValue { flag: String, given: String, wanted: String },
-    UnknownName { noun: &'static str, given: String },
-}
-
-impl Misuse {
-    fn bad(flag: &str, given: &str, wanted: &str) -> Self {
-        Self::BadValue { flag: flag.to_owned(), given: given.to_owned(), wanted: wanted.to_owned() }
-    }
-}
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownWord { word } => write!(f, "nobody knows `{word}`; see --help"),
-            Self::BadValue { flag, given, wanted } => write!(f, "{flag} takes {wanted}, not `{given}`"),
-            Self::UnknownName { noun, given } => write!(f, "no {noun} is called `{given}`; see --help"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The command line.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+use bench_figures::{Misuse, any_seed, list, number};
 
 use crate::case::Case;
 use crate::contender::{self, Contender};
@@ -162,22 +163,6 @@ fn case(name: &str) -> Option<Case> {
     Case::ALL.iter().copied().find(|case| case.name() == name)
 }
 
-fn number(flag: &str, given: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Misuse> {
-    let wanted = format!("a number from {} to {}", range.start(), range.end());
-    let number = given.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| Misuse::bad(flag, given, &wanted))
-}
-
-fn list<T>(noun: &'static str, given: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Misuse> {
-    let find = |name: &str| known(name).ok_or_else(|| Misuse::UnknownName { noun, given: name.to_owned() });
-    given.split(',').map(find).collect()
-}
-
-/// Reads some number of the world, for a run that nobody wants to repeat.
-fn any_seed() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_000)
-}
-
 /// Writes what `--help` shows.
 pub(crate) fn help() -> String {
     let contenders: String =
@@ -185,30 +170,6 @@ pub(crate) fn help() -> String {
     let cases: String =
         Case::ALL.iter().map(|one| format!("  {:17} {}\n", one.name(), one.about())).collect();
     format!("{HELP}\ncontenders:\n{contenders}\ncases:\n{cases}{EXAMPLES}")
-}
-
-/// Why a command line makes no sense.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Misuse {
-    UnknownWord { word: String },
-    BadValue { flag: String, given: String, wanted: String },
-    UnknownName { noun: &'static str, given: String },
-}
-
-impl Misuse {
-    fn bad(flag: &str, given: &str, wanted: &str) -> Self {
-        Self::BadValue { flag: flag.to_owned(), given: given.to_owned(), wanted: wanted.to_owned() }
-    }
-}
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownWord { word } => write!(f, "nobody knows `{word}`; see --help"),
-            Self::BadValue { flag, given, wanted } => write!(f, "{flag} takes {wanted}, not `{given}`"),
-            Self::UnknownName { noun, given } => write!(f, "no {noun} is called `{given}`; see --help"),
-        }
-    }
 }
 
 #[cfg(test)]
