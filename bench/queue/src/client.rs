@@ -1,8 +1,10 @@
 //! A connection to a queue, in the words of each.
 //!
 //! Every call returns once the server has confirmed all of it. Bodies are text of 1 KB; a batch is what the protocol has
-//! for one: a batch request (SQS), or requests written together whose answers are read together (NATS, Redis).
+//! for one: a batch request (SQS), or requests written together whose answers are read together (the others).
 
+mod amqp;
+mod beanstalk;
 mod nats;
 mod redis;
 mod sqs;
@@ -10,6 +12,8 @@ mod sqs;
 use std::io;
 use std::net::SocketAddr;
 
+pub(crate) use amqp::Amqp;
+pub(crate) use beanstalk::Beanstalk;
 pub(crate) use nats::Nats;
 pub(crate) use redis::Redis;
 pub(crate) use sqs::Sqs;
@@ -23,6 +27,8 @@ pub(crate) enum Protocol {
     Sqs,
     Nats,
     Redis,
+    Amqp,
+    Beanstalk,
 }
 
 /// One connection.
@@ -30,6 +36,8 @@ pub(crate) enum Client {
     Sqs(Sqs),
     Nats(Nats),
     Redis(Redis),
+    Amqp(Amqp),
+    Beanstalk(Beanstalk),
 }
 
 /// What acknowledges a message.
@@ -42,6 +50,8 @@ impl Protocol {
             Self::Sqs => Client::Sqs(Sqs::connect(address, queue, number).await?),
             Self::Nats => Client::Nats(Nats::connect(address, queue, number).await?),
             Self::Redis => Client::Redis(Redis::connect(address, queue, number).await?),
+            Self::Amqp => Client::Amqp(Amqp::connect(address, queue).await?),
+            Self::Beanstalk => Client::Beanstalk(Beanstalk::connect(address, queue).await?),
         })
     }
 }
@@ -53,6 +63,9 @@ impl Client {
             Self::Sqs(client) => client.create().await,
             Self::Nats(client) => client.create().await,
             Self::Redis(client) => client.create().await,
+            Self::Amqp(client) => client.create().await,
+            // Whoever uses a tube makes it.
+            Self::Beanstalk(_) => Ok(()),
         }
     }
 
@@ -62,6 +75,8 @@ impl Client {
             Self::Sqs(client) => client.send(count).await,
             Self::Nats(client) => client.send(count).await,
             Self::Redis(client) => client.send(count).await,
+            Self::Amqp(client) => client.send(count).await,
+            Self::Beanstalk(client) => client.send(count).await,
         }
     }
 
@@ -71,6 +86,8 @@ impl Client {
             Self::Sqs(client) => client.receive(max).await,
             Self::Nats(client) => client.receive(max).await,
             Self::Redis(client) => client.receive(max).await,
+            Self::Amqp(client) => client.receive(max).await,
+            Self::Beanstalk(client) => client.receive(max).await,
         }
     }
 
@@ -80,6 +97,8 @@ impl Client {
             Self::Sqs(client) => client.acknowledge(receipts).await,
             Self::Nats(client) => client.acknowledge(receipts).await,
             Self::Redis(client) => client.acknowledge(receipts).await,
+            Self::Amqp(client) => client.acknowledge(receipts).await,
+            Self::Beanstalk(client) => client.acknowledge(receipts).await,
         }
     }
 }

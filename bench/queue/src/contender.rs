@@ -1,4 +1,4 @@
-//! Who keeps the messages: each is one process, set up to have on disk what it confirmed, in an empty folder.
+//! Who keeps the messages: each is a process, set up to have on disk what it confirmed, in an empty folder.
 
 use std::fs;
 use std::io;
@@ -8,11 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bench_figures::Process;
+use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::client::Protocol;
 
-const READY_WAIT_MAX: Duration = Duration::from_secs(30);
+const READY_WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A contender by name.
@@ -20,7 +21,22 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     protocol: Protocol,
-    command: fn(&Place, SocketAddr) -> io::Result<Command>,
+    programs: fn(&Place, SocketAddr) -> io::Result<Programs>,
+    /// Which part of what the others have to work off it is given, so that its turn ends.
+    backlog_part: f64,
+}
+
+/// What a contender consists of.
+struct Programs {
+    server: Command,
+    /// What must listen before the server starts, and where.
+    before: Option<(Command, SocketAddr)>,
+}
+
+impl From<Command> for Programs {
+    fn from(server: Command) -> Self {
+        Self { server, before: None }
+    }
 }
 
 /// Everyone, in the order of the tables; the first that can be started is the baseline.
@@ -29,19 +45,36 @@ pub(crate) const ALL: &[Contender] = &[
         name: "redis",
         about: "Redis Streams as Debian has it, appendonly yes, appendfsync always",
         protocol: Protocol::Redis,
-        command: redis,
+        programs: redis,
+        backlog_part: 1.0,
     },
     Contender {
         name: "nats",
         about: "NATS JetStream, the Python package's program, file storage, sync_interval always",
         protocol: Protocol::Nats,
-        command: nats,
+        programs: nats,
+        backlog_part: 1.0,
+    },
+    Contender {
+        name: "rabbitmq",
+        about: "RabbitMQ as Debian has it, quorum queues, confirms, acknowledgements by hand",
+        protocol: Protocol::Amqp,
+        programs: rabbitmq,
+        backlog_part: 1.0,
+    },
+    Contender {
+        name: "beanstalkd",
+        about: "beanstalkd as Debian has it, -b with -f0",
+        protocol: Protocol::Beanstalk,
+        programs: beanstalkd,
+        backlog_part: 0.1,
     },
     Contender {
         name: "evenkeel",
         about: "evenkeel serve, its SQS door, durability fsync, everybody may ask",
         protocol: Protocol::Sqs,
-        command: evenkeel,
+        programs: evenkeel,
+        backlog_part: 1.0,
     },
 ];
 
@@ -61,6 +94,9 @@ pub(crate) struct Server {
     pub(crate) protocol: Protocol,
     pub(crate) address: SocketAddr,
     pub(crate) process: Process,
+    pub(crate) backlog_part: f64,
+    /// Ends after the server.
+    _before: Option<Process>,
 }
 
 impl Contender {
@@ -74,8 +110,12 @@ impl Contender {
         let place = Place { folder: folder.canonicalize()?, ..place.clone() };
         let address = free_port()?;
         let log = place.folder.join("log");
-        let mut command = (self.command)(&place, address)?;
-        let mut process = Process::start(command.current_dir(&place.folder), &log)?;
+        let Programs { mut server, before } = (self.programs)(&place, address)?;
+        let before = match before {
+            Some((command, listens)) => Some(started_before(command, listens, &place.folder).await?),
+            None => None,
+        };
+        let mut process = Process::start(server.current_dir(&place.folder), &log)?;
         let begun = Instant::now();
         loop {
             let first = timeout(READY_WAIT_MAX, first_message(self.protocol, address)).await;
@@ -88,8 +128,26 @@ impl Contender {
             }
             sleep(LOOK_EVERY).await;
         }
-        Ok(Server { protocol: self.protocol, address, process })
+        let Self { protocol, backlog_part, .. } = *self;
+        Ok(Server { protocol, address, process, backlog_part, _before: before })
     }
+}
+
+async fn started_before(mut command: Command, listens: SocketAddr, folder: &Path) -> io::Result<Process> {
+    let log = folder.join("log-before");
+    let mut process = Process::start(command.current_dir(folder), &log)?;
+    let begun = Instant::now();
+    while TcpStream::connect(listens).await.is_err() {
+        if !process.runs()? || READY_WAIT_MAX < begun.elapsed() {
+            let program = command.get_program().to_string_lossy();
+            return Err(io::Error::other(format!(
+                "{program} does not listen; it said: {}",
+                last_words(&log)
+            )));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(process)
 }
 
 async fn first_message(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
@@ -98,7 +156,7 @@ async fn first_message(protocol: Protocol, address: SocketAddr) -> io::Result<()
     client.send(1).await
 }
 
-fn redis(place: &Place, address: SocketAddr) -> io::Result<Command> {
+fn redis(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     let port = address.port();
     let config = format!(
         "port {port}\nbind {}\ndir '{}'\nappendonly yes\nappendfsync always\nsave ''\nloglevel warning\n",
@@ -107,10 +165,10 @@ fn redis(place: &Place, address: SocketAddr) -> io::Result<Command> {
     );
     let mut command = Command::new("redis-server");
     command.arg(written(place, "redis.conf", &config)?);
-    Ok(command)
+    Ok(command.into())
 }
 
-fn nats(place: &Place, address: SocketAddr) -> io::Result<Command> {
+fn nats(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     let program = program(place.python.join("nats-server"))?;
     let config = format!(
         "listen: '{address}'\njetstream {{\n  store_dir: '{}'\n  sync_interval: always\n}}\n",
@@ -118,16 +176,57 @@ fn nats(place: &Place, address: SocketAddr) -> io::Result<Command> {
     );
     let mut command = Command::new(program);
     command.arg("--config").arg(written(place, "nats.conf", &config)?);
-    Ok(command)
+    Ok(command.into())
 }
 
-fn evenkeel(place: &Place, address: SocketAddr) -> io::Result<Command> {
+/// A node of its own, that shares nothing with one that the system may run: neither Erlang's port mapper nor its cookie,
+/// which is in what it takes for its home.
+fn rabbitmq(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+    // The one that is in the path becomes another user.
+    let program = program("/usr/lib/rabbitmq/bin/rabbitmq-server".into())?;
+    let folder = &place.folder;
+    let config = format!(
+        "listeners.tcp.1 = {address}\nlog.file = false\nlog.console = true\nlog.console.level = error\n"
+    );
+    let (mapper, peers) = (free_port()?, free_port()?);
+    let mut server = Command::new(program);
+    server
+        .env("HOME", folder)
+        .env("RABBITMQ_CONFIG_FILE", written(place, "rabbitmq.conf", &config)?)
+        .env("RABBITMQ_CONF_ENV_FILE", written(place, "rabbitmq-env.conf", "")?)
+        .env("RABBITMQ_ENABLED_PLUGINS_FILE", written(place, "enabled_plugins", "[].\n")?)
+        .env("RABBITMQ_MNESIA_BASE", folder.join("data"))
+        .env("RABBITMQ_LOG_BASE", folder.join("logs"))
+        .env("RABBITMQ_PID_FILE", folder.join("pid"))
+        .env("RABBITMQ_NODENAME", "bench@localhost")
+        .env("RABBITMQ_DIST_PORT", peers.port().to_string())
+        .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
+        .env("ERL_EPMD_PORT", mapper.port().to_string())
+        // Without it a shell stays before the server, which would be ended in its place.
+        .env("RUNNING_UNDER_SYSTEMD", "true");
+    // One that the server had to start would outlive it.
+    let mut epmd = Command::new("epmd");
+    epmd.args(["-address", &mapper.ip().to_string(), "-port", &mapper.port().to_string()]);
+    Ok(Programs { server, before: Some((epmd, mapper)) })
+}
+
+fn beanstalkd(place: &Place, address: SocketAddr) -> io::Result<Programs> {
+    let folder = place.folder.join("data");
+    fs::create_dir(&folder)?;
+    let mut command = Command::new("beanstalkd");
+    command
+        .args(["-l", &address.ip().to_string(), "-p", &address.port().to_string(), "-f0", "-b"])
+        .arg(folder);
+    Ok(command.into())
+}
+
+fn evenkeel(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     let program = program(place.evenkeel.clone())?;
     let config = format!("[server]\nlisten = '{address}'\n\n[queue]\ndurability = 'fsync'\n");
     let mut command = Command::new(program);
     command.arg("serve").arg("--config").arg(written(place, "evenkeel.toml", &config)?);
     command.arg("--data-dir").arg(place.folder.join("data"));
-    Ok(command)
+    Ok(command.into())
 }
 
 fn written(place: &Place, name: &str, text: &str) -> io::Result<PathBuf> {

@@ -14,7 +14,12 @@ const FIGURES: &[&str] = &["rate", "wall_us", "cpu_us", "p50_us", "p99_us"];
 pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
     let missing = outcome.missing.iter().map(|(name, why)| json!({ "name": name, "why": why }));
     let syncs = outcome.syncs.iter().map(|(name, syncs)| {
-        json!({ "name": name, "per_message_alone": syncs.alone, "per_message_among_16": syncs.among })
+        json!({
+            "name": name,
+            "per_message_alone": syncs.alone,
+            "per_message_among_16": syncs.among,
+            "per_message_taken": syncs.taken,
+        })
     });
     let all = json!({
         "suite": "queue",

@@ -43,10 +43,7 @@ pub(crate) async fn turn(case: Case, server: &Server, queue: &str, scale: f64) -
                 measure(server, send(clients, batch, SEND_SPAN.mul_f64(scale))).await
             }
             Case::Take { batch } => {
-                let backlog =
-                    ((BACKLOG * scale) as usize).div_ceil(FILLERS * FILL_BATCH) * FILLERS * FILL_BATCH;
-                let fillers = connect(server, queue, FILLERS).await?;
-                fill(fillers, backlog).await?;
+                let backlog = fill(server, queue, BACKLOG * server.backlog_part * scale).await?;
                 let clients = connect(server, queue, CONSUMERS).await?;
                 let sample = measure(server, take(clients, batch, backlog)).await?;
                 check_empty(server, queue).await?;
@@ -113,19 +110,26 @@ pub(crate) async fn send(clients: Vec<Client>, batch: usize, span: Duration) -> 
     Ok(Done { messages: delays_ns.len() * batch, wall: begun.elapsed(), delays_ns })
 }
 
-async fn fill(clients: Vec<Client>, count: usize) -> io::Result<()> {
-    let batches = count / clients.len() / FILL_BATCH;
+/// Sends so many messages, or a few more; says how many.
+pub(crate) async fn fill(server: &Server, queue: &str, wanted: f64) -> io::Result<usize> {
+    fill_by(connect(server, queue, FILLERS).await?, wanted as usize).await
+}
+
+async fn fill_by(clients: Vec<Client>, wanted: usize) -> io::Result<usize> {
+    let at_once = clients.len() * FILL_BATCH;
+    let batches = wanted.div_ceil(at_once);
     let filler = |mut client: Client| async move {
         for _ in 0..batches {
             client.send(FILL_BATCH).await?;
         }
         Ok(Vec::<()>::new())
     };
-    all(clients.into_iter().map(|client| spawn_local(filler(client)))).await.map(drop)
+    all(clients.into_iter().map(|client| spawn_local(filler(client)))).await?;
+    Ok(batches * at_once)
 }
 
 /// Empties a queue of `count` messages; a delay is that of a receive and its acknowledgement.
-async fn take(clients: Vec<Client>, batch: usize, count: usize) -> io::Result<Done> {
+pub(crate) async fn take(clients: Vec<Client>, batch: usize, count: usize) -> io::Result<Done> {
     let begun = Instant::now();
     let left = Rc::new(Cell::new(count));
     let consumer = |mut client: Client| {
@@ -180,8 +184,7 @@ pub(crate) fn main(load: &Load) -> io::Result<()> {
         let done = match load.case {
             Case::Send { batch, producers } => send(connect(producers).await?, batch, load.span).await?,
             Case::Take { batch } => {
-                let count = load.messages.div_ceil(FILLERS * FILL_BATCH) * FILLERS * FILL_BATCH;
-                fill(connect(FILLERS).await?, count).await?;
+                let count = fill_by(connect(FILLERS).await?, load.messages).await?;
                 take(connect(CONSUMERS).await?, batch, count).await?
             }
         };

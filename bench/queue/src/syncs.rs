@@ -11,34 +11,48 @@ use tokio::task::LocalSet;
 use tokio::time::sleep;
 
 use crate::contender::Server;
-use crate::load::{connect, create, send};
+use crate::load::{Done, connect, create, fill, send, take};
 
 const CALLS: &str = "trace=fsync,fdatasync,sync_file_range,syncfs";
 const SPAN: Duration = Duration::from_millis(500);
 const ATTACH_WAIT_MAX: Duration = Duration::from_secs(10);
-const PRODUCERS: &[usize] = &[1, 16];
+/// How many messages are taken.
+const TAKEN: f64 = 160.0;
 
-/// Flushes per message with one producer and with 16, batches of 1.
+/// Flushes per message, batches of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Syncs {
+    /// With one producer.
     pub(crate) alone: f64,
+    /// With 16 producers.
     pub(crate) among: f64,
+    /// With one consumer that receives and acknowledges.
+    pub(crate) taken: f64,
 }
 
 /// Watches a server for a moment.
 pub(crate) async fn count(server: &Server, folder: &Path) -> io::Result<Syncs> {
-    let mut per_message = Vec::new();
-    for producers in PRODUCERS {
-        let queue = format!("syncs{producers}");
-        create(server, &queue).await?;
-        let out = folder.join("strace");
-        let watcher = Watcher::attach(server.process.id(), &out).await?;
-        let clients = connect(server, &queue, *producers).await?;
-        let done = LocalSet::new().run_until(send(clients, 1, SPAN)).await?;
-        let calls = watcher.detach(&out)?;
-        per_message.push(calls as f64 / done.messages as f64);
-    }
-    Ok(Syncs { alone: per_message[0], among: per_message[1] })
+    LocalSet::new().run_until(count_all(server, &folder.join("strace"))).await
+}
+
+async fn count_all(server: &Server, out: &Path) -> io::Result<Syncs> {
+    create(server, "syncs").await?;
+    let alone = per_message(server, out, send(connect(server, "syncs", 1).await?, 1, SPAN)).await?;
+    let among = per_message(server, out, send(connect(server, "syncs", 16).await?, 1, SPAN)).await?;
+    create(server, "taken").await?;
+    let count = fill(server, "taken", TAKEN).await?;
+    let taken = per_message(server, out, take(connect(server, "taken", 1).await?, 1, count)).await?;
+    Ok(Syncs { alone, among, taken })
+}
+
+async fn per_message(
+    server: &Server,
+    out: &Path,
+    load: impl Future<Output = io::Result<Done>>,
+) -> io::Result<f64> {
+    let watcher = Watcher::attach(server.process.id(), out).await?;
+    let done = load.await?;
+    Ok(watcher.detach(out)? as f64 / done.messages as f64)
 }
 
 struct Watcher(Child);

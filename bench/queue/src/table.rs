@@ -19,8 +19,8 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
     );
     for (label, syncs) in &outcome.syncs {
         text += &format!(
-            "{label} flushes {:.2} times a message with one producer, {:.2} times with 16 (strace)\n",
-            syncs.alone, syncs.among
+            "{label} flushes {:.2} times a message with one producer, {:.2} times with 16, {:.2} times with one consumer (strace)\n",
+            syncs.alone, syncs.among, syncs.taken
         );
     }
     for score in &outcome.scores {
