@@ -69,8 +69,8 @@ pub(crate) fn drop_listed(headers: &mut HeaderMap) {
     }
 }
 
-/// When a busy node wants to be asked again, if it says so in a way we read: in seconds, or in milliseconds.
-pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+/// Reads when a busy node wants to be asked again, if it says so in a way we read: in seconds, or in milliseconds.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &HeaderName| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
     let millis = HeaderName::from_static("retry-after-ms");
     let secs = number(&millis).map(|millis| millis / 1_000.0).or_else(|| number(&RETRY_AFTER))?;

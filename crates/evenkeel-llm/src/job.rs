@@ -22,7 +22,7 @@ use crate::request::{Ask, Delivery, Endpoint};
 use crate::trace::Trace;
 
 /// How large the answer to a job may be.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A route that a job can be a request to: JSON in, one answer out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -50,7 +50,9 @@ mod wording;
 #[cfg(not(loom))]
 pub use door::{Llm, LlmError};
 #[cfg(not(loom))]
-pub use job::{Job, JobAnswer, Target};
+pub use headers::retry_after;
+#[cfg(not(loom))]
+pub use job::{ANSWER_BYTES_MAX, Job, JobAnswer, Target};
 #[cfg(not(loom))]
 pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched, read_metrics, read_slots};
 #[cfg(not(loom))]

@@ -36,6 +36,15 @@ pub enum Whereabouts {
         /// Since then.
         since: Wall,
     },
+    /// Whoever listens at a URL works on it.
+    Posted {
+        /// The URL.
+        to: String,
+        /// Which delivery.
+        attempt: u32,
+        /// Since then.
+        since: Wall,
+    },
     /// It was not served, and is tried again.
     Failed {
         /// Which delivery.
@@ -55,6 +64,9 @@ impl fmt::Display for Whereabouts {
             }
             Self::Sent { node, path, attempt, since } => {
                 write!(f, "attempt {attempt}: sent to node {node} over {path}, since {since}")
+            }
+            Self::Posted { to, attempt, since } => {
+                write!(f, "attempt {attempt}: posted to {to}, since {since}")
             }
             Self::Failed { attempt, why, at } => write!(f, "attempt {attempt} failed at {at}: {why}"),
         }

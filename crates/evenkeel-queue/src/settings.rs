@@ -99,7 +99,7 @@ pub struct Redrive {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dispatch {
-    /// The route that each job is a request to, as in `/v1/chat/completions`.
+    /// The route that each job is a request to, as in `/v1/chat/completions`, or the URL that it is posted to.
     pub target: String,
     /// How many jobs are under way at once.
     #[serde(default = "Dispatch::default_concurrency")]

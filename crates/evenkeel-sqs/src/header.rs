@@ -91,6 +91,16 @@ pub fn sender_of(headers: &[u8]) -> Option<&str> {
     Kept::decode(headers).map(|kept| kept.sender).filter(|sender| !sender.is_empty())
 }
 
+/// Reads what an attribute of a message says, by its name in any case, from the headers of its payload; `None` unless
+/// that is text.
+pub fn header_of<'a>(headers: &'a [u8], name: &str) -> Option<&'a str> {
+    let mut attributes = Kept::decode(headers)?.attributes.into_iter();
+    match attributes.find(|attribute| attribute.name.eq_ignore_ascii_case(name))?.value {
+        Value::Text(text) => Some(text),
+        Value::Binary(_) => None,
+    }
+}
+
 fn short(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u16).to_be_bytes());
     out.extend(text.as_bytes());

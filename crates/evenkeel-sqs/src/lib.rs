@@ -36,6 +36,6 @@ mod tag;
 mod time;
 
 pub use door::Sqs;
-pub use header::sender_of;
+pub use header::{header_of, sender_of};
 pub use key::{Credentials, MasterKey, NotAMasterKey};
 pub use options::SqsOptions;

@@ -15,8 +15,8 @@ pub struct SqsOptions {
     pub defaults: QueueSettings,
     /// How many queues have metrics of their own; the others are `other`.
     pub queues_metered_max: usize,
-    /// What a queue's messages can be dispatched to.
-    pub targets: Vec<&'static str>,
+    /// Says what is wrong with a target that a queue's messages are to be dispatched to.
+    pub check_target: fn(&str) -> Result<(), String>,
 }
 
 impl Default for SqsOptions {
@@ -27,7 +27,7 @@ impl Default for SqsOptions {
             scheme: "http",
             defaults: QueueSettings::default(),
             queues_metered_max: 256,
-            targets: Vec::new(),
+            check_target: |_| Err("no messages are dispatched here".to_owned()),
         }
     }
 }

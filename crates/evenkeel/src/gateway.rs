@@ -48,7 +48,7 @@ use crate::node_book::{NodeBook, NodeBookError};
 use crate::sqs_key::SqsKeyError;
 use crate::tenant_book::{BookError, Change, TenantBook};
 
-use dispatch::Dispatcher;
+use dispatch::{Dispatcher, Poster};
 use queue::QueueDoor;
 
 pub use reload::{ReloadError, Reloaded};
@@ -119,7 +119,10 @@ impl Gateway {
         }
         // Nobody outside may foresee what is drawn.
         config.llm.options.pipeline.seed = RandomState::new().hash_one(0);
-        let upstream = Upstream::new(config.llm.options.pipeline.load.connection_pool, roots(&config)?);
+        let pool = config.llm.options.pipeline.load.connection_pool;
+        let upstream = Upstream::new(pool, roots(&config)?);
+        // Its connections are no node's, and none of their figures.
+        let poster = Poster::new(Upstream::new(pool, roots(&config)?), pool.request_timeout);
         let llm = Llm::new(config.llm.options.clone(), upstream, Arc::new(watch))?;
         llm.set_tenants(&gate.tenants().all())?;
         let actors = Arc::downgrade(&llm);
@@ -138,7 +141,7 @@ impl Gateway {
         core.restore_nodes();
         // Not before all nodes are known: a job for a model that nobody serves fails.
         let (queues, llm, gate) = (core.queue.queues.clone(), core.llm.clone(), core.gate.clone());
-        let dispatcher = Dispatcher::start(queues, llm, gate, &core.registry, queues_max)?;
+        let dispatcher = Dispatcher::start(queues, llm, gate, poster, &core.registry, queues_max)?;
         let mut routes = Routes::new(core.readiness.clone());
         core.llm.add_routes(&mut routes)?;
         core.queue.sqs.add_routes(&mut routes)?;

@@ -136,13 +136,9 @@ impl Native {
 
     /// Refuses a target that nothing can be dispatched to.
     fn check_target(&self, settings: &QueueSettings) -> Result<(), Refusal> {
-        let targets = &self.sqs.options.targets;
         match &settings.dispatch {
-            Some(dispatch) if !targets.contains(&dispatch.target.as_str()) => {
-                let message = format!("no target {:?}; there is {}", dispatch.target, targets.join(", "));
-                Err(Refusal::invalid(message))
-            }
-            Some(_) | None => Ok(()),
+            Some(dispatch) => (self.sqs.options.check_target)(&dispatch.target).map_err(Refusal::invalid),
+            None => Ok(()),
         }
     }
 

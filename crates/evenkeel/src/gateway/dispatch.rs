@@ -1,4 +1,4 @@
-//! Dispatch: queues whose messages are jobs, which this gateway runs itself through the LLM door.
+//! Dispatch: queues whose messages are jobs, which this gateway runs itself: through the LLM door, or at a URL.
 //!
 //! Bound: a queue has as many jobs under way as it says; a job is acknowledged after its result is on disk, so that
 //! nothing is lost by an end at any moment, and a job may run twice.
@@ -6,7 +6,9 @@
 mod job;
 mod meters;
 mod outcome;
+mod post;
 mod runner;
+mod target;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,6 +24,10 @@ use tokio::time::{interval, timeout};
 
 use meters::Meters;
 use runner::Runner;
+use target::Target;
+
+pub(super) use post::Poster;
+pub(super) use target::BadTarget;
 
 /// How often results that have expired are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
@@ -33,7 +39,13 @@ pub(super) struct Dispatch {
     queues: Arc<Queues>,
     llm: Arc<Llm>,
     gate: Arc<Gate>,
+    poster: Poster,
     meters: Meters,
+}
+
+/// Refuses what jobs cannot be sent to.
+pub(super) fn check_target(given: &str) -> Result<(), BadTarget> {
+    Target::parse(given).map(drop)
 }
 
 /// How far an end has come.
@@ -60,11 +72,12 @@ impl Dispatcher {
         queues: Arc<Queues>,
         llm: Arc<Llm>,
         gate: Arc<Gate>,
+        poster: Poster,
         registry: &Registry,
         queues_max: usize,
     ) -> Result<Self, RegisterError> {
         let meters = Meters::new(registry, queues_max)?;
-        let dispatch = Arc::new(Dispatch { queues, llm, gate, meters });
+        let dispatch = Arc::new(Dispatch { queues, llm, gate, poster, meters });
         let (phase, told) = watch::channel(Phase::Serving);
         Ok(Self { phase, serving: tokio::spawn(dispatch.serve(told)) })
     }

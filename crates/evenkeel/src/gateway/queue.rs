@@ -5,7 +5,6 @@ use std::process;
 use std::sync::Arc;
 
 use evenkeel_door::tenant::Gate;
-use evenkeel_llm::Target;
 use evenkeel_queue::Queues;
 use evenkeel_queue::queues::OpenError;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore, Fatal};
@@ -15,6 +14,7 @@ use evenkeel_sqs::{Sqs, SqsOptions};
 use evenkeel_telemetry::Registry;
 
 use super::StartError;
+use super::dispatch::check_target;
 use crate::config::{Config, QueueConfig, StoreKind};
 use crate::data_dir::DataDir;
 use crate::sqs_key::master_key;
@@ -45,7 +45,7 @@ impl QueueDoor {
             scheme: if config.server.tls.is_some() { "https" } else { "http" },
             defaults,
             queues_metered_max: config.telemetry.queues_max,
-            targets: Target::paths(),
+            check_target: |given| check_target(given).map_err(|why| why.to_string()),
         };
         let sqs = Sqs::new(options, queues.clone(), gate, master_key(folder)?, registry)?;
         Ok(Self { queues, sqs })

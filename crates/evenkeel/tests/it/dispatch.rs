@@ -1,7 +1,10 @@
 //! Queues that run their jobs themselves: the real binary before simulated engines.
 
 mod life;
+mod order;
 mod share;
+mod url;
+mod worker;
 
 use std::time::{Duration, Instant};
 

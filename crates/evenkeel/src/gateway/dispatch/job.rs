@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_door::refusal::Refusal;
-use evenkeel_door::tenant::{Tenant, Tenants};
-use evenkeel_llm::{Job, Target};
+use evenkeel_door::tenant::{Standing, Tenant, Tenants};
+use evenkeel_llm::{Job, Target as Route};
 use evenkeel_queue::job::Whereabouts;
 use evenkeel_queue::result::{JobResult, ResultHead, ResultState};
 use evenkeel_queue::settings::Dispatch as Settings;
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
 
 use super::outcome::{Answer, Outcome};
+use super::target::{Target, Url};
 use super::{Dispatch, Phase};
 
 /// The shortest lease of a job, which must be extended in time.
@@ -72,10 +73,13 @@ impl Attempt {
     pub(super) async fn run(self) {
         let name = self.queue.body().name.clone();
         let running = self.dispatch.meters.begin(&name);
-        let ended = match self.job() {
-            Ok((job, sent)) => self.attend(job, &sent).await,
-            Err(refusal) => Ended::Answered(Outcome::of(Err(refusal))),
+        let ended = match Target::parse(&self.settings.target) {
+            Ok(Target::Route(route)) => self.ask(route).await,
+            Ok(Target::Url(url)) => self.post(&url).await,
+            // It was one when the queue was told.
+            Err(_) => Err(Refusal::NoRoute),
         };
+        let ended = ended.unwrap_or_else(|refusal| Ended::Answered(Outcome::of(Err(refusal))));
         let word = match ended {
             Ended::Answered(outcome) => {
                 let word = outcome.word();
@@ -95,9 +99,29 @@ impl Attempt {
         self.dispatch.meters.ended(&name, word);
     }
 
+    /// Asks a model.
+    async fn ask(&self, route: Route) -> Result<Ended, Refusal> {
+        let (job, sent) = self.job(route)?;
+        let (attempt, since) = (self.delivery.attempt, self.queue.now());
+        self.queue.note_job(self.delivery.id, Whereabouts::Admitted { attempt, since });
+        Ok(self.attend(async { Outcome::of(self.dispatch.llm.run(job).await) }, &sent).await)
+    }
+
+    /// Posts the job, whoever it belongs to: what tenants may ask is said of models.
+    async fn post(&self, url: &Url) -> Result<Ended, Refusal> {
+        let standing = self.tenant.as_ref().map(|tenant| tenant.settings.standing);
+        if standing.is_ok_and(|standing| standing == Standing::Disabled) {
+            return Err(Refusal::TenantDisabled);
+        }
+        let (attempt, since) = (self.delivery.attempt, self.queue.now());
+        self.queue.note_job(self.delivery.id, Whereabouts::Posted { to: url.to_string(), attempt, since });
+        let name = &self.queue.body().name;
+        let posting = self.dispatch.poster.post(url, name, &self.delivery);
+        Ok(self.attend(posting, &AtomicBool::new(true)).await)
+    }
+
     /// Makes the request, and what says whether it was sent.
-    fn job(&self) -> Result<(Job, Arc<AtomicBool>), Refusal> {
-        let target = Target::of(&self.settings.target).ok_or(Refusal::NoRoute)?;
+    fn job(&self, target: Route) -> Result<(Job, Arc<AtomicBool>), Refusal> {
         let tenant = self.tenant.clone()?;
         let (queue, id, attempt) = (self.queue.clone(), self.delivery.id, self.delivery.attempt);
         let sent = Arc::new(AtomicBool::new(false));
@@ -116,14 +140,12 @@ impl Attempt {
         Ok((job, sent))
     }
 
-    /// Runs the job and keeps its lease.
-    async fn attend(&self, job: Job, sent: &AtomicBool) -> Ended {
-        let Delivery { id, attempt, receipt, .. } = &self.delivery;
-        let since = self.queue.now();
-        self.queue.note_job(*id, Whereabouts::Admitted { attempt: *attempt, since });
+    /// Waits for what becomes of the job, and keeps its lease.
+    async fn attend(&self, running: impl Future<Output = Outcome>, sent: &AtomicBool) -> Ended {
+        let Delivery { id, receipt, .. } = &self.delivery;
         let lease = self.lease;
         let mut extending = interval_at(Instant::now() + lease / 3, lease / 3);
-        let mut running = pin!(self.dispatch.llm.run(job));
+        let mut running = pin!(running);
         let mut phase = self.phase.clone();
         let ends = |phase: &Phase| match phase {
             Phase::Serving => false,
@@ -133,7 +155,7 @@ impl Attempt {
         let mut ending = pin!(async { drop(phase.wait_for(ends).await) });
         loop {
             tokio::select! {
-                answered = &mut running => return Ended::Answered(Outcome::of(answered)),
+                outcome = &mut running => return Ended::Answered(outcome),
                 () = &mut ending => return Ended::Cut,
                 _ = extending.tick() => {
                     let extended = self.queue.extend(&[(receipt.clone(), lease)]).await;

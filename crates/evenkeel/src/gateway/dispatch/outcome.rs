@@ -10,6 +10,9 @@ use http::StatusCode;
 /// When a job is looked at again that waits for nodes to say what they serve.
 const UNREADY_AFTER: Duration = Duration::from_secs(5);
 
+/// The longest wait for another attempt that an answer can ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
+
 /// What becomes of a job.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -56,7 +59,9 @@ impl Outcome {
         let kept = Answer { status: status.as_u16(), content_type, body };
         match () {
             () if status.is_success() => Self::Done(kept),
-            () if may_get_better(status) => Self::Retry(kept, retry_after),
+            () if may_get_better(status) => {
+                Self::Retry(kept, retry_after.map(|after| after.min(RETRY_AFTER_MAX)))
+            }
             () => Self::Failed(kept),
         }
     }
@@ -125,6 +130,14 @@ mod tests {
             let Outcome::Retry(_, after) = outcome else { panic!("{status}: {outcome:?}") };
             assert_eq!(after, Some(Duration::from_secs(7)), "as it was told");
         }
+    }
+
+    #[test]
+    fn no_answer_puts_a_job_off_for_longer_than_an_hour() {
+        let (status, retry_after) = (StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(3_601)));
+        let answer = JobAnswer { status, content_type: None, retry_after, body: Bytes::new() };
+        let outcome = Outcome::of(Ok(answer));
+        assert!(matches!(outcome, Outcome::Retry(_, Some(RETRY_AFTER_MAX))), "{outcome:?}");
     }
 
     #[test]
