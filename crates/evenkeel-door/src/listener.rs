@@ -128,7 +128,6 @@ impl Listener {
             gate,
             routes,
             ids: RequestIds::new().map_err(|_| io::Error::other("no randomness"))?,
-            origin: std::time::Instant::now(),
             in_flight: in_flight.clone(),
             body_bytes_max: self.limits.body_bytes_max,
             body_wait_max: self.limits.body_wait_max,

@@ -305,6 +305,7 @@ pub enum Unprotected {
 /// Decides who a caller is, by the tenants of the moment.
 #[derive(Debug)]
 pub struct Gate {
+    origin: std::time::Instant,
     tenants: RwLock<Arc<Tenants>>,
     exposure: Exposure,
     unprotected: Unprotected,
@@ -314,7 +315,13 @@ impl Gate {
     /// Puts tenants in front of a listener, unless that leaves it unprotected.
     pub fn new(tenants: Tenants, exposure: Exposure, unprotected: Unprotected) -> Result<Self, TenantsError> {
         check_exposure(&tenants, exposure, unprotected)?;
-        Ok(Self { tenants: RwLock::new(Arc::new(tenants)), exposure, unprotected })
+        let (origin, tenants) = (std::time::Instant::now(), RwLock::new(Arc::new(tenants)));
+        Ok(Self { origin, tenants, exposure, unprotected })
+    }
+
+    /// The time by which the requests of tenants are counted, wherever they come from.
+    pub fn now(&self) -> Instant {
+        Instant::ORIGIN + self.origin.elapsed()
     }
 
     /// The tenants of the moment.

@@ -29,7 +29,6 @@ pub(crate) struct Walk {
     pub(crate) gate: Arc<Gate>,
     pub(crate) routes: Routes,
     pub(crate) ids: RequestIds,
-    pub(crate) origin: std::time::Instant,
     pub(crate) in_flight: Arc<AtomicUsize>,
     pub(crate) body_bytes_max: usize,
     pub(crate) body_wait_max: Duration,
@@ -90,7 +89,7 @@ impl Walk {
         if bytes_max < request.body().size_hint().lower() {
             return Err(Refusal::BodyTooLarge { bytes_max });
         }
-        let accepted_at = self.now();
+        let accepted_at = self.gate.now();
         if let Caller::Tenant(tenant) = &caller {
             tenant.take_request(accepted_at)?;
         }
@@ -106,10 +105,6 @@ impl Walk {
             body_wait_max,
         };
         catch_unwind(AssertUnwindSafe(|| (route.handler)(call))).map_err(|_| Refusal::Internal)
-    }
-
-    fn now(&self) -> Instant {
-        Instant::ORIGIN + self.origin.elapsed()
     }
 }
 

@@ -10,6 +10,7 @@ use evenkeel_door::body::Body;
 use evenkeel_door::refusal::Refusal;
 use evenkeel_door::tenant::{Standing, Tenant};
 use evenkeel_pipeline::Urgency;
+use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -62,6 +63,8 @@ pub struct Job {
     pub id: HeaderValue,
     /// The request's body.
     pub body: Bytes,
+    /// When it began, by the clock that counts the tenant's requests.
+    pub accepted_at: Instant,
     /// Who is told to which node it was sent, and over which path.
     pub sent: Told,
 }
@@ -82,7 +85,7 @@ pub struct JobAnswer {
 impl Llm {
     /// Runs a job: admitted, in turn when nobody who waits could have the slot, sent, answered.
     pub async fn run(self: &Arc<Self>, job: Job) -> Result<JobAnswer, Refusal> {
-        let Job { target: Target(endpoint), tenant, id, body, sent } = job;
+        let Job { target: Target(endpoint), tenant, id, body, accepted_at, sent } = job;
         if self.is_draining() {
             return Err(Refusal::Draining);
         }
@@ -93,8 +96,8 @@ impl Llm {
         if ask.delivery == Delivery::Stream {
             return Err(Refusal::invalid("the answer to a job is stored whole: leave out \"stream\""));
         }
-        let taken_at = self.walk.now();
-        tenant.take_request(taken_at)?;
+        let begun_at = self.walk.now();
+        tenant.take_request(accepted_at)?;
         let request = Request::builder().method(Method::POST).uri(endpoint.route());
         let request = request.header(CONTENT_TYPE, "application/json").body(());
         let (head, ()) = request.map_err(|_| Refusal::Internal)?.into_parts();
@@ -110,7 +113,7 @@ impl Llm {
             if let Refusal::RateLimited { .. } | Refusal::Unready | Refusal::Draining | Refusal::WaitTimeout =
                 refusal
             {
-                payer.give_request_back(taken_at, self.walk.now());
+                payer.give_request_back(accepted_at, accepted_at + self.walk.now().since(begun_at));
             }
         })?;
         let (head, body) = response.into_parts();

@@ -1,6 +1,7 @@
 //! A queue, as a door calls it.
 
 mod owner;
+mod ruling;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +20,13 @@ use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
 use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload, Sent};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
-use crate::rule::KeyRule;
 use crate::settings::{Order, QueueSettings};
 use crate::store::{Batch, QueueBody, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
 pub use crate::keeper::Moved;
 pub(crate) use owner::{Falls, Kept, Owner};
+pub use ruling::Ruling;
 
 /// Questions to a keeper that take longer are given up.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) owner: watch::Sender<Owner>,
     pub(crate) asks: AtomicU64,
     pub(crate) notes: Notes,
+    /// Whoever changes a rule by what it was.
+    pub(crate) ruling: tokio::sync::Mutex<()>,
     pub(crate) falls: Mutex<Falls>,
 }
 
@@ -266,23 +269,6 @@ impl Queue {
         max: usize,
     ) -> Result<Moved, Rejection> {
         self.ask(|reply| Msg::Move(Move::new(from, to, max, reply))).await?
-    }
-
-    /// Sets what a key, or a tenant with all its keys, is bound to; survives restarts and acts on what waits.
-    pub async fn set_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
-        check_key(name)?;
-        let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
-        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(move |key| drop(done.send(key))));
-        let key = answered.await.unwrap_or(Err(StoreError::Closed))?;
-        // One that fell and was not missed yet is followed by one that reads the rule from the store.
-        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
-        Ok(())
-    }
-
-    /// Reads what was set for a key or tenant.
-    pub async fn rule(&self, name: &str) -> Result<KeyRule, Rejection> {
-        check_key(name)?;
-        self.ask(|reply| Msg::Rule(name.into(), reply)).await
     }
 
     /// Tells what it holds and how it has delivered.

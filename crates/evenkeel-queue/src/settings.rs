@@ -107,6 +107,9 @@ pub struct Dispatch {
     /// How long what came of a job is kept.
     #[serde(default = "Dispatch::default_result_ttl_ms")]
     pub result_ttl_ms: u64,
+    /// What came of how many jobs is kept at most; beyond, what would expire first is forgotten.
+    #[serde(default = "Dispatch::default_results_max")]
+    pub results_max: u32,
 }
 
 impl Dispatch {
@@ -118,10 +121,20 @@ impl Dispatch {
         DAY_MS
     }
 
+    const fn default_results_max() -> u32 {
+        100_000
+    }
+
     /// How long what came of a job is kept.
     pub const fn result_ttl(&self) -> Duration {
         Duration::from_millis(self.result_ttl_ms)
     }
+}
+
+/// How many results of a queue's messages are kept, which may be gone, or not dispatched any more.
+pub(crate) fn results_max(settings: Option<&QueueSettings>) -> u32 {
+    let dispatch = settings.and_then(|settings| settings.dispatch.as_ref());
+    dispatch.map_or(Dispatch::default_results_max(), |dispatch| dispatch.results_max)
 }
 
 /// What turns are counted in: keys get equal shares of this.
@@ -190,6 +203,7 @@ impl QueueSettings {
         if let Some(dispatch) = &self.dispatch {
             within("concurrency", u64::from(dispatch.concurrency), 1..=1_000)?;
             within("result_ttl_ms", dispatch.result_ttl_ms, 1_000..=14 * DAY_MS)?;
+            within("results_max", u64::from(dispatch.results_max), 1..=1_000_000)?;
         }
         Ok(())
     }
@@ -242,11 +256,14 @@ mod tests {
     fn a_dispatch_has_defaults_and_bounds_and_older_records_have_none() {
         let read = |text: &str| serde_json::from_str::<Dispatch>(text).unwrap();
         let dispatch = read(r#"{"target": "/v1/embeddings"}"#);
-        assert_eq!((dispatch.concurrency, dispatch.result_ttl_ms), (4, DAY_MS));
+        let defaults = (dispatch.concurrency, dispatch.result_ttl_ms, dispatch.results_max);
+        assert_eq!(defaults, (4, DAY_MS, 100_000));
         for (dispatch, wrong) in [
             (Dispatch { concurrency: 0, ..dispatch.clone() }, "concurrency"),
             (Dispatch { concurrency: 1_001, ..dispatch.clone() }, "concurrency"),
-            (Dispatch { result_ttl_ms: 14 * DAY_MS + 1, ..dispatch }, "result_ttl_ms"),
+            (Dispatch { result_ttl_ms: 14 * DAY_MS + 1, ..dispatch.clone() }, "result_ttl_ms"),
+            (Dispatch { results_max: 0, ..dispatch.clone() }, "results_max"),
+            (Dispatch { results_max: 1_000_001, ..dispatch }, "results_max"),
         ] {
             let settings = QueueSettings { dispatch: Some(dispatch), ..QueueSettings::default() };
             assert_eq!(settings.check().unwrap_err().name, wrong);

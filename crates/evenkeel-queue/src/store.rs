@@ -6,6 +6,7 @@
 
 pub mod disk;
 pub mod memory;
+pub(crate) mod result_book;
 
 use core::fmt;
 use std::sync::Arc;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use evenkeel_policy::weight::Weight;
 use parking_lot::Mutex;
 
+use super::result_book::ResultBook;
 use super::{
     Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
@@ -14,6 +15,7 @@ use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, DEDUP_WINDOW, DedupId, Header, Payload, Sent};
 use crate::rule::KeyRule;
+use crate::settings::results_max;
 use crate::time::Wall;
 
 /// Holds queues in memory; everything is answered before the call returns.
@@ -24,6 +26,7 @@ pub struct MemoryStore(Mutex<Held>);
 struct Held {
     queues: BTreeMap<QueueId, HeldQueue>,
     results: BTreeMap<MessageId, KeptResult>,
+    book: ResultBook,
     made: u32,
     seq: u64,
     is_closed: bool,
@@ -182,7 +185,14 @@ impl Store for MemoryStore {
     }
 
     fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
-        self.0.lock().results.insert(of, kept);
+        let (mut held, until) = (self.0.lock(), kept.expires_at);
+        held.results.insert(of, kept);
+        held.book.keep(of, until);
+        let max = results_max(held.queues.get(&of.queue).map(|queue| &queue.body.settings)) as usize;
+        while let Some((_, first)) = held.book.pop_beyond(max, of.queue) {
+            held.results.remove(&first);
+        }
+        drop(held);
         done(Ok(()));
     }
 
@@ -196,7 +206,9 @@ impl Store for MemoryStore {
         let expired = held.results.iter().filter(|(_, kept)| kept.expires_at <= now);
         let expired: Vec<MessageId> = expired.map(|(of, _)| *of).take(max).collect();
         for of in &expired {
-            held.results.remove(of);
+            if let Some(kept) = held.results.remove(of) {
+                held.book.forget(kept.expires_at, *of);
+            }
         }
         drop(held);
         done(Ok(expired.len()));

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use evenkeel_policy::weight::Weight;
 use evenkeel_queue::book::{Explanation, Held, HeldBy, Who};
 use evenkeel_queue::rule::Rate;
 use evenkeel_queue::{Draft, KeyRule, QueueSettings};
@@ -26,6 +27,25 @@ async fn a_key_at_its_cap_waits_for_an_acknowledgement_and_others_go_on() {
         assert_eq!(keys(&await_some(&queue, 10).await), ["acme/a"]);
         queue.set_rule("acme/a", KeyRule::default()).await.unwrap();
         assert_eq!(take(&queue, 10).await.len(), 7, "without a cap everything comes");
+    }
+}
+
+#[tokio::test]
+async fn two_who_each_set_one_half_of_a_rule_do_not_undo_each_others() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let first = queue.ruling("acme").await.unwrap();
+        let mut second = Box::pin(queue.ruling("acme"));
+        let early = tokio::time::timeout(Duration::from_millis(20), &mut second).await;
+        assert!(early.is_err(), "it has read what is about to change");
+        let weight = Weight::whole(3).unwrap();
+        let rule = KeyRule { weight: Some(weight), ..first.rule() };
+        first.set(rule).await.unwrap();
+        let second = second.await.unwrap();
+        let rule = KeyRule { concurrency_max: NonZeroU32::new(5), ..second.rule() };
+        second.set(rule).await.unwrap();
+        let rule = KeyRule { weight: Some(weight), concurrency_max: NonZeroU32::new(5), rate: None };
+        assert_eq!(queue.rule("acme").await.unwrap(), rule);
     }
 }
 

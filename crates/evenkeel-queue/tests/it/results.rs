@@ -73,6 +73,23 @@ async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
 }
 
 #[tokio::test]
+async fn beyond_its_limit_a_queue_forgets_what_would_expire_first() {
+    for rig in Rig::both().await {
+        let dispatch = serde_json::from_str(r#"{"target": "/v1/embeddings", "results_max": 2}"#).unwrap();
+        let queue = rig.queue(QueueSettings { dispatch: Some(dispatch), ..QueueSettings::default() }).await;
+        let ids = queue.enqueue((0..4).map(|n| Draft::new(n.to_string())).collect()).await.unwrap();
+        for (id, hours) in ids.iter().zip([2, 1, 3, 4]) {
+            queue.put_result(*id, &result("x"), Duration::from_hours(hours)).await.unwrap();
+        }
+        let mut kept = Vec::new();
+        for id in &ids {
+            kept.push(queue.result(*id).await.unwrap().is_some());
+        }
+        assert_eq!(kept, [false, false, true, true]);
+    }
+}
+
+#[tokio::test]
 async fn a_deferred_delivery_does_not_count_and_comes_again() {
     for rig in Rig::both().await {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();

@@ -75,10 +75,9 @@ impl Native {
         if wishes.is_empty() {
             return Err(Refusal::invalid(format!("nothing is to be set; there is {}", FIELDS.join(", "))));
         }
-        // Two who each set one half must not undo each other's.
-        let _changing = self.sqs.changing.lock().await;
-        let rule = ruled(queue.rule(key).await.map_err(refused)?, &wishes)?;
-        queue.set_rule(key, rule).await.map_err(refused)?;
+        let ruling = queue.ruling(key).await.map_err(refused)?;
+        let rule = ruled(ruling.rule(), &wishes)?;
+        ruling.set(rule).await.map_err(refused)?;
         told(StatusCode::OK, &rule_shown(key, &rule))
     }
 }

@@ -221,7 +221,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 fn stats(args: &StatsArgs) -> Result<(), Failure> {
     let client = args.named.place.client()?;
     let mut shown = client.ask(Method::GET, &path(&args.named.queue, ""), None)?;
-    let keys =
+    let mut keys =
         client.ask(Method::GET, &path(&args.named.queue, &format!("/keys?max={}", args.keys)), None)?;
     if args.json {
         shown["keys"] = keys["keys"].clone();
@@ -242,9 +242,17 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
         "wait_ms_p99",
         "concurrency_max",
         "rate_per_second",
+        "burst",
+        "held",
         "delivered",
         "redelivered",
     ];
+    for key in keys["keys"].as_array_mut().into_iter().flatten() {
+        // As in `rate of tenant`.
+        if let (Some(by), Some(who)) = (key["held"]["by"].as_str(), key["held"]["who"].as_str()) {
+            key["held"] = json!(format!("{by} of {who}"));
+        }
+    }
     table(&keys["keys"], &columns, "no keys\n")
 }
 

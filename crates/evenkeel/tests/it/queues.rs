@@ -140,6 +140,10 @@ fn a_key_at_its_limits_is_held_back_and_says_so() {
     assert_eq!(got.len(), 3);
     let key = || told(200, &served.get("/api/queues/q/keys"))["keys"][0].clone();
     assert_eq!(key()["held"], json!({"who": "tenant", "by": "concurrency", "until_ms": null}));
+    let shown = folder.run(&["queue", "stats", "q"]).ok();
+    assert!(shown.contains("RATE PER SECOND  BURST  HELD "), "{shown}");
+    let row = shown.lines().find(|line| line.starts_with("a ")).unwrap();
+    assert!(row.contains(" 0.01 ") && row.contains(" 5      concurrency of tenant  "), "{shown}");
     let shown = folder.run(&["queue", "limit", "q", "a", "--concurrency", "none"]).ok();
     assert!(shown.contains("0.01"), "{shown}");
     assert_eq!(receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000})).len(), 2, "five at once");

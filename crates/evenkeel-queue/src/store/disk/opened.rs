@@ -14,6 +14,7 @@ use super::shelves::{Shelf, Shelves, generation_name, old_name};
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
 use crate::message::Header;
+use crate::store::result_book::ResultBook;
 use crate::store::{QueueBody, QueueRecord, StoreError, Tail};
 use crate::time::Wall;
 
@@ -46,6 +47,8 @@ pub(super) struct Ledger {
     pub(super) seq_end: u64,
     /// Results that expire before this are forgotten.
     pub(super) results_swept: Wall,
+    /// Results that are kept.
+    pub(super) results: ResultBook,
     /// Queues whose messages are to be removed.
     pub(super) swept: Vec<Sweep>,
 }
@@ -153,8 +156,8 @@ impl Opened {
         let made = number(&self.meta, b"made")?.unwrap_or(0);
         let made = u32::try_from(made).map_err(|_| garbled("the number of queues"))?;
         // Nothing is known of how far the last block was used, so it is not used further.
-        let results_swept = Wall(0);
-        Ok(Ledger { queues, made, seq, seq_end: seq, results_swept, swept: Vec::new() })
+        let (results_swept, results) = (Wall(0), self.read_results()?);
+        Ok(Ledger { queues, made, seq, seq_end: seq, results_swept, results, swept: Vec::new() })
     }
 
     fn read_keys(&self, ledger: &mut Ledger) -> Result<(), StoreError> {

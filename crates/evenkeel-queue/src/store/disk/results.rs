@@ -2,7 +2,8 @@
 
 use super::layout;
 use super::opened::{Opened, garbled, io};
-use crate::id::MessageId;
+use crate::id::{KeyId, MessageId, QueueId, Seq};
+use crate::store::result_book::ResultBook;
 use crate::store::{KeptResult, StoreError};
 use crate::time::Wall;
 
@@ -40,9 +41,31 @@ impl Expired {
     pub(super) fn at(&self) -> Wall {
         Wall(layout::long(&self.due, 0).unwrap_or_default())
     }
+
+    /// Whose it was.
+    pub(super) fn of(&self) -> Option<MessageId> {
+        read_due(&self.due).map(|(_, of)| of)
+    }
+}
+
+/// Reads which result expires when.
+fn read_due(due: &[u8]) -> Option<(Wall, MessageId)> {
+    let (queue, key) = (QueueId(layout::word(due, 8)?), KeyId(layout::word(due, 12)?));
+    Some((Wall(layout::long(due, 0)?), MessageId { queue, key, seq: Seq(layout::long(due, 16)?) }))
 }
 
 impl Opened {
+    /// Reads which results are kept, and no more of them.
+    pub(super) fn read_results(&self) -> Result<ResultBook, StoreError> {
+        let mut book = ResultBook::default();
+        for entry in self.results_due.iter() {
+            let due = entry.key().map_err(io)?;
+            let (until, of) = read_due(&due).ok_or_else(|| garbled("when a result expires"))?;
+            book.keep(of, until);
+        }
+        Ok(book)
+    }
+
     /// Reads what came of a message, if that is kept.
     pub(super) fn result(&self, of: MessageId) -> Result<Option<KeptResult>, StoreError> {
         let Some(value) = self.results.get(place(of)).map_err(io)? else { return Ok(None) };
@@ -80,8 +103,7 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{KeyId, Seq};
-    use crate::settings::QueueSettings;
+    use crate::settings::{Dispatch, QueueSettings};
     use crate::store::QueueBody;
     use crate::store::disk::writer::Op;
     use crate::store::disk::{DiskOptions, DiskStore};
@@ -90,14 +112,7 @@ mod tests {
     fn what_is_swept_leaves_the_disk() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let body = QueueBody {
-            name: "jobs".into(),
-            settings: QueueSettings::default(),
-            created_at: 0,
-            changed_at: 0,
-            notes: String::new(),
-        };
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body), done)).unwrap();
+        let queue = queue(&store, QueueSettings::default());
         for seq in 0..10 {
             let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
             let kept = KeptResult { expires_at: Wall(100 + seq / 4), bytes: "x".into() };
@@ -112,5 +127,50 @@ mod tests {
         assert_eq!((sweep(101, 3), left()), (3, (7, 7)), "some of a moment");
         assert_eq!((sweep(101, 10), left()), (5, (2, 2)), "and the rest of it");
         assert_eq!((sweep(102, 10), left()), (2, (0, 0)));
+    }
+
+    #[test]
+    fn beyond_its_limit_a_queue_keeps_the_latest_also_after_a_start_and_leaves_others_alone() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let open = || DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
+        let store = open();
+        let settings = |results_max| {
+            let dispatch = serde_json::json!({"target": "/v1/embeddings", "results_max": results_max});
+            let dispatch: Dispatch = serde_json::from_value(dispatch).unwrap();
+            QueueSettings { dispatch: Some(dispatch), ..QueueSettings::default() }
+        };
+        let (few, many) = (queue(&store, settings(3)), queue(&store, settings(100)));
+        let put = |store: &DiskStore, queue, seq: u64, at: u64| {
+            let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
+            let kept = KeptResult { expires_at: Wall(at), bytes: "x".into() };
+            store.wait(|done| Op::PutResult(of, kept, done)).unwrap();
+        };
+        let left = |store: &DiskStore, queue| -> Vec<u64> {
+            let opened = store.still().unwrap().opened;
+            let found = opened.results_due.iter().map(|due| read_due(&due.key().unwrap()).unwrap().1);
+            let found =
+                found.filter(|of| of.queue == queue && opened.results.get(place(*of)).unwrap().is_some());
+            found.map(|of| of.seq.0).collect()
+        };
+        for seq in 0..5 {
+            put(&store, few, seq, 100 + seq);
+            put(&store, many, seq, 100 + seq);
+        }
+        assert_eq!((left(&store, few), left(&store, many).len()), (vec![2, 3, 4], 5));
+        // One that is kept anew is the latest, and counts once.
+        put(&store, few, 2, 200);
+        assert_eq!(left(&store, few), [3, 4, 2]);
+        drop(store);
+        let store = open();
+        put(&store, few, 9, 201);
+        assert_eq!((left(&store, few), left(&store, many).len()), (vec![4, 2, 9], 5));
+        let opened = store.still().unwrap().opened;
+        assert_eq!((opened.results.iter().count(), opened.results_due.iter().count()), (8, 8));
+    }
+
+    fn queue(store: &DiskStore, settings: QueueSettings) -> QueueId {
+        let name = "jobs".to_owned();
+        let body = QueueBody { name, settings, created_at: 0, changed_at: 0, notes: String::new() };
+        store.wait(|done| Op::PutQueue(None, Box::new(body), done)).unwrap()
     }
 }

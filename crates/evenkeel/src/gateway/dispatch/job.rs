@@ -131,6 +131,7 @@ impl Attempt {
             tenant,
             id: HeaderValue::try_from(id.to_string()).map_err(|_| Refusal::Internal)?,
             body: self.delivery.payload.body.clone(),
+            accepted_at: self.dispatch.gate.now(),
             sent: Box::new(move |node, path| {
                 told.store(true, Ordering::Relaxed);
                 let (node, path, since) = (node.to_owned(), path.to_owned(), queue.now());

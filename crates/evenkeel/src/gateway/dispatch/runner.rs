@@ -10,7 +10,7 @@ use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::queue::Want;
 use evenkeel_queue::settings::Dispatch as Settings;
-use evenkeel_queue::{Delivery, KeyRule, Queue, Rejection};
+use evenkeel_queue::{Delivery, KeyRule, Order, Queue, Rejection};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -123,12 +123,18 @@ impl Runner {
 
 /// Sets a weight, and a limit if there is one, and leaves what else is set.
 async fn tell(queue: &Queue, name: &str, (weight, limit): (Weight, Option<u32>)) -> Result<(), Rejection> {
-    let before = queue.rule(name).await?;
+    let ruling = queue.ruling(name).await?;
+    let before = ruling.rule();
     let concurrency_max = limit.and_then(NonZeroU32::new).or(before.concurrency_max);
-    queue.set_rule(name, KeyRule { weight: Some(weight), concurrency_max, ..before }).await
+    ruling.set(KeyRule { weight: Some(weight), concurrency_max, ..before }).await
 }
 
-async fn receive(queue: Queue, max: usize) -> Received {
+async fn receive(queue: Queue, free: usize) -> Received {
+    // Several of a group may come at once, for a consumer that takes them in order; jobs run beside each other.
+    let max = match queue.body().settings.order {
+        Order::Fifo => 1,
+        Order::Fair => free,
+    };
     let lease = super::job::lease_of(&queue);
     (lease, queue.receive(Want { max, lease: Some(lease), wait: WAIT }).await)
 }

@@ -200,12 +200,28 @@ fn results_expire() {
 }
 
 #[test]
+fn of_more_results_than_a_queue_keeps_the_latest_stay() {
+    let settings =
+        json!({"dispatch": {"target": "/v1/chat/completions", "concurrency": 1, "results_max": 2}});
+    let bench = Bench::start("dispatch-results-max", fast(), "", &settings);
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(bench.send_one(&job()));
+        bench.wait_result(&ids[ids.len() - 1]);
+    }
+    let kept: Vec<_> = ids.iter().map(|id| bench.result(id).status).collect();
+    assert_eq!(kept, [404, 404, 200, 200]);
+}
+
+#[test]
 fn a_queue_is_dispatched_from_when_it_is_told_until_it_is_told_otherwise() {
     let bench = Bench::start("dispatch-told", fast(), "", &json!({"dispatch": null}));
     let first = bench.send_one(&job());
     assert_eq!(bench.explained(&first)["state"], "waiting");
     let told = bench.put("jobs", &json!({"dispatch": {"target": "/v1/chat/completions", "concurrency": 1}}));
-    let expected = json!({"target": "/v1/chat/completions", "concurrency": 1, "result_ttl_ms": 86_400_000});
+    let expected = json!({
+        "target": "/v1/chat/completions", "concurrency": 1, "result_ttl_ms": 86_400_000, "results_max": 100_000
+    });
     assert_eq!(told["settings"]["dispatch"], expected);
     bench.wait_result(&first);
     bench.put("jobs", &json!({"dispatch": null}));

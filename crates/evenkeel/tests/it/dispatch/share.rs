@@ -57,6 +57,18 @@ fn a_tenant_beyond_its_minute_has_its_jobs_wait_and_delays_nobody_elses() {
 }
 
 #[test]
+fn requests_and_jobs_of_a_tenant_count_against_one_minute() {
+    let config = tenant("acme", "rpm = 3");
+    let bench = Bench::start("dispatch-minute", fast(), &config, &json!({}));
+    let ask = || read(open(bench.served.address, &request("acme", CHAT, &job()))).status;
+    assert_eq!((ask(), ask()), (200, 200));
+    let ids = bench.send(&vec![("acme", job()); 5]);
+    wait_for("deferrals", || (4 <= bench.counted("deferred")).then_some(()));
+    assert_eq!(ids.iter().filter(|id| bench.result(id).status == 200).count(), 1);
+    assert_eq!(ask(), 429);
+}
+
+#[test]
 fn jobs_of_two_tenants_share_by_weight() {
     let config = tenant("three", "weight = 3") + &tenant("one", "weight = 1");
     let engine = SimOptions { slots: 4, tokens_per_second: 2_000, ..fast() };

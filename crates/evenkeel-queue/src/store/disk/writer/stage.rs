@@ -10,7 +10,7 @@ use crate::book::{Delivered, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload, Sent};
 use crate::rule::KeyRule;
-use crate::settings::Durability;
+use crate::settings::{Durability, results_max};
 use crate::store::disk::dedup::{self, Entry};
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
@@ -19,6 +19,9 @@ use crate::store::{
     Batch, Change, Claimed, Commit, Done, KeptResult, QueueBody, StoreError, Tail, cost_of, due_of,
 };
 use crate::time::Wall;
+
+/// How many results are dropped at once for one that is kept.
+const RESULTS_DROPPED_MAX: usize = 1_000;
 
 impl Writer {
     /// Puts a request into a group; what cannot be done is answered at once.
@@ -259,6 +262,17 @@ impl Desk<'_> {
         self.group.bytes += value.len();
         self.group.put(Space::Results, &results::place(of), value);
         self.group.put(Space::ResultsDue, &results::due(kept.expires_at, of), Vec::new());
+        if let Some(before) = self.ledger.results.keep(of, kept.expires_at) {
+            self.group.take(Space::ResultsDue, &results::due(before, of));
+        }
+        let settings = self.ledger.queues.get(&of.queue).map(|queue| &queue.body.settings);
+        let max = results_max(settings) as usize;
+        // One that was told to keep fewer gets there step by step: nobody else is answered meanwhile.
+        for _ in 0..RESULTS_DROPPED_MAX {
+            let Some((at, of)) = self.ledger.results.pop_beyond(max, of.queue) else { break };
+            self.group.take(Space::Results, &results::place(of));
+            self.group.take(Space::ResultsDue, &results::due(at, of));
+        }
         self.group.need(Durability::Fsync);
         self.answer(done, ());
     }
@@ -269,7 +283,11 @@ impl Desk<'_> {
             Ok(expired) => expired,
             Err(why) => return done(Err(why)),
         };
-        for Expired { due, result } in &expired {
+        for each in &expired {
+            if let Some(of) = each.of() {
+                self.ledger.results.forget(each.at(), of);
+            }
+            let Expired { due, result } = each;
             self.group.take(Space::ResultsDue, due);
             if let Some(place) = result.as_ref().filter(|place| !self.group.has(Space::Results, *place)) {
                 self.group.take(Space::Results, place);

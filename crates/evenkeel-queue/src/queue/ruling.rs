@@ -1,0 +1,63 @@
+//! What is set for keys and tenants: read, and changed by one at a time.
+
+use std::sync::Arc;
+
+use tokio::sync::{MutexGuard, oneshot};
+
+use super::{ANSWER_MAX, Queue, check_key};
+use crate::keeper::Msg;
+use crate::rejection::Rejection;
+use crate::rule::KeyRule;
+use crate::store::StoreError;
+
+/// A rule that nobody else changes meanwhile: two who each set one half do not undo each other's.
+#[must_use = "others wait for it"]
+pub struct Ruling<'a> {
+    queue: &'a Queue,
+    name: &'a str,
+    rule: KeyRule,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Ruling<'_> {
+    /// What is set.
+    pub fn rule(&self) -> KeyRule {
+        self.rule
+    }
+
+    /// Sets something else; survives restarts and acts on what waits.
+    pub async fn set(self, rule: KeyRule) -> Result<(), Rejection> {
+        self.queue.put_rule(self.name, rule).await
+    }
+}
+
+impl Queue {
+    /// Reads what was set for a key or tenant, to change it.
+    pub async fn ruling<'a>(&'a self, name: &'a str) -> Result<Ruling<'a>, Rejection> {
+        let alone = self.0.ruling.lock().await;
+        Ok(Ruling { queue: self, name, rule: self.rule(name).await?, _alone: alone })
+    }
+
+    /// Sets what a key, or a tenant with all its keys, is bound to, whatever was; survives restarts and acts on what
+    /// waits.
+    pub async fn set_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
+        let _alone = self.0.ruling.lock().await;
+        self.put_rule(name, rule).await
+    }
+
+    /// Reads what was set for a key or tenant.
+    pub async fn rule(&self, name: &str) -> Result<KeyRule, Rejection> {
+        check_key(name)?;
+        self.ask(|reply| Msg::Rule(name.into(), reply)).await
+    }
+
+    async fn put_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
+        check_key(name)?;
+        let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
+        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(move |key| drop(done.send(key))));
+        let key = answered.await.unwrap_or(Err(StoreError::Closed))?;
+        // One that fell and was not missed yet is followed by one that reads the rule from the store.
+        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
+        Ok(())
+    }
+}

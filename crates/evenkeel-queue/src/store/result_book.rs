@@ -1,0 +1,51 @@
+//! Which results a store keeps, so that no queue has more than its limit.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::id::{MessageId, QueueId};
+use crate::time::Wall;
+
+/// Which results are kept, queue by queue, by when they expire.
+#[derive(Default)]
+pub(crate) struct ResultBook(HashMap<QueueId, OfQueue>);
+
+#[derive(Default)]
+struct OfQueue {
+    by_due: BTreeSet<(Wall, MessageId)>,
+    due_of: BTreeMap<MessageId, Wall>,
+}
+
+impl ResultBook {
+    /// Notes that a result is kept until then; tells when one expires that it takes the place of.
+    pub(crate) fn keep(&mut self, of: MessageId, until: Wall) -> Option<Wall> {
+        let kept = self.0.entry(of.queue).or_default();
+        let before = kept.due_of.insert(of, until);
+        if let Some(before) = before {
+            kept.by_due.remove(&(before, of));
+        }
+        kept.by_due.insert((until, of));
+        before.filter(|before| *before != until)
+    }
+
+    /// Forgets the result of a queue that would expire first, if there are more than `max`.
+    pub(crate) fn pop_beyond(&mut self, max: usize, queue: QueueId) -> Option<(Wall, MessageId)> {
+        let kept = self.0.get_mut(&queue)?;
+        if kept.by_due.len() <= max {
+            return None;
+        }
+        let first = kept.by_due.pop_first()?;
+        kept.due_of.remove(&first.1);
+        Some(first)
+    }
+
+    /// Forgets a result that expired then.
+    pub(crate) fn forget(&mut self, at: Wall, of: MessageId) {
+        let Some(kept) = self.0.get_mut(&of.queue) else { return };
+        if kept.by_due.remove(&(at, of)) {
+            kept.due_of.remove(&of);
+        }
+        if kept.by_due.is_empty() {
+            self.0.remove(&of.queue);
+        }
+    }
+}
