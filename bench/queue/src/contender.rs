@@ -115,7 +115,7 @@ impl Contender {
             Some((command, listens)) => Some(started_before(command, listens, &place.folder).await?),
             None => None,
         };
-        let mut process = Process::start(server.current_dir(&place.folder), &log)?;
+        let mut process = started(server.current_dir(&place.folder), &log)?;
         let begun = Instant::now();
         loop {
             let first = timeout(READY_WAIT_MAX, first_message(self.protocol, address)).await;
@@ -133,9 +133,17 @@ impl Contender {
     }
 }
 
+fn started(command: &mut Command, log: &Path) -> io::Result<Process> {
+    let started = Process::start(command, log);
+    started.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => missing(Path::new(command.get_program())),
+        _ => error,
+    })
+}
+
 async fn started_before(mut command: Command, listens: SocketAddr, folder: &Path) -> io::Result<Process> {
     let log = folder.join("log-before");
-    let mut process = Process::start(command.current_dir(folder), &log)?;
+    let mut process = started(command.current_dir(folder), &log)?;
     let begun = Instant::now();
     while TcpStream::connect(listens).await.is_err() {
         if !process.runs()? || READY_WAIT_MAX < begun.elapsed() {
@@ -239,7 +247,11 @@ fn program(path: PathBuf) -> io::Result<PathBuf> {
     if path.is_file() {
         return Ok(path);
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", path.display())))
+    Err(missing(&path))
+}
+
+fn missing(program: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{} is missing", program.display()))
 }
 
 fn last_words(log: &Path) -> String {
