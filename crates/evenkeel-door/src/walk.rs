@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use core::task::Poll;
-use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::time::Duration;
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderValue, Request, Version};
 use http_body_util::Limited;
