@@ -267,3 +267,8 @@ pub(crate) fn due_of(draft: &Draft, batch_delay_ms: u64, sent_at: Wall) -> Optio
     let delay = draft.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
     (!delay.is_zero()).then(|| sent_at + delay)
 }
+
+/// When a message's own time is over; `None` when it has none.
+pub(crate) fn expiry_of(draft: &Draft, sent_at: Wall) -> Option<Wall> {
+    draft.ttl.map(|ttl| sent_at + ttl)
+}

@@ -44,6 +44,7 @@ impl Shop {
                 size: 0,
                 cost: Cost::MESSAGE,
                 from: None,
+                expires_at: None,
             };
             self.stored.entry(key).or_default().push(header);
             let (name, payload) = (self.names[key.0 as usize].clone(), Payload::default());

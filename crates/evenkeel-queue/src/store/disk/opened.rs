@@ -9,7 +9,7 @@ use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Reada
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::dedup::Dedup;
-use super::layout::{self, FORMAT, KeyRecord};
+use super::layout::{self, FORMAT, FORMAT_MIN, KeyRecord};
 use super::shelves::{Shelf, Shelves, generation_name, old_name};
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
@@ -85,12 +85,14 @@ pub(super) struct KeyLedger {
 }
 
 /// What of a key's messages is there.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Count {
     first: Seq,
     last: Seq,
     pub(super) messages: u64,
     bytes: u64,
+    /// Those that have a time of their own.
+    expiring: Vec<Header>,
 }
 
 /// What of each key's messages is there.
@@ -225,16 +227,17 @@ impl Still {
     pub(super) fn kept_keys(
         &self,
         id: QueueId,
-        counts: &HashMap<KeyId, Count>,
+        mut counts: HashMap<KeyId, Count>,
     ) -> Result<Vec<KeptKey>, StoreError> {
         let mut kept = Vec::new();
         for entry in self.snapshot.prefix(&self.opened.keys, id.0.to_be_bytes()) {
             let (key, value) = entry.into_inner().map_err(io)?;
             let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
             let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
-            let Count { first, last, messages, bytes } = counts.get(&key).copied().unwrap_or_default();
+            let Count { first, last, messages: count, bytes, expiring } =
+                counts.remove(&key).unwrap_or_default();
             let KeyRecord { name, rule, wished_weight } = record;
-            kept.push(KeptKey { key, name, rule, wished_weight, first, last, count: messages, bytes });
+            kept.push(KeptKey { key, name, rule, wished_weight, first, last, count, bytes, expiring });
         }
         Ok(kept)
     }
@@ -263,6 +266,7 @@ impl Count {
         self.last = self.last.max(header.seq);
         self.messages += 1;
         self.bytes += u64::from(header.size);
+        self.expiring.extend(header.expires_at.map(|_| *header));
     }
 }
 
@@ -281,12 +285,17 @@ fn message(entry: Guard) -> Result<(QueueId, KeyId, Header), StoreError> {
 /// Checks whether a folder is one of ours, and reads its secret; a new folder gets both.
 fn sign_in(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32], StoreError> {
     match meta.get(b"format").map_err(io)?.map(|value| layout::word(&value, 0)) {
-        Some(Some(FORMAT)) => {
+        Some(Some(found @ FORMAT_MIN..=FORMAT)) => {
+            if found < FORMAT {
+                // Whoever reads only the earlier one must not find what it cannot.
+                meta.insert(b"format", FORMAT.to_be_bytes()).map_err(io)?;
+                db.persist(PersistMode::SyncAll).map_err(io)?;
+            }
             let secret = meta.get(b"secret").map_err(io)?;
             secret.and_then(|bytes| bytes.as_ref().try_into().ok()).ok_or_else(|| garbled("the secret"))
         }
         Some(found) => Err(StoreError::Io(format!(
-            "{} was written in format {}, this version reads format {FORMAT}",
+            "{} was written in format {}, this version reads formats {FORMAT_MIN} to {FORMAT}",
             folder.display(),
             found.map_or("unknown".into(), |found| found.to_string()),
         ))),
