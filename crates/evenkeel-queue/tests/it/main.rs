@@ -6,6 +6,7 @@ mod crash;
 mod dedup;
 mod delivery;
 mod drr_delivery;
+mod expiry;
 mod fairness;
 mod fallen;
 mod fifo;

@@ -128,6 +128,7 @@ pub(super) fn refused(rejection: Rejection) -> Refusal {
         | Rejection::Interrupted => Refusal::Unavailable { message },
         Rejection::BadKey
         | Rejection::DelayInOrder
+        | Rejection::BadTtl { .. }
         | Rejection::TooLarge { .. }
         | Rejection::ForgedReceipt => Refusal::invalid(message),
         Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight => {

@@ -360,3 +360,33 @@ fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
         error => format!("{} cannot be opened: {error}", folder.display()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_the_format_before_is_taken_over_and_a_later_one_is_refused() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let open = || Opened::open(&folder.path().join("queue"), 1 << 20);
+        let write = |format: u32| {
+            let opened = open().unwrap().opened;
+            opened.meta.insert(b"format", format.to_be_bytes()).unwrap();
+            opened.db.persist(PersistMode::SyncAll).unwrap();
+        };
+        write(FORMAT_MIN);
+        let taken_over = open().unwrap().opened;
+        assert_eq!(&*taken_over.meta.get(b"format").unwrap().unwrap(), FORMAT.to_be_bytes());
+        drop(taken_over);
+        for format in [FORMAT_MIN - 1, FORMAT + 1] {
+            write(format);
+            let StoreError::Io(why) = open().err().unwrap() else { panic!("it was refused otherwise") };
+            let words = format!("was written in format {format}, this version reads formats {FORMAT_MIN} to");
+            assert!(why.contains(&words), "{why}");
+            let db = Database::builder(folder.path().join("queue")).open().unwrap();
+            let meta = db.keyspace("meta", KeyspaceCreateOptions::default).unwrap();
+            meta.insert(b"format", FORMAT.to_be_bytes()).unwrap();
+            db.persist(PersistMode::SyncAll).unwrap();
+        }
+    }
+}

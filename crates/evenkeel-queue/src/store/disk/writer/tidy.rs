@@ -149,3 +149,53 @@ impl Writer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evenkeel_policy::cost::Cost;
+    use parking_lot::RwLock;
+
+    use super::*;
+    use crate::id::{KeyId, QueueId};
+    use crate::message::{Header, Payload};
+    use crate::store::disk::DiskOptions;
+    use crate::store::disk::inbox::Inbox;
+    use crate::store::disk::opened::{Opened, Opening};
+    use crate::time::Wall;
+
+    /// What outlived its generation lies behind, in the order of keys, what the first generation still holds.
+    #[test]
+    fn a_purge_leaves_nothing_on_the_shelf_after_the_old_one() {
+        let place = tempfile::TempDir::new().unwrap();
+        let folder = place.path().join("queue");
+        let Opening { mut opened, mut ledger, .. } = Opened::open(&folder, 1 << 20).unwrap();
+        assert_eq!(
+            opened.shelves.current().first,
+            Seq(1),
+            "the first generation begins right after the old shelf"
+        );
+        let queue = QueueId(1);
+        let value = layout::message_value(&Payload { headers: "".into(), body: "body".into() });
+        let (old, current) = (opened.shelves.old.keyspace.clone(), opened.shelves.current().keyspace.clone());
+        for (keyspace, key, seq) in [(&old, KeyId(9), 1), (&current, KeyId(2), 2), (&current, KeyId(9), 3)] {
+            let (sent_at, cost) = (Wall(1), Cost(1));
+            let header = Header { seq: Seq(seq), sent_at, size: 4, cost, from: None, expires_at: None };
+            keyspace.insert(layout::message_key(queue, key, &header).as_slice(), value.clone()).unwrap();
+        }
+        ledger.swept.push(Sweep::new(queue, Seq(10)));
+        let opened = Arc::new(RwLock::new(Some(opened)));
+        let inbox = Arc::new(Inbox::new(1));
+        let mut writer = Writer::new(folder, DiskOptions::default(), inbox, opened, ledger, Arc::default());
+        while writer.has_chores() {
+            writer.tidy();
+        }
+        let left = [&old, &current].map(|keyspace| keyspace.iter().count());
+        assert_eq!(
+            left,
+            [0, 0],
+            "messages of a purged queue are left on the old shelf, or on the one after it"
+        );
+    }
+}
