@@ -294,38 +294,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_purged_leaves_the_disk_while_requests_never_pause() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body()), done)).unwrap();
-        let batch =
-            |drafts| Batch { queue, drafts, sent_at: Wall(1), delay_ms: 0, durability: Durability::Os };
-        let many = batch((0..5_000).map(|_| Draft::new("body")).collect());
-        store.wait(|done| Op::Append(many, done)).unwrap();
-        // Five times what the writer takes at once, from before the purge on.
-        let under_way = Arc::<AtomicU64>::default();
-        let send = || {
-            while under_way.load(Ordering::Relaxed) < 40_000 {
-                let under_way = under_way.clone();
-                under_way.fetch_add(1, Ordering::Relaxed);
-                let done = Box::new(move |_| drop(under_way.fetch_sub(1, Ordering::Relaxed)));
-                store.append(batch(vec![Draft::new("later")]), done);
-            }
-        };
-        send();
-        let below = Arc::<Mutex<Option<Seq>>>::default();
-        let purged = below.clone();
-        store.purge(queue, Box::new(move |below| *purged.lock() = below.ok()));
-        let left = |below| store.still().unwrap().count_queue(queue, Seq(0)..below).unwrap();
-        let is_gone = || below.lock().is_some_and(|below| left(below).is_empty());
-        let rounds = (0..200).find(|_| {
-            send();
-            is_gone()
-        });
-        assert!(rounds.is_some(), "what was purged stays while others are busy");
-    }
-
-    #[test]
     fn an_interval_is_kept_while_requests_never_pause() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();

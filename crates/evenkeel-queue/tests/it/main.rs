@@ -18,4 +18,5 @@ mod powercut;
 mod restart;
 mod results;
 mod rig;
+mod turnover;
 mod watched;

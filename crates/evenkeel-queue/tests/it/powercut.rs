@@ -131,7 +131,7 @@ fn a_garbled_tail_is_cut_off() {
     }
 }
 
-fn newest_journal(folder: &Path) -> PathBuf {
+pub(crate) fn newest_journal(folder: &Path) -> PathBuf {
     let files = fs::read_dir(folder.join("queue")).unwrap().flatten().map(|entry| entry.path());
     let journals = files.filter(|path| path.extension().is_some_and(|extension| extension == "jnl"));
     let number = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
@@ -139,13 +139,13 @@ fn newest_journal(folder: &Path) -> PathBuf {
 }
 
 /// A folder, and a layer that watches it.
-struct Bench {
-    folder: tempfile::TempDir,
+pub(crate) struct Bench {
+    pub(crate) folder: tempfile::TempDir,
     layer: PathBuf,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::TempDir::new().unwrap();
         let layer = folder.path().join("powercut.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/powercut/powercut.c");
@@ -163,16 +163,22 @@ impl Bench {
     }
 
     fn start_with(&self, round: &str, more: &[(&str, &OsStr)]) -> std::process::Child {
-        let (data, log, kept) =
-            (self.data(), self.folder.path().join("log"), self.folder.path().join("kept"));
-        let mut watched = vec![
-            ("LD_PRELOAD", self.layer.as_os_str()),
-            ("POWERCUT_ROOT", data.as_os_str()),
-            ("POWERCUT_LOG", log.as_os_str()),
-            ("POWERCUT_KEEP", kept.as_os_str()),
-        ];
-        watched.extend_from_slice(more);
-        start(&data, round, &watched)
+        let watched = self.watched();
+        let mut set: Vec<(&str, &OsStr)> =
+            watched.iter().map(|(name, path)| (*name, path.as_os_str())).collect();
+        set.extend_from_slice(more);
+        start(&self.data(), round, &set)
+    }
+
+    /// What a process is told so that the layer watches it.
+    pub(crate) fn watched(&self) -> [(&'static str, PathBuf); 4] {
+        let folder = self.folder.path();
+        [
+            ("LD_PRELOAD", self.layer.clone()),
+            ("POWERCUT_ROOT", self.data()),
+            ("POWERCUT_LOG", folder.join("log")),
+            ("POWERCUT_KEEP", folder.join("kept")),
+        ]
     }
 
     /// Lets the process take out whatever is left.
@@ -182,7 +188,7 @@ impl Bench {
         assert!(process.wait().unwrap().success(), "the queue did not come to its end");
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 

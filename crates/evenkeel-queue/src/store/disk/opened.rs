@@ -184,8 +184,8 @@ impl Opened {
                 let (queue, key, header) = message(entry)?;
                 shelf.live += 1;
                 shelf.bytes += u64::from(header.size);
-                let below = ledger.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below);
-                if header.seq < below {
+                if ledger.is_purged(queue, header.seq) {
+                    let below = ledger.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below);
                     leftovers.insert(queue, below);
                 } else {
                     counts.entry(queue).or_default().entry(key).or_default().add(&header);
@@ -271,6 +271,11 @@ impl Count {
 }
 
 impl Ledger {
+    /// Tells whether a message is gone, though it may still lie somewhere.
+    pub(super) fn is_purged(&self, queue: QueueId, seq: Seq) -> bool {
+        self.queues.get(&queue).is_none_or(|kept| seq < kept.purged_below)
+    }
+
     /// Lists the queues.
     pub(super) fn records(&self) -> Vec<QueueRecord> {
         self.queues.iter().map(|(&id, queue)| QueueRecord { id, body: queue.body.clone() }).collect()
