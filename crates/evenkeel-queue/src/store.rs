@@ -222,6 +222,8 @@ pub enum StoreError {
         /// How much must be.
         reserve: u64,
     },
+    /// The disk took no more, reserve or not; what was asked for did not happen.
+    NoRoom(String),
     /// Too much waits to be written.
     Busy,
     /// There is no such queue.
@@ -244,6 +246,7 @@ impl fmt::Display for StoreError {
             Self::DiskFull { free, reserve } => {
                 write!(f, "disk is full: {free} bytes are free, {reserve} are kept in reserve")
             }
+            Self::NoRoom(why) => write!(f, "disk is full: {why}"),
             Self::Busy => f.write_str("too much is waiting to be written, retry later"),
             Self::NoQueue => f.write_str("no such queue"),
             Self::TooManyKeys => f.write_str("no more fairness keys can be made"),

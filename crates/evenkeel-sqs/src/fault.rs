@@ -339,6 +339,7 @@ impl From<StoreError> for Fault {
         match error {
             StoreError::NoQueue => Self::NoQueue,
             StoreError::DiskFull { .. }
+            | StoreError::NoRoom(_)
             | StoreError::Busy
             | StoreError::TooManyKeys
             | StoreError::NotOwner

@@ -282,9 +282,11 @@ impl Lane {
         let is_beyond = self.cursor < seq && self.beyond > 0 && self.ahead.insert(seq);
         is_beyond.then(|| {
             self.beyond -= 1;
-            // Everything behind the cursor is ahead of it, and need not be remembered one by one.
+            // Nothing that waits is behind the cursor: what is need not be remembered one by one, and what the store
+            // is being asked for, it may find gone.
             if let Some(&last) = self.ahead.last().filter(|_| self.beyond == 0) {
                 self.go_on_to(last);
+                self.refill = Refill::Idle;
             }
             Handle::new(header)
         })

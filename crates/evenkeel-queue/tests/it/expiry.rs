@@ -84,6 +84,27 @@ fn a_backlog_that_nobody_receives_is_removed_a_slice_at_a_time() {
 }
 
 #[test]
+fn an_answer_from_before_messages_ended_loses_nothing_that_was_sent_after_them() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    for _ in 0..256 {
+        desk.send(0, 0, None);
+    }
+    let behind = desk.send(0, 0, Some(100));
+    assert_eq!(desk.take(0, 200).len(), 200);
+    let asked = desk.book.poll_refill().unwrap();
+    assert_eq!(desk.over(100), [behind]);
+    let later: Vec<u64> = (0..300).map(|_| desk.send(0, 100, None)).collect();
+    // The store looked when the one was gone and the others had not come.
+    assert_eq!(desk.book.take_refill(asked, Vec::new()), 0);
+    let mut taken = Vec::new();
+    for _ in 0..10 {
+        taken.extend(desk.take(100, 1_000));
+        desk.refill();
+    }
+    assert_eq!(taken[56..], later);
+}
+
+#[test]
 fn a_queue_keeps_nothing_longer_than_it_says_though_nobody_receives() {
     let mut desk = Desk::new(&MINUTE);
     for n in 0..1_000 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::{Book, Ended};
+use evenkeel_queue::book::{Book, Ended, RefillAsk};
 use evenkeel_queue::message::{Appended, Header, Payload};
 use evenkeel_queue::receipt::Claim;
 use evenkeel_queue::rule::{KeyRule, Rate};
@@ -32,6 +32,7 @@ enum Step {
     Extend(usize),
     GiveBack(usize),
     AckStale(usize),
+    Look,
     Answer,
     Pass(u64),
     Purge,
@@ -55,6 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Extend),
         1 => any::<usize>().prop_map(Step::GiveBack),
         1 => any::<usize>().prop_map(Step::AckStale),
+        2 => Just(Step::Look),
         4 => Just(Step::Answer),
         2 => (1..150_u64).prop_map(Step::Pass),
         1 => (1..RETENTION_MS).prop_map(Step::Pass),
@@ -75,6 +77,8 @@ struct World {
     stored: BTreeMap<(u32, u64), Header>,
     /// Of that, what the book was not told yet.
     untold: VecDeque<Appended>,
+    /// What the store found and has not answered yet.
+    found: Vec<(RefillAsk, Vec<(Header, Payload)>)>,
     /// Deliveries under way.
     held: Vec<Claim>,
     /// Receipts that are good for nothing any more.
@@ -98,6 +102,7 @@ impl World {
             seq: 0,
             stored: BTreeMap::new(),
             untold: VecDeque::new(),
+            found: Vec::new(),
             held: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
@@ -143,6 +148,7 @@ impl World {
                     assert!(self.book.ack(claim).is_err(), "{claim:?} of a message that is gone was taken");
                 }
             }
+            Step::Look => self.look(),
             Step::Answer => self.answer(),
             Step::Pass(span) => self.pass(span),
             Step::Move(which) => self.move_one(which),
@@ -268,13 +274,21 @@ impl World {
         }
     }
 
-    /// The store answers what it was asked, a little at a time.
-    fn answer(&mut self) {
+    /// The store looks for what it was asked, a little at a time.
+    fn look(&mut self) {
         while let Some(ask) = self.book.poll_refill() {
             let after = (ask.key.0, ask.after.0 + 1)..=(ask.key.0, u64::MAX);
             let found = self.stored.range(after).take(ask.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
             let found = found.map(|(_, header)| (*header, payload.clone())).collect();
+            self.found.push((ask, found));
+        }
+    }
+
+    /// It answers with what it found; some of that may have been a while ago.
+    fn answer(&mut self) {
+        self.look();
+        for (ask, found) in self.found.drain(..) {
             assert_eq!(self.book.take_refill(ask, found), 0, "the book counts what is not there");
         }
     }

@@ -90,7 +90,11 @@ fn a_full_disk_is_told_and_passes() {
     ledger.read(&mut out, u64::MAX);
     process.wait().unwrap();
     println!("{} requests refused, the first: {:?}", ledger.refused.len(), ledger.refused[0]);
-    assert!(ledger.refused.iter().all(|why| why.contains("No space left")), "{:?}", ledger.refused);
+    assert!(
+        ledger.refused.iter().all(|why| why.contains("disk is full: No space left")),
+        "{:?}",
+        ledger.refused
+    );
     ledger.die();
     bench.end(&mut ledger);
     assert_eq!(ledger.faults(), [] as [String; 0]);

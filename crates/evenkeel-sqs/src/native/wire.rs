@@ -143,6 +143,7 @@ fn unstored(error: StoreError) -> Refusal {
     match error {
         StoreError::NoQueue => Refusal::NotFound { what: "such queue any more".to_owned() },
         StoreError::DiskFull { .. }
+        | StoreError::NoRoom(_)
         | StoreError::Busy
         | StoreError::TooManyKeys
         | StoreError::NotOwner

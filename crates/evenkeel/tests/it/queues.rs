@@ -126,6 +126,40 @@ fn a_weight_that_is_set_counts_for_what_waits() {
 }
 
 #[test]
+fn a_queue_counts_turns_in_bytes_when_it_is_told_so_also_after_a_restart() {
+    let folder = Folder::new("native-cost");
+    let served = Served::start(&folder, &[]);
+    told(201, &put(&served, "/api/queues/q", &json!({})));
+    let (large, small) = ("x".repeat(10_000), "x".repeat(1_000));
+    let sent: Vec<(&str, &str)> =
+        (0..60).flat_map(|_| [("large", large.as_str()), ("small", small.as_str())]).collect();
+    for _ in 0..2 {
+        send(&served, "q", &sent);
+    }
+    // How many of the next 44 are large ones.
+    let large_of = |served: &Served| {
+        let mut got = Vec::new();
+        while got.len() < 44 {
+            got.extend(receive(served, "q", &json!({"max": 44 - got.len(), "wait_ms": 20_000})));
+        }
+        got.iter().filter(|message| message["fairness_key"] == "large").count()
+    };
+    let by_count = large_of(&served);
+    let changed = told(200, &put(&served, "/api/queues/q", &json!({"cost_mode": "bytes"})));
+    assert_eq!(changed["settings"]["cost_mode"], "bytes");
+    let by_bytes = large_of(&served);
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    let served = Served::start(&folder, &[]);
+    assert_eq!(told(200, &served.get("/api/queues/q"))["settings"]["cost_mode"], "bytes");
+    let after = large_of(&served);
+    println!("large ones of 44: {by_count} by count, {by_bytes} by bytes, {after} after a restart");
+    assert!((20..=24).contains(&by_count) && (2..=7).contains(&by_bytes) && (2..=7).contains(&after));
+    let refused = refusal(400, &put(&served, "/api/queues/q", &json!({"cost_mode": "weight"})));
+    assert!(refused.contains("unknown variant `weight`"), "{refused}");
+}
+
+#[test]
 fn a_key_at_its_limits_is_held_back_and_says_so() {
     let (folder, served) = start("native-limits");
     told(201, &put(&served, "/api/queues/q", &json!({})));

@@ -1,6 +1,7 @@
 //! A folder, opened: its keyspaces, and what the writer must know of them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -110,7 +111,7 @@ impl Opened {
     /// Opens a folder, or makes one, and reads what the writer must know: keys, never bodies.
     pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Opening, StoreError> {
         let settings = Database::builder(folder).cache_size(cache_bytes).max_journaling_size(JOURNAL_MAX);
-        let db = settings.open().map_err(|why| unusable(folder, &why))?;
+        let db = settings.open().map_err(|why| unusable(folder, why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
         let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
         let (results, results_due) = (keyspace("results")?, keyspace("results_due")?);
@@ -349,21 +350,27 @@ pub(super) fn number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreEr
 
 /// Says what the disk said, without the names of types around it.
 pub(super) fn io(error: fjall::Error) -> StoreError {
-    StoreError::Io(match error {
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error.to_string(),
-        error => error.to_string(),
-    })
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::NoRoom(error.to_string()),
+            _ => StoreError::Io(error.to_string()),
+        },
+        error => StoreError::Io(error.to_string()),
+    }
 }
 
 pub(super) fn garbled(what: &str) -> StoreError {
     StoreError::Io(format!("cannot make sense of {what}"))
 }
 
-fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
-    StoreError::Io(match error {
-        fjall::Error::Locked => format!("{} is used by another process", folder.display()),
-        error => format!("{} cannot be opened: {error}", folder.display()),
-    })
+fn unusable(folder: &Path, error: fjall::Error) -> StoreError {
+    if matches!(error, fjall::Error::Locked) {
+        return StoreError::Io(format!("{} is used by another process", folder.display()));
+    }
+    match io(error) {
+        StoreError::Io(why) => StoreError::Io(format!("{} cannot be opened: {why}", folder.display())),
+        why => why,
+    }
 }
 
 #[cfg(test)]

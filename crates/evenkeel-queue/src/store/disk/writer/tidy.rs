@@ -203,6 +203,8 @@ mod tests {
     use super::*;
     use crate::id::{Epoch, KeyId, QueueId};
     use crate::message::{Header, Payload};
+    use crate::settings::QueueSettings;
+    use crate::store::QueueBody;
     use crate::store::disk::DiskOptions;
     use crate::store::disk::inbox::Inbox;
     use crate::store::disk::opened::{Opened, Opening};
@@ -222,6 +224,22 @@ mod tests {
             bench.writer.tidy();
         }
         assert_eq!(bench.left(), [0, 0], "purged messages are left on the old shelf, or on the one after it");
+    }
+
+    /// The sweep has come past the old shelf when the next generation is emptied onto it.
+    #[test]
+    fn what_was_purged_is_not_copied_to_the_old_shelf() {
+        let mut bench = Bench::new();
+        bench.ask(Op::PutQueue(None, Box::new(body()), Box::new(drop)));
+        bench.ask(Op::Purge(QUEUE, Box::new(drop)));
+        bench.writer.rotate().unwrap();
+        (0..3).for_each(|seq| bench.put(Where::Current, KeyId(2), seq));
+        if let Some(opened) = bench.writer.opened.write().as_mut() {
+            let shelf = &mut opened.shelves.generations[0];
+            (shelf.appended, shelf.live) = (10_000, 3);
+        }
+        bench.writer.empty_sparse().unwrap();
+        assert_eq!(bench.old.iter().count(), 2, "the purge was before the second of three");
     }
 
     #[test]
@@ -269,6 +287,11 @@ mod tests {
             Self { writer, old, current, _place: place }
         }
 
+        fn ask(&mut self, op: Op) {
+            assert!(self.writer.inbox.offer(op).is_ok());
+            drop(self.writer.write());
+        }
+
         fn put(&self, shelf: Where, key: KeyId, seq: u64) {
             let (sent_at, cost) = (Wall(1), Cost(1));
             let header = Header { seq: Seq(seq), sent_at, size: 4, cost, from: None, expires_at: None };
@@ -284,6 +307,16 @@ mod tests {
         /// How many messages are left, on the old shelf and on the current one.
         fn left(&self) -> [usize; 2] {
             [&self.old, &self.current].map(|keyspace| keyspace.iter().count())
+        }
+    }
+
+    fn body() -> QueueBody {
+        QueueBody {
+            name: "jobs".into(),
+            settings: QueueSettings::default(),
+            created_at: 0,
+            changed_at: 0,
+            notes: String::new(),
         }
     }
 }
