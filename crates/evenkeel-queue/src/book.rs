@@ -37,7 +37,7 @@ use crate::time::Wall;
 use cost::Took;
 use ends::Ends;
 use gate::Gates;
-use lane::{Handle, Lane, Refill, window_len};
+use lane::{Handle, Lane, PAYLOAD_BYTES_MAX, Refill, window_len};
 use waits::Histogram;
 
 pub use gate::{Held, HeldBy, Who};
@@ -48,8 +48,6 @@ pub use returns::{Ended, Returned};
 pub use stats::{Explanation, KeyStats, QueueStats, Totals};
 pub use waits::Waits;
 
-/// At most this much of the messages that wait is in memory; the rest is read when it is delivered.
-const PAYLOAD_BYTES_MAX: usize = 32 << 20;
 /// A turn waits this long for the store; then others go on, and the lane takes part again when it was answered.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// A key that holds nothing is forgotten after this long.
@@ -267,7 +265,7 @@ impl Book {
             self.payload_bytes += payload.size();
             handle.payload = Some(payload);
         }
-        let window = window_len(self.keys.len());
+        let window = self.window_len();
         let without_place = self.at(lane).append(handle, window);
         self.drop_payload(without_place);
         self.follow(lane);
@@ -452,8 +450,8 @@ impl Book {
 
     /// Lets a lane stand among the turns as its messages do: active, parked while a gate or the store holds it, or idle.
     fn follow(&mut self, at: Key) {
+        let window = self.window_len();
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
-        let window = window_len(self.keys.len());
         let ask =
             lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
         if let Some(ask) = ask {
@@ -498,6 +496,12 @@ impl Book {
         self.list_first(at);
         self.list_idle(at);
         debug_assert!(stood.is_ok(), "a lane that was made has its place: {stood:?}");
+    }
+
+    /// How many messages a lane's window holds now.
+    fn window_len(&self) -> usize {
+        let Totals { pending, in_flight, delayed, bytes, .. } = self.totals;
+        window_len(self.keys.len(), bytes / (pending + in_flight + delayed).max(1))
     }
 
     /// Lists a lane that holds nothing, to be forgotten if that lasts.

@@ -24,10 +24,18 @@ const WINDOW_MAX: usize = 256;
 const WINDOW_MIN: usize = 4;
 /// What all lanes' windows hold together, unless there are so many lanes that the least is more.
 const WINDOWS_MAX: usize = 1 << 18;
+/// At most this much of the messages that wait is in memory; the rest is read when it is delivered.
+pub(super) const PAYLOAD_BYTES_MAX: usize = 32 << 20;
 
-/// How many messages a lane's window holds when there are so many lanes.
-pub(super) fn window_len(lanes: usize) -> usize {
-    (WINDOWS_MAX / lanes.max(1)).clamp(WINDOW_MIN, WINDOW_MAX)
+/// How many messages a lane's window holds when there are so many lanes and messages are so large.
+///
+/// What waits in a window is to have its payload there too: one that has not is read by itself when it is
+/// delivered, and what a refill brings is read in a row.
+pub(super) fn window_len(lanes: usize, payload_bytes: u64) -> usize {
+    let lanes = lanes.max(1);
+    let with_payload = (PAYLOAD_BYTES_MAX / lanes) as u64 / payload_bytes.max(1);
+    let with_payload = usize::try_from(with_payload).unwrap_or(usize::MAX);
+    (WINDOWS_MAX / lanes).min(with_payload).clamp(WINDOW_MIN, WINDOW_MAX)
 }
 
 /// A message as the book holds it.
@@ -388,8 +396,11 @@ mod tests {
     }
 
     #[test]
-    fn many_lanes_have_short_windows() {
-        assert_eq!([1, 1_024, 4_096, 65_536, 1_000_000].map(window_len), [256, 256, 64, 4, 4]);
+    fn many_lanes_and_large_messages_have_short_windows() {
+        let of_bytes = |bytes| [1, 1_024, 4_096, 65_536, 1_000_000].map(|lanes| window_len(lanes, bytes));
+        assert_eq!(of_bytes(0), [256, 256, 64, 4, 4]);
+        assert_eq!(of_bytes(1_024), [256, 32, 8, 4, 4]);
+        assert_eq!(of_bytes(256 << 10), [128, 4, 4, 4, 4]);
     }
 
     #[test]
