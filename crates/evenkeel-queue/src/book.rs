@@ -370,6 +370,9 @@ impl Book {
         self.payload_bytes += lane.take_refill(handles);
         let missing = if is_empty { lane.forget_beyond() } else { 0 };
         self.totals.pending -= missing;
+        if missing > 0 {
+            self.unlist_missing(at);
+        }
         self.follow(at);
         missing
     }

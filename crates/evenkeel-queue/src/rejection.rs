@@ -72,10 +72,7 @@ impl fmt::Display for Rejection {
             Self::TooLarge { max } => write!(f, "message is larger than {max} bytes"),
             Self::DelayInOrder => f.write_str("messages of a FIFO queue have no delay of their own"),
             Self::BadTtl { min, max } => {
-                write!(
-                    f,
-                    "ttl is not between {min} ms, its delay past, and {max} ms, as long as the queue keeps messages"
-                )
+                write!(f, "ttl is not between {min} ms, past its delay, and {max} ms, the queue's retention")
             }
             Self::ForgedReceipt => f.write_str("receipt handle was not made by this queue"),
             Self::MessageGone => f.write_str("message is gone"),

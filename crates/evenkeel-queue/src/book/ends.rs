@@ -1,9 +1,9 @@
 //! How messages end by themselves: their own time is over, or their queue has kept them as long as it keeps any.
 //!
 //! Bound: one that is over is not delivered. Of those that wait or are delayed, whoever receives or not, one with a time
-//! of its own is removed a tenth of a second later; of the others, each key's first is looked at, and those behind
-//! it once they are first. At most so many at once as a tick allows. A message with a time of its own takes some 150
-//! bytes while it waits; a message without one takes nothing here, its key 16 bytes.
+//! of its own is removed a tenth of a second later; of the others, each key's first is looked at, and those behind it
+//! once they are first. No more at once than a tick allows. A message with a time of its own takes some 150 bytes while
+//! it waits; one without takes nothing here, and its key an entry.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,6 +134,13 @@ impl Book {
         self.payload_bytes -= handle.payload.take().as_ref().map_or(0, Payload::size);
         self.totals.pending -= 1;
         Some(handle)
+    }
+
+    /// Lists those of a lane no longer that were counted behind its window and are not in the store.
+    pub(super) fn unlist_missing(&mut self, at: Key) {
+        let cursor = self.lane(at).cursor();
+        let Self { ends, out, .. } = self;
+        ends.own.retain(|(_, seq), (lane, _)| *lane != at || *seq <= cursor || out.contains_key(seq));
     }
 
     /// Has a lane looked at when the first of its messages that wait is over.

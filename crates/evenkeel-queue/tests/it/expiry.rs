@@ -105,6 +105,26 @@ fn an_answer_from_before_messages_ended_loses_nothing_that_was_sent_after_them()
     assert_eq!(taken[256..], later);
 }
 
+/// A store that lost messages is told of in a log; their times must not be looked for in a key of others.
+#[test]
+fn messages_that_the_store_lost_do_not_end_later() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    for _ in 0..300 {
+        desk.send(0, 0, Some(1_000));
+    }
+    assert_eq!(desk.take(0, 256).len(), 256);
+    let asked = desk.book.poll_refill().unwrap();
+    assert_eq!(desk.book.take_refill(asked, Vec::new()), 44);
+    for seq in 1..=256 {
+        desk.book.ack(claim(seq)).unwrap();
+        desk.book.acked(Seq(seq));
+    }
+    assert_eq!(desk.book.forget_idle(Wall(60_000)), [KeyId(0)]);
+    let other = desk.send(1, 60_000, None);
+    assert_eq!(desk.over(60_000), [] as [u64; 0]);
+    assert_eq!(desk.take(60_000, 10), [other]);
+}
+
 #[test]
 fn a_queue_keeps_nothing_longer_than_it_says_though_nobody_receives() {
     let mut desk = Desk::new(&MINUTE);
@@ -182,7 +202,7 @@ async fn a_time_to_live_that_cannot_be_kept_is_refused_in_words() {
     assert_eq!(queue.totals().pending, 0);
     assert_eq!(
         Rejection::BadTtl { min: 1, max: 60_000 }.to_string(),
-        "ttl is not between 1 ms, its delay past, and 60000 ms, as long as the queue keeps messages"
+        "ttl is not between 1 ms, past its delay, and 60000 ms, the queue's retention"
     );
     send(60_000, Some(0)).await.unwrap();
     send(501, None).await.unwrap();

@@ -270,7 +270,7 @@ fn bad_input_is_named_and_changes_nothing() {
     let day_ms = 86_400_000;
     for (ttl, delay) in [(json!(0), 0), (json!(4 * day_ms + 1), 0), (json!(1_000), 1_000)] {
         let told = sent(json!({"body": "x", "ttl_ms": ttl, "delay_ms": delay}));
-        let range = format!("not between {} ms, its delay past, and {} ms", delay + 1, 4 * day_ms);
+        let range = format!("not between {} ms, past its delay, and {} ms", delay + 1, 4 * day_ms);
         assert!(told.contains(&range), "{told}");
     }
     assert!(sent(json!({"body": "x", "ttl_ms": -1})).contains("invalid value: integer `-1`"));

@@ -185,8 +185,8 @@ impl Opened {
                 let (queue, key, header) = message(entry)?;
                 shelf.live += 1;
                 shelf.bytes += u64::from(header.size);
-                if ledger.is_purged(queue, header.seq) {
-                    let below = ledger.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below);
+                let below = ledger.purged_below(queue);
+                if header.seq < below {
                     leftovers.insert(queue, below);
                 } else {
                     counts.entry(queue).or_default().entry(key).or_default().add(&header);
@@ -272,9 +272,9 @@ impl Count {
 }
 
 impl Ledger {
-    /// Tells whether a message is gone, though it may still lie somewhere.
-    pub(super) fn is_purged(&self, queue: QueueId, seq: Seq) -> bool {
-        self.queues.get(&queue).is_none_or(|kept| seq < kept.purged_below)
+    /// Names the message before which all of a queue are gone, though they may still lie somewhere.
+    pub(super) fn purged_below(&self, queue: QueueId) -> Seq {
+        self.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below)
     }
 
     /// Lists the queues.

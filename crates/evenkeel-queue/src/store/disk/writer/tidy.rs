@@ -6,6 +6,7 @@ use fjall::{Keyspace, PersistMode};
 
 use super::Writer;
 use crate::id::Seq;
+use crate::message::Header;
 use crate::store::StoreError;
 use crate::store::disk::layout;
 use crate::store::disk::opened::{Sweep, io};
@@ -119,9 +120,8 @@ impl Writer {
             // and outlive its acknowledgement.
             batch.remove(&keyspace, place.clone());
             // A sweep has passed the old shelf, and would leave there what it has not come to here.
-            if layout::read_message_key(&place)
-                .is_some_and(|(queue, _, header)| ledger.is_purged(queue, header.seq))
-            {
+            let is_purged = |(queue, _, header): (_, _, Header)| header.seq < ledger.purged_below(queue);
+            if layout::read_message_key(&place).is_some_and(is_purged) {
                 batch.remove(&opened.state, place);
                 continue;
             }
@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
     use crate::id::{Epoch, KeyId, QueueId};
-    use crate::message::{Header, Payload};
+    use crate::message::Payload;
     use crate::settings::QueueSettings;
     use crate::store::QueueBody;
     use crate::store::disk::DiskOptions;
