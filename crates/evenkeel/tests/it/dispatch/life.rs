@@ -4,7 +4,7 @@ use evenkeel::sim_node::SimOptions;
 use serde_json::json;
 
 use super::{Bench, job, wait_for};
-use crate::raw::{chat, fast, read, stuck};
+use crate::raw::{fast, read, stuck};
 
 #[test]
 fn a_job_is_run_and_its_answer_kept() {
@@ -146,7 +146,7 @@ fn a_job_whose_time_is_over_before_its_turn_is_not_run() {
     let engine = SimOptions { tokens_per_second: 20, ..fast() };
     let one_at_a_time = json!({"dispatch": {"target": "/v1/chat/completions", "concurrency": 1}});
     let bench = Bench::start("dispatch-ttl", engine, "", &one_at_a_time);
-    let slow = bench.send_one(&chat(json!({"max_tokens": 40})));
+    let slow = bench.send_one(&super::chat(json!({"max_tokens": 40})));
     bench.wait_explained(&slow, "sent to node one");
     let late = json!({"body": job().to_string(), "ttl_ms": 50});
     let late = bench.served.post("/api/queues/jobs/messages", &late).json()["ids"][0].clone();
