@@ -11,6 +11,7 @@ use std::io::BufReader;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::crash::{HASTY, LAST, Ledger, ROUNDS, STOPPED, lines_of, start};
 
@@ -22,6 +23,8 @@ fn twenty_power_cuts_lose_nothing_that_was_confirmed() {
         let mut process = bench.start(&round.to_string());
         let mut out = BufReader::new(process.stdout.take().unwrap());
         ledger.read(&mut out, lines_of(round) / 2);
+        // A line is read right after a flush, when everything is durable.
+        std::thread::sleep(Duration::from_micros(round * 397 % 5_000));
         process.kill().unwrap();
         ledger.read(&mut out, u64::MAX);
         process.wait().unwrap();
