@@ -34,10 +34,12 @@ fn the_same_seed_gives_the_same_events_at_the_same_times() {
 
 #[test]
 fn other_seeds_give_other_orders() {
-    let mut orders: Vec<_> = (0..20).map(events).collect();
+    // Miri takes a minute per seed.
+    let seeds = if cfg!(miri) { 4 } else { 20 };
+    let mut orders: Vec<_> = (0..seeds).map(events).collect();
     orders.sort();
     orders.dedup();
-    assert!(15 < orders.len(), "only {} orders of 20", orders.len());
+    assert!(3 * seeds / 4 < orders.len() as u64, "only {} orders of {seeds}", orders.len());
 }
 
 #[test]
