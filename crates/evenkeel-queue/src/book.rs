@@ -6,6 +6,7 @@
 //! differ by at most a quantum and a message each, over any interval.
 
 mod cost;
+mod ends;
 mod gate;
 mod give_up;
 mod lane;
@@ -34,6 +35,7 @@ use crate::rule::KeyRule;
 use crate::settings::{CostMode, KEYS_MAX, Order, QueueSettings};
 use crate::time::Wall;
 use cost::Took;
+use ends::Ends;
 use gate::Gates;
 use lane::{Handle, Lane, PAYLOAD_BYTES_MAX, Refill, window_len};
 use waits::Histogram;
@@ -75,6 +77,8 @@ pub struct Book {
     out: HashMap<Seq, Out>,
     /// When what is in flight or delayed comes back.
     due: BTreeSet<(Wall, Seq)>,
+    /// When messages end by themselves.
+    ends: Ends,
     refills: VecDeque<RefillAsk>,
     /// Lanes whose refill failed.
     starved: Vec<Key>,
@@ -173,7 +177,7 @@ pub struct Leased {
 pub struct Taken {
     /// For the consumer.
     pub leased: Vec<Leased>,
-    /// Kept too long: to be removed.
+    /// Their time is over: to be removed.
     pub expired: Vec<(KeyId, Header)>,
 }
 
@@ -212,6 +216,7 @@ impl Book {
             gates: Gates::default(),
             out: HashMap::new(),
             due: BTreeSet::new(),
+            ends: Ends::default(),
             refills: VecDeque::new(),
             starved: Vec::new(),
             starving: VecDeque::new(),
@@ -255,6 +260,7 @@ impl Book {
             return Ok(());
         }
         self.totals.pending += 1;
+        self.ends.list(lane, &header);
         if self.payload_bytes + payload.size() <= PAYLOAD_BYTES_MAX {
             self.payload_bytes += payload.size();
             handle.payload = Some(payload);
@@ -282,10 +288,8 @@ impl Book {
             self.totals.pending -= 1;
             let payload = handle.payload.take();
             self.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
-            if self.limits.retention <= now.since(handle.header.sent_at) {
-                taken.expired.push((self.at(turn.key).key, handle.header));
-                self.totals.bytes -= u64::from(handle.header.size);
-                self.totals.expired += 1;
+            if self.is_over(&handle.header) {
+                taken.expired.push(self.end(turn.key, handle.header));
                 self.follow(turn.key);
                 continue;
             }
@@ -366,6 +370,9 @@ impl Book {
         self.payload_bytes += lane.take_refill(handles);
         let missing = if is_empty { lane.forget_beyond() } else { 0 };
         self.totals.pending -= missing;
+        if missing > 0 {
+            self.unlist_missing(at);
+        }
         self.follow(at);
         missing
     }
@@ -489,6 +496,7 @@ impl Book {
             self.drr.remove_key(at);
             Ok(())
         };
+        self.list_first(at);
         self.list_idle(at);
         debug_assert!(stood.is_ok(), "a lane that was made has its place: {stood:?}");
     }
@@ -524,7 +532,10 @@ impl Book {
             }
             How::Acking { .. } | How::Moving => self.at(lane).leaving += 1,
         }
-        if !matches!(how, How::Delayed { .. }) {
+        if matches!(how, How::Delayed { .. }) {
+            self.ends.list(lane, &handle.header);
+        } else {
+            self.ends.unlist(&handle.header);
             self.count_out(lane, 1);
         }
         self.out.insert(seq, Out { lane, handle, how });

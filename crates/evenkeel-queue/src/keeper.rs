@@ -218,8 +218,14 @@ impl Actor for Keeper {
             }
             Msg::Stats(reply) => answer(reply, self.book.stats()),
             Msg::KeyStats(skip, max, reply) => answer(reply, self.book.key_stats(skip, max)),
-            Msg::Peek(max, reply) => answer(reply, self.book.peek(max)),
-            Msg::Explain(id, reply) => answer(reply, self.book.explain(id, self.queue)),
+            Msg::Peek(max, reply) => {
+                self.book.see(self.clock.now());
+                answer(reply, self.book.peek(max));
+            }
+            Msg::Explain(id, reply) => {
+                self.book.see(self.clock.now());
+                answer(reply, self.book.explain(id, self.queue));
+            }
             Msg::Close => return Ok(Flow::Stop),
         }
         self.settle(ctx);
@@ -457,6 +463,7 @@ impl Keeper {
         for how in ended {
             match (how, self.settings.redrive) {
                 (Ended::Waits(returned), _) => changes.push(Change::Returned(returned)),
+                (Ended::Over { key, header }, _) => changes.push(Change::Removed(key, header)),
                 (Ended::Dead { key, header, .. }, Some(redrive)) => {
                     let (me, seq) = (me.clone(), header.seq);
                     let commit = self.commit(vec![Change::Moved(key, header, redrive.to)]);

@@ -85,6 +85,8 @@ pub struct Draft {
     pub cost: Option<Cost>,
     /// How long it stays invisible; the queue's delay when `None`.
     pub delay: Option<Duration>,
+    /// How long after it is sent it may be delivered; as long as the queue keeps messages when `None`.
+    pub ttl: Option<Duration>,
     /// What its sender calls it: within [`DEDUP_WINDOW`] another of that name is the same message.
     pub dedup: Option<DedupId>,
     /// What is sent.
@@ -99,6 +101,7 @@ impl Draft {
             weight: None,
             cost: None,
             delay: None,
+            ttl: None,
             dedup: None,
             payload: Payload { headers: Bytes::new(), body: body.into() },
         }
@@ -125,6 +128,8 @@ pub struct Header {
     pub cost: Cost,
     /// Where it was before, if it was moved.
     pub from: Option<Moved>,
+    /// When its own time is over, if it was sent with one.
+    pub expires_at: Option<Wall>,
 }
 
 impl Header {

@@ -319,6 +319,7 @@ impl Queue {
             if settings.order == Order::Fifo && draft.delay.is_some() {
                 return Err(Rejection::DelayInOrder);
             }
+            check_ttl(settings, draft)?;
             let size = draft.payload.size() as u64;
             if settings.message_bytes_max < size {
                 return Err(Rejection::TooLarge { max: settings.message_bytes_max });
@@ -386,4 +387,14 @@ impl Drop for Asking<'_> {
 fn check_key(name: &str) -> Result<(), Rejection> {
     let fits = (1..=KEY_BYTES_MAX).contains(&name.len());
     if fits && !name.chars().any(char::is_control) { Ok(()) } else { Err(Rejection::BadKey) }
+}
+
+/// Refuses a time to live in which a message could never be delivered, or that its queue would cut short.
+fn check_ttl(settings: &QueueSettings, draft: &Draft) -> Result<(), Rejection> {
+    let Some(ttl) = draft.ttl else { return Ok(()) };
+    let delay_ms = draft.delay.map_or(u128::from(settings.delay_ms), |delay| delay.as_millis());
+    let min = u64::try_from(delay_ms).unwrap_or(u64::MAX).saturating_add(1);
+    let max = settings.retention_ms;
+    let fits = (u128::from(min)..=u128::from(max)).contains(&ttl.as_millis());
+    if fits { Ok(()) } else { Err(Rejection::BadTtl { min, max }) }
 }

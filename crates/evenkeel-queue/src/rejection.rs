@@ -33,6 +33,13 @@ pub enum Rejection {
     },
     /// A message of a FIFO queue has a delay of its own.
     DelayInOrder,
+    /// A message's time to live is not longer than its delay, or longer than the queue keeps any message.
+    BadTtl {
+        /// The least it may be, in milliseconds.
+        min: u64,
+        /// The most it may be, in milliseconds.
+        max: u64,
+    },
     /// The receipt was made by nobody here, or for another queue.
     ForgedReceipt,
     /// The receipt's message is gone: acknowledged, moved, purged or expired.
@@ -64,6 +71,9 @@ impl fmt::Display for Rejection {
             }
             Self::TooLarge { max } => write!(f, "message is larger than {max} bytes"),
             Self::DelayInOrder => f.write_str("messages of a FIFO queue have no delay of their own"),
+            Self::BadTtl { min, max } => {
+                write!(f, "ttl is not between {min} ms, past its delay, and {max} ms, the queue's retention")
+            }
             Self::ForgedReceipt => f.write_str("receipt handle was not made by this queue"),
             Self::MessageGone => f.write_str("message is gone"),
             Self::DeliveredAgain => f.write_str("receipt handle is of an earlier delivery"),

@@ -223,6 +223,8 @@ pub enum StoreError {
         /// How much must be.
         reserve: u64,
     },
+    /// The disk took no more, reserve or not; what was asked for did not happen.
+    NoRoom(String),
     /// Too much waits to be written.
     Busy,
     /// There is no such queue.
@@ -245,6 +247,7 @@ impl fmt::Display for StoreError {
             Self::DiskFull { free, reserve } => {
                 write!(f, "disk is full: {free} bytes are free, {reserve} are kept in reserve")
             }
+            Self::NoRoom(why) => write!(f, "disk is full: {why}"),
             Self::Busy => f.write_str("too much is waiting to be written, retry later"),
             Self::NoQueue => f.write_str("no such queue"),
             Self::TooManyKeys => f.write_str("no more fairness keys can be made"),
@@ -267,4 +270,9 @@ pub(crate) fn cost_of(draft: &Draft) -> evenkeel_policy::cost::Cost {
 pub(crate) fn due_of(draft: &Draft, batch_delay_ms: u64, sent_at: Wall) -> Option<Wall> {
     let delay = draft.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
     (!delay.is_zero()).then(|| sent_at + delay)
+}
+
+/// When a message's own time is over; `None` when it has none.
+pub(crate) fn expiry_of(draft: &Draft, sent_at: Wall) -> Option<Wall> {
+    draft.ttl.map(|ttl| sent_at + ttl)
 }

@@ -309,7 +309,9 @@ impl From<Rejection> for Fault {
             Rejection::QueueFull { .. }
             | Rejection::TooManyInFlight { .. }
             | Rejection::TooManyKeys { .. } => Self::OverLimit { message: rejection.to_string() },
-            Rejection::BadKey | Rejection::DelayInOrder => Self::invalid(rejection.to_string()),
+            Rejection::BadKey | Rejection::DelayInOrder | Rejection::BadTtl { .. } => {
+                Self::invalid(rejection.to_string())
+            }
             Rejection::TooLarge { max } => too_large(max),
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
             Rejection::MessageGone | Rejection::DeliveredAgain => Self::invalid(
@@ -337,6 +339,7 @@ impl From<StoreError> for Fault {
         match error {
             StoreError::NoQueue => Self::NoQueue,
             StoreError::DiskFull { .. }
+            | StoreError::NoRoom(_)
             | StoreError::Busy
             | StoreError::TooManyKeys
             | StoreError::NotOwner

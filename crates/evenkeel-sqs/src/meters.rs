@@ -23,8 +23,10 @@ const QUEUE_RECEIVED_TOTAL: Named =
     Named::new("evenkeel_queue_received_total", "deliveries of messages, by queue");
 const QUEUE_DELETED_TOTAL: Named =
     Named::new("evenkeel_queue_deleted_total", "messages acknowledged, by queue");
-const QUEUE_EXPIRED_TOTAL: Named =
-    Named::new("evenkeel_queue_expired_total", "messages removed because they were kept too long, by queue");
+const QUEUE_EXPIRED_TOTAL: Named = Named::new(
+    "evenkeel_queue_expired_total",
+    "messages removed because their time to live or their queue's retention was over, by queue",
+);
 const QUEUE_KEEPERS_REPLACED_TOTAL: Named = Named::new(
     "evenkeel_queue_keepers_replaced_total",
     "keepers of a queue that failed and were replaced, by queue",

@@ -171,6 +171,7 @@ fn prepare(
         weight: None,
         cost: None,
         delay,
+        ttl: None,
         dedup: called.map(|called| called.id),
         payload: Payload { headers, body: Bytes::from(body) },
     };

@@ -1,10 +1,15 @@
-//! `evenkeel`: the one binary; today the simulated model server, later the gateway.
+//! `evenkeel`: the one binary, gateway and all.
 
 #![forbid(unsafe_code)]
 
 mod cli;
 
 use std::process::ExitCode;
+
+use mimalloc::MiMalloc;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     cli::run()

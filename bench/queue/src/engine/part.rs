@@ -106,6 +106,11 @@ async fn on_disk(part: &Part, figures: &mut Figures) -> io::Result<()> {
     match part.what {
         What::Book => {}
         What::Keys => {
+            // A key's first message costs more, because the key is written down with it.
+            let first = part.first.next_multiple_of(SENT_TOGETHER);
+            let mut untold = Figures::new();
+            send(&queue, FILLERS, FILL_BATCH, part.first, first, &mut untold).await?;
+            take(&queue, first, &mut untold).await?;
             send(&queue, FILLERS, FILL_BATCH, part.first, part.messages, figures).await?;
             take(&queue, part.messages, figures).await?;
         }

@@ -17,7 +17,7 @@ pub enum GivenUp {
 }
 
 impl Book {
-    /// Gives a delivery up; what is a dead letter must be moved.
+    /// Gives a delivery up; what is a dead letter must be moved, unless its time is over.
     pub fn give_up(&mut self, now: Wall, claim: Claim, how: GivenUp) -> Result<Ended, Rejection> {
         self.now = now;
         self.find_leased(claim)?;
@@ -26,6 +26,9 @@ impl Book {
             GivenUp::For(delay) => {
                 self.uncount(&mut out);
                 Ok(self.bring_back(now, out, delay))
+            }
+            GivenUp::ForGood if self.is_over(&out.handle.header) => {
+                Ok(self.bring_back(now, out, Duration::ZERO))
             }
             GivenUp::ForGood => {
                 let Out { lane, mut handle, .. } = out;

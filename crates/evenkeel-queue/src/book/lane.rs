@@ -107,6 +107,8 @@ pub(super) struct Lane {
     /// Behind the cursor in order, but taken out of turn: delayed, or known from before a restart.
     ahead: BTreeSet<Seq>,
     pub(super) refill: Refill,
+    /// When the message was sent by which it is listed to be looked at; none of those that wait is older.
+    pub(super) listed_since: Option<Wall>,
     /// Since when its turn waits for the store.
     pub(super) starved_since: Option<Wall>,
     pub(super) in_flight: u64,
@@ -139,6 +141,7 @@ impl Lane {
             cursor: Seq(0),
             ahead: BTreeSet::new(),
             refill: Refill::Idle,
+            listed_since: None,
             starved_since: None,
             in_flight: 0,
             delayed: 0,
@@ -241,6 +244,12 @@ impl Lane {
         self.back.values().chain(&self.window)
     }
 
+    /// Reads the first of those that came back and the first of the window: none that was sent here and waits is older.
+    pub(super) fn firsts(&self) -> impl Iterator<Item = &Header> {
+        let back = self.back.first_key_value().map(|(_, handle)| handle);
+        back.into_iter().chain(self.window.front()).map(|handle| &handle.header)
+    }
+
     /// Takes in what the store found after the cursor, and counts the bytes of payloads that it keeps.
     pub(super) fn take_refill(&mut self, found: impl IntoIterator<Item = Handle>) -> usize {
         self.refill = Refill::Idle;
@@ -281,6 +290,12 @@ impl Lane {
         let is_beyond = self.cursor < seq && self.beyond > 0 && self.ahead.insert(seq);
         is_beyond.then(|| {
             self.beyond -= 1;
+            // Nothing that waits is behind the cursor: what is need not be remembered one by one, and what the store
+            // is being asked for, it may find gone.
+            if let Some(&last) = self.ahead.last().filter(|_| self.beyond == 0) {
+                self.go_on_to(last);
+                self.refill = Refill::Idle;
+            }
             Handle::new(header)
         })
     }
@@ -299,6 +314,7 @@ impl Lane {
         self.ahead.clear();
         self.beyond = 0;
         self.refill = Refill::Idle;
+        self.listed_since = None;
         (self.in_flight, self.delayed, self.leaving) = (0, 0, 0);
         if let Some(in_order) = &mut self.in_order {
             in_order.delayed.clear();
@@ -453,7 +469,14 @@ mod tests {
     }
 
     fn handle(seq: u64) -> Handle {
-        let header = Header { seq: Seq(seq), sent_at: Wall(0), size: 1, cost: Cost::MESSAGE, from: None };
+        let header = Header {
+            seq: Seq(seq),
+            sent_at: Wall(0),
+            size: 1,
+            cost: Cost::MESSAGE,
+            from: None,
+            expires_at: None,
+        };
         Handle::new(header)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{Book, How};
 use crate::id::{Epoch, KeyId, Seq};
-use crate::message::{Header, Payload};
+use crate::message::Header;
 
 /// At most so many keys without messages are passed over in one go.
 const PASS_MAX: usize = 65_536;
@@ -59,12 +59,10 @@ impl Book {
     /// Begins to move a message that waits: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
     pub fn begin_move(&mut self, key: KeyId, header: Header) -> bool {
         let Some(&at) = self.keys.get(&key) else { return false };
-        if self.out.contains_key(&header.seq) || self.told < header.seq {
+        if self.out.contains_key(&header.seq) || self.told < header.seq || self.is_over(&header) {
             return false;
         }
-        let Some(mut handle) = self.at(at).take_out_of_turn(header) else { return false };
-        self.payload_bytes -= handle.payload.take().as_ref().map_or(0, Payload::size);
-        self.totals.pending -= 1;
+        let Some(handle) = self.take_waiting(at, header) else { return false };
         self.set_out(at, handle, How::Moving);
         self.follow(at);
         true

@@ -33,6 +33,8 @@ pub struct KeptKey {
     pub count: u64,
     /// How many bytes they have.
     pub bytes: u64,
+    /// Those of them that have a time of their own.
+    pub expiring: Vec<Header>,
 }
 
 /// A message that is not simply waiting.
@@ -101,6 +103,9 @@ impl Book {
         self.totals.pending += kept.count - ahead.len() as u64;
         self.totals.bytes += kept.bytes;
         self.at(at).resume(kept.first, kept.count, ahead);
+        for header in &kept.expiring {
+            self.ends.list(at, header);
+        }
         for state in states {
             let KeptState { header, delivered, first_delivered_at, .. } = *state;
             let handle = Handle { delivered, first_delivered_at, ..Handle::new(header) };

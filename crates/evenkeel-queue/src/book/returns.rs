@@ -48,6 +48,13 @@ pub enum Ended {
         /// How often it was delivered.
         attempts: u32,
     },
+    /// Its time is over: it is to be removed.
+    Over {
+        /// Its key.
+        key: KeyId,
+        /// Which message.
+        header: Header,
+    },
 }
 
 impl Book {
@@ -162,7 +169,7 @@ impl Book {
         self.drr.settle(out.lane, charged, Cost::ZERO, Settlement::Final);
     }
 
-    /// Ends what has lasted until `now`, at most `max` at once.
+    /// Ends what has lasted until `now`: at most `max` leases and delays, and as many messages.
     pub fn tick(&mut self, now: Wall, max: usize) -> Vec<Ended> {
         self.now = now;
         for at in core::mem::take(&mut self.starved) {
@@ -188,6 +195,7 @@ impl Book {
             };
             ended.push(self.bring_back(now, out, Duration::ZERO));
         }
+        self.end_some(max, &mut ended);
         ended
     }
 
@@ -196,7 +204,13 @@ impl Book {
         let first = self.due.first().map(|(until, _)| *until);
         let patience = self.starving.front().map(|(until, _)| *until);
         let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
-        first.into_iter().chain(patience).chain(retry).chain(self.gates.next_wake()).min()
+        first
+            .into_iter()
+            .chain(patience)
+            .chain(retry)
+            .chain(self.gates.next_wake())
+            .chain(self.next_end())
+            .min()
     }
 
     /// Forgets keys that have held nothing for a minute, and names them.
@@ -235,6 +249,7 @@ impl Book {
         self.now = now;
         self.out.clear();
         self.due.clear();
+        self.ends.clear();
         self.refills.clear();
         self.starved.clear();
         self.starving.clear();
@@ -253,6 +268,9 @@ impl Book {
         let lane = self.lanes[at.index()].take()?;
         self.free.push(at);
         self.keys.remove(&lane.key);
+        if let Some(listed) = lane.listed_since {
+            self.ends.unlist_lane(at, listed);
+        }
         let lanes = &mut self.tenant_lanes[lane.tenant.index()];
         *lanes -= 1;
         if *lanes == 0 && self.drr.forget_tenant(lane.tenant) {
@@ -288,6 +306,11 @@ impl Book {
         if let How::Delayed { until } = how {
             handle.ready_at = until;
         }
+        if self.is_over(&handle.header) {
+            let (key, header) = self.end(lane, handle.header);
+            self.heed(lane);
+            return Ended::Over { key, header };
+        }
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
             let (key, header) = (self.at(lane).key, handle.header);
             self.set_out(lane, handle, How::Moving);
@@ -307,6 +330,7 @@ impl Book {
 
     fn wait_again(&mut self, lane: Key, handle: Handle) {
         self.totals.pending += 1;
+        self.ends.list(lane, &handle.header);
         self.at(lane).put_back(handle);
         self.follow(lane);
     }

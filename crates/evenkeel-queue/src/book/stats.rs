@@ -26,7 +26,7 @@ pub struct Totals {
     pub delayed: u64,
     /// Bytes of all of them.
     pub bytes: u64,
-    /// Messages removed because they were kept too long.
+    /// Messages removed because their time was over: their own, or that for which the queue keeps any.
     pub expired: u64,
 }
 
@@ -83,6 +83,8 @@ pub enum Explanation {
         attempt: u32,
         /// Until then.
         until: Wall,
+        /// When its own time is over; once it is, it does not come back.
+        expires_at: Option<Wall>,
     },
     /// It is not to be delivered yet.
     Delayed {
@@ -90,6 +92,8 @@ pub enum Explanation {
         attempts: u32,
         /// Not before then.
         until: Wall,
+        /// When its own time is over.
+        expires_at: Option<Wall>,
     },
     /// Its acknowledgement, or its move to the dead-letter queue, is being written down.
     Leaving,
@@ -103,30 +107,48 @@ pub enum Explanation {
         tenant: Turn,
         /// What holds its key or its tenant back.
         held: Option<Held>,
+        /// When its own time is over, if it is in memory.
+        expires_at: Option<Wall>,
     },
     /// Nobody knows it: acknowledged, expired, or never sent.
     Unknown,
 }
 
+impl Explanation {
+    /// When the message's own time is over, if it has one and is in memory.
+    pub const fn expires_at(&self) -> Option<Wall> {
+        match self {
+            Self::InFlight { expires_at, .. }
+            | Self::Delayed { expires_at, .. }
+            | Self::Waiting { expires_at, .. } => *expires_at,
+            Self::Leaving | Self::Unknown => None,
+        }
+    }
+}
+
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InFlight { attempt, until } => {
-                write!(f, "delivered for the {attempt}. time; its lease ends at {until}")
+            Self::InFlight { attempt, until, .. } => {
+                write!(f, "delivered for the {attempt}. time; its lease ends at {until}")?;
             }
-            Self::Delayed { attempts: 0, until } => write!(f, "sent with a delay; due at {until}"),
-            Self::Delayed { attempts, until } => {
-                write!(f, "given back after {attempts} deliveries; due at {until}")
+            Self::Delayed { attempts: 0, until, .. } => write!(f, "sent with a delay; due at {until}")?,
+            Self::Delayed { attempts, until, .. } => {
+                write!(f, "given back after {attempts} deliveries; due at {until}")?;
             }
-            Self::Leaving => f.write_str("leaving the queue: this is being written down"),
+            Self::Leaving => f.write_str("leaving the queue: this is being written down")?,
             Self::Waiting { before, held: Some(held), .. } => {
-                write!(f, "{before} messages of its key come first; {held}")
+                write!(f, "{before} messages of its key come first; {held}")?;
             }
-            Self::Waiting { before, key, tenant, held: None } => {
+            Self::Waiting { before, key, tenant, held: None, .. } => {
                 write!(f, "{before} messages of its key come first; its tenant {}", Stands(*tenant))?;
-                write!(f, ", its key within the tenant {}", Stands(*key))
+                write!(f, ", its key within the tenant {}", Stands(*key))?;
             }
-            Self::Unknown => f.write_str("not in the queue: acknowledged, expired, or never sent"),
+            Self::Unknown => f.write_str("not in the queue: acknowledged, expired, or never sent")?,
+        }
+        match self.expires_at() {
+            Some(at) => write!(f, "; it expires at {at}"),
+            None => Ok(()),
         }
     }
 }
@@ -192,7 +214,7 @@ impl Book {
         let lanes = self.lanes.iter().flatten();
         let all =
             lanes.flat_map(|lane| lane.ready().map(|handle| (lane.key, lane.name.clone(), handle.header)));
-        all.take(max).collect()
+        all.filter(|(.., header)| !self.is_over(header)).take(max).collect()
     }
 
     /// Says why a message of this queue is where it is; one that was moved here, once it is in memory.
@@ -220,10 +242,10 @@ impl Book {
 
     fn explain_at(&self, key: KeyId, seq: Seq) -> Explanation {
         if let Some(out) = self.out.get(&seq) {
-            let attempts = out.handle.delivered.attempts;
+            let (attempts, expires_at) = (out.handle.delivered.attempts, out.handle.header.expires_at);
             return match out.how {
-                How::Leased { until, .. } => Explanation::InFlight { attempt: attempts, until },
-                How::Delayed { until } => Explanation::Delayed { attempts, until },
+                How::Leased { until, .. } => Explanation::InFlight { attempt: attempts, until, expires_at },
+                How::Delayed { until } => Explanation::Delayed { attempts, until, expires_at },
                 How::Acking { .. } | How::Moving => Explanation::Leaving,
             };
         }
@@ -237,7 +259,9 @@ impl Book {
             None if lane.cursor() < seq && lane.beyond() > 0 => lane.in_memory(),
             None => return Explanation::Unknown,
         };
-        let tenant = self.drr.tenant_standing(lane.tenant);
-        Explanation::Waiting { before, key: self.drr.standing(at), tenant, held: self.held(at) }
+        let (key, tenant) = (self.drr.standing(at), self.drr.tenant_standing(lane.tenant));
+        let expires_at = lane.ready().find(|handle| handle.header.seq == seq);
+        let expires_at = expires_at.and_then(|handle| handle.header.expires_at);
+        Explanation::Waiting { before, key, tenant, held: self.held(at), expires_at }
     }
 }

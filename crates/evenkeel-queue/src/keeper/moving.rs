@@ -101,6 +101,7 @@ impl Keeper {
                 return job.end(Err(why));
             }
         };
+        self.book.see(self.clock.now());
         let known = Arc::clone(&self.known);
         let known = known.read();
         let mut is_end = true;
@@ -117,7 +118,7 @@ impl Keeper {
             let home = job.to.or(header.from.map(|from| from.queue));
             match home.filter(|home| *home != self.queue && known.contains(home)) {
                 Some(to) if self.book.begin_move(key, header) => job.found.push((key, header, to)),
-                // In a consumer's hands, or to come later.
+                // In a consumer's hands, to come later, or over.
                 Some(_) => {}
                 None => job.cursor.left += 1,
             }

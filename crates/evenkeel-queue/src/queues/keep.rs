@@ -255,8 +255,14 @@ mod tests {
     fn a_clock_that_was_set_back_prolongs_no_lease_and_no_delay() {
         const YEAR_MS: u64 = 365 * 24 * 3_600_000;
         let settings = QueueSettings::default();
-        let header =
-            |seq| Header { seq: Seq(seq), sent_at: Wall(YEAR_MS), size: 1, cost: Cost::MESSAGE, from: None };
+        let header = |seq| Header {
+            seq: Seq(seq),
+            sent_at: Wall(YEAR_MS),
+            size: 1,
+            cost: Cost::MESSAGE,
+            from: None,
+            expires_at: None,
+        };
         let state = |seq, standing| KeptState {
             key: KeyId(0),
             header: header(seq),
@@ -278,6 +284,7 @@ mod tests {
             last: Seq(2),
             count: 2,
             bytes: 2,
+            expiring: Vec::new(),
         };
         let book = Book::new(Epoch(2), &settings, (1, 2)).unwrap();
         let mut book = read_book(book, Wall(5_000), &[kept], states).unwrap();

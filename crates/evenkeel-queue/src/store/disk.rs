@@ -173,7 +173,7 @@ impl Store for DiskStore {
             Some(counts) => counts,
             None => still.count_queue(queue, below..before)?,
         };
-        still.kept_keys(queue, &counts)
+        still.kept_keys(queue, counts)
     }
 
     fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {

@@ -10,7 +10,7 @@ use super::result_book::ResultBook;
 use super::{
     Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
 };
-use super::{cost_of, due_of};
+use super::{cost_of, due_of, expiry_of};
 use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, DEDUP_WINDOW, DedupId, Header, Payload, Sent};
@@ -314,6 +314,7 @@ impl HeldQueue {
                 size: draft.payload.size() as u32,
                 cost: cost_of(&draft),
                 from: None,
+                expires_at: expiry_of(&draft, batch.sent_at),
             };
             let key = self.intern(&draft.key);
             let id = MessageId { queue, key, seq: header.seq };
@@ -413,6 +414,8 @@ impl HeldQueue {
 
     fn kept(&self, key: KeyId, kept: &HeldKey, before: Seq) -> KeptKey {
         let mut messages = self.messages.range((key, Seq(0))..(key, before)).peekable();
+        let expiring = messages.clone().map(|(_, (header, _))| *header);
+        let expiring = expiring.filter(|header| header.expires_at.is_some()).collect();
         let first = messages.peek().map_or(Seq(0), |((_, seq), _)| *seq);
         let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (header, _))| {
             (header.seq, count + 1, bytes + u64::from(header.size))
@@ -426,6 +429,7 @@ impl HeldQueue {
             last,
             count,
             bytes,
+            expiring,
         }
     }
 }

@@ -19,7 +19,14 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
     let mut send = |book: &mut Book, key: usize, now: u64| {
         seq += 1;
         let size = keys[key].0;
-        let header = Header { seq: Seq(seq), sent_at: Wall(now), size, cost: Cost::MESSAGE, from: None };
+        let header = Header {
+            seq: Seq(seq),
+            sent_at: Wall(now),
+            size,
+            cost: Cost::MESSAGE,
+            from: None,
+            expires_at: None,
+        };
         let name = ["light", "heavy"][key].into();
         let (key, payload) = (KeyId(key as u32), Payload::default());
         book.append(Wall(now), Appended { key, name, weight: None, header, not_before: None, payload })

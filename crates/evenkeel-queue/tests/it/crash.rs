@@ -198,7 +198,12 @@ async fn produce(queue: Queue, round: String, producer: u32) {
             .map(|part| format!("k{}.{round}.{producer}.{number}.{part}", (number + part) % 5))
             .collect();
         let key = |body: &String| body.split('.').next().unwrap().to_owned();
-        let drafts = bodies.iter().map(|body| Draft::new(body.clone()).of(key(body))).collect();
+        let in_an_hour = Some(Duration::from_secs(3_600)).filter(|_| number % 2 == 0);
+        let draft = |body: &String| Draft { ttl: in_an_hour, ..Draft::new(body.clone()).of(key(body)) };
+        // One more, that may be over before anybody has it, and is not told of.
+        let brief = format!("k{}.{round}.{producer}.{number}.brief", number % 5);
+        let brief = Draft { ttl: Some(Duration::from_millis(1 + number % 50)), ..draft(&brief) };
+        let drafts = bodies.iter().map(draft).chain([brief]).collect();
         if let Err(why) = queue.enqueue(drafts).await {
             say(&format!("R {why}\n"));
             tokio::time::sleep(Duration::from_millis(20)).await;

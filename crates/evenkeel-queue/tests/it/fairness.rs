@@ -59,6 +59,7 @@ impl Shop {
                 size: self.payload.size() as u32,
                 cost: Cost::MESSAGE,
                 from: None,
+                expires_at: None,
             };
             self.stored.entry(key).or_default().push(header);
             let (name, payload) = (self.names[key.0 as usize].clone(), self.payload.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::{Book, Ended};
+use evenkeel_queue::book::{Book, Ended, RefillAsk};
 use evenkeel_queue::message::{Appended, Header, Payload};
 use evenkeel_queue::receipt::Claim;
 use evenkeel_queue::rule::{KeyRule, Rate};
@@ -16,12 +16,14 @@ use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
+/// The shortest there is.
+const RETENTION_MS: u64 = 60_000;
 /// Names that are given limits: two keys and a tenant.
 const RULED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
 
 #[derive(Clone, Debug)]
 enum Step {
-    Append { key: u32, delay: u64, count: u64 },
+    Append { key: u32, delay: u64, ttl: Option<u64>, count: u64 },
     Tell,
     Take(usize),
     Ack(usize),
@@ -30,6 +32,7 @@ enum Step {
     Extend(usize),
     GiveBack(usize),
     AckStale(usize),
+    Look,
     Answer,
     Pass(u64),
     Purge,
@@ -39,8 +42,12 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (0..4_u32, prop_oneof![4 => Just(0), 1 => 1..300_u64], prop_oneof![4 => Just(1), 1 => 100..400_u64])
-            .prop_map(|(key, delay, count)| Step::Append { key, delay, count }),
+        8 => (
+            0..4_u32,
+            prop_oneof![4 => Just(0), 1 => 1..300_u64],
+            prop_oneof![2 => Just(None), 1 => (1..600_u64).prop_map(Some)],
+            prop_oneof![4 => Just(1), 1 => 100..400_u64],
+        ).prop_map(|(key, delay, ttl, count)| Step::Append { key, delay, ttl, count }),
         6 => Just(Step::Tell),
         5 => prop_oneof![3 => 1..6_usize, 2 => 100..300_usize].prop_map(Step::Take),
         4 => any::<usize>().prop_map(Step::Ack),
@@ -49,8 +56,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Extend),
         1 => any::<usize>().prop_map(Step::GiveBack),
         1 => any::<usize>().prop_map(Step::AckStale),
+        2 => Just(Step::Look),
         4 => Just(Step::Answer),
         2 => (1..150_u64).prop_map(Step::Pass),
+        1 => (1..RETENTION_MS).prop_map(Step::Pass),
         1 => Just(Step::Purge),
         1 => any::<usize>().prop_map(Step::Move),
         1 => (0..RULED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
@@ -68,11 +77,15 @@ struct World {
     stored: BTreeMap<(u32, u64), Header>,
     /// Of that, what the book was not told yet.
     untold: VecDeque<Appended>,
+    /// What the store found and has not answered yet.
+    found: Vec<(RefillAsk, Vec<(Header, Payload)>)>,
     /// Deliveries under way.
     held: Vec<Claim>,
     /// Receipts that are good for nothing any more.
     stale: Vec<Claim>,
     dead: BTreeSet<u64>,
+    /// How many ended by themselves.
+    expired: u64,
     /// What is set for a name, and when messages were delivered under it.
     rules: BTreeMap<&'static str, (KeyRule, Vec<u64>)>,
 }
@@ -80,7 +93,8 @@ struct World {
 impl World {
     fn new(order: Order) -> Self {
         let redrive = Some(Redrive { to: QueueId(9), attempts_max: ATTEMPTS_MAX });
-        let settings = QueueSettings { redrive, order, ..QueueSettings::default() };
+        let settings =
+            QueueSettings { redrive, order, retention_ms: RETENTION_MS, ..QueueSettings::default() };
         Self {
             order,
             book: Book::new(Epoch(1), &settings, (1, 2)).unwrap(),
@@ -88,16 +102,20 @@ impl World {
             seq: 0,
             stored: BTreeMap::new(),
             untold: VecDeque::new(),
+            found: Vec::new(),
             held: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
+            expired: 0,
             rules: BTreeMap::new(),
         }
     }
 
     fn run(&mut self, step: Step) {
         match step {
-            Step::Append { key, delay, count } => (0..count).for_each(|_| self.append(key, delay)),
+            Step::Append { key, delay, ttl, count } => {
+                (0..count).for_each(|_| self.append(key, delay, ttl));
+            }
             Step::Tell => self.tell(),
             Step::Take(max) => self.take(max),
             Step::Ack(which) => self.with_held(which, |world, claim| {
@@ -130,6 +148,7 @@ impl World {
                     assert!(self.book.ack(claim).is_err(), "{claim:?} of a message that is gone was taken");
                 }
             }
+            Step::Look => self.look(),
             Step::Answer => self.answer(),
             Step::Pass(span) => self.pass(span),
             Step::Move(which) => self.move_one(which),
@@ -163,10 +182,16 @@ impl World {
         }
     }
 
-    fn append(&mut self, key: u32, delay: u64) {
+    fn append(&mut self, key: u32, delay: u64, ttl: Option<u64>) {
         self.seq += 1;
-        let header =
-            Header { seq: Seq(self.seq), sent_at: Wall(self.now), size: 3, cost: Cost::MESSAGE, from: None };
+        let header = Header {
+            seq: Seq(self.seq),
+            sent_at: Wall(self.now),
+            size: 3,
+            cost: Cost::MESSAGE,
+            from: None,
+            expires_at: ttl.map(|ttl| Wall(self.now + ttl)),
+        };
         self.stored.insert((key, self.seq), header);
         let name: Arc<str> = format!("tenant{}/{key}", key % 2).into();
         let not_before = (delay > 0).then(|| Wall(self.now + delay));
@@ -183,13 +208,17 @@ impl World {
 
     fn take(&mut self, max: usize) {
         let taken = self.book.take(Wall(self.now), max, LEASE).unwrap();
-        assert!(taken.leased.len() <= max && taken.expired.is_empty());
+        assert!(taken.leased.len() <= max);
+        for (key, header) in taken.expired {
+            self.end(key, &header);
+        }
         let before = self.held.len();
         for leased in taken.leased {
             let (key, seq) = (leased.key, leased.header.seq);
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
             assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
+            assert!(!self.is_over(&leased.header), "{seq:?} was delivered after its time");
             assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
             let attempt = leased.delivered.number();
             self.heed_rules(&leased.name, seq);
@@ -245,13 +274,21 @@ impl World {
         }
     }
 
-    /// The store answers what it was asked, a little at a time.
-    fn answer(&mut self) {
+    /// The store looks for what it was asked, a little at a time.
+    fn look(&mut self) {
         while let Some(ask) = self.book.poll_refill() {
             let after = (ask.key.0, ask.after.0 + 1)..=(ask.key.0, u64::MAX);
             let found = self.stored.range(after).take(ask.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
             let found = found.map(|(_, header)| (*header, payload.clone())).collect();
+            self.found.push((ask, found));
+        }
+    }
+
+    /// It answers with what it found; some of that may have been a while ago.
+    fn answer(&mut self) {
+        self.look();
+        for (ask, found) in self.found.drain(..) {
             assert_eq!(self.book.take_refill(ask, found), 0, "the book counts what is not there");
         }
     }
@@ -262,12 +299,38 @@ impl World {
         for how in ended {
             self.ended(how);
         }
+        // Also what is far behind a key's window, and whoever receives or not.
+        let untold: BTreeSet<Seq> = self.untold.iter().map(|message| message.header.seq).collect();
+        let held: BTreeSet<Seq> = self.held.iter().map(|claim| claim.seq).collect();
+        for header in self.stored.values().filter(|header| self.has_expired(header)) {
+            let is_elsewhere = untold.contains(&header.seq) || held.contains(&header.seq);
+            assert!(is_elsewhere, "{header:?} is kept after its time");
+        }
+    }
+
+    fn has_expired(&self, header: &Header) -> bool {
+        header.expires_at.is_some_and(|at| at.0 <= self.now)
+    }
+
+    fn is_over(&self, header: &Header) -> bool {
+        self.has_expired(header) || header.sent_at.0 + RETENTION_MS <= self.now
+    }
+
+    /// Only what is over ends, and only once.
+    fn end(&mut self, key: KeyId, header: &Header) {
+        assert!(self.is_over(header), "{header:?} ended before its time");
+        assert!(self.stored.remove(&(key.0, header.seq.0)).is_some(), "{header:?} ended twice");
+        self.expired += 1;
     }
 
     fn ended(&mut self, ended: Ended) {
         let (seq, is_dead) = match ended {
             Ended::Waits(returned) => (returned.header.seq, false),
             Ended::Dead { header, .. } => (header.seq, true),
+            Ended::Over { key, header } => {
+                self.end(key, &header);
+                (header.seq, false)
+            }
         };
         self.held.retain(|claim| claim.seq != seq);
         if is_dead {
@@ -290,7 +353,7 @@ impl World {
         assert_eq!(totals.in_flight, self.held.len() as u64);
         let told = self.stored.len() - self.untold.len();
         assert_eq!(totals.pending + totals.in_flight + totals.delayed, told as u64);
-        assert_eq!(totals.bytes, 3 * told as u64);
+        assert_eq!((totals.bytes, totals.expired), (3 * told as u64, self.expired));
     }
 
     /// Everything that was sent comes out in the end.
@@ -346,7 +409,7 @@ proptest! {
     fn a_key_is_first_in_first_out(keys in prop::collection::vec(0..3_u32, 1..2_000), max in 1..20_usize) {
         let mut world = World::new(Order::Fair);
         for key in keys {
-            world.append(key, 0);
+            world.append(key, 0, None);
         }
         world.tell();
         let mut last = BTreeMap::new();
@@ -368,12 +431,12 @@ proptest! {
 #[test]
 fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
     let mut world = World::new(Order::Fair);
-    (0..400).for_each(|_| world.append(0, 0));
+    (0..400).for_each(|_| world.append(0, 0, None));
     world.tell();
     world.take(300);
     let asked = world.book.poll_refill().unwrap();
     world.run(Step::Purge);
-    (0..400).for_each(|_| world.append(0, 0));
+    (0..400).for_each(|_| world.append(0, 0, None));
     world.tell();
     // The store looks after the purge, and finds none of what it was asked for.
     assert_eq!(world.book.take_refill(asked, Vec::new()), 0);
@@ -385,7 +448,7 @@ fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
 fn keys_that_are_gone_are_forgotten_however_many_they_are() {
     let mut world = World::new(Order::Fair);
     for key in 0..5_000 {
-        world.append(key, 0);
+        world.append(key, 0, None);
     }
     world.tell();
     world.take(5_000);

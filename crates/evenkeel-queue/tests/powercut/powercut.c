@@ -2,6 +2,7 @@
  *
  * POWERCUT_ROOT: files below this folder are watched. POWERCUT_LOG: where notes go. POWERCUT_KEEP: where files that
  * were removed are kept. POWERCUT_FAIL_SYNC: after so many calls, fsync and fdatasync fail with EIO.
+ * POWERCUT_FAIL_JOURNAL: a file; while it exists, they do for journals (*.jnl), and for nothing else.
  * POWERCUT_FULL: a file; while it exists, writes fail with ENOSPC.
  *
  * A note is a header and what was there before. Kinds: W a write, T a change of length, C a new file, U a removed
@@ -29,7 +30,7 @@ struct note {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1;
 static char root[PATH_MAX], keep[PATH_MAX];
-static const char *full_path;
+static const char *full_path, *fail_path;
 static long syncs_left = -1;
 static unsigned long kept;
 
@@ -50,6 +51,7 @@ __attribute__((constructor)) static void begin(void) {
     snprintf(root, sizeof root, "%s", folder);
     snprintf(keep, sizeof keep, "%s", save);
     full_path = getenv("POWERCUT_FULL");
+    fail_path = getenv("POWERCUT_FAIL_JOURNAL");
     if (getenv("POWERCUT_FAIL_SYNC"))
         syncs_left = atol(getenv("POWERCUT_FAIL_SYNC"));
     log_fd = raw_open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -115,6 +117,11 @@ static void note_old(uint32_t kind, int fd, uint64_t offset, uint64_t len) {
         close(reader);
     note(kind, file.st_ino, NULL, offset, old, got, size);
     free(old);
+}
+
+static int is_failing(const char *path) {
+    size_t len = strlen(path);
+    return len > 4 && strcmp(path + len - 4, ".jnl") == 0 && fail_path && access(fail_path, F_OK) == 0;
 }
 
 static int is_full(void) { return full_path && access(full_path, F_OK) == 0; }
@@ -196,6 +203,10 @@ static int sync_with(int fd, int (*real)(int)) {
     char path[PATH_MAX];
     if (log_fd < 0 || !fd_path(fd, path))
         return real(fd);
+    if (is_failing(path)) {
+        errno = EIO;
+        return -1;
+    }
     pthread_mutex_lock(&lock);
     if (syncs_left >= 0 && syncs_left-- == 0) {
         syncs_left = 0;

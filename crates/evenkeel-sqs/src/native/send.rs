@@ -43,6 +43,7 @@ struct Message {
     weight: Option<f64>,
     cost: Option<u64>,
     delay_ms: Option<u64>,
+    ttl_ms: Option<u64>,
     dedup_id: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
@@ -108,6 +109,7 @@ impl Message {
             weight,
             cost: cost.map(Cost),
             delay: delay_ms.map(Duration::from_millis),
+            ttl: self.ttl_ms.map(Duration::from_millis),
             dedup: called.map(|called| called.id),
             payload: Payload { headers, body: Bytes::from(self.body) },
         })

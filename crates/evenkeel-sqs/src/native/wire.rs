@@ -128,6 +128,7 @@ pub(super) fn refused(rejection: Rejection) -> Refusal {
         | Rejection::Interrupted => Refusal::Unavailable { message },
         Rejection::BadKey
         | Rejection::DelayInOrder
+        | Rejection::BadTtl { .. }
         | Rejection::TooLarge { .. }
         | Rejection::ForgedReceipt => Refusal::invalid(message),
         Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight => {
@@ -142,6 +143,7 @@ fn unstored(error: StoreError) -> Refusal {
     match error {
         StoreError::NoQueue => Refusal::NotFound { what: "such queue any more".to_owned() },
         StoreError::DiskFull { .. }
+        | StoreError::NoRoom(_)
         | StoreError::Busy
         | StoreError::TooManyKeys
         | StoreError::NotOwner

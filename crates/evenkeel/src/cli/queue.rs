@@ -114,6 +114,9 @@ struct SendArgs {
     /// Delivered after so many milliseconds at the earliest
     #[arg(long, value_name = "N")]
     delay_ms: Option<u64>,
+    /// Not delivered once so many milliseconds have passed; as long as the queue keeps messages unless told
+    #[arg(long, visible_alias = "ttl", value_name = "N")]
+    ttl_ms: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -228,8 +231,8 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
         return say(&format!("{shown:#}\n"));
     }
     say(&format!(
-        "{} pending, {} in flight, {} delayed, {} bytes\n",
-        shown["pending"], shown["in_flight"], shown["delayed"], shown["bytes"]
+        "{} pending, {} in flight, {} delayed, {} bytes; {} expired\n",
+        shown["pending"], shown["in_flight"], shown["delayed"], shown["bytes"], shown["expired"]
     ))?;
     let columns = [
         "name",
@@ -289,6 +292,9 @@ fn send(args: SendArgs) -> Result<(), Failure> {
     }
     if let Some(delay) = args.delay_ms {
         message["delay_ms"] = json!(delay);
+    }
+    if let Some(ttl) = args.ttl_ms {
+        message["ttl_ms"] = json!(ttl);
     }
     let at = path(&args.named.queue, "/messages");
     let told = args.named.place.client()?.ask(Method::POST, &at, Some(&message))?;

@@ -16,6 +16,7 @@ mod fairness;
 mod faults;
 mod fleet;
 mod folder;
+mod full_disk;
 mod killed;
 mod leaving;
 mod nodes;

@@ -126,6 +126,40 @@ fn a_weight_that_is_set_counts_for_what_waits() {
 }
 
 #[test]
+fn a_queue_counts_turns_in_bytes_when_it_is_told_so_also_after_a_restart() {
+    let folder = Folder::new("native-cost");
+    let served = Served::start(&folder, &[]);
+    told(201, &put(&served, "/api/queues/q", &json!({})));
+    let (large, small) = ("x".repeat(10_000), "x".repeat(1_000));
+    let sent: Vec<(&str, &str)> =
+        (0..60).flat_map(|_| [("large", large.as_str()), ("small", small.as_str())]).collect();
+    for _ in 0..2 {
+        send(&served, "q", &sent);
+    }
+    // How many of the next 44 are large ones.
+    let large_of = |served: &Served| {
+        let mut got = Vec::new();
+        while got.len() < 44 {
+            got.extend(receive(served, "q", &json!({"max": 44 - got.len(), "wait_ms": 20_000})));
+        }
+        got.iter().filter(|message| message["fairness_key"] == "large").count()
+    };
+    let by_count = large_of(&served);
+    let changed = told(200, &put(&served, "/api/queues/q", &json!({"cost_mode": "bytes"})));
+    assert_eq!(changed["settings"]["cost_mode"], "bytes");
+    let by_bytes = large_of(&served);
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    let served = Served::start(&folder, &[]);
+    assert_eq!(told(200, &served.get("/api/queues/q"))["settings"]["cost_mode"], "bytes");
+    let after = large_of(&served);
+    println!("large ones of 44: {by_count} by count, {by_bytes} by bytes, {after} after a restart");
+    assert!((20..=24).contains(&by_count) && (2..=7).contains(&by_bytes) && (2..=7).contains(&after));
+    let refused = refusal(400, &put(&served, "/api/queues/q", &json!({"cost_mode": "weight"})));
+    assert!(refused.contains("unknown variant `weight`"), "{refused}");
+}
+
+#[test]
 fn a_key_at_its_limits_is_held_back_and_says_so() {
     let (folder, served) = start("native-limits");
     told(201, &put(&served, "/api/queues/q", &json!({})));
@@ -190,6 +224,34 @@ fn what_is_sent_again_under_its_name_is_sent_once_also_over_a_kill() {
 }
 
 #[test]
+fn a_message_is_not_delivered_after_its_time_to_live_also_over_a_kill() {
+    let folder = Folder::new("native-ttl");
+    let served = Served::start(&folder, &[]);
+    told(201, &put(&served, "/api/queues/q", &json!({})));
+    let send = |served: &Served, body: &str, ttl_ms: u64| {
+        let message = json!({"body": body, "ttl_ms": ttl_ms, "fairness_key": body});
+        told(201, &served.post("/api/queues/q/messages", &message))["ids"][0].as_str().unwrap().to_owned()
+    };
+    let (lives, over) = (send(&served, "lives", 3_600_000), send(&served, "over", 1));
+    // Nobody receives.
+    while told(200, &served.get("/api/queues/q"))["expired"] != 1 {}
+    let explained = |id: &str| served.get(&format!("/api/queues/q/messages/{id}"));
+    let said = told(200, &explained(&lives))["explanation"].to_string();
+    assert!(said.contains("; it expires at "), "{said}");
+    assert!(refusal(404, &explained(&over)).contains("acknowledged, expired, or never sent"));
+    let page = served.get("/metrics").body;
+    assert!(page.contains("evenkeel_queue_expired_total{queue=\"q\"} 1"), "{page}");
+    send(&served, "over while nobody was there", 50);
+    served.signal("KILL");
+    served.wait();
+    let served = Served::start(&folder, &[]);
+    while told(200, &served.get("/api/queues/q"))["pending"] != 1 {}
+    let got = receive(&served, "q", &json!({"max": 10, "wait_ms": 20_000}));
+    assert_eq!(got.iter().map(|message| &message["body"]).collect::<Vec<_>>(), ["lives"]);
+    assert_eq!(receive(&served, "q", &json!({"max": 10})).len(), 0);
+}
+
+#[test]
 fn bad_input_is_named_and_changes_nothing() {
     let (_folder, served) = start("native-bad");
     told(201, &put(&served, "/api/queues/q", &json!({})));
@@ -209,6 +271,14 @@ fn bad_input_is_named_and_changes_nothing() {
     assert!(sent(json!({"messages": [{"body": "x"}, {"key": 1}]})).contains("unknown field `key`"));
     assert!(sent(json!({"body": "x", "weight": 0})).contains("weight"));
     assert!(sent(json!({"body": "x", "delay_ms": 900_001})).contains("not between 0 and 900000"));
+    let day_ms = 86_400_000;
+    for (ttl, delay) in [(json!(0), 0), (json!(4 * day_ms + 1), 0), (json!(1_000), 1_000)] {
+        let told = sent(json!({"body": "x", "ttl_ms": ttl, "delay_ms": delay}));
+        let range = format!("not between {} ms, past its delay, and {} ms", delay + 1, 4 * day_ms);
+        assert!(told.contains(&range), "{told}");
+    }
+    assert!(sent(json!({"body": "x", "ttl_ms": -1})).contains("invalid value: integer `-1`"));
+    assert!(sent(json!({"body": "x", "ttl_ms": 1.5})).contains("invalid type: floating point"));
     assert!(sent(json!({"body": "x", "fairness_key": ""})).contains("1 to 256 bytes"));
     assert_eq!(sent(json!(["x"])), "the body is not a JSON object");
     assert!(sent(json!({"messages": [["x"]]})).contains("not an object"));
@@ -355,9 +425,9 @@ fn the_command_line_makes_fills_shows_redrives_and_empties_queues() {
     folder.run(&["queue", "create", "jobs", letters, "lease_ms=0", "durability=os"]).ok();
     let settings = told(200, &served.get("/api/queues/jobs"))["settings"].clone();
     assert_eq!((&settings["durability"], &settings["dead_letters"]["queue"]), (&json!("os"), &json!("dead")));
-    let id = folder.run(&["queue", "send", "jobs", "--key", "acme", "hello"]).ok();
+    let id = folder.run(&["queue", "send", "jobs", "--key", "acme", "--ttl", "3600000", "hello"]).ok();
     let said = folder.run(&["queue", "explain", "jobs", id.trim()]).ok();
-    assert!(said.contains("0 messages of its key come first"), "{said}");
+    assert!(said.contains("0 messages of its key come first") && said.contains("it expires at"), "{said}");
     assert!(folder.run(&["queue", "peek", "jobs"]).ok().contains("acme"));
     // Delivered once and never acknowledged, it is a dead letter.
     receive(&served, "jobs", &json!({"wait_ms": 20_000}));
@@ -367,7 +437,8 @@ fn the_command_line_makes_fills_shows_redrives_and_empties_queues() {
     let listed = folder.run(&["queue", "list"]).ok();
     assert!(listed.starts_with("NAME  PENDING") && listed.contains("\ndead  1"), "{listed}");
     assert_eq!(folder.run(&["queue", "redrive", "dead"]).ok(), "1 messages moved\n");
-    assert!(folder.run(&["queue", "stats", "jobs"]).ok().contains("1 pending"));
+    let stats = folder.run(&["queue", "stats", "jobs"]).ok();
+    assert!(stats.starts_with("1 pending, ") && stats.contains("; 0 expired\n"), "{stats}");
     assert!(folder.run(&["queue", "purge", "jobs"]).err.contains("1 messages removed"));
     assert_eq!(folder.run(&["queue", "purge", "gone"]).failed(), "evenkeel: there is no queue \"gone\"\n");
     folder.run(&["queue", "delete", "jobs"]).ok();

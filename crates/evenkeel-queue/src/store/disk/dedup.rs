@@ -3,7 +3,7 @@
 //! Bound: an entry is found for at least the window after it was written, and what is older than two windows of use
 //! is dropped whole, without a look at it.
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 
 use super::layout;
 use super::opened::io;
@@ -86,13 +86,14 @@ impl Dedup {
         }
     }
 
-    /// Begins another window once the current one has lasted; what was before the last is dropped.
-    pub(super) fn rotate_if_due(&mut self, db: &Database) -> Result<(), StoreError> {
-        if self.began.is_none_or(|began| self.latest.since(began) < DEDUP_WINDOW) {
-            return Ok(());
-        }
-        let next = keyspace(db, self.number + 1)?;
-        db.persist(PersistMode::SyncAll).map_err(io)?;
+    /// Makes a place for another window once the current one has lasted; on disk, it is to be turned to.
+    pub(super) fn next_if_due(&self, db: &Database) -> Result<Option<Keyspace>, StoreError> {
+        let is_due = self.began.is_some_and(|began| DEDUP_WINDOW <= self.latest.since(began));
+        is_due.then(|| keyspace(db, self.number + 1)).transpose()
+    }
+
+    /// Begins another window; what was before the last is dropped.
+    pub(super) fn turn(&mut self, db: &Database, next: Keyspace) -> Result<(), StoreError> {
         self.number += 1;
         self.began = None;
         let before = core::mem::replace(&mut self.previous, self.current.replace(next));
@@ -146,7 +147,9 @@ mod tests {
             let entry = Entry { at, id: MessageId { queue: QueueId(1), key: KeyId(2), seq: Seq(n) } };
             let current = dedup.current(&db, at).unwrap();
             current.insert(place(QueueId(1), &id(n)), entry_value(&entry)).unwrap();
-            dedup.rotate_if_due(&db).unwrap();
+            if let Some(next) = dedup.next_if_due(&db).unwrap() {
+                dedup.turn(&db, next).unwrap();
+            }
             // Opened again it is the same.
             if n % 7 == 3 {
                 dedup = Dedup::open(&db).unwrap();

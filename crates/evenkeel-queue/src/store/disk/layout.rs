@@ -6,7 +6,7 @@
 //! | `meta` | `q` queue, `e` queue, `p` queue | the queue as JSON, its owner's epoch, the message before which all are purged |
 //! | `meta` | `g` first | the message at which this generation ends |
 //! | `keys` | queue, key | rule that was set (weight, messages out, rate, burst), weight that was wished, name |
-//! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from; its first name if it was moved | length of headers, headers, body |
+//! | `m_`first, `old_`n | queue, key, sequence, sent at, size, cost, from; its first name if it was moved; when it expires if it has a time of its own | length of headers, headers, body |
 //! | `dedup_`n | queue, digest of what its sender calls a message | when it was sent, its key, its sequence |
 //! | `state` | as the message's | what it is, attempts, first delivered at, until, epoch, deliveries taken back |
 //! | `results` | queue, key, sequence | when it expires, the result |
@@ -26,11 +26,15 @@ use crate::rule::{KeyRule, Rate};
 use crate::time::Wall;
 
 /// Changes when what is on disk does.
-pub(super) const FORMAT: u32 = 3;
+pub(super) const FORMAT: u32 = 4;
+/// The earliest that is read; what lies in it is written as before, so it becomes the current one at once.
+pub(super) const FORMAT_MIN: u32 = 3;
 /// The length of a message's key.
 const SENT_KEY: usize = 40;
 /// The length of the key of a message that was moved.
 const MOVED_KEY: usize = 56;
+/// How much longer either is of a message that has a time of its own.
+const EXPIRY: usize = 8;
 const STATE: usize = 33;
 /// Where a key's name begins in its record.
 const NAME_AT: usize = 20;
@@ -41,7 +45,7 @@ const WAITS: u8 = 3;
 
 /// A message's key; everything that is known of it without its body.
 pub(super) struct MessageKey {
-    bytes: [u8; MOVED_KEY],
+    bytes: [u8; MOVED_KEY + EXPIRY],
     len: usize,
 }
 
@@ -52,15 +56,22 @@ impl MessageKey {
 }
 
 pub(super) fn message_key(queue: QueueId, key: KeyId, header: &Header) -> MessageKey {
-    let mut bytes = [0; MOVED_KEY];
+    let mut bytes = [0; MOVED_KEY + EXPIRY];
     bytes[..16].copy_from_slice(&place(queue, key, header.seq));
     bytes[16..24].copy_from_slice(&header.sent_at.0.to_be_bytes());
     bytes[24..28].copy_from_slice(&header.size.to_be_bytes());
     bytes[28..36].copy_from_slice(&header.cost.0.to_be_bytes());
-    let Some(moved) = header.from else { return MessageKey { bytes, len: SENT_KEY } };
-    bytes[36..40].copy_from_slice(&moved.queue.0.to_be_bytes());
-    bytes[40..].copy_from_slice(&place(moved.id.queue, moved.id.key, moved.id.seq));
-    MessageKey { bytes, len: MOVED_KEY }
+    let mut len = SENT_KEY;
+    if let Some(moved) = header.from {
+        bytes[36..40].copy_from_slice(&moved.queue.0.to_be_bytes());
+        bytes[40..56].copy_from_slice(&place(moved.id.queue, moved.id.key, moved.id.seq));
+        len = MOVED_KEY;
+    }
+    if let Some(at) = header.expires_at {
+        bytes[len..len + EXPIRY].copy_from_slice(&at.0.to_be_bytes());
+        len += EXPIRY;
+    }
+    MessageKey { bytes, len }
 }
 
 /// The beginning of a message's key.
@@ -81,12 +92,16 @@ pub(super) fn lane(queue: QueueId, key: KeyId) -> [u8; 8] {
 
 pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, Header)> {
     let queue = QueueId(word(bytes, 36)?);
-    let from = match (queue, bytes.len()) {
-        (QueueId(0), SENT_KEY) => None,
-        (QueueId(1..), MOVED_KEY) => {
-            let (first, key) = (QueueId(word(bytes, 40)?), KeyId(word(bytes, 44)?));
-            Some(Moved { queue, id: MessageId { queue: first, key, seq: Seq(long(bytes, 48)?) } })
-        }
+    let (from, len) = if queue == QueueId(0) {
+        (None, SENT_KEY)
+    } else {
+        let (first, key) = (QueueId(word(bytes, 40)?), KeyId(word(bytes, 44)?));
+        let id = MessageId { queue: first, key, seq: Seq(long(bytes, 48)?) };
+        (Some(Moved { queue, id }), MOVED_KEY)
+    };
+    let expires_at = match bytes.len().checked_sub(len)? {
+        0 => None,
+        EXPIRY => Some(Wall(long(bytes, len)?)),
         _ => return None,
     };
     let header = Header {
@@ -95,6 +110,7 @@ pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, Header)>
         size: word(bytes, 24)?,
         cost: Cost(long(bytes, 28)?),
         from,
+        expires_at,
     };
     Some((QueueId(word(bytes, 0)?), KeyId(word(bytes, 4)?), header))
 }
@@ -218,10 +234,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_key_reads_back(queue: u32, key: u32, seq: u64, at: u64, size: u32, cost: u64, from: u32) {
+        fn a_message_key_reads_back(queue: u32, key: u32, seq: u64, at: u64, size: u32, cost: u64, from: u32, ends: Option<u64>) {
             let id = MessageId { queue: QueueId(from ^ queue), key: KeyId(key), seq: Seq(at) };
             let from = (from != 0).then_some(Moved { queue: QueueId(from), id });
-            let header = Header { seq: Seq(seq), sent_at: Wall(at), size, cost: Cost(cost), from };
+            let expires_at = ends.map(Wall);
+            let header = Header { seq: Seq(seq), sent_at: Wall(at), size, cost: Cost(cost), from, expires_at };
             let bytes = message_key(QueueId(queue), KeyId(key), &header);
             prop_assert_eq!(read_message_key(bytes.as_slice()), Some((QueueId(queue), KeyId(key), header)));
         }

@@ -1,6 +1,7 @@
 //! A folder, opened: its keyspaces, and what the writer must know of them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode, Reada
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::dedup::Dedup;
-use super::layout::{self, FORMAT, KeyRecord};
+use super::layout::{self, FORMAT, FORMAT_MIN, KeyRecord};
 use super::shelves::{Shelf, Shelves, generation_name, old_name};
 use crate::book::{KeptKey, KeptState};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
@@ -88,12 +89,14 @@ pub(super) struct KeyLedger {
 }
 
 /// What of a key's messages is there.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Count {
     first: Seq,
     last: Seq,
     pub(super) messages: u64,
     bytes: u64,
+    /// Those that have a time of their own.
+    expiring: Vec<Header>,
 }
 
 /// What of each key's messages is there.
@@ -110,8 +113,12 @@ pub(super) struct Opening {
 impl Opened {
     /// Opens a folder, or makes one, and reads what the writer must know: keys, never bodies.
     pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Opening, StoreError> {
-        let settings = Database::builder(folder).cache_size(cache_bytes).max_journaling_size(JOURNAL_MAX);
-        let db = settings.open().map_err(|why| unusable(folder, &why))?;
+        // One worker: of several, the first spins while the others compact (fjall 3.1's `worker_tick`).
+        let settings = Database::builder(folder)
+            .cache_size(cache_bytes)
+            .max_journaling_size(JOURNAL_MAX)
+            .worker_threads(1);
+        let db = settings.open().map_err(|why| unusable(folder, why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
         let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
         let (results, results_due) = (keyspace("results")?, keyspace("results_due")?);
@@ -185,7 +192,7 @@ impl Opened {
                 let (queue, key, header) = message(entry)?;
                 shelf.live += 1;
                 shelf.bytes += u64::from(header.size);
-                let below = ledger.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below);
+                let below = ledger.purged_below(queue);
                 if header.seq < below {
                     leftovers.insert(queue, below);
                 } else {
@@ -228,16 +235,17 @@ impl Still {
     pub(super) fn kept_keys(
         &self,
         id: QueueId,
-        counts: &HashMap<KeyId, Count>,
+        mut counts: HashMap<KeyId, Count>,
     ) -> Result<Vec<KeptKey>, StoreError> {
         let mut kept = Vec::new();
         for entry in self.snapshot.prefix(&self.opened.keys, id.0.to_be_bytes()) {
             let (key, value) = entry.into_inner().map_err(io)?;
             let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
             let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
-            let Count { first, last, messages, bytes } = counts.get(&key).copied().unwrap_or_default();
+            let Count { first, last, messages: count, bytes, expiring } =
+                counts.remove(&key).unwrap_or_default();
             let KeyRecord { name, rule, wished_weight } = record;
-            kept.push(KeptKey { key, name, rule, wished_weight, first, last, count: messages, bytes });
+            kept.push(KeptKey { key, name, rule, wished_weight, first, last, count, bytes, expiring });
         }
         Ok(kept)
     }
@@ -266,10 +274,16 @@ impl Count {
         self.last = self.last.max(header.seq);
         self.messages += 1;
         self.bytes += u64::from(header.size);
+        self.expiring.extend(header.expires_at.map(|_| *header));
     }
 }
 
 impl Ledger {
+    /// Names the message before which all of a queue are gone, though they may still lie somewhere.
+    pub(super) fn purged_below(&self, queue: QueueId) -> Seq {
+        self.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below)
+    }
+
     /// Lists the queues.
     pub(super) fn records(&self) -> Vec<QueueRecord> {
         self.queues.iter().map(|(&id, queue)| QueueRecord { id, body: queue.body.clone() }).collect()
@@ -284,12 +298,17 @@ fn message(entry: Guard) -> Result<(QueueId, KeyId, Header), StoreError> {
 /// Checks whether a folder is one of ours, and reads its secret; a new folder gets both.
 fn sign_in(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32], StoreError> {
     match meta.get(b"format").map_err(io)?.map(|value| layout::word(&value, 0)) {
-        Some(Some(FORMAT)) => {
+        Some(Some(found @ FORMAT_MIN..=FORMAT)) => {
+            if found < FORMAT {
+                // Whoever reads only the earlier one must not find what it cannot.
+                meta.insert(b"format", FORMAT.to_be_bytes()).map_err(io)?;
+                db.persist(PersistMode::SyncAll).map_err(io)?;
+            }
             let secret = meta.get(b"secret").map_err(io)?;
             secret.and_then(|bytes| bytes.as_ref().try_into().ok()).ok_or_else(|| garbled("the secret"))
         }
         Some(found) => Err(StoreError::Io(format!(
-            "{} was written in format {}, this version reads format {FORMAT}",
+            "{} was written in format {}, this version reads formats {FORMAT_MIN} to {FORMAT}",
             folder.display(),
             found.map_or("unknown".into(), |found| found.to_string()),
         ))),
@@ -338,19 +357,55 @@ pub(super) fn number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreEr
 
 /// Says what the disk said, without the names of types around it.
 pub(super) fn io(error: fjall::Error) -> StoreError {
-    StoreError::Io(match error {
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error.to_string(),
-        error => error.to_string(),
-    })
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::NoRoom(error.to_string()),
+            _ => StoreError::Io(error.to_string()),
+        },
+        error => StoreError::Io(error.to_string()),
+    }
 }
 
 pub(super) fn garbled(what: &str) -> StoreError {
     StoreError::Io(format!("cannot make sense of {what}"))
 }
 
-fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
-    StoreError::Io(match error {
-        fjall::Error::Locked => format!("{} is used by another process", folder.display()),
-        error => format!("{} cannot be opened: {error}", folder.display()),
-    })
+fn unusable(folder: &Path, error: fjall::Error) -> StoreError {
+    if matches!(error, fjall::Error::Locked) {
+        return StoreError::Io(format!("{} is used by another process", folder.display()));
+    }
+    match io(error) {
+        StoreError::Io(why) => StoreError::Io(format!("{} cannot be opened: {why}", folder.display())),
+        why => why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_the_format_before_is_taken_over_and_a_later_one_is_refused() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let open = || Opened::open(&folder.path().join("queue"), 1 << 20);
+        let write = |format: u32| {
+            let opened = open().unwrap().opened;
+            opened.meta.insert(b"format", format.to_be_bytes()).unwrap();
+            opened.db.persist(PersistMode::SyncAll).unwrap();
+        };
+        write(FORMAT_MIN);
+        let taken_over = open().unwrap().opened;
+        assert_eq!(&*taken_over.meta.get(b"format").unwrap().unwrap(), FORMAT.to_be_bytes());
+        drop(taken_over);
+        for format in [FORMAT_MIN - 1, FORMAT + 1] {
+            write(format);
+            let StoreError::Io(why) = open().err().unwrap() else { panic!("it was refused otherwise") };
+            let words = format!("was written in format {format}, this version reads formats {FORMAT_MIN} to");
+            assert!(why.contains(&words), "{why}");
+            let db = Database::builder(folder.path().join("queue")).open().unwrap();
+            let meta = db.keyspace("meta", KeyspaceCreateOptions::default).unwrap();
+            meta.insert(b"format", FORMAT.to_be_bytes()).unwrap();
+            db.persist(PersistMode::SyncAll).unwrap();
+        }
+    }
 }

@@ -144,7 +144,14 @@ mod tests {
         let mut folder = Opened::open(&place.path().join("queue"), 1 << 20).unwrap().opened;
         let payload = Payload { headers: "h".into(), body: "body".into() };
         let message = |seq: u64| {
-            let header = Header { seq: Seq(seq), sent_at: Wall(1), size: 5, cost: Cost(1), from: None };
+            let header = Header {
+                seq: Seq(seq),
+                sent_at: Wall(1),
+                size: 5,
+                cost: Cost(1),
+                from: None,
+                expires_at: None,
+            };
             (layout::message_key(QUEUE, KEY, &header), layout::message_value(&payload))
         };
         for (keyspace, seqs) in [

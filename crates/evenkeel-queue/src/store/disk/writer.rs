@@ -32,6 +32,8 @@ const GROUP_BYTES_MAX: usize = 16 << 20;
 const GATHER_MAX: Duration = Duration::from_millis(2);
 /// What nobody waits for is written with what somebody does, or after this long.
 const NOTE_WAIT_MAX: Duration = Duration::from_millis(5);
+/// What was purged is removed when nobody asks for anything; some of it also this often while somebody does.
+const TIDY_EVERY: Duration = Duration::from_millis(50);
 /// How often the free space of the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long to wait before a folder that could not be opened again is tried once more.
@@ -77,6 +79,7 @@ pub(super) struct Writer {
     flush_took: Duration,
     free: u64,
     looked_at: Option<Instant>,
+    tidied_at: Instant,
     reopened_at: Option<Instant>,
     /// Why the folder is closed.
     failed: Option<StoreError>,
@@ -145,6 +148,7 @@ impl Writer {
             flush_took: Duration::ZERO,
             free: u64::MAX,
             looked_at: None,
+            tidied_at: Instant::now(),
             reopened_at: None,
             failed: None,
             flushes,
@@ -174,13 +178,16 @@ impl Writer {
         if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
             return Next::Sync;
         }
+        if self.has_chores() && TIDY_EVERY <= self.tidied_at.elapsed() {
+            return Next::Tidy;
+        }
         if !self.taken.is_empty() {
             return Next::Write;
         }
-        if self.has_chores() {
-            return if self.inbox.is_empty() { Next::Tidy } else { Next::Write };
-        }
         self.gather();
+        if self.has_chores() && self.inbox.is_empty() {
+            return Next::Tidy;
+        }
         let Some((since, within)) = self.unsynced else {
             self.inbox.wait();
             return Next::Write;
@@ -314,15 +321,19 @@ impl Writer {
     fn sync(&mut self) {
         self.unsynced = None;
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        let result = self.opened.read().as_ref().map(|opened| opened.db.persist(PersistMode::SyncData));
-        if let Some(Err(error)) = result {
-            // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
-            let Fatal(fatal) = self.options.fatal.clone();
-            fatal(&format!(
-                "the disk did not confirm a write, stopping because its outcome is unknown: {error}"
-            ));
-            self.drop_folder();
-        }
+        // Whoever waits is told by the folder's being closed.
+        self.confirm(PersistMode::SyncData).ok();
+    }
+
+    /// Has the disk confirm what was written so far; one that does not stops the store.
+    fn confirm(&mut self, mode: PersistMode) -> Result<(), StoreError> {
+        let result = self.opened.read().as_ref().map(|opened| opened.db.persist(mode));
+        let Some(Err(error)) = result else { return Ok(()) };
+        // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
+        let Fatal(fatal) = self.options.fatal.clone();
+        fatal(&format!("the disk did not confirm a write, stopping because its outcome is unknown: {error}"));
+        self.drop_folder();
+        Err(StoreError::Unknown(error.to_string()))
     }
 
     fn close(&mut self) {

@@ -142,6 +142,22 @@ fn while_its_only_node_is_drained_a_job_waits_uncounted() {
 }
 
 #[test]
+fn a_job_whose_time_is_over_before_its_turn_is_not_run() {
+    let engine = SimOptions { tokens_per_second: 20, ..fast() };
+    let one_at_a_time = json!({"dispatch": {"target": "/v1/chat/completions", "concurrency": 1}});
+    let bench = Bench::start("dispatch-ttl", engine, "", &one_at_a_time);
+    let slow = bench.send_one(&super::chat(json!({"max_tokens": 40})));
+    bench.wait_explained(&slow, "sent to node one");
+    let late = json!({"body": job().to_string(), "ttl_ms": 50});
+    let late = bench.served.post("/api/queues/jobs/messages", &late).json()["ids"][0].clone();
+    wait_for("its end", || (bench.served.get("/api/queues/jobs").json()["expired"] == 1).then_some(()));
+    bench.wait_result(&slow);
+    bench.wait_result(&bench.send_one(&job()));
+    bench.wait_counted("done", 2);
+    assert_eq!(bench.result(late.as_str().unwrap()).status, 404);
+}
+
+#[test]
 fn a_job_that_fails_too_often_is_a_dead_letter_with_a_result() {
     let dead = json!({"dead_letters": {"queue": "dead", "after": 2}});
     let bench = Bench::start("dispatch-dead", fast(), "", &dead);

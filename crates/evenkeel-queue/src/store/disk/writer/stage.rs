@@ -16,7 +16,7 @@ use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
 use crate::store::disk::results::{self, Expired};
 use crate::store::{
-    Batch, Change, Claimed, Commit, Done, KeptResult, QueueBody, StoreError, Tail, cost_of, due_of,
+    Batch, Change, Claimed, Commit, Done, KeptResult, QueueBody, StoreError, Tail, cost_of, due_of, expiry_of,
 };
 use crate::time::Wall;
 
@@ -81,12 +81,13 @@ impl Desk<'_> {
             }
             let not_before = due_of(&draft, delay_ms, sent_at);
             let (cost, size) = (cost_of(&draft), draft.payload.size() as u32);
+            let expires_at = expiry_of(&draft, sent_at);
             let key = match self.intern(queue, &draft.key) {
                 Ok(key) => key,
                 Err(why) => return done(Err(why)),
             };
             self.wish(queue, key, draft.weight);
-            let header = Header { seq: self.next_seq(), sent_at, size, cost, from: None };
+            let header = Header { seq: self.next_seq(), sent_at, size, cost, from: None, expires_at };
             let id = MessageId { queue, key, seq: header.seq };
             sent.push(Sent::New(id));
             named.extend(place.map(|place| (place, Entry { at: sent_at, id })));

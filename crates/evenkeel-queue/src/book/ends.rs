@@ -1,0 +1,160 @@
+//! How messages end by themselves: their own time is over, or their queue has kept them as long as it keeps any.
+//!
+//! Bound: one that is over is not delivered. Of those that wait or are delayed, whoever receives or not, one with a time
+//! of its own is removed a tenth of a second later; of the others, each key's first is looked at, and those behind it
+//! once they are first. No more at once than a tick allows. A message with a time of its own takes some 150 bytes while
+//! it waits; one without takes nothing here, and its key an entry.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_policy::id::Key;
+
+use super::lane::Handle;
+use super::{Book, Ended, How};
+use crate::id::{KeyId, Seq};
+use crate::message::{Header, Payload};
+use crate::time::Wall;
+
+/// Messages that end within this time of each other are removed together.
+const TOGETHER: Duration = Duration::from_millis(100);
+
+/// When to look for messages that are over.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    /// Messages with a time of their own that wait or are delayed, by when it is over.
+    own: BTreeMap<(Wall, Seq), (Key, Header)>,
+    /// Lanes with messages that wait, by when the first was sent, or one before it.
+    lanes: BTreeSet<(Wall, Key)>,
+}
+
+impl Ends {
+    /// Lists a message that waits or is delayed.
+    pub(super) fn list(&mut self, at: Key, header: &Header) {
+        if let Some(expires_at) = header.expires_at {
+            self.own.insert((expires_at, header.seq), (at, *header));
+        }
+    }
+
+    /// Lists a message no longer: a consumer has it, or it leaves.
+    pub(super) fn unlist(&mut self, header: &Header) {
+        if let Some(expires_at) = header.expires_at {
+            self.own.remove(&(expires_at, header.seq));
+        }
+    }
+
+    pub(super) fn list_lane(&mut self, at: Key, sent_at: Wall) {
+        self.lanes.insert((sent_at, at));
+    }
+
+    pub(super) fn unlist_lane(&mut self, at: Key, sent_at: Wall) {
+        self.lanes.remove(&(sent_at, at));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.own.clear();
+        self.lanes.clear();
+    }
+
+    fn pop_own(&mut self, now: Wall) -> Option<(Key, Header)> {
+        let first = self.own.first_entry().filter(|first| first.key().0 <= now)?;
+        Some(first.remove())
+    }
+
+    fn pop_lane(&mut self, now: Wall, retention: Duration) -> Option<Key> {
+        self.lanes.first().filter(|(sent_at, _)| *sent_at + retention <= now)?;
+        self.lanes.pop_first().map(|(_, at)| at)
+    }
+}
+
+impl Book {
+    /// Tells whether a message's time is over.
+    pub(super) fn is_over(&self, header: &Header) -> bool {
+        header.expires_at.is_some_and(|at| at <= self.now)
+            || header.sent_at + self.limits.retention <= self.now
+    }
+
+    /// Names the moment at which messages that are over are to be looked for.
+    pub(super) fn next_end(&self) -> Option<Wall> {
+        let own = self.ends.own.first_key_value().map(|((at, _), _)| *at);
+        let kept = self.ends.lanes.first().map(|(sent_at, _)| *sent_at + self.limits.retention);
+        own.into_iter().chain(kept).min().map(|at| at + TOGETHER)
+    }
+
+    /// Ends messages that wait or are delayed and whose time is over, at most `max` of them.
+    pub(super) fn end_some(&mut self, max: usize, ended: &mut Vec<Ended>) {
+        let len_max = ended.len().saturating_add(max);
+        while ended.len() < len_max {
+            let Some((at, header)) = self.ends.pop_own(self.now) else { break };
+            let is_delayed =
+                self.out.get(&header.seq).is_some_and(|out| matches!(out.how, How::Delayed { .. }));
+            let is_out = if is_delayed {
+                self.take_out(header.seq).is_some()
+            } else {
+                self.take_waiting(at, header).is_some()
+            };
+            debug_assert!(is_out, "{header:?} is listed and does not wait");
+            if is_out {
+                let (key, header) = self.end(at, header);
+                ended.push(Ended::Over { key, header });
+                self.follow(at);
+            }
+        }
+        while ended.len() < len_max {
+            let Some(at) = self.ends.pop_lane(self.now, self.limits.retention) else { break };
+            self.at(at).listed_since = None;
+            while ended.len() < len_max {
+                let Some(header) = self.first_over(at) else { break };
+                if self.take_waiting(at, header).is_none() {
+                    break;
+                }
+                let (key, header) = self.end(at, header);
+                ended.push(Ended::Over { key, header });
+            }
+            // Lists it again, if something is left.
+            self.follow(at);
+        }
+    }
+
+    fn first_over(&self, at: Key) -> Option<Header> {
+        self.lane(at).firsts().find(|header| self.is_over(header)).copied()
+    }
+
+    /// Counts a message as ended that is in the book no longer.
+    pub(super) fn end(&mut self, at: Key, header: Header) -> (KeyId, Header) {
+        self.ends.unlist(&header);
+        self.totals.bytes -= u64::from(header.size);
+        self.totals.expired += 1;
+        (self.at(at).key, header)
+    }
+
+    /// Takes a message out that waits, wherever it does.
+    pub(super) fn take_waiting(&mut self, at: Key, header: Header) -> Option<Handle> {
+        let mut handle = self.at(at).take_out_of_turn(header)?;
+        self.payload_bytes -= handle.payload.take().as_ref().map_or(0, Payload::size);
+        self.totals.pending -= 1;
+        Some(handle)
+    }
+
+    /// Lists those of a lane no longer that were counted behind its window and are not in the store.
+    pub(super) fn unlist_missing(&mut self, at: Key) {
+        let cursor = self.lane(at).cursor();
+        let Self { ends, out, .. } = self;
+        ends.own.retain(|(_, seq), (lane, _)| *lane != at || *seq <= cursor || out.contains_key(seq));
+    }
+
+    /// Has a lane looked at when the first of its messages that wait is over.
+    pub(super) fn list_first(&mut self, at: Key) {
+        let lane = self.lane(at);
+        let Some(first) = lane.firsts().map(|header| header.sent_at).min() else { return };
+        let listed = lane.listed_since;
+        if listed.is_some_and(|listed| listed <= first) {
+            return;
+        }
+        if let Some(listed) = listed {
+            self.ends.unlist_lane(at, listed);
+        }
+        self.ends.list_lane(at, first);
+        self.at(at).listed_since = Some(first);
+    }
+}

@@ -1,0 +1,396 @@
+//! Messages whose time is over: their own, or that for which their queue keeps any.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_policy::cost::Cost;
+use evenkeel_queue::book::{Book, Ended, Explanation, Taken};
+use evenkeel_queue::message::{Appended, DedupId, Header, Payload};
+use evenkeel_queue::queue::Want;
+use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::settings::Redrive;
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
+use evenkeel_queue::store::memory::MemoryStore;
+use evenkeel_queue::store::{Batch, QueueBody, Store};
+use evenkeel_queue::time::WallClock;
+use evenkeel_queue::{
+    Draft, Durability, Epoch, KeyId, MessageId, Order, Queue, QueueId, QueueSettings, Queues, Rejection, Seq,
+    Wall,
+};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use crate::rig::{Rig, ack, await_some, body, take};
+
+const LEASE: Duration = Duration::from_millis(100);
+const MINUTE: QueueSettings = QueueSettings { retention_ms: 60_000, ..QueueSettings::STANDARD };
+
+#[test]
+fn what_a_consumer_has_may_be_acknowledged_after_its_time_and_does_not_come_back() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    let (acked, lost) = (desk.send(0, 0, Some(150)), desk.send(0, 0, Some(150)));
+    let leased = desk.take(100, 10);
+    assert_eq!(leased, [acked, lost]);
+    assert!(matches!(desk.explain(lost), Explanation::InFlight { expires_at: Some(Wall(150)), .. }));
+    assert_eq!(desk.over(160), [] as [u64; 0], "a consumer has both");
+    desk.book.ack(claim(acked)).unwrap();
+    desk.book.acked(Seq(acked));
+    assert_eq!(desk.over(200), [lost], "its lease has ended");
+    assert_eq!(desk.book.nack(Wall(200), claim(lost), Duration::ZERO), Err(Rejection::MessageGone));
+    assert_eq!(desk.take(200, 10), [] as [u64; 0]);
+    assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (1, 0));
+}
+
+#[test]
+fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
+    let redrive = Some(Redrive { to: QueueId(9), attempts_max: 1 });
+    for how in ["nack", "bury", "take back"] {
+        let mut desk = Desk::new(&QueueSettings { redrive, ..QueueSettings::default() });
+        let message = desk.send(0, 0, Some(50));
+        desk.take(0, 1);
+        let over = Ended::Over { key: KeyId(0), header: desk.sent[0] };
+        match how {
+            "nack" => {
+                assert_eq!(desk.book.nack(Wall(50), claim(message), Duration::from_secs(9)), Ok(over));
+            }
+            "bury" => {
+                let given_up = evenkeel_queue::book::GivenUp::ForGood;
+                assert_eq!(desk.book.give_up(Wall(50), claim(message), given_up), Ok(over));
+            }
+            _ => {
+                desk.book.take_back(claim(message)).unwrap();
+                assert_eq!(desk.book.tick(Wall(50), 10), [over]);
+            }
+        }
+        assert_eq!(desk.take(50, 1), [] as [u64; 0], "{how}");
+    }
+}
+
+#[test]
+fn a_backlog_that_nobody_receives_is_removed_a_slice_at_a_time() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    let sent: Vec<u64> = (0..5_000).map(|n| desk.send(n % 3, 0, Some(1_000))).collect();
+    assert_eq!(desk.book.next_due(), Some(Wall(1_100)), "they are looked for together");
+    let slices: Vec<Vec<u64>> = (0..5).map(|_| desk.over(1_100)).collect();
+    assert_eq!(slices.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 1_024, 1_024, 1_024, 904]);
+    assert_eq!(slices.concat(), sent);
+    assert_eq!((desk.book.totals().pending, desk.book.totals().expired), (0, 5_000));
+    // What the store is asked for meanwhile is not there any more, and not missed.
+    while let Some(ask) = desk.book.poll_refill() {
+        assert_eq!(desk.book.take_refill(ask, Vec::new()), 0);
+    }
+    let later = desk.send(0, 1_100, None);
+    assert_eq!(desk.take(1_100, 10), [later]);
+}
+
+#[test]
+fn an_answer_from_before_messages_ended_loses_nothing_that_was_sent_after_them() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    for _ in 0..256 {
+        desk.send(0, 0, None);
+    }
+    let behind = desk.send(0, 0, Some(100));
+    assert_eq!(desk.take(0, 200).len(), 200);
+    let asked = desk.book.poll_refill().unwrap();
+    assert_eq!(desk.over(100), [behind]);
+    let later: Vec<u64> = (0..300).map(|_| desk.send(0, 100, None)).collect();
+    // The store looked when the one was gone and the others had not come.
+    assert_eq!(desk.book.take_refill(asked, Vec::new()), 0);
+    let mut taken = Vec::new();
+    for _ in 0..10 {
+        taken.extend(desk.take(100, 1_000));
+        desk.refill();
+    }
+    // The leases of the first have ended, so they come again.
+    assert_eq!(taken[256..], later);
+}
+
+/// A store that lost messages is told of in a log; their times must not be looked for in a key of others.
+#[test]
+fn messages_that_the_store_lost_do_not_end_later() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    for _ in 0..300 {
+        desk.send(0, 0, Some(1_000));
+    }
+    assert_eq!(desk.take(0, 256).len(), 256);
+    let asked = desk.book.poll_refill().unwrap();
+    assert_eq!(desk.book.take_refill(asked, Vec::new()), 44);
+    for seq in 1..=256 {
+        desk.book.ack(claim(seq)).unwrap();
+        desk.book.acked(Seq(seq));
+    }
+    assert_eq!(desk.book.forget_idle(Wall(60_000)), [KeyId(0)]);
+    let other = desk.send(1, 60_000, None);
+    assert_eq!(desk.over(60_000), [] as [u64; 0]);
+    assert_eq!(desk.take(60_000, 10), [other]);
+}
+
+#[test]
+fn a_queue_keeps_nothing_longer_than_it_says_though_nobody_receives() {
+    let mut desk = Desk::new(&MINUTE);
+    for n in 0..1_000 {
+        desk.send(n % 2, u64::from(n), None);
+    }
+    assert_eq!(desk.book.next_due(), Some(Wall(60_100)));
+    for (now, left) in [(59_999, 1_000), (60_000, 999), (60_499, 500), (60_999, 0)] {
+        // A window at a time, as the store is asked for more.
+        while !desk.over(now).is_empty() {
+            desk.refill();
+        }
+        assert_eq!(desk.book.totals().pending, left, "at {now}");
+    }
+    assert_eq!((desk.book.next_due(), desk.book.totals().expired), (None, 1_000));
+}
+
+#[test]
+fn a_shorter_retention_acts_on_what_waits() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    let sent = desk.send(0, 0, None);
+    assert_eq!(desk.over(60_000), [] as [u64; 0]);
+    desk.book.set_limits(&MINUTE);
+    assert_eq!(desk.book.next_due(), Some(Wall(60_100)));
+    assert_eq!(desk.over(60_000), [sent]);
+}
+
+#[test]
+fn an_expired_head_frees_its_fifo_key() {
+    let fifo = QueueSettings { order: Order::Fifo, ..QueueSettings::default() };
+    let mut desk = Desk::new(&fifo);
+    let (first, second, third) =
+        (desk.send(0, 0, Some(100)), desk.send(0, 0, Some(200)), desk.send(0, 0, None));
+    assert_eq!(desk.take(0, 1), [first]);
+    desk.book.nack(Wall(0), claim(first), Duration::from_secs(60)).unwrap();
+    assert_eq!(desk.take(99, 3), [] as [u64; 0], "the first is to come back before the others");
+    assert_eq!(desk.over(100), [first]);
+    assert_eq!(desk.take(100, 1), [second]);
+    assert_eq!(desk.take(250, 1), [] as [u64; 0], "the second is out");
+    // Its lease ended at 200, with its time.
+    assert_eq!(desk.over(250), [second]);
+    assert_eq!(desk.take(250, 1), [third]);
+}
+
+#[test]
+fn what_is_over_and_not_removed_yet_is_neither_delivered_nor_peeked_nor_moved() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    let (over, lives) = (desk.send(0, 0, Some(100)), desk.send(0, 0, None));
+    assert!(matches!(desk.explain(over), Explanation::Waiting { expires_at: Some(Wall(100)), .. }));
+    assert!(desk.explain(over).to_string().ends_with("; it expires at 100 ms"));
+    assert_eq!(desk.explain(lives).expires_at(), None);
+    desk.book.see(Wall(100));
+    let peeked: Vec<u64> = desk.book.peek(10).iter().map(|(.., header)| header.seq.0).collect();
+    assert_eq!(peeked, [lives]);
+    assert!(!desk.book.begin_move(KeyId(0), desk.sent[0]));
+    let Taken { leased, expired } = desk.book.take(Wall(100), 10, LEASE).unwrap();
+    assert_eq!(leased.iter().map(|leased| leased.header.seq.0).collect::<Vec<_>>(), [lives]);
+    assert_eq!(expired, [(KeyId(0), desk.sent[0])]);
+    assert_eq!(desk.book.tick(Wall(100), 10), [], "it was removed twice");
+    assert_eq!(desk.explain(over), Explanation::Unknown);
+}
+
+#[tokio::test]
+async fn a_time_to_live_that_cannot_be_kept_is_refused_in_words() {
+    let rig = Rig::memory().await;
+    let queue = rig.queue(QueueSettings { delay_ms: 500, ..MINUTE }).await;
+    let send = |ttl: u64, delay: Option<u64>| {
+        let delay = delay.map(Duration::from_millis);
+        queue.enqueue(vec![Draft { ttl: Some(Duration::from_millis(ttl)), delay, ..Draft::new("x") }])
+    };
+    let refusal = |min| Err(Rejection::BadTtl { min, max: 60_000 });
+    for (ttl, delay, min) in [(0, Some(0), 1), (60_001, Some(0), 1), (500, None, 501), (20, Some(20), 21)] {
+        assert_eq!(send(ttl, delay).await, refusal(min));
+    }
+    assert_eq!(queue.totals().pending, 0);
+    assert_eq!(
+        Rejection::BadTtl { min: 1, max: 60_000 }.to_string(),
+        "ttl is not between 1 ms, past its delay, and 60000 ms, the queue's retention"
+    );
+    send(60_000, Some(0)).await.unwrap();
+    send(501, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_that_expires_in_line_is_not_delivered_and_its_name_still_counts() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let named = |ttl| Draft { ttl, dedup: Some(DedupId::new("", "once")), ..Draft::new("x") };
+        let first = queue.enqueue(vec![named(Some(Duration::from_millis(1)))]).await.unwrap();
+        until(async || queue.totals().expired == 1).await;
+        assert_eq!(queue.totals().pending, 0);
+        assert_eq!(queue.explain(first[0]).await, Ok(Explanation::Unknown));
+        assert_eq!(queue.enqueue(vec![named(None)]).await.unwrap(), first, "it was sent a second time");
+        assert!(take(&queue, 1).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn what_was_over_at_a_start_is_removed_from_disk_and_not_delivered() {
+    let (folder, now) = (TempDir::new().unwrap(), WallClock::start().now());
+    let stale = MINUTE.retention_ms + 1_000;
+    let store = open(&folder);
+    let queue = put_queue(&*store, MINUTE).await;
+    // More than a window of each, among messages that live.
+    for n in 0..400 {
+        let ttl = |ms| Some(Duration::from_millis(ms));
+        append(
+            &*store,
+            queue,
+            Wall(now.0 - 10_000),
+            vec![
+                Draft { ttl: ttl(5_000), ..Draft::new("its own time is over").of("own") },
+                Draft { ttl: ttl(50_000), ..Draft::new(format!("lives-{n}")).of("own") },
+            ],
+        )
+        .await;
+        append(&*store, queue, Wall(now.0 - stale), vec![Draft::new("kept too long").of("old")]).await;
+    }
+    drop(store);
+    let queues = Queues::open(open(&folder), 10).await.unwrap();
+    let jobs = queues.get("jobs").unwrap();
+    until(async || jobs.totals().expired == 800).await;
+    assert_eq!(jobs.totals().pending, 400);
+    let first = MessageId { queue, key: KeyId(0), seq: Seq(2) };
+    until(async || jobs.explain(first).await.unwrap().expires_at() == Some(Wall(now.0 + 40_000))).await;
+    let mut delivered = Vec::new();
+    while delivered.len() < 400 {
+        let some = await_some(&jobs, 100).await;
+        delivered.extend(some.iter().map(body));
+        ack(&jobs, &some).await;
+    }
+    assert_eq!(delivered, (0..400).map(|n| format!("lives-{n}")).collect::<Vec<_>>());
+    queues.shutdown().await;
+    let store = open(&folder);
+    let left: u64 = store.keys(queue, Seq(u64::MAX)).unwrap().iter().map(|kept| kept.count).sum();
+    assert_eq!(left, 0, "messages are left on disk");
+}
+
+#[tokio::test]
+async fn a_dead_letter_keeps_its_time_and_is_not_redriven_after_it() {
+    let folder = TempDir::new().unwrap();
+    for store in [Arc::new(MemoryStore::new()) as Arc<dyn Store>, open(&folder)] {
+        let queues = Queues::open(store, 10).await.unwrap();
+        let create =
+            async |name: &str, settings| queues.create(name, settings, String::new()).await.unwrap().queue();
+        let dead = create("dead", QueueSettings::default()).await;
+        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1 });
+        let jobs = create("jobs", QueueSettings { redrive, ..QueueSettings::default() }).await;
+        let draft = |ms| Draft { ttl: Some(Duration::from_millis(ms)), ..Draft::new("x") };
+        let ids = jobs.enqueue(vec![draft(3_600_000)]).await.unwrap();
+        let until_then = jobs.explain(ids[0]).await.unwrap().expires_at();
+        assert!(until_then.is_some());
+        nack_all(&jobs).await;
+        until(async || dead.totals().pending == 1).await;
+        assert_eq!(dead.explain(ids[0]).await.unwrap().expires_at(), until_then);
+        // Another is over while it is a dead letter, or before.
+        jobs.enqueue(vec![draft(40)]).await.unwrap();
+        nack_all(&jobs).await;
+        until(async || dead.totals().expired + jobs.totals().expired == 1).await;
+        let moved = dead.move_some(Default::default(), None, 10).await.unwrap();
+        assert_eq!((moved.moved, moved.next), (1, None));
+        assert_eq!(await_some(&jobs, 10).await.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), ids);
+    }
+}
+
+/// Gives back whatever is there, for good.
+async fn nack_all(queue: &Queue) {
+    let want = Want { max: 10, lease: None, wait: Duration::from_millis(50) };
+    for delivery in queue.receive(want).await.unwrap() {
+        drop(queue.nack(&[(delivery.receipt, Some(Duration::ZERO))]).await);
+    }
+}
+
+fn open(folder: &TempDir) -> Arc<dyn Store> {
+    Arc::new(DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap())
+}
+
+async fn put_queue(store: &dyn Store, settings: QueueSettings) -> QueueId {
+    let record =
+        QueueBody { name: "jobs".into(), settings, created_at: 0, changed_at: 0, notes: String::new() };
+    let (done, made) = oneshot::channel();
+    store.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
+    made.await.unwrap().unwrap()
+}
+
+/// Has messages written down as sent at another time than now.
+async fn append(store: &dyn Store, queue: QueueId, sent_at: Wall, drafts: Vec<Draft>) {
+    let batch = Batch { queue, drafts, sent_at, delay_ms: 0, durability: Durability::Os };
+    let (done, written) = oneshot::channel();
+    store.append(batch, Box::new(move |sent| drop(done.send(sent))));
+    written.await.unwrap().unwrap();
+}
+
+/// Waits until something is so, for a minute at most.
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let wait = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("it came to nothing");
+}
+
+/// A book, and what its store would hold.
+struct Desk {
+    book: Book,
+    sent: Vec<Header>,
+    keys: Vec<u32>,
+}
+
+impl Desk {
+    fn new(settings: &QueueSettings) -> Self {
+        Self { book: Book::new(Epoch(1), settings, (1, 2)).unwrap(), sent: Vec::new(), keys: Vec::new() }
+    }
+
+    /// Sends a message at some time, and names it.
+    fn send(&mut self, key: u32, now: u64, ttl: Option<u64>) -> u64 {
+        let seq = self.sent.len() as u64 + 1;
+        let header = Header {
+            seq: Seq(seq),
+            sent_at: Wall(now),
+            size: 1,
+            cost: Cost::MESSAGE,
+            from: None,
+            expires_at: ttl.map(|ttl| Wall(now + ttl)),
+        };
+        self.sent.push(header);
+        self.keys.push(key);
+        let (name, payload) =
+            (format!("key{key}").into(), Payload { body: "x".into(), ..Payload::default() });
+        let message = Appended { key: KeyId(key), name, weight: None, header, not_before: None, payload };
+        self.book.append(Wall(now), message).unwrap();
+        seq
+    }
+
+    fn take(&mut self, now: u64, max: usize) -> Vec<u64> {
+        let taken = self.book.take(Wall(now), max, LEASE).unwrap();
+        taken.leased.iter().map(|leased| leased.header.seq.0).collect()
+    }
+
+    /// Lets time pass, and names what is over.
+    fn over(&mut self, now: u64) -> Vec<u64> {
+        let ended = self.book.tick(Wall(now), 1_024);
+        let over = ended.into_iter().filter_map(|how| match how {
+            Ended::Over { header, .. } => Some(header.seq.0),
+            Ended::Waits(_) | Ended::Dead { .. } => None,
+        });
+        over.collect()
+    }
+
+    /// Answers what the book asks its store for.
+    fn refill(&mut self) {
+        while let Some(ask) = self.book.poll_refill() {
+            let of_key = self.sent.iter().zip(&self.keys).filter(|(_, key)| **key == ask.key.0);
+            let after = of_key.map(|(header, _)| *header).filter(|header| ask.after < header.seq);
+            let found = after.take(ask.count).map(|header| (header, Payload::default())).collect();
+            self.book.take_refill(ask, found);
+        }
+    }
+
+    fn explain(&self, seq: u64) -> Explanation {
+        let id = MessageId { queue: QueueId(1), key: KeyId(0), seq: Seq(seq) };
+        self.book.explain(id, QueueId(1))
+    }
+}
+
+fn claim(seq: u64) -> Claim {
+    Claim { queue: QueueId(1), key: KeyId(0), seq: Seq(seq), epoch: Epoch(1), attempt: 1 }
+}
