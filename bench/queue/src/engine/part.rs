@@ -259,8 +259,14 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
     while done < messages {
         while sent < done + waiting {
             let key = sent % keys;
-            let header =
-                Header { seq: Seq(sent as u64 + 1), sent_at: now, size: 1, cost: Cost::MESSAGE, from: None };
+            let header = Header {
+                seq: Seq(sent as u64 + 1),
+                sent_at: now,
+                size: 1,
+                cost: Cost::MESSAGE,
+                from: None,
+                expires_at: None,
+            };
             let message = Appended {
                 key: KeyId(key as u32),
                 name: names[key].clone(),
