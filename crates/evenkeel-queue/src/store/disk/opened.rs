@@ -113,11 +113,7 @@ pub(super) struct Opening {
 impl Opened {
     /// Opens a folder, or makes one, and reads what the writer must know: keys, never bodies.
     pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Opening, StoreError> {
-        // One worker: of several, the first spins while the others compact (fjall 3.1's `worker_tick`).
-        let settings = Database::builder(folder)
-            .cache_size(cache_bytes)
-            .max_journaling_size(JOURNAL_MAX)
-            .worker_threads(1);
+        let settings = Database::builder(folder).cache_size(cache_bytes).max_journaling_size(JOURNAL_MAX);
         let db = settings.open().map_err(|why| unusable(folder, why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
         let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
