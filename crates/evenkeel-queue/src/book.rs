@@ -37,7 +37,7 @@ use crate::time::Wall;
 use cost::Took;
 use ends::Ends;
 use gate::Gates;
-use lane::{Handle, Lane, PAYLOAD_BYTES_MAX, Refill, window_len};
+use lane::{Handle, Lane, PAYLOAD_BYTES_MAX, Refill};
 use waits::Histogram;
 
 pub use gate::{Held, HeldBy, Who};
@@ -265,7 +265,7 @@ impl Book {
             self.payload_bytes += payload.size();
             handle.payload = Some(payload);
         }
-        let window = self.window_len();
+        let window = self.lane(lane).window_len(self.keys.len());
         let without_place = self.at(lane).append(handle, window);
         self.drop_payload(without_place);
         self.follow(lane);
@@ -453,8 +453,9 @@ impl Book {
 
     /// Lets a lane stand among the turns as its messages do: active, parked while a gate or the store holds it, or idle.
     fn follow(&mut self, at: Key) {
-        let window = self.window_len();
+        let lanes = self.keys.len();
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
+        let window = lane.window_len(lanes);
         let ask =
             lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
         if let Some(ask) = ask {
@@ -499,12 +500,6 @@ impl Book {
         self.list_first(at);
         self.list_idle(at);
         debug_assert!(stood.is_ok(), "a lane that was made has its place: {stood:?}");
-    }
-
-    /// How many messages a lane's window holds now.
-    fn window_len(&self) -> usize {
-        let Totals { pending, in_flight, delayed, bytes, .. } = self.totals;
-        window_len(self.keys.len(), bytes / (pending + in_flight + delayed).max(1))
     }
 
     /// Lists a lane that holds nothing, to be forgotten if that lasts.
