@@ -1,7 +1,7 @@
 //! The real binary on a disk that takes no more, by a layer between it and the C library that says so.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
@@ -13,13 +13,7 @@ use crate::served::Served;
 #[test]
 fn a_full_disk_is_told_in_both_protocols_and_passes() {
     let folder = Folder::new("full-disk");
-    let (layer, full) = (build(&folder), folder.file("full"));
-    fs::create_dir(folder.file("kept")).unwrap();
-    let mut command = folder.command(&["serve", "--listen", "127.0.0.1:0", "--data-dir", "data"]);
-    command.env("LD_PRELOAD", layer).env("POWERCUT_ROOT", folder.file("data"));
-    command.env("POWERCUT_LOG", folder.file("log")).env("POWERCUT_KEEP", folder.file("kept"));
-    command.env("POWERCUT_FULL", &full);
-    let served = Served::spawn(&mut command);
+    let (served, full) = serve(&folder);
     assert_eq!(read(served.send("PUT", "/api/queues/q", "", &json!({}))).status, 201);
     let sqs = |operation: &str, body| {
         let target = format!("X-Amz-Target: AmazonSQS.{operation}\r\n");
@@ -45,7 +39,18 @@ fn a_full_disk_is_told_in_both_protocols_and_passes() {
     assert_eq!(got["messages"].as_array().unwrap().len(), 2, "{got}");
 }
 
-fn build(folder: &Folder) -> std::path::PathBuf {
+/// Starts a gateway whose disk is full while there is a file of that name.
+pub(crate) fn serve(folder: &Folder) -> (Served, PathBuf) {
+    let (layer, full) = (build(folder), folder.file("full"));
+    fs::create_dir(folder.file("kept")).unwrap();
+    let mut command = folder.command(&["serve", "--listen", "127.0.0.1:0", "--data-dir", "data"]);
+    command.env("LD_PRELOAD", layer).env("POWERCUT_ROOT", folder.file("data"));
+    command.env("POWERCUT_LOG", folder.file("log")).env("POWERCUT_KEEP", folder.file("kept"));
+    command.env("POWERCUT_FULL", &full);
+    (Served::spawn(&mut command), full)
+}
+
+fn build(folder: &Folder) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../evenkeel-queue/tests/powercut/powercut.c");
     let layer = folder.file("powercut.so");
     let mut compiler = Command::new("cc");

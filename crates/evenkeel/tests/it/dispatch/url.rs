@@ -1,6 +1,7 @@
 //! Jobs that are posted to a URL.
 
 use std::collections::HashMap;
+use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar};
@@ -10,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::worker::{Answered, Worker, answer};
 use super::{Bench, wait_for};
-use crate::fleet::PATIENCE;
+use crate::fleet::{PATIENCE, tenant};
+use crate::folder::Folder;
 use crate::raw::{fast, read};
 
 /// Settings of a queue whose jobs go there, so many at once.
@@ -183,6 +185,65 @@ fn tenants_take_turns_and_no_more_jobs_are_posted_at_once_than_the_queue_says() 
         worker.posted().iter().rposition(|posted| posted.header("x-evenkeel-fairness-key") == Some("quiet"));
     // One of each at a time, give or take a round and what was under way.
     assert!((10..=26).contains(&last.unwrap()), "the quiet tenant's last job came as {last:?} of 70");
+}
+
+#[test]
+fn a_job_that_takes_longer_than_its_lease_is_posted_once() {
+    let worker = Worker::start(|_| {
+        std::thread::sleep(Duration::from_millis(2_500));
+        answer(200, "{}")
+    });
+    let mut settings = to(&worker, 4);
+    settings["lease_ms"] = json!(1_000);
+    let bench = Bench::start("dispatch-url-long", fast(), "", &settings);
+    let result = bench.wait_result(&bench.send_one(&json!({})));
+    assert_eq!((&result["status"], &result["attempt"]), (&json!(200), &json!(1)));
+    assert_eq!(worker.posted().len(), 1);
+}
+
+#[test]
+fn a_tenants_limit_of_jobs_at_once_holds_from_its_first_jobs_on() {
+    let (under_way, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let seen = most.clone();
+    let worker = Worker::start(move |_| {
+        seen.fetch_max(under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+        under_way.fetch_sub(1, Ordering::SeqCst);
+        answer(200, "{}")
+    });
+    let bench =
+        Bench::start("dispatch-url-limit", fast(), &tenant("acme", "concurrency_max = 2"), &json!({}));
+    let ids = bench.send(&vec![("acme", json!({})); 30]);
+    // Told its target now, the queue hands out as many jobs as it may, before it was told the tenant's limit.
+    let told = read(bench.served.send("PUT", "/api/queues/jobs", "", &to(&worker, 20)));
+    assert_eq!(told.status, 200);
+    for id in &ids {
+        assert_eq!(bench.wait_result(id)["status"], 200);
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_job_whose_answer_finds_the_disk_full_is_posted_once() {
+    let folder = Folder::new("dispatch-url-full");
+    let (served, full) = crate::full_disk::serve(&folder);
+    let fills = full.clone();
+    let worker = Worker::start(move |_| {
+        fs::write(&fills, "").unwrap();
+        answer(200, "\"done\"")
+    });
+    assert_eq!(read(served.send("PUT", "/api/queues/jobs", "", &to(&worker, 1))).status, 201);
+    let sent = served.post("/api/queues/jobs/messages", &json!({"body": "x"})).json();
+    let id = sent["ids"][0].as_str().unwrap();
+    wait_for("the job", || (!worker.posted().is_empty()).then_some(()));
+    // Two tries to keep its answer.
+    std::thread::sleep(Duration::from_secs(7));
+    fs::remove_file(&full).unwrap();
+    wait_for("its result", || {
+        let result = served.get(&format!("/api/queues/jobs/results/{id}"));
+        (result.status == 200 && result.json()["state"] == "done").then_some(())
+    });
+    assert_eq!(worker.posted().len(), 1, "it was run again while its answer could not be kept");
 }
 
 #[test]
