@@ -26,7 +26,7 @@ pub struct Totals {
     pub delayed: u64,
     /// Bytes of all of them.
     pub bytes: u64,
-    /// Messages removed because their time was over: their own, or that for which the queue keeps any.
+    /// Messages that were removed because their time was over: their own, or that for which the queue keeps any.
     pub expired: u64,
 }
 
@@ -95,7 +95,7 @@ pub enum Explanation {
         /// When its own time is over.
         expires_at: Option<Wall>,
     },
-    /// Its acknowledgement, or its move to the dead-letter queue, is being written down.
+    /// Its acknowledgement, its move to the dead-letter queue, or that its time is over is being written down.
     Leaving,
     /// It waits for its turn.
     Waiting {
@@ -246,7 +246,7 @@ impl Book {
             return match out.how {
                 How::Leased { until, .. } => Explanation::InFlight { attempt: attempts, until, expires_at },
                 How::Delayed { until } => Explanation::Delayed { attempts, until, expires_at },
-                How::Acking { .. } | How::Moving => Explanation::Leaving,
+                How::Acking { .. } | How::Moving | How::Over { .. } => Explanation::Leaving,
             };
         }
         let Some((at, lane)) =
