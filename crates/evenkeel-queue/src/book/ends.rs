@@ -48,6 +48,11 @@ impl Ends {
         }
     }
 
+    /// Counts the messages that are listed.
+    pub(super) fn timed(&self) -> u64 {
+        self.own.len() as u64
+    }
+
     pub(super) fn list_lane(&mut self, at: Key, sent_at: Wall) {
         self.lanes.insert((sent_at, at));
     }

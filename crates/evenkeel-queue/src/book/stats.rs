@@ -28,6 +28,8 @@ pub struct Totals {
     pub bytes: u64,
     /// Messages that were removed because their time was over: their own, or that for which the queue keeps any.
     pub expired: u64,
+    /// Messages with a time of their own that wait or are delayed; of what is on its way into the book, everything.
+    pub timed: u64,
 }
 
 /// What one key holds.
@@ -171,7 +173,7 @@ impl fmt::Display for Stands {
 impl Book {
     /// Tells what the queue holds.
     pub fn totals(&self) -> Totals {
-        self.totals
+        Totals { timed: self.ends.timed(), ..self.totals }
     }
 
     /// Tells what each key holds, from the `skip`th on, at most `max`.
@@ -201,7 +203,7 @@ impl Book {
     /// Tells what the queue holds and how it has delivered.
     pub fn stats(&self) -> QueueStats {
         QueueStats {
-            totals: self.totals,
+            totals: self.totals(),
             keys: self.keys.len() as u64,
             delivered: self.delivered,
             redelivered: self.redelivered,

@@ -314,6 +314,28 @@ async fn what_a_store_did_not_remove_is_removed_later() {
 }
 
 #[tokio::test]
+async fn messages_with_a_time_to_live_are_counted_while_they_wait() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let ttl = Some(Duration::from_secs(3_600));
+        let delay = Some(Duration::from_secs(60));
+        let drafts = [
+            Draft::new("x"),
+            Draft { ttl, ..Draft::new("x") },
+            Draft { ttl, delay, ..Draft::new("x") },
+            Draft { ttl, ..Draft::new("x") },
+        ];
+        queue.enqueue(drafts.into()).await.unwrap();
+        until(async || queue.totals().timed == 3).await;
+        let taken = take(&queue, 2).await;
+        until(async || queue.totals().timed == 2).await;
+        ack(&queue, &taken).await;
+        queue.purge().await.unwrap();
+        until(async || queue.totals().timed == 0).await;
+    }
+}
+
+#[tokio::test]
 async fn a_time_to_live_that_cannot_be_kept_is_refused_in_words() {
     let rig = Rig::memory().await;
     let queue = rig.queue(QueueSettings { delay_ms: 500, ..MINUTE }).await;
