@@ -37,7 +37,7 @@ use crate::time::Wall;
 use cost::Took;
 use ends::Ends;
 use gate::Gates;
-use lane::{Handle, Lane, PAYLOAD_BYTES_MAX, window_len};
+use lane::{Handle, Lane, PAYLOAD_BYTES_MAX};
 use waits::Histogram;
 
 pub use gate::{Held, HeldBy, Who};
@@ -274,7 +274,7 @@ impl Book {
             self.payload_bytes += payload.size();
             handle.payload = Some(payload);
         }
-        let window = self.window_len();
+        let window = self.lane(lane).window_len(self.keys.len());
         let without_place = self.at(lane).append(handle, window);
         self.drop_payload(without_place);
         self.follow(lane);
@@ -392,6 +392,11 @@ impl Book {
         missing
     }
 
+    fn mean_bytes(&self) -> u64 {
+        let Totals { pending, in_flight, delayed, bytes, .. } = self.totals;
+        bytes / (pending + in_flight + delayed + self.ends.over as u64).max(1)
+    }
+
     /// Notes that the store could not be read; it is asked again at the next tick.
     pub fn fail_refill(&mut self, ask: RefillAsk) {
         if let Some(at) = self.awaiting(ask) {
@@ -468,8 +473,9 @@ impl Book {
 
     /// Lets a lane stand among the turns as its messages do: active, parked while a gate or the store holds it, or idle.
     fn follow(&mut self, at: Key) {
-        let window = self.window_len();
+        let lanes = self.keys.len();
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
+        let window = lane.window_len(lanes);
         let ask =
             lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
         if let Some(ask) = ask {
@@ -514,16 +520,6 @@ impl Book {
         self.list_first(at);
         self.list_idle(at);
         debug_assert!(stood.is_ok(), "a lane that was made has its place: {stood:?}");
-    }
-
-    /// How many messages a lane's window holds now.
-    fn window_len(&self) -> usize {
-        window_len(self.keys.len(), self.mean_bytes())
-    }
-
-    fn mean_bytes(&self) -> u64 {
-        let Totals { pending, in_flight, delayed, bytes, .. } = self.totals;
-        bytes / (pending + in_flight + delayed + self.ends.over as u64).max(1)
     }
 
     /// Lists a lane that holds nothing, to be forgotten if that lasts.

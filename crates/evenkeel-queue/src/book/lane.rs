@@ -27,14 +27,13 @@ const WINDOWS_MAX: usize = 1 << 18;
 /// At most this much of the messages that wait is in memory; the rest is read when it is delivered.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 32 << 20;
 
-/// How many messages a lane's window holds when there are so many lanes and messages are so large.
+/// How many messages a lane's window holds when there are so many lanes and its messages are so large.
 ///
 /// What waits in a window is to have its payload there too: one that has not is read by itself when it is
 /// delivered, and what a refill brings is read in a row.
-pub(super) fn window_len(lanes: usize, payload_bytes: u64) -> usize {
+fn window_len(lanes: usize, size: u32) -> usize {
     let lanes = lanes.max(1);
-    let with_payload = (PAYLOAD_BYTES_MAX / lanes) as u64 / payload_bytes.max(1);
-    let with_payload = usize::try_from(with_payload).unwrap_or(usize::MAX);
+    let with_payload = PAYLOAD_BYTES_MAX / lanes / size.max(1) as usize;
     (WINDOWS_MAX / lanes).min(with_payload).clamp(WINDOW_MIN, WINDOW_MAX)
 }
 
@@ -102,6 +101,8 @@ pub(super) struct Lane {
     back: BTreeMap<Seq, Handle>,
     /// How many follow the cursor in the store, those ahead apart.
     beyond: u64,
+    /// How large its messages are, of late.
+    size: u32,
     /// The last message that was put into the window, or went around it.
     cursor: Seq,
     /// Behind the cursor in order, but taken out of turn: delayed, or known from before a restart.
@@ -142,6 +143,7 @@ impl Lane {
             window: VecDeque::new(),
             back: BTreeMap::new(),
             beyond: 0,
+            size: 0,
             cursor: Seq(0),
             ahead: BTreeSet::new(),
             gone: Vec::new(),
@@ -161,8 +163,18 @@ impl Lane {
         }
     }
 
+    /// How many messages its window holds when there are so many lanes.
+    pub(super) fn window_len(&self, lanes: usize) -> usize {
+        window_len(lanes, self.size)
+    }
+
+    fn note_size(&mut self, size: u32) {
+        self.size = if self.size == 0 { size } else { self.size - self.size / 8 + size / 8 };
+    }
+
     /// Takes in a message at the end; gives back a handle that has no place in the window.
     pub(super) fn append(&mut self, handle: Handle, window_len: usize) -> Option<Handle> {
+        self.note_size(handle.header.size);
         if self.beyond == 0 && self.window.len() < window_len {
             self.go_on_to(handle.header.seq);
             self.window.push_back(handle);
@@ -172,8 +184,9 @@ impl Lane {
         Some(handle)
     }
 
-    /// Goes on where the store stands: so many messages from `first` on, of which those `ahead` are out of turn.
-    pub(super) fn resume(&mut self, first: Seq, count: u64, ahead: BTreeSet<Seq>) {
+    /// Goes on where the store stands: so many messages and bytes from `first` on, of which those `ahead` are out of turn.
+    pub(super) fn resume(&mut self, first: Seq, count: u64, bytes: u64, ahead: BTreeSet<Seq>) {
+        self.size = u32::try_from(bytes / count.max(1)).unwrap_or(u32::MAX);
         self.cursor = Seq(first.0.saturating_sub(1));
         self.beyond = count - ahead.len() as u64;
         self.ahead = ahead;
@@ -276,6 +289,7 @@ impl Lane {
             let is_ahead = self.ahead.contains(&seq);
             self.go_on_to(seq);
             if !is_ahead {
+                self.note_size(handle.header.size);
                 self.beyond = self.beyond.saturating_sub(1);
                 kept += handle.payload.as_ref().map_or(0, Payload::size);
                 self.window.push_back(handle);
@@ -442,6 +456,20 @@ mod tests {
         assert_eq!(of_bytes(0), [256, 256, 64, 4, 4]);
         assert_eq!(of_bytes(1_024), [256, 32, 8, 4, 4]);
         assert_eq!(of_bytes(256 << 10), [128, 4, 4, 4, 4]);
+    }
+
+    #[test]
+    fn large_messages_shorten_the_window_of_their_own_key_only() {
+        let (mut large, mut small) = (lane(), lane());
+        for seq in 1..=20 {
+            let mut handle = handle(seq);
+            handle.header.size = 1 << 20;
+            drop(large.append(handle, 256));
+        }
+        drop(small.append(handle(21), 256));
+        assert_eq!((large.window_len(2), small.window_len(2)), (16, 256));
+        small.resume(Seq(1), 10, 10 << 20, BTreeSet::new());
+        assert_eq!(small.window_len(2), 16, "after a start, the size is not known");
     }
 
     #[test]

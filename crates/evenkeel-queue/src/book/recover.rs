@@ -102,7 +102,7 @@ impl Book {
         let ahead: BTreeSet<Seq> = states.iter().map(|state| state.header.seq).collect();
         self.totals.pending += kept.count - ahead.len() as u64;
         self.totals.bytes += kept.bytes;
-        self.at(at).resume(kept.first, kept.count, ahead);
+        self.at(at).resume(kept.first, kept.count, kept.bytes, ahead);
         for header in &kept.expiring {
             self.ends.list(at, header);
         }

@@ -156,7 +156,7 @@ impl DiskStore {
     fn still(&self) -> Result<Still, StoreError> {
         let opened = self.opened.read();
         let opened = opened.as_ref().ok_or(StoreError::Closed)?;
-        Ok(Still { snapshot: opened.db.snapshot(), opened: opened.clone() })
+        Ok(opened.still())
     }
 }
 

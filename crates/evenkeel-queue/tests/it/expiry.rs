@@ -317,15 +317,10 @@ async fn what_a_store_did_not_remove_is_removed_later() {
 async fn messages_with_a_time_to_live_are_counted_while_they_wait() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let ttl = Some(Duration::from_secs(3_600));
-        let delay = Some(Duration::from_secs(60));
-        let drafts = [
-            Draft::new("x"),
-            Draft { ttl, ..Draft::new("x") },
-            Draft { ttl, delay, ..Draft::new("x") },
-            Draft { ttl, ..Draft::new("x") },
-        ];
-        queue.enqueue(drafts.into()).await.unwrap();
+        let draft = |ttl, delay| Draft { ttl, delay, ..Draft::new("x") };
+        let (ttl, delay) = (Some(Duration::from_secs(3_600)), Some(Duration::from_secs(60)));
+        let drafts = vec![draft(None, None), draft(ttl, None), draft(ttl, delay), draft(ttl, None)];
+        queue.enqueue(drafts).await.unwrap();
         until(async || queue.totals().timed == 3).await;
         let taken = take(&queue, 2).await;
         until(async || queue.totals().timed == 2).await;

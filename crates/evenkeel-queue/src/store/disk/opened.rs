@@ -113,11 +113,7 @@ pub(super) struct Opening {
 impl Opened {
     /// Opens a folder, or makes one, and reads what the writer must know: keys, never bodies.
     pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Opening, StoreError> {
-        // One worker: of several, the first spins while the others compact (fjall 3.1's `worker_tick`).
-        let settings = Database::builder(folder)
-            .cache_size(cache_bytes)
-            .max_journaling_size(JOURNAL_MAX)
-            .worker_threads(1);
+        let settings = Database::builder(folder).cache_size(cache_bytes).max_journaling_size(JOURNAL_MAX);
         let db = settings.open().map_err(|why| unusable(folder, why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
         let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
@@ -130,6 +126,7 @@ impl Opened {
         let mut ledger = opened.read_queues(seq)?;
         opened.read_keys(&mut ledger)?;
         let counts = opened.count(&mut ledger)?;
+        opened.drop_emptied()?;
         for (queue, keys) in &counts {
             for (key, count) in keys {
                 let kept = ledger.queues.get_mut(queue).and_then(|queue| queue.keys.get_mut(key));
@@ -138,6 +135,11 @@ impl Opened {
             }
         }
         Ok(Opening { opened, ledger, counts, secret })
+    }
+
+    /// Holds on to what is there now; messages may be moved from shelf to shelf and be removed afterwards.
+    pub(super) fn still(&self) -> Still {
+        Still { snapshot: self.db.snapshot(), opened: self.clone() }
     }
 
     fn read_queues(&self, seq: u64) -> Result<Ledger, StoreError> {
@@ -203,6 +205,19 @@ impl Opened {
         }
         ledger.swept = leftovers.into_iter().map(|(queue, below)| Sweep::new(queue, below)).collect();
         Ok(counts)
+    }
+
+    /// Drops generations in which nothing lives.
+    ///
+    /// One that was being emptied when the process ended would hide what was copied to the old shelf.
+    pub(super) fn drop_emptied(&mut self) -> Result<(), StoreError> {
+        let emptied = |shelf: &Shelf| shelf.live == 0 && shelf.end.is_some();
+        while let Some(at) = self.shelves.generations.iter().position(emptied) {
+            let shelf = self.shelves.generations.remove(at);
+            self.meta.remove(layout::of_generation(shelf.first)).map_err(io)?;
+            self.db.delete_keyspace(shelf.keyspace).map_err(io)?;
+        }
+        Ok(())
     }
 }
 
@@ -382,7 +397,40 @@ fn unusable(folder: &Path, error: fjall::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::cost::Cost;
+
     use super::*;
+    use crate::message::Payload;
+
+    /// Killed after the copy to the old shelf and before the generation was dropped.
+    #[test]
+    fn a_generation_that_was_emptied_hides_nothing_after_a_start() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let open = || Opened::open(&folder.path().join("queue"), 1 << 20).unwrap().opened;
+        let header =
+            Header { seq: Seq(5), sent_at: Wall(1), size: 4, cost: Cost(1), from: None, expires_at: None };
+        let first = open();
+        let mut batch = first.db.batch();
+        let body = QueueBody {
+            name: "jobs".into(),
+            settings: crate::settings::QueueSettings::default(),
+            created_at: 0,
+            changed_at: 0,
+            notes: String::new(),
+        };
+        batch.insert(&first.meta, layout::of_queue(b'q', QueueId(1)), serde_json::to_vec(&body).unwrap());
+        let record = KeyRecord { name: "a".into(), rule: crate::KeyRule::default(), wished_weight: None };
+        batch.insert(&first.keys, layout::lane(QueueId(1), KeyId(0)), record.encode());
+        let value = layout::message_value(&Payload { headers: "".into(), body: "body".into() });
+        let place = layout::message_key(QueueId(1), KeyId(0), &header);
+        batch.insert(&first.shelves.old.keyspace, place.as_slice(), value);
+        batch.insert(&first.meta, b"seq".as_slice(), 100_u64.to_be_bytes().as_slice());
+        batch.durability(Some(PersistMode::SyncAll)).commit().unwrap();
+        drop(first);
+        let opened = open();
+        assert_eq!(opened.shelves.of(header.seq).first, Seq(0), "it is looked for where it is no more");
+        assert_eq!(opened.shelves.generations.len(), 1, "the emptied generation is still there");
+    }
 
     #[test]
     fn a_folder_of_the_format_before_is_taken_over_and_a_later_one_is_refused() {

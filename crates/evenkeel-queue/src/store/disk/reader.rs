@@ -4,11 +4,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use fjall::Keyspace;
+use fjall::{Keyspace, Readable, Snapshot};
 use parking_lot::{Mutex, RwLock};
 
 use super::layout;
-use super::opened::{Opened, io};
+use super::opened::{Opened, Still, io};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::{Header, Payload};
 use crate::store::{Done, Fetch, KeptResult, StoreError};
@@ -24,12 +24,12 @@ pub(super) enum Look {
 pub(super) fn run(looks: &Mutex<Receiver<Look>>, opened: &RwLock<Option<Opened>>) {
     loop {
         let Ok(look) = looks.lock().recv() else { return };
-        // Cloned, so that the writer does not wait for the disk.
-        let folder = opened.read().clone();
+        // As it is now, so that the writer does not wait for the disk, and nothing moves while it is read.
+        let folder = opened.read().as_ref().map(Opened::still);
         match (look, folder) {
             (Look::Fetch(fetch, done), Some(folder)) => done(fetch_from(&folder, fetch)),
             (Look::Read(queue, which, done), Some(folder)) => done(read_from(&folder, queue, which)),
-            (Look::Result(of, done), Some(folder)) => done(folder.result(of)),
+            (Look::Result(of, done), Some(folder)) => done(folder.opened.result(of)),
             (Look::Fetch(_, done), None) => done(Err(StoreError::Closed)),
             (Look::Read(_, _, done), None) => done(Err(StoreError::Closed)),
             (Look::Result(_, done), None) => done(Err(StoreError::Closed)),
@@ -37,10 +37,11 @@ pub(super) fn run(looks: &Mutex<Receiver<Look>>, opened: &RwLock<Option<Opened>>
     }
 }
 
-fn fetch_from(folder: &Opened, fetch: Fetch) -> Result<Vec<(Header, Payload)>, StoreError> {
+fn fetch_from(folder: &Still, fetch: Fetch) -> Result<Vec<(Header, Payload)>, StoreError> {
     // What outlived its generation lies between the others', so both are read, and put in order.
-    let old = collect(folder.shelves.old_shelf(), &fetch)?;
-    let later = collect(folder.shelves.generations_after(fetch.after), &fetch)?;
+    let Still { opened, snapshot } = folder;
+    let old = collect(snapshot, opened.shelves.old_shelf(), &fetch)?;
+    let later = collect(snapshot, opened.shelves.generations_after(fetch.after), &fetch)?;
     let complete_to = old.complete_to.min(later.complete_to);
     let mut found = old.messages;
     found.extend(later.messages);
@@ -59,6 +60,7 @@ struct Collected {
 
 /// Reads shelves that follow each other, no further than was asked for.
 fn collect<'a>(
+    snapshot: &Snapshot,
     keyspaces: impl Iterator<Item = &'a Keyspace>,
     fetch: &Fetch,
 ) -> Result<Collected, StoreError> {
@@ -69,7 +71,7 @@ fn collect<'a>(
     let mut bytes = 0;
     for keyspace in keyspaces {
         let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
-        for entry in keyspace.range::<&[u8], _>(range) {
+        for entry in snapshot.range::<&[u8], _>(keyspace, range) {
             if count_max <= collected.messages.len() || bytes_max <= bytes {
                 collected.complete_to = collected.messages.last().map_or(after, |(header, _)| header.seq);
                 return Ok(collected);
@@ -85,14 +87,15 @@ fn collect<'a>(
 }
 
 fn read_from(
-    folder: &Opened,
+    folder: &Still,
     queue: QueueId,
     which: Vec<(KeyId, Header)>,
 ) -> Result<Vec<(Seq, Payload)>, StoreError> {
     let mut found = Vec::with_capacity(which.len());
     for (key, header) in which {
         let place = layout::message_key(queue, key, &header);
-        let value = folder.shelves.of(header.seq).keyspace.get(place.as_slice()).map_err(io)?;
+        let shelf = folder.opened.shelves.of(header.seq);
+        let value = folder.snapshot.get(&shelf.keyspace, place.as_slice()).map_err(io)?;
         found.extend(value.and_then(|value| Some((header.seq, layout::read_message_value(&value.into())?))));
     }
     Ok(found)
@@ -115,9 +118,11 @@ mod tests {
     #[test]
     fn no_more_is_read_than_was_asked_for() {
         let (folder, _place) = opened(&[], 1..=1_000);
-        let collected = collect(folder.shelves.generations_after(Seq(0)), &ask(0, 10, usize::MAX)).unwrap();
+        let Still { opened, snapshot } = folder.still();
+        let generations = || opened.shelves.generations_after(Seq(0));
+        let collected = collect(&snapshot, generations(), &ask(0, 10, usize::MAX)).unwrap();
         assert_eq!((collected.messages.len(), collected.complete_to), (10, Seq(10)));
-        let all = collect(folder.shelves.generations_after(Seq(0)), &ask(990, 100, usize::MAX)).unwrap();
+        let all = collect(&snapshot, generations(), &ask(990, 100, usize::MAX)).unwrap();
         assert_eq!((all.messages.len(), all.complete_to), (10, Seq(u64::MAX)));
     }
 
@@ -131,8 +136,26 @@ mod tests {
         assert_eq!(fetched(&folder, ask(1_000, 4, usize::MAX)), [1_001, 2_000]);
     }
 
+    #[test]
+    fn what_is_moved_and_removed_while_it_is_read_is_found() {
+        let (folder, _place) = opened(&[], 1..=10);
+        let still = folder.still();
+        let from = still.opened.shelves.generations[0].keyspace.clone();
+        let mut batch = folder.db.batch();
+        for entry in from.iter() {
+            let (place, value) = entry.into_inner().unwrap();
+            batch.insert(&folder.shelves.old.keyspace, place.clone(), value);
+            batch.remove(&from, place);
+        }
+        batch.commit().unwrap();
+        let found = fetch_from(&still, ask(0, 100, usize::MAX)).unwrap();
+        assert_eq!(found.len(), 10, "messages on their way from shelf to shelf were overlooked");
+        let which = found.iter().map(|(header, _)| (KEY, *header)).collect();
+        assert_eq!(read_from(&still, QUEUE, which).unwrap().len(), 10);
+    }
+
     fn fetched(folder: &Opened, fetch: Fetch) -> Vec<u64> {
-        fetch_from(folder, fetch).unwrap().iter().map(|(header, _)| header.seq.0).collect()
+        fetch_from(&folder.still(), fetch).unwrap().iter().map(|(header, _)| header.seq.0).collect()
     }
 
     fn ask(after: u64, count_max: usize, bytes_max: usize) -> Fetch {

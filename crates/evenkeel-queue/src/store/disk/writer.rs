@@ -24,7 +24,7 @@ use crate::settings::Durability;
 use crate::store::{Batch, Claimed, Commit, Done, KeptResult, QueueBody, QueueRecord, StoreError, Tail};
 use crate::time::Wall;
 
-/// At most so many requests are written together.
+/// At most so many messages are written and changes made together, and one request more.
 const GROUP_MAX: usize = 8_192;
 /// Or so many bytes.
 const GROUP_BYTES_MAX: usize = 16 << 20;
@@ -236,7 +236,7 @@ impl Writer {
                     self.stage(group, op);
                 }
                 op => {
-                    group.count += 1;
+                    group.count += op.weight();
                     group.awaited += usize::from(op.is_awaited());
                     self.stage(group, op);
                 }
@@ -445,6 +445,15 @@ impl Group {
 }
 
 impl Op {
+    /// How many messages it writes or changes it makes.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Append(batch, _) => batch.drafts.len(),
+            Self::Commit(commit, _) => commit.changes.len(),
+            _ => 1,
+        }
+    }
+
     /// Whether somebody waits for the answer.
     pub(super) fn is_awaited(&self) -> bool {
         !matches!(self, Self::Commit(commit, _) if commit.is_note())

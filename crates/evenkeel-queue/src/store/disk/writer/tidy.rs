@@ -47,18 +47,19 @@ impl Writer {
         }
         let mut batch = opened.db.batch();
         let end = sweep.queue.0.saturating_add(1).to_be_bytes().to_vec();
-        let mut looked = 0;
+        let (mut looked, mut removed) = (0, 0);
         for entry in shelf.keyspace.range(sweep.from.clone()..end).take(LOOK_MAX) {
             looked += 1;
             let place = entry.key().map_err(io)?;
             sweep.from = [&place, [0].as_slice()].concat();
             if layout::read_message_key(&place).is_some_and(|(.., header)| header.seq < sweep.below) {
-                shelf.live = shelf.live.saturating_sub(1);
+                removed += 1;
                 batch.remove(&shelf.keyspace, place.clone());
                 batch.remove(&opened.state, place);
             }
         }
         batch.durability(Some(PersistMode::Buffer)).commit().map_err(io)?;
+        shelf.live = shelf.live.saturating_sub(removed);
         if looked < LOOK_MAX {
             (sweep.shelf.0, sweep.from) = (sweep.shelf.0 + 1, sweep.queue.0.to_be_bytes().to_vec());
         }
@@ -137,12 +138,7 @@ impl Writer {
     fn drop_empty(&mut self) -> Result<(), StoreError> {
         let mut opened = self.opened.write();
         let Some(opened) = opened.as_mut() else { return Ok(()) };
-        let empty = |shelf: &Shelf| shelf.live == 0 && shelf.end.is_some();
-        while let Some(at) = opened.shelves.generations.iter().position(empty) {
-            let shelf = opened.shelves.generations.remove(at);
-            opened.meta.remove(layout::of_generation(shelf.first)).map_err(io)?;
-            opened.db.delete_keyspace(shelf.keyspace).map_err(io)?;
-        }
+        opened.drop_emptied()?;
         if opened.shelves.old.live == 0 && opened.shelves.old.appended > 0 {
             let number = opened.shelves.old_number + 1;
             let fresh = Shelf::open(&opened.db, &old_name(number), Seq(0), Some(Seq(0))).map_err(io)?;
