@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) asks: AtomicU64,
     pub(crate) notes: Notes,
     /// Whoever changes a rule by what it was.
-    pub(crate) ruling: tokio::sync::Mutex<()>,
+    pub(crate) ruling: Arc<tokio::sync::Mutex<()>>,
     pub(crate) falls: Mutex<Falls>,
 }
 

@@ -69,15 +69,16 @@ impl JobResult {
 }
 
 impl Queue {
-    /// Keeps what came of a message for so long; returns once that is on disk.
+    /// Keeps what came of a message for so long, and no more than so many of its queue's; returns once that is on disk.
     pub async fn put_result(
         &self,
         of: MessageId,
         result: &JobResult,
         ttl: Duration,
+        max: usize,
     ) -> Result<(), Rejection> {
         let kept = KeptResult { expires_at: self.now() + ttl, bytes: result.encode()? };
-        Ok(told(|done| self.0.store.put_result(of, kept, done)).await?)
+        Ok(told(|done| self.0.store.put_result(of, kept, max, done)).await?)
     }
 
     /// Reads what came of a message and until when it is kept; `None` when nothing is.

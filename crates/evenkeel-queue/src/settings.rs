@@ -133,12 +133,6 @@ impl Dispatch {
     }
 }
 
-/// How many results of a queue's messages are kept, which may be gone, or not dispatched any more.
-pub(crate) fn results_max(settings: Option<&QueueSettings>) -> u32 {
-    let dispatch = settings.and_then(|settings| settings.dispatch.as_ref());
-    dispatch.map_or(Dispatch::default_results_max(), |dispatch| dispatch.results_max)
-}
-
 /// What turns are counted in: keys get equal shares of this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -56,8 +56,9 @@ pub trait Store: Send + Sync + 'static {
     /// Sets what a key is bound to, in place of what was set before, and names the key.
     fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>);
 
-    /// Keeps what came of a message, as durably as can be; what was kept of it before is forgotten.
-    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>);
+    /// Keeps what came of a message, as durably as can be; what was kept of it before is forgotten, and so is what
+    /// would expire first of its queue's others, while there are more than `max`.
+    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>);
 
     /// Reads what came of a message, if that is kept.
     fn result(&self, of: MessageId, done: Done<Option<KeptResult>>);

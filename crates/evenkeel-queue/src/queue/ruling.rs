@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{MutexGuard, oneshot};
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
+use super::owner::Owner;
 use super::{ANSWER_MAX, Queue, check_key};
+use crate::id::KeyId;
 use crate::keeper::Msg;
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
@@ -16,7 +18,7 @@ pub struct Ruling<'a> {
     queue: &'a Queue,
     name: &'a str,
     rule: KeyRule,
-    _alone: MutexGuard<'a, ()>,
+    alone: OwnedMutexGuard<()>,
 }
 
 impl Ruling<'_> {
@@ -27,22 +29,22 @@ impl Ruling<'_> {
 
     /// Sets something else; survives restarts and acts on what waits.
     pub async fn set(self, rule: KeyRule) -> Result<(), Rejection> {
-        self.queue.put_rule(self.name, rule).await
+        self.queue.put_rule(self.name, rule, self.alone).await
     }
 }
 
 impl Queue {
     /// Reads what was set for a key or tenant, to change it.
     pub async fn ruling<'a>(&'a self, name: &'a str) -> Result<Ruling<'a>, Rejection> {
-        let alone = self.0.ruling.lock().await;
-        Ok(Ruling { queue: self, name, rule: self.rule(name).await?, _alone: alone })
+        let alone = self.0.ruling.clone().lock_owned().await;
+        Ok(Ruling { queue: self, name, rule: self.rule(name).await?, alone })
     }
 
     /// Sets what a key, or a tenant with all its keys, is bound to, whatever was; survives restarts and acts on what
     /// waits.
     pub async fn set_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
-        let _alone = self.0.ruling.lock().await;
-        self.put_rule(name, rule).await
+        let alone = self.0.ruling.clone().lock_owned().await;
+        self.put_rule(name, rule, alone).await
     }
 
     /// Reads what was set for a key or tenant.
@@ -51,13 +53,27 @@ impl Queue {
         self.ask(|reply| Msg::Rule(name.into(), reply)).await
     }
 
-    async fn put_rule(&self, name: &str, rule: KeyRule) -> Result<(), Rejection> {
+    /// Goes on though its caller leaves: what is written down and not told would be undone by the next.
+    async fn put_rule(&self, name: &str, rule: KeyRule, alone: OwnedMutexGuard<()>) -> Result<(), Rejection> {
         check_key(name)?;
         let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
-        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(move |key| drop(done.send(key))));
-        let key = answered.await.unwrap_or(Err(StoreError::Closed))?;
-        // One that fell and was not missed yet is followed by one that reads the rule from the store.
-        self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
+        let (queue, told) = (self.clone(), name.clone());
+        let tell = move |key: Result<KeyId, StoreError>| {
+            let owner = queue.0.owner.borrow().clone();
+            let untold = key.map(|key| match owner {
+                Owner::Keeper(kept) => {
+                    kept.keeper.tell(Msg::Ruled(key, told, rule));
+                    None
+                }
+                Owner::Nobody | Owner::Deleted | Owner::Stopping => Some(key),
+            });
+            drop((done.send(untold), alone));
+        };
+        self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(tell));
+        if let Some(key) = answered.await.unwrap_or(Err(StoreError::Closed))? {
+            // The next one may have read the store before this was written.
+            self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
+        }
         Ok(())
     }
 }

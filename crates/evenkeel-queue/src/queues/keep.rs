@@ -105,7 +105,7 @@ impl Queues {
             owner: watch::Sender::new(Owner::Nobody),
             asks: AtomicU64::new(0),
             notes: Notes::default(),
-            ruling: tokio::sync::Mutex::default(),
+            ruling: Arc::default(),
             falls: Mutex::new(Falls::default()),
         }))
     }

@@ -201,8 +201,8 @@ impl Store for DiskStore {
         self.ask(Op::SetRule(queue, name, rule, done));
     }
 
-    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
-        self.ask(Op::PutResult(of, kept, done));
+    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>) {
+        self.ask(Op::PutResult(of, kept, max, done));
     }
 
     fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {

@@ -15,7 +15,6 @@ use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, DEDUP_WINDOW, DedupId, Header, Payload, Sent};
 use crate::rule::KeyRule;
-use crate::settings::results_max;
 use crate::time::Wall;
 
 /// Holds queues in memory; everything is answered before the call returns.
@@ -184,12 +183,11 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
+    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>) {
         let (mut held, until) = (self.0.lock(), kept.expires_at);
         held.results.insert(of, kept);
         held.book.keep(of, until);
-        let max = results_max(held.queues.get(&of.queue).map(|queue| &queue.body.settings)) as usize;
-        while let Some((_, first)) = held.book.pop_beyond(max, of.queue) {
+        while let Some((_, first)) = held.book.pop_beyond(max, of) {
             held.results.remove(&first);
         }
         drop(held);

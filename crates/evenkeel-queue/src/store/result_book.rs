@@ -27,13 +27,14 @@ impl ResultBook {
         before.filter(|before| *before != until)
     }
 
-    /// Forgets the result of a queue that would expire first, if there are more than `max`.
-    pub(crate) fn pop_beyond(&mut self, max: usize, queue: QueueId) -> Option<(Wall, MessageId)> {
-        let kept = self.0.get_mut(&queue)?;
+    /// Forgets the result that would expire first of those beside `latest` in its queue, if there are more than `max`.
+    pub(crate) fn pop_beyond(&mut self, max: usize, latest: MessageId) -> Option<(Wall, MessageId)> {
+        let kept = self.0.get_mut(&latest.queue)?;
         if kept.by_due.len() <= max {
             return None;
         }
-        let first = kept.by_due.pop_first()?;
+        let first = *kept.by_due.iter().find(|(_, of)| *of != latest)?;
+        kept.by_due.remove(&first);
         kept.due_of.remove(&first.1);
         Some(first)
     }

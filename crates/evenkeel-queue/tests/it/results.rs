@@ -10,6 +10,9 @@ use evenkeel_queue::{Draft, QueueSettings, Rejection, Wall};
 
 use crate::rig::{Rig, await_some, send, take};
 
+/// More results than any of these queues has.
+const MANY: usize = 100;
+
 fn result(body: impl Into<Bytes>) -> JobResult {
     let head = ResultHead {
         state: ResultState::Done,
@@ -26,8 +29,8 @@ async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings::default()).await;
     let ids = queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
-    queue.put_result(ids[0], &result("first"), Duration::from_hours(1)).await.unwrap();
-    queue.put_result(ids[0], &result("last"), Duration::from_hours(1)).await.unwrap();
+    queue.put_result(ids[0], &result("first"), Duration::from_hours(1), MANY).await.unwrap();
+    queue.put_result(ids[0], &result("last"), Duration::from_hours(1), MANY).await.unwrap();
     queue.purge().await.unwrap();
     let rig = rig.restart().await;
     let queue = rig.queues.get("jobs").unwrap();
@@ -45,7 +48,7 @@ async fn what_came_of_a_message_is_kept_when_the_queue_it_was_sent_to_is_gone() 
         let other =
             rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
         rig.queues.remove("jobs").await.unwrap();
-        other.put_result(id, &result("moved"), Duration::from_hours(1)).await.unwrap();
+        other.put_result(id, &result("moved"), Duration::from_hours(1), MANY).await.unwrap();
         assert_eq!(other.result(id).await.unwrap().unwrap().0, result("moved"));
     }
 }
@@ -57,16 +60,16 @@ async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
         let drafts = (0..1_500).map(|n| Draft::new(n.to_string())).collect();
         let ids = queue.enqueue(drafts).await.unwrap();
         for id in &ids {
-            queue.put_result(*id, &result("x"), Duration::ZERO).await.unwrap();
+            queue.put_result(*id, &result("x"), Duration::ZERO, MANY).await.unwrap();
         }
         assert_eq!(queue.result(ids[0]).await.unwrap(), None, "nobody has swept yet");
-        queue.put_result(ids[7], &result("anew"), Duration::from_hours(1)).await.unwrap();
+        queue.put_result(ids[7], &result("anew"), Duration::from_hours(1), MANY).await.unwrap();
         for _ in 0..2 {
             rig.queues.expire_results().await.unwrap();
         }
         assert_eq!(queue.result(ids[7]).await.unwrap().unwrap().0, result("anew"));
         // Later ones are found although others were swept before.
-        queue.put_result(ids[8], &result("x"), Duration::ZERO).await.unwrap();
+        queue.put_result(ids[8], &result("x"), Duration::ZERO, MANY).await.unwrap();
         rig.queues.expire_results().await.unwrap();
         assert_eq!(queue.result(ids[8]).await.unwrap(), None);
     }
@@ -75,17 +78,17 @@ async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
 #[tokio::test]
 async fn beyond_its_limit_a_queue_forgets_what_would_expire_first() {
     for rig in Rig::both().await {
-        let dispatch = serde_json::from_str(r#"{"target": "/v1/embeddings", "results_max": 2}"#).unwrap();
-        let queue = rig.queue(QueueSettings { dispatch: Some(dispatch), ..QueueSettings::default() }).await;
-        let ids = queue.enqueue((0..4).map(|n| Draft::new(n.to_string())).collect()).await.unwrap();
-        for (id, hours) in ids.iter().zip([2, 1, 3, 4]) {
-            queue.put_result(*id, &result("x"), Duration::from_hours(hours)).await.unwrap();
+        let queue = rig.queue(QueueSettings::default()).await;
+        let ids = queue.enqueue((0..5).map(|n| Draft::new(n.to_string())).collect()).await.unwrap();
+        // Of the last, the queue was told to keep results for less long: it is no reason to forget it at once.
+        for (id, hours) in ids.iter().zip([2, 1, 4, 5, 1]) {
+            queue.put_result(*id, &result("x"), Duration::from_hours(hours), 2).await.unwrap();
         }
         let mut kept = Vec::new();
         for id in &ids {
             kept.push(queue.result(*id).await.unwrap().is_some());
         }
-        assert_eq!(kept, [false, false, true, true]);
+        assert_eq!(kept, [false, false, false, true, true]);
     }
 }
 

@@ -103,8 +103,8 @@ impl Store for Watched {
         self.store.set_rule(queue, name, rule, done);
     }
 
-    fn put_result(&self, of: MessageId, kept: KeptResult, done: Done<()>) {
-        self.store.put_result(of, kept, done);
+    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>) {
+        self.store.put_result(of, kept, max, done);
     }
 
     fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {

@@ -103,7 +103,7 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Dispatch, QueueSettings};
+    use crate::settings::QueueSettings;
     use crate::store::QueueBody;
     use crate::store::disk::writer::Op;
     use crate::store::disk::{DiskOptions, DiskStore};
@@ -112,11 +112,11 @@ mod tests {
     fn what_is_swept_leaves_the_disk() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue = queue(&store, QueueSettings::default());
+        let queue = queue(&store);
         for seq in 0..10 {
             let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
             let kept = KeptResult { expires_at: Wall(100 + seq / 4), bytes: "x".into() };
-            store.wait(|done| Op::PutResult(of, kept, done)).unwrap();
+            store.wait(|done| Op::PutResult(of, kept, 100, done)).unwrap();
         }
         let sweep = |now, max| store.wait(|done| Op::ExpireResults(Wall(now), max, done)).unwrap();
         let left = || {
@@ -134,16 +134,12 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let open = || DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
         let store = open();
-        let settings = |results_max| {
-            let dispatch = serde_json::json!({"target": "/v1/embeddings", "results_max": results_max});
-            let dispatch: Dispatch = serde_json::from_value(dispatch).unwrap();
-            QueueSettings { dispatch: Some(dispatch), ..QueueSettings::default() }
-        };
-        let (few, many) = (queue(&store, settings(3)), queue(&store, settings(100)));
+        let (few, many) = (queue(&store), queue(&store));
         let put = |store: &DiskStore, queue, seq: u64, at: u64| {
             let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
             let kept = KeptResult { expires_at: Wall(at), bytes: "x".into() };
-            store.wait(|done| Op::PutResult(of, kept, done)).unwrap();
+            let max = if queue == few { 3 } else { 100 };
+            store.wait(|done| Op::PutResult(of, kept, max, done)).unwrap();
         };
         let left = |store: &DiskStore, queue| -> Vec<u64> {
             let opened = store.still().unwrap().opened;
@@ -168,8 +164,8 @@ mod tests {
         assert_eq!((opened.results.iter().count(), opened.results_due.iter().count()), (8, 8));
     }
 
-    fn queue(store: &DiskStore, settings: QueueSettings) -> QueueId {
-        let name = "jobs".to_owned();
+    fn queue(store: &DiskStore) -> QueueId {
+        let (name, settings) = ("jobs".to_owned(), QueueSettings::default());
         let body = QueueBody { name, settings, created_at: 0, changed_at: 0, notes: String::new() };
         store.wait(|done| Op::PutQueue(None, Box::new(body), done)).unwrap()
     }

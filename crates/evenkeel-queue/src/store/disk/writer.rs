@@ -45,7 +45,7 @@ pub(super) enum Op {
     Commit(Commit, Done<()>),
     Purge(QueueId, Done<Seq>),
     SetRule(QueueId, Arc<str>, KeyRule, Done<KeyId>),
-    PutResult(MessageId, KeptResult, Done<()>),
+    PutResult(MessageId, KeptResult, usize, Done<()>),
     ExpireResults(Wall, usize, Done<usize>),
     PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
     RemoveQueue(QueueId, Done<()>),

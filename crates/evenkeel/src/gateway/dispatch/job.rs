@@ -24,8 +24,10 @@ use super::{Dispatch, Phase};
 
 /// The shortest lease of a job, which must be extended in time.
 const LEASE_MIN: Duration = Duration::from_secs(1);
-/// When a job is tried again whose result could not be kept.
-const UNKEPT_AFTER: Duration = Duration::from_secs(30);
+/// When the disk is tried again that did not take a result.
+const UNKEPT_AFTER: Duration = Duration::from_secs(5);
+/// An answer that asks for another attempt at once has it no sooner than this, or the queue's shortest backoff.
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
 /// How long a job is leased at a time; it is extended while the job is under way.
 pub(super) fn lease_of(queue: &Queue) -> Duration {
@@ -83,7 +85,7 @@ impl Attempt {
         let word = match ended {
             Ended::Answered(outcome) => {
                 let word = outcome.word();
-                self.settle(outcome).await;
+                self.leased(self.settle(outcome)).await;
                 word
             }
             Ended::Cut => {
@@ -97,6 +99,11 @@ impl Attempt {
         };
         drop(running);
         self.dispatch.meters.ended(&name, word);
+    }
+
+    /// Gives the job back as if nobody had taken it.
+    pub(super) async fn give_back(self) {
+        self.defer(Duration::ZERO).await;
     }
 
     /// Asks a model.
@@ -143,9 +150,7 @@ impl Attempt {
 
     /// Waits for what becomes of the job, and keeps its lease.
     async fn attend(&self, running: impl Future<Output = Outcome>, sent: &AtomicBool) -> Ended {
-        let Delivery { id, receipt, .. } = &self.delivery;
-        let lease = self.lease;
-        let mut extending = interval_at(Instant::now() + lease / 3, lease / 3);
+        let mut extending = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
         let mut running = pin!(running);
         let mut phase = self.phase.clone();
         let ends = |phase: &Phase| match phase {
@@ -158,16 +163,34 @@ impl Attempt {
             tokio::select! {
                 outcome = &mut running => return Ended::Answered(outcome),
                 () = &mut ending => return Ended::Cut,
-                _ = extending.tick() => {
-                    let extended = self.queue.extend(&[(receipt.clone(), lease)]).await;
-                    match extended.into_iter().next() {
-                        Some(Err(why)) if is_lost(&why) => return Ended::Lost,
-                        Some(Err(why)) => tracing::warn!(target: "evenkeel", %id, %why, "lease not extended"),
-                        Some(Ok(())) | None => {}
-                    }
-                }
+                _ = extending.tick() => if self.extend().await.is_err() { return Ended::Lost },
             }
         }
+    }
+
+    /// Keeps the lease while a job is settled, which may have to wait for the disk.
+    async fn leased(&self, settling: impl Future<Output = ()>) {
+        let mut extending = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
+        let mut settling = pin!(settling);
+        loop {
+            tokio::select! {
+                () = &mut settling => return,
+                // Whose it is now, it is told when it is settled.
+                _ = extending.tick() => drop(self.extend().await),
+            }
+        }
+    }
+
+    /// Extends the lease; an error if it is lost.
+    async fn extend(&self) -> Result<(), Rejection> {
+        let Delivery { id, receipt, .. } = &self.delivery;
+        let extended = self.queue.extend(&[(receipt.clone(), self.lease)]).await;
+        match extended.into_iter().next() {
+            Some(Err(why)) if is_lost(&why) => return Err(why),
+            Some(Err(why)) => tracing::warn!(target: "evenkeel", %id, %why, "lease not extended"),
+            Some(Ok(())) | None => {}
+        }
+        Ok(())
     }
 
     async fn settle(&self, outcome: Outcome) {
@@ -198,6 +221,8 @@ impl Attempt {
                 }
                 let at = self.queue.now();
                 self.queue.note_job(*id, Whereabouts::Failed { attempt: *attempt, why, at });
+                let backoff_min = Duration::from_millis(self.queue.body().settings.backoff_ms_min);
+                let after = after.map(|after| after.max(backoff_min.min(RETRY_AFTER_MIN)));
                 self.told(self.queue.nack(&[(self.delivery.receipt.clone(), after)]).await);
             }
             Outcome::Deferred(why, after) => {
@@ -209,18 +234,26 @@ impl Attempt {
         }
     }
 
-    /// Keeps the result on disk; a job whose result cannot be kept is tried again.
+    /// Keeps the result on disk; a job whose result is not kept when the gateway stops is run again.
+    ///
+    /// Until then it is not: what a job did, it would do twice. Nor are others begun in its place.
     async fn keep(&self, state: ResultState, answer: Answer) -> bool {
         let Delivery { id, attempt, .. } = &self.delivery;
         let Answer { status, content_type, body } = answer;
         let finished_at_ms = self.queue.now().0;
         let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms };
-        let kept = self.queue.put_result(*id, &JobResult { head, body }, self.settings.result_ttl()).await;
-        if let Err(why) = &kept {
-            tracing::error!(target: "evenkeel", %id, %why, "result of a job not kept, it is run again");
-            self.defer(UNKEPT_AFTER).await;
+        let result = JobResult { head, body };
+        let (ttl, max) = (self.settings.result_ttl(), self.settings.results_max as usize);
+        let mut phase = self.phase.clone();
+        loop {
+            let Err(why) = self.queue.put_result(*id, &result, ttl, max).await else { return true };
+            tracing::error!(target: "evenkeel", %id, %why, "result of a job not kept, trying again");
+            let stops = phase.wait_for(|phase| *phase != Phase::Serving);
+            if tokio::time::timeout(UNKEPT_AFTER, stops).await.is_ok() {
+                self.defer(Duration::ZERO).await;
+                return false;
+            }
         }
-        kept.is_ok()
     }
 
     async fn ack(&self) {

@@ -10,6 +10,10 @@ use http::StatusCode;
 /// When a job is looked at again that waits for nodes to say what they serve.
 const UNREADY_AFTER: Duration = Duration::from_secs(5);
 
+/// No more than this is read of an answer to say what it was, nor said.
+const READ_MAX: usize = 64 << 10;
+const WORDS_MAX: usize = 500;
+
 /// The longest wait for another attempt that an answer can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
@@ -37,9 +41,13 @@ pub(super) struct Answer {
 impl Answer {
     /// Says what it was, in few words.
     pub(super) fn words(&self) -> String {
-        let said: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
+        let read = Some(&self.body).filter(|body| body.len() <= READ_MAX);
+        let said: Option<serde_json::Value> = read.and_then(|body| serde_json::from_slice(body).ok());
         match said.as_ref().and_then(|said| said["error"]["message"].as_str()) {
-            Some(message) => format!("{}, {message}", self.status),
+            Some(message) => {
+                let end = message.floor_char_boundary(WORDS_MAX);
+                format!("{}, {}", self.status, &message[..end])
+            }
             None => format!("status {}", self.status),
         }
     }
@@ -138,6 +146,16 @@ mod tests {
         let answer = JobAnswer { status, content_type: None, retry_after, body: Bytes::new() };
         let outcome = Outcome::of(Ok(answer));
         assert!(matches!(outcome, Outcome::Retry(_, Some(RETRY_AFTER_MAX))), "{outcome:?}");
+    }
+
+    #[test]
+    fn of_a_long_answer_few_words_are_said() {
+        let words =
+            |body: String| Answer { status: 500, content_type: None, body: Bytes::from(body) }.words();
+        let saying = |message: &str| format!("{{\"error\": {{\"message\": \"{message}\"}}}}");
+        assert_eq!(words(saying("no")), "500, no");
+        assert_eq!(words(saying(&"ü".repeat(5_000))), format!("500, {}", "ü".repeat(250)));
+        assert_eq!(words(saying(&"x".repeat(1 << 20))), "status 500");
     }
 
     #[test]

@@ -73,10 +73,18 @@ impl Runner {
                 (lease, received) = wait_for(&mut receiving) => {
                     receiving = None;
                     match received {
-                        Ok(deliveries) => for delivery in deliveries {
-                            let Some(settings) = settings.clone() else { break };
-                            jobs.spawn(self.attempt(delivery, settings, lease).await.run());
-                        },
+                        Ok(deliveries) => {
+                            let mut begun = HashMap::new();
+                            for delivery in deliveries {
+                                let Some(settings) = settings.clone() else { break };
+                                let attempt = self.attempt(delivery, settings, lease).await;
+                                if is_beyond_limit(&attempt, &mut begun) {
+                                    jobs.spawn(attempt.give_back());
+                                } else {
+                                    jobs.spawn(attempt.run());
+                                }
+                            }
+                        }
                         Err(why) => {
                             tracing::warn!(target: "evenkeel", queue = name, %why, "no jobs for now");
                             sleep(REFUSED_WAIT).await;
@@ -121,12 +129,22 @@ impl Runner {
     }
 }
 
+/// Tells whether a tenant has begun as many of these jobs as it may: they were taken before the queue was told so.
+fn is_beyond_limit(attempt: &Attempt, begun: &mut HashMap<String, u32>) -> bool {
+    let Ok(tenant) = &attempt.tenant else { return false };
+    let Some(max) = tenant.settings.concurrency_max else { return false };
+    let begun = begun.entry(tenant.settings.name.clone()).or_default();
+    *begun += 1;
+    max < *begun
+}
+
 /// Sets a weight, and a limit if there is one, and leaves what else is set.
 async fn tell(queue: &Queue, name: &str, (weight, limit): (Weight, Option<u32>)) -> Result<(), Rejection> {
     let ruling = queue.ruling(name).await?;
     let before = ruling.rule();
     let concurrency_max = limit.and_then(NonZeroU32::new).or(before.concurrency_max);
-    ruling.set(KeyRule { weight: Some(weight), concurrency_max, ..before }).await
+    let rule = KeyRule { weight: Some(weight), concurrency_max, ..before };
+    if rule == before { Ok(()) } else { ruling.set(rule).await }
 }
 
 async fn receive(queue: Queue, free: usize) -> Received {

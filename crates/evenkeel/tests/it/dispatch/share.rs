@@ -64,6 +64,7 @@ fn requests_and_jobs_of_a_tenant_count_against_one_minute() {
     assert_eq!((ask(), ask()), (200, 200));
     let ids = bench.send(&vec![("acme", job()); 5]);
     wait_for("deferrals", || (4 <= bench.counted("deferred")).then_some(()));
+    bench.wait_counted("done", 1);
     assert_eq!(ids.iter().filter(|id| bench.result(id).status == 200).count(), 1);
     assert_eq!(ask(), 429);
 }

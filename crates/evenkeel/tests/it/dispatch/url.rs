@@ -121,7 +121,9 @@ fn a_job_whose_server_dies_under_it_is_done_by_the_next_one() {
     bench.wait_explained(&id, "/jobs: ");
     // With nobody there it goes on failing, and is not lost.
     bench.wait_explained(&id, "host not reached");
-    let next = Worker::start_at(address, |_| answer(200, "\"done\""));
+    let next = Worker::start(|_| answer(200, "\"done\""));
+    let told = read(bench.served.send("PUT", "/api/queues/jobs", "", &to(&next, 1)));
+    assert_eq!(told.status, 200);
     let result = bench.wait_result(&id);
     assert_eq!((&result["state"], &result["body"]), (&json!("done"), &json!("done")));
     assert!(3 <= result["attempt"].as_u64().unwrap(), "{result:#}");

@@ -50,14 +50,7 @@ struct State {
 
 impl Worker {
     pub(super) fn start(answers: impl Fn(&Posted) -> Answered + Send + Sync + 'static) -> Self {
-        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), answers)
-    }
-
-    pub(super) fn start_at(
-        address: SocketAddr,
-        answers: impl Fn(&Posted) -> Answered + Send + Sync + 'static,
-    ) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let (state, answers) = (Arc::new(State::default()), Arc::new(answers));
         let shared = state.clone();

@@ -10,7 +10,7 @@ use crate::book::{Delivered, Returned, Standing};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{Appended, Header, Payload, Sent};
 use crate::rule::KeyRule;
-use crate::settings::{Durability, results_max};
+use crate::settings::Durability;
 use crate::store::disk::dedup::{self, Entry};
 use crate::store::disk::layout::{self, KeyRecord};
 use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
@@ -40,7 +40,7 @@ impl Writer {
             Op::Commit(commit, done) => desk.commit(commit, done),
             Op::Purge(queue, done) => desk.purge(queue, done),
             Op::SetRule(queue, name, rule, done) => desk.set_rule(queue, &name, rule, done),
-            Op::PutResult(of, kept, done) => desk.put_result(of, &kept, done),
+            Op::PutResult(of, kept, max, done) => desk.put_result(of, &kept, max, done),
             Op::ExpireResults(now, max, done) => desk.expire_results(now, max, done),
             Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
             Op::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
@@ -258,7 +258,7 @@ impl Desk<'_> {
     }
 
     /// Whatever queue the message is named after: moved, it has outlived it maybe.
-    fn put_result(&mut self, of: MessageId, kept: &KeptResult, done: Done<()>) {
+    fn put_result(&mut self, of: MessageId, kept: &KeptResult, max: usize, done: Done<()>) {
         let value = results::value(kept);
         self.group.bytes += value.len();
         self.group.put(Space::Results, &results::place(of), value);
@@ -266,11 +266,9 @@ impl Desk<'_> {
         if let Some(before) = self.ledger.results.keep(of, kept.expires_at) {
             self.group.take(Space::ResultsDue, &results::due(before, of));
         }
-        let settings = self.ledger.queues.get(&of.queue).map(|queue| &queue.body.settings);
-        let max = results_max(settings) as usize;
         // One that was told to keep fewer gets there step by step: nobody else is answered meanwhile.
         for _ in 0..RESULTS_DROPPED_MAX {
-            let Some((at, of)) = self.ledger.results.pop_beyond(max, of.queue) else { break };
+            let Some((at, of)) = self.ledger.results.pop_beyond(max, of) else { break };
             self.group.take(Space::Results, &results::place(of));
             self.group.take(Space::ResultsDue, &results::due(at, of));
         }
