@@ -1,7 +1,7 @@
 //! A queue's book: whose turn it is, and who has which message until when.
 //!
 //! Values in, values out: time is handed in, and what must be written down is handed out. Bound: every message
-//! that was told is exactly one of waiting, delayed, in flight, being acknowledged or being moved, until it is
+//! that was told is exactly one of waiting, delayed, in flight, being acknowledged, being moved or over, until it is
 //! gone; a message is delivered to one consumer at a time; between two keys with messages waiting, deliveries
 //! differ by at most a quantum and a message each, over any interval.
 
@@ -37,7 +37,7 @@ use crate::time::Wall;
 use cost::Took;
 use ends::Ends;
 use gate::Gates;
-use lane::{Handle, Lane, PAYLOAD_BYTES_MAX, Refill};
+use lane::{Handle, Lane, PAYLOAD_BYTES_MAX};
 use waits::Histogram;
 
 pub use gate::{Held, HeldBy, Who};
@@ -73,9 +73,9 @@ pub struct Book {
     /// What was set for a key or tenant, by its name.
     rules: HashMap<Arc<str>, KeyRule>,
     gates: Gates,
-    /// What is not waiting: in flight, delayed, being acknowledged, being moved.
+    /// What is not waiting: in flight, delayed, being acknowledged, being moved, over.
     out: HashMap<Seq, Out>,
-    /// When what is in flight or delayed comes back.
+    /// When what is in flight or delayed comes back, and what could not be removed is tried again.
     due: BTreeSet<(Wall, Seq)>,
     /// When messages end by themselves.
     ends: Ends,
@@ -127,6 +127,15 @@ enum How {
     Acking { was: Was },
     /// It is in another queue once that is written down.
     Moving,
+    /// Its time is over, and it is gone once that is written down; if that failed, it is tried again then.
+    Over { again: Option<Wall> },
+}
+
+impl How {
+    /// Whether it holds up others of its key: what is over holds up nobody, for it never comes back.
+    const fn is_out(self) -> bool {
+        matches!(self, Self::Leased { .. } | Self::Acking { .. } | Self::Moving)
+    }
 }
 
 /// What a message was before somebody acknowledged it.
@@ -177,7 +186,7 @@ pub struct Leased {
 pub struct Taken {
     /// For the consumer.
     pub leased: Vec<Leased>,
-    /// Their time is over: to be removed.
+    /// Their time is over: to be removed, and [`acked`](Book::acked) or [`undo_ack`](Book::undo_ack) must follow.
     pub expired: Vec<(KeyId, Header)>,
 }
 
@@ -283,13 +292,17 @@ impl Book {
         let mut taken = Taken::default();
         while taken.leased.len() < max {
             let Some(turn) = self.drr.next_key() else { break };
-            // Its next messages are on their way from the store.
+            // Without a next one, it is on its way from the store.
+            let Some(is_over) = self.lane(turn.key).next().map(|header| self.is_over(header)) else { break };
+            if is_over && self.room_for_ends() == 0 {
+                break;
+            }
             let Some(mut handle) = self.at(turn.key).pop() else { break };
             self.totals.pending -= 1;
             let payload = handle.payload.take();
             self.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
-            if self.is_over(&handle.header) {
-                taken.expired.push(self.end(turn.key, handle.header));
+            if is_over {
+                taken.expired.push(self.end(turn.key, handle));
                 self.follow(turn.key);
                 continue;
             }
@@ -369,12 +382,19 @@ impl Book {
         let lane = self.lanes[at.index()].as_mut().expect("a key that is known has a lane");
         self.payload_bytes += lane.take_refill(handles);
         let missing = if is_empty { lane.forget_beyond() } else { 0 };
-        self.totals.pending -= missing;
         if missing > 0 {
+            // How large they were is not known.
+            self.totals.bytes -= missing * self.mean_bytes();
+            self.totals.pending -= missing;
             self.unlist_missing(at);
         }
         self.follow(at);
         missing
+    }
+
+    fn mean_bytes(&self) -> u64 {
+        let Totals { pending, in_flight, delayed, bytes, .. } = self.totals;
+        bytes / (pending + in_flight + delayed + self.ends.over as u64).max(1)
     }
 
     /// Notes that the store could not be read; it is asked again at the next tick.
@@ -387,7 +407,7 @@ impl Book {
     /// Finds the lane that waits for this answer; one that was emptied meanwhile does not.
     fn awaiting(&self, ask: RefillAsk) -> Option<Key> {
         let at = *self.keys.get(&ask.key)?;
-        (self.lane(at).refill == Refill::Asked { after: ask.after }).then_some(at)
+        self.lane(at).awaits(ask.after).then_some(at)
     }
 
     /// Gives a key, or a tenant and its key of the same name, another weight; acts on what waits.
@@ -459,7 +479,7 @@ impl Book {
         let ask =
             lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
         if let Some(ask) = ask {
-            lane.refill = Refill::Asked { after: ask.after };
+            lane.begin_refill();
             self.refills.push_back(ask);
         }
         let waits_for_store = !lane.is_ready() && lane.beyond() > 0;
@@ -526,11 +546,18 @@ impl Book {
                 self.totals.delayed += 1;
             }
             How::Acking { .. } | How::Moving => self.at(lane).leaving += 1,
+            How::Over { again } => {
+                self.due.extend(again.map(|again| (again, seq)));
+                self.at(lane).over += 1;
+                self.ends.over += 1;
+            }
         }
         if matches!(how, How::Delayed { .. }) {
             self.ends.list(lane, &handle.header);
         } else {
             self.ends.unlist(&handle.header);
+        }
+        if how.is_out() {
             self.count_out(lane, 1);
         }
         self.out.insert(seq, Out { lane, handle, how });
@@ -551,8 +578,13 @@ impl Book {
                 self.totals.delayed -= 1;
             }
             How::Acking { .. } | How::Moving => self.at(out.lane).leaving -= 1,
+            How::Over { again } => {
+                again.map(|again| self.due.remove(&(again, seq)));
+                self.at(out.lane).over -= 1;
+                self.ends.over -= 1;
+            }
         }
-        if !matches!(out.how, How::Delayed { .. }) {
+        if out.how.is_out() {
             self.count_out(out.lane, -1);
         }
         Some(out)

@@ -64,8 +64,8 @@ pub(crate) enum Msg {
     Move(Move),
     /// By the store: what follows in the key that a move has come to.
     MoveFound(Move, KeyId, Result<Vec<(Header, Payload)>, StoreError>),
-    /// By the store: messages were moved, or were not, and whose move that was.
-    Moved(Vec<Seq>, Result<(), StoreError>, Option<Move>),
+    /// By the store: messages were moved, or removed because they were over, or were not, and whose move that was.
+    Left(Vec<Seq>, Result<(), StoreError>, Option<Move>),
     /// Give these back; without a delay after the queue's backoff.
     Nack(Vec<(Claim, Option<Duration>)>, Reply<Answers>),
     /// These were not done, and that is no failure of a consumer's.
@@ -190,8 +190,8 @@ impl Actor for Keeper {
             Msg::Acked(acking) => self.acked(acking),
             Msg::Move(job) => self.move_on(job, ctx.me()),
             Msg::MoveFound(job, key, found) => self.move_found(job, key, found, ctx.me()),
-            Msg::Moved(seqs, result, job) => {
-                self.moved(seqs, &result);
+            Msg::Left(seqs, result, job) => {
+                self.left(seqs, &result);
                 if let Some(job) = job {
                     job.end(result);
                 }
@@ -291,10 +291,9 @@ impl Keeper {
             Ok(taken) => taken,
             Err(why) => return answer(receive.reply, Err(why)),
         };
-        let mut changes: Vec<Change> =
-            taken.leased.iter().map(|leased| Change::Leased(self.written(leased), leased.until)).collect();
-        changes.extend(taken.expired.iter().map(|&(key, header)| Change::Removed(key, header)));
-        self.note(changes);
+        let leased = taken.leased.iter();
+        self.note(leased.map(|leased| Change::Leased(self.written(leased), leased.until)).collect());
+        self.remove(taken.expired, me);
         if taken.leased.is_empty() && (receive.line == Line::Wait || self.book.is_stalled()) {
             return self.waiting.push_front(receive);
         }
@@ -430,12 +429,13 @@ impl Keeper {
         }
     }
 
-    fn moved(&mut self, seqs: Vec<Seq>, result: &Result<(), StoreError>) {
+    fn left(&mut self, seqs: Vec<Seq>, result: &Result<(), StoreError>) {
         let count = seqs.len();
+        self.book.see(self.clock.now());
         match result {
             Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
             Err(why) => {
-                tracing::warn!(queue = self.queue.0, count, %why, "messages could not be moved");
+                tracing::warn!(queue = self.queue.0, count, %why, "messages could not leave, trying again");
                 seqs.into_iter().for_each(|seq| self.book.undo_ack(seq));
             }
         }
@@ -459,22 +459,34 @@ impl Keeper {
     }
 
     fn write_ended(&mut self, ended: Vec<Ended>, me: &ActorRef<Msg>) {
-        let mut changes = Vec::with_capacity(ended.len());
+        let (mut changes, mut over) = (Vec::with_capacity(ended.len()), Vec::new());
         for how in ended {
             match (how, self.settings.redrive) {
                 (Ended::Waits(returned), _) => changes.push(Change::Returned(returned)),
-                (Ended::Over { key, header }, _) => changes.push(Change::Removed(key, header)),
+                (Ended::Over { key, header }, _) => over.push((key, header)),
                 (Ended::Dead { key, header, .. }, Some(redrive)) => {
                     let (me, seq) = (me.clone(), header.seq);
                     let commit = self.commit(vec![Change::Moved(key, header, redrive.to)]);
                     self.store
-                        .commit(commit, Box::new(move |result| me.tell(Msg::Moved(vec![seq], result, None))));
+                        .commit(commit, Box::new(move |result| me.tell(Msg::Left(vec![seq], result, None))));
                 }
                 // The settings changed meanwhile; it comes back in a second.
                 (Ended::Dead { header, .. }, None) => self.book.undo_ack(header.seq),
             }
         }
         self.note(changes);
+        self.remove(over, me);
+    }
+
+    /// Removes what is over; lost in a crash, that is found out once more.
+    fn remove(&self, over: Vec<(KeyId, Header)>, me: &ActorRef<Msg>) {
+        if over.is_empty() {
+            return;
+        }
+        let seqs = over.iter().map(|(_, header)| header.seq).collect();
+        let changes = over.into_iter().map(|(key, header)| Change::Removed(key, header)).collect();
+        let (commit, me) = (self.commit_later(changes), me.clone());
+        self.store.commit(commit, Box::new(move |result| me.tell(Msg::Left(seqs, result, None))));
     }
 
     /// Has something written down that nobody waits for; lost in a crash, a message is delivered once more.
@@ -482,16 +494,20 @@ impl Keeper {
         if changes.is_empty() {
             return;
         }
-        let commit = Commit { durability: crate::settings::Durability::Os, ..self.commit(changes) };
         let queue = self.queue;
         self.store.commit(
-            commit,
+            self.commit_later(changes),
             Box::new(move |result| {
                 if let Err(why) = result {
                     tracing::warn!(queue = queue.0, %why, "a lease was not written down");
                 }
             }),
         );
+    }
+
+    /// Makes a commit that may be lost in a crash.
+    fn commit_later(&self, changes: Vec<Change>) -> Commit {
+        Commit { durability: crate::settings::Durability::Os, ..self.commit(changes) }
     }
 
     fn commit(&self, changes: Vec<Change>) -> Commit {

@@ -20,7 +20,7 @@ use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
 use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload, Sent};
 use crate::receipt::{Claim, Receipt, Seal};
 use crate::rejection::Rejection;
-use crate::settings::{Order, QueueSettings};
+use crate::settings::{Order, QueueSettings, TIMED_MAX};
 use crate::store::{Batch, QueueBody, Store, StoreError};
 use crate::time::{Wall, WallClock};
 
@@ -94,8 +94,7 @@ impl Queue {
         // Without a keeper nobody takes messages in; they would pile up.
         self.await_keeper(None, ANSWER_MAX).await?;
         let bytes = self.check(&body.settings, &drafts)?;
-        let count = drafts.len() as u64;
-        let mut expected = self.expect(&body.settings, count, bytes)?;
+        let mut expected = self.expect(&body.settings, &drafts, bytes)?;
         let has_names = drafts.iter().any(|draft| draft.dedup.is_some());
         let sizes: Vec<u64> = if has_names {
             drafts.iter().map(|draft| draft.payload.size() as u64).collect()
@@ -330,16 +329,11 @@ impl Queue {
     }
 
     /// Counts messages that are on their way, if there is room for them.
-    fn expect(&self, settings: &QueueSettings, count: u64, bytes: u64) -> Result<Expected, Rejection> {
+    fn expect(&self, settings: &QueueSettings, drafts: &[Draft], bytes: u64) -> Result<Expected, Rejection> {
+        let count = drafts.len() as u64;
         self.0.gauge.coming.add(count, bytes);
         let expected = Expected { gauge: self.0.gauge.clone(), count, bytes };
-        let Totals { pending, in_flight, delayed, bytes: held, .. } = self.0.gauge.read();
-        if settings.messages_max < pending + in_flight + delayed {
-            return Err(Rejection::QueueFull { limit: "messages", max: settings.messages_max });
-        }
-        if settings.bytes_max < held {
-            return Err(Rejection::QueueFull { limit: "bytes", max: settings.bytes_max });
-        }
+        check_room(settings, drafts, self.0.gauge.read())?;
         Ok(expected)
     }
 }
@@ -384,6 +378,21 @@ impl Drop for Asking<'_> {
     }
 }
 
+/// Refuses messages with which the queue would hold more than it may; they are counted already.
+fn check_room(settings: &QueueSettings, drafts: &[Draft], totals: Totals) -> Result<(), Rejection> {
+    let Totals { pending, in_flight, delayed, bytes, timed, .. } = totals;
+    if settings.messages_max < pending + in_flight + delayed {
+        return Err(Rejection::QueueFull { limit: "messages", max: settings.messages_max });
+    }
+    if settings.bytes_max < bytes {
+        return Err(Rejection::QueueFull { limit: "bytes", max: settings.bytes_max });
+    }
+    if TIMED_MAX < timed && drafts.iter().any(|draft| draft.ttl.is_some()) {
+        return Err(Rejection::QueueFull { limit: "messages with a time to live", max: TIMED_MAX });
+    }
+    Ok(())
+}
+
 fn check_key(name: &str) -> Result<(), Rejection> {
     let fits = (1..=KEY_BYTES_MAX).contains(&name.len());
     if fits && !name.chars().any(char::is_control) { Ok(()) } else { Err(Rejection::BadKey) }
@@ -397,4 +406,22 @@ fn check_ttl(settings: &QueueSettings, draft: &Draft) -> Result<(), Rejection> {
     let max = settings.retention_ms;
     let fits = (u128::from(min)..=u128::from(max)).contains(&ttl.as_millis());
     if fits { Ok(()) } else { Err(Rejection::BadTtl { min, max }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_with_a_million_messages_that_have_a_time_to_live_takes_only_others() {
+        let drafts = |ttl| [Draft::new("x"), Draft { ttl, ..Draft::new("x") }];
+        let (with, without) = (drafts(Some(Duration::from_secs(1))), drafts(None));
+        let check = |drafts, timed| {
+            check_room(&QueueSettings::default(), drafts, Totals { timed, ..Totals::default() })
+        };
+        assert_eq!(check(&with, 1_000_000), Ok(()));
+        assert_eq!(check(&without, 1_000_001), Ok(()));
+        let why = check(&with, 1_000_001).unwrap_err();
+        assert_eq!(why.to_string(), "queue is full: it may hold 1000000 messages with a time to live");
+    }
 }

@@ -12,6 +12,8 @@ const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 /// The most keys any queue may know.
 pub(crate) const KEYS_MAX: u32 = 1 << 24;
+/// The most messages with a time to live that may wait in any queue: all of them are in memory.
+pub(crate) const TIMED_MAX: u64 = 1_000_000;
 
 /// How a queue behaves; spans are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

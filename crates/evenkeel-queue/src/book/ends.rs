@@ -1,9 +1,10 @@
 //! How messages end by themselves: their own time is over, or their queue has kept them as long as it keeps any.
 //!
-//! Bound: one that is over is not delivered. Of those that wait or are delayed, whoever receives or not, one with a time
-//! of its own is removed a tenth of a second later; of the others, each key's first is looked at, and those behind it
-//! once they are first. No more at once than a tick allows. A message with a time of its own takes some 150 bytes while
-//! it waits; one without takes nothing here, and its key an entry.
+//! Bound: one that is over is not delivered, and is kept until its removal is written down. Of those that wait or are
+//! delayed, whoever receives or not, one with a time of its own is removed a tenth of a second later; of the others, each
+//! key's first is looked at, and those behind it once they are first. Of those that waited, whoever found them, at most
+//! `OVER_MAX` are being removed at once; the next go when these are gone. A message with a time of its own takes some
+//! 150 bytes while it waits; one without takes nothing here, and its key an entry.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,8 @@ use crate::time::Wall;
 
 /// Messages that end within this time of each other are removed together.
 const TOGETHER: Duration = Duration::from_millis(100);
+/// While so many are being removed, no more of those that wait are.
+const OVER_MAX: usize = 1_024;
 
 /// When to look for messages that are over.
 #[derive(Debug, Default)]
@@ -26,6 +29,8 @@ pub(super) struct Ends {
     own: BTreeMap<(Wall, Seq), (Key, Header)>,
     /// Lanes with messages that wait, by when the first was sent, or one before it.
     lanes: BTreeSet<(Wall, Key)>,
+    /// How many are over and not gone yet.
+    pub(super) over: usize,
 }
 
 impl Ends {
@@ -43,6 +48,11 @@ impl Ends {
         }
     }
 
+    /// Counts the messages that are listed.
+    pub(super) fn timed(&self) -> u64 {
+        self.own.len() as u64
+    }
+
     pub(super) fn list_lane(&mut self, at: Key, sent_at: Wall) {
         self.lanes.insert((sent_at, at));
     }
@@ -54,6 +64,7 @@ impl Ends {
     pub(super) fn clear(&mut self) {
         self.own.clear();
         self.lanes.clear();
+        self.over = 0;
     }
 
     fn pop_own(&mut self, now: Wall) -> Option<(Key, Header)> {
@@ -76,43 +87,57 @@ impl Book {
 
     /// Names the moment at which messages that are over are to be looked for.
     pub(super) fn next_end(&self) -> Option<Wall> {
+        if self.room_for_ends() == 0 {
+            return None;
+        }
         let own = self.ends.own.first_key_value().map(|((at, _), _)| *at);
         let kept = self.ends.lanes.first().map(|(sent_at, _)| *sent_at + self.limits.retention);
         own.into_iter().chain(kept).min().map(|at| at + TOGETHER)
     }
 
-    /// Ends messages that wait or are delayed and whose time is over, at most `max` of them.
+    /// Counts how many more of those that wait may be removed now.
+    pub(super) fn room_for_ends(&self) -> usize {
+        OVER_MAX.saturating_sub(self.ends.over)
+    }
+
+    /// Ends messages that wait or are delayed and whose time is over, and looks at at most `max` of them and lanes.
     pub(super) fn end_some(&mut self, max: usize, ended: &mut Vec<Ended>) {
-        let len_max = ended.len().saturating_add(max);
-        while ended.len() < len_max {
+        let mut left = self.room_for_ends().min(max);
+        while left > 0 {
             let Some((at, header)) = self.ends.pop_own(self.now) else { break };
+            left -= 1;
             let is_delayed =
                 self.out.get(&header.seq).is_some_and(|out| matches!(out.how, How::Delayed { .. }));
-            let is_out = if is_delayed {
-                self.take_out(header.seq).is_some()
+            let handle = if is_delayed {
+                self.take_out(header.seq).map(|out| out.handle)
             } else {
-                self.take_waiting(at, header).is_some()
+                self.take_waiting(at, header)
             };
-            debug_assert!(is_out, "{header:?} is listed and does not wait");
-            if is_out {
-                let (key, header) = self.end(at, header);
+            debug_assert!(handle.is_some(), "{header:?} is listed and does not wait");
+            if let Some(handle) = handle {
+                let (key, header) = self.end(at, handle);
                 ended.push(Ended::Over { key, header });
                 self.follow(at);
             }
         }
-        while ended.len() < len_max {
+        while left > 0 {
             let Some(at) = self.ends.pop_lane(self.now, self.limits.retention) else { break };
+            left -= 1;
             self.at(at).listed_since = None;
-            while ended.len() < len_max {
-                let Some(header) = self.first_over(at) else { break };
-                if self.take_waiting(at, header).is_none() {
-                    break;
-                }
-                let (key, header) = self.end(at, header);
-                ended.push(Ended::Over { key, header });
-            }
+            self.end_firsts(at, &mut left, ended);
             // Lists it again, if something is left.
             self.follow(at);
+        }
+    }
+
+    /// Ends a lane's first messages as long as they are over.
+    fn end_firsts(&mut self, at: Key, left: &mut usize, ended: &mut Vec<Ended>) {
+        while *left > 0 {
+            let Some(header) = self.first_over(at) else { break };
+            let Some(handle) = self.take_waiting(at, header) else { break };
+            let (key, header) = self.end(at, handle);
+            ended.push(Ended::Over { key, header });
+            *left -= 1;
         }
     }
 
@@ -120,12 +145,11 @@ impl Book {
         self.lane(at).firsts().find(|header| self.is_over(header)).copied()
     }
 
-    /// Counts a message as ended that is in the book no longer.
-    pub(super) fn end(&mut self, at: Key, header: Header) -> (KeyId, Header) {
-        self.ends.unlist(&header);
-        self.totals.bytes -= u64::from(header.size);
-        self.totals.expired += 1;
-        (self.at(at).key, header)
+    /// Has a message leave that is out of its lane: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
+    pub(super) fn end(&mut self, at: Key, handle: Handle) -> (KeyId, Header) {
+        let (key, header) = (self.at(at).key, handle.header);
+        self.set_out(at, handle, How::Over { again: None });
+        (key, header)
     }
 
     /// Takes a message out that waits, wherever it does.
@@ -138,9 +162,10 @@ impl Book {
 
     /// Lists those of a lane no longer that were counted behind its window and are not in the store.
     pub(super) fn unlist_missing(&mut self, at: Key) {
-        let cursor = self.lane(at).cursor();
-        let Self { ends, out, .. } = self;
-        ends.own.retain(|(_, seq), (lane, _)| *lane != at || *seq <= cursor || out.contains_key(seq));
+        let Self { ends, out, lanes, .. } = self;
+        let Some(lane) = &lanes[at.index()] else { return };
+        let is_there = |seq: Seq| seq <= lane.cursor() || out.contains_key(&seq) || lane.back(seq).is_some();
+        ends.own.retain(|(_, seq), (of, _)| *of != at || is_there(*seq));
     }
 
     /// Has a lane looked at when the first of its messages that wait is over.

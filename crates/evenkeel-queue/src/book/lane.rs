@@ -70,7 +70,7 @@ impl Handle {
 
 /// Whether more of a lane has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refill {
+enum Refill {
     /// Nothing is under way.
     Idle,
     /// The store has been asked for what follows this one.
@@ -107,7 +107,9 @@ pub(super) struct Lane {
     cursor: Seq,
     /// Behind the cursor in order, but taken out of turn: delayed, or known from before a restart.
     ahead: BTreeSet<Seq>,
-    pub(super) refill: Refill,
+    /// Of those ahead, what is gone from the store, though an answer that is under way may still name it.
+    gone: Vec<Seq>,
+    refill: Refill,
     /// When the message was sent by which it is listed to be looked at; none of those that wait is older.
     pub(super) listed_since: Option<Wall>,
     /// Since when its turn waits for the store.
@@ -116,6 +118,8 @@ pub(super) struct Lane {
     pub(super) delayed: u64,
     /// Being acknowledged or moved.
     pub(super) leaving: u64,
+    /// Over, and not gone yet.
+    pub(super) over: u64,
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
     /// How long its messages waited; kept from its first delivery on.
@@ -142,12 +146,14 @@ impl Lane {
             size: 0,
             cursor: Seq(0),
             ahead: BTreeSet::new(),
+            gone: Vec::new(),
             refill: Refill::Idle,
             listed_since: None,
             starved_since: None,
             in_flight: 0,
             delayed: 0,
             leaving: 0,
+            over: 0,
             delivered: 0,
             redelivered: 0,
             waits: None,
@@ -210,6 +216,15 @@ impl Lane {
         self.back.get(&seq)
     }
 
+    /// Reads the next message.
+    pub(super) fn next(&self) -> Option<&Header> {
+        if self.in_order.is_some() {
+            let head = self.head()?;
+            return self.firsts().find(|header| header.seq == head);
+        }
+        self.firsts().next()
+    }
+
     /// Takes the next message.
     pub(super) fn pop(&mut self) -> Option<Handle> {
         if self.in_order.is_some() {
@@ -265,7 +280,6 @@ impl Lane {
 
     /// Takes in what the store found after the cursor, and counts the bytes of payloads that it keeps.
     pub(super) fn take_refill(&mut self, found: impl IntoIterator<Item = Handle>) -> usize {
-        self.refill = Refill::Idle;
         let mut kept = 0;
         for handle in found {
             let seq = handle.header.seq;
@@ -281,7 +295,34 @@ impl Lane {
                 self.window.push_back(handle);
             }
         }
+        self.end_refill();
         kept
+    }
+
+    /// Whether an answer to this is awaited.
+    pub(super) fn awaits(&self, after: Seq) -> bool {
+        self.refill == Refill::Asked { after }
+    }
+
+    /// Notes that the store is asked for what follows the cursor.
+    pub(super) fn begin_refill(&mut self) {
+        self.refill = Refill::Asked { after: self.cursor };
+    }
+
+    /// Awaits no answer any more.
+    pub(super) fn end_refill(&mut self) {
+        self.refill = Refill::Idle;
+        for gone in self.gone.drain(..) {
+            self.ahead.remove(&gone);
+        }
+    }
+
+    /// Forgets a message that is gone from the store, as soon as no answer can name it.
+    pub(super) fn forget_gone(&mut self, seq: Seq) {
+        match self.refill {
+            Refill::Asked { .. } if self.ahead.contains(&seq) => self.gone.push(seq),
+            Refill::Asked { .. } | Refill::Idle => drop(self.ahead.remove(&seq)),
+        }
     }
 
     /// Moves the cursor, and forgets what was ahead of it: some of that is gone and would never be found.
@@ -308,7 +349,7 @@ impl Lane {
             // is being asked for, it may find gone.
             if let Some(&last) = self.ahead.last().filter(|_| self.beyond == 0) {
                 self.go_on_to(last);
-                self.refill = Refill::Idle;
+                self.end_refill();
             }
             Handle::new(header)
         })
@@ -327,9 +368,9 @@ impl Lane {
         self.window.clear();
         self.ahead.clear();
         self.beyond = 0;
-        self.refill = Refill::Idle;
+        self.end_refill();
         self.listed_since = None;
-        (self.in_flight, self.delayed, self.leaving) = (0, 0, 0);
+        (self.in_flight, self.delayed, self.leaving, self.over) = (0, 0, 0, 0);
         if let Some(in_order) = &mut self.in_order {
             in_order.delayed.clear();
         }
@@ -375,9 +416,9 @@ impl Lane {
         self.in_flight + self.leaving
     }
 
-    /// Whether it holds nothing: neither waiting, delayed nor out.
+    /// Whether it holds nothing: neither waiting, delayed, out nor over.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending() == 0 && self.out() == 0 && self.delayed == 0
+        self.pending() == 0 && self.out() == 0 && self.delayed == 0 && self.over == 0
     }
 
     /// Says where a message stands: how many of its key come before it; `None` when it is not known exactly.

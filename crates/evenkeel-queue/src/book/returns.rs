@@ -6,7 +6,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::Settlement;
 use evenkeel_policy::id::Key;
 
-use super::lane::{Handle, Refill};
+use super::lane::Handle;
 use super::{Book, Delivered, How, IDLE_KEY, Out, Was};
 use crate::id::{Epoch, KeyId, Seq};
 use crate::message::Header;
@@ -48,7 +48,7 @@ pub enum Ended {
         /// How often it was delivered.
         attempts: u32,
     },
-    /// Its time is over: it is to be removed.
+    /// Its time is over: it is to be removed, and [`acked`](Book::acked) or [`undo_ack`](Book::undo_ack) must follow.
     Over {
         /// Its key.
         key: KeyId,
@@ -71,6 +71,7 @@ impl Book {
                 How::Leased { .. } | How::Delayed { .. } => return Err(Rejection::DeliveredAgain),
                 // Whether it is gone is not written down yet.
                 How::Acking { .. } | How::Moving => return Err(Rejection::Busy),
+                How::Over { .. } => return Err(Rejection::MessageGone),
             };
             let Out { lane, mut handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
             self.settle_time(lane, &mut handle);
@@ -94,11 +95,16 @@ impl Book {
     /// Forgets a message whose end, here or by a move, was written down.
     pub fn acked(&mut self, seq: Seq) {
         let Some(out) = self.take_out(seq) else { return };
-        self.totals.bytes -= u64::from(out.handle.header.size);
+        // If the store lost messages, this is not exact.
+        self.totals.bytes = self.totals.bytes.saturating_sub(u64::from(out.handle.header.size));
+        if let How::Over { .. } = out.how {
+            self.totals.expired += 1;
+            self.at(out.lane).forget_gone(seq);
+        }
         self.heed(out.lane);
     }
 
-    /// Takes back an end that was not written down: the message is what it was.
+    /// Takes back an end that was not written down: the message is what it was, or is removed a second later.
     pub fn undo_ack(&mut self, seq: Seq) {
         let Some(Out { lane, handle, how }) = self.take_out(seq) else { return };
         match how {
@@ -110,6 +116,10 @@ impl Book {
             How::Moving => {
                 let until = self.now + Duration::from_secs(1);
                 self.set_out(lane, handle, How::Delayed { until });
+            }
+            How::Over { .. } => {
+                let again = Some(self.now + Duration::from_secs(1));
+                self.set_out(lane, handle, How::Over { again });
             }
             How::Acking { was: Was::Waiting } => self.wait_again(lane, handle),
             How::Leased { .. } | How::Delayed { .. } => self.set_out(lane, handle, how),
@@ -169,12 +179,12 @@ impl Book {
         self.drr.settle(out.lane, charged, Cost::ZERO, Settlement::Final);
     }
 
-    /// Ends what has lasted until `now`: at most `max` leases and delays, and as many messages.
+    /// Ends what has lasted until `now`: at most `max` leases and delays, and as many messages that wait.
     pub fn tick(&mut self, now: Wall, max: usize) -> Vec<Ended> {
         self.now = now;
         for at in core::mem::take(&mut self.starved) {
             if let Some(lane) = self.lanes[at.index()].as_mut() {
-                lane.refill = Refill::Idle;
+                lane.end_refill();
                 self.follow(at);
             }
         }
@@ -285,6 +295,7 @@ impl Book {
             Some((_, How::Leased { .. })) => Err(Rejection::DeliveredAgain),
             Some((_, How::Delayed { .. })) => Err(Rejection::NotInFlight),
             Some((_, How::Acking { .. } | How::Moving)) => Err(Rejection::Busy),
+            Some((_, How::Over { .. })) => Err(Rejection::MessageGone),
             None => {
                 let lane = self.keys.get(&claim.key).map(|&at| self.lane(at));
                 let waits = lane.is_some_and(|lane| lane.holds(claim.seq));
@@ -306,8 +317,8 @@ impl Book {
         if let How::Delayed { until } = how {
             handle.ready_at = until;
         }
-        if self.is_over(&handle.header) {
-            let (key, header) = self.end(lane, handle.header);
+        if matches!(how, How::Over { .. }) || self.is_over(&handle.header) {
+            let (key, header) = self.end(lane, handle);
             self.heed(lane);
             return Ended::Over { key, header };
         }

@@ -26,8 +26,10 @@ pub struct Totals {
     pub delayed: u64,
     /// Bytes of all of them.
     pub bytes: u64,
-    /// Messages removed because their time was over: their own, or that for which the queue keeps any.
+    /// Messages that were removed because their time was over: their own, or that for which the queue keeps any.
     pub expired: u64,
+    /// Messages with a time of their own that wait or are delayed; of what is on its way into the book, everything.
+    pub timed: u64,
 }
 
 /// What one key holds.
@@ -95,7 +97,7 @@ pub enum Explanation {
         /// When its own time is over.
         expires_at: Option<Wall>,
     },
-    /// Its acknowledgement, or its move to the dead-letter queue, is being written down.
+    /// Its acknowledgement, its move to the dead-letter queue, or that its time is over is being written down.
     Leaving,
     /// It waits for its turn.
     Waiting {
@@ -171,7 +173,7 @@ impl fmt::Display for Stands {
 impl Book {
     /// Tells what the queue holds.
     pub fn totals(&self) -> Totals {
-        self.totals
+        Totals { timed: self.ends.timed(), ..self.totals }
     }
 
     /// Tells what each key holds, from the `skip`th on, at most `max`.
@@ -201,7 +203,7 @@ impl Book {
     /// Tells what the queue holds and how it has delivered.
     pub fn stats(&self) -> QueueStats {
         QueueStats {
-            totals: self.totals,
+            totals: self.totals(),
             keys: self.keys.len() as u64,
             delivered: self.delivered,
             redelivered: self.redelivered,
@@ -246,7 +248,7 @@ impl Book {
             return match out.how {
                 How::Leased { until, .. } => Explanation::InFlight { attempt: attempts, until, expires_at },
                 How::Delayed { until } => Explanation::Delayed { attempts, until, expires_at },
-                How::Acking { .. } | How::Moving => Explanation::Leaving,
+                How::Acking { .. } | How::Moving | How::Over { .. } => Explanation::Leaving,
             };
         }
         let Some((at, lane)) =

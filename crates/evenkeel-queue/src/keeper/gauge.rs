@@ -19,6 +19,7 @@ pub(crate) struct Gauge {
     delayed: AtomicU64,
     bytes: AtomicU64,
     expired: AtomicU64,
+    timed: AtomicU64,
     /// What expired under earlier keepers.
     expired_before: AtomicU64,
     /// Messages that are being written.
@@ -38,6 +39,7 @@ impl Gauge {
             delayed: self.delayed.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed) + coming_bytes + mail_bytes,
             expired: self.expired_before.load(Ordering::Relaxed) + self.expired.load(Ordering::Relaxed),
+            timed: self.timed.load(Ordering::Relaxed) + coming + mail,
         }
     }
 
@@ -47,6 +49,7 @@ impl Gauge {
         self.delayed.store(totals.delayed, Ordering::Relaxed);
         self.bytes.store(totals.bytes, Ordering::Relaxed);
         self.expired.store(totals.expired, Ordering::Relaxed);
+        self.timed.store(totals.timed, Ordering::Relaxed);
     }
 
     /// Goes on with another keeper, whose book holds this.

@@ -83,7 +83,7 @@ impl Keeper {
         }
         let seqs: Vec<Seq> = job.found.iter().map(|(_, header, _)| header.seq).collect();
         let changes = job.found.iter().map(|&(key, header, to)| Change::Moved(key, header, to)).collect();
-        let done = move |result| me.tell(Msg::Moved(seqs, result, Some(job)));
+        let done = move |result| me.tell(Msg::Left(seqs, result, Some(job)));
         self.store.commit(self.commit(changes), Box::new(done));
     }
 

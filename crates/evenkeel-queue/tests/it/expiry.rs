@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::{Book, Ended, Explanation, Taken};
+use evenkeel_queue::book::{Book, Ended, Explanation, RefillAsk, Taken};
 use evenkeel_queue::message::{Appended, DedupId, Header, Payload};
 use evenkeel_queue::queue::Want;
 use evenkeel_queue::receipt::Claim;
@@ -62,6 +62,7 @@ fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
                 assert_eq!(desk.book.tick(Wall(50), 10), [over]);
             }
         }
+        assert_eq!(desk.book.ack(claim(message)), Err(Rejection::MessageGone), "{how}");
         assert_eq!(desk.take(50, 1), [] as [u64; 0], "{how}");
     }
 }
@@ -71,7 +72,11 @@ fn a_backlog_that_nobody_receives_is_removed_a_slice_at_a_time() {
     let mut desk = Desk::new(&QueueSettings::default());
     let sent: Vec<u64> = (0..5_000).map(|n| desk.send(n % 3, 0, Some(1_000))).collect();
     assert_eq!(desk.book.next_due(), Some(Wall(1_100)), "they are looked for together");
-    let slices: Vec<Vec<u64>> = (0..5).map(|_| desk.over(1_100)).collect();
+    let first = desk.end(1_100);
+    // Nor is the store waited for any longer, by then.
+    assert_eq!((desk.end(1_105), desk.book.next_due()), (Vec::new(), None), "the first are not gone yet");
+    desk.gone(&first);
+    let slices: Vec<Vec<u64>> = [first].into_iter().chain((0..4).map(|_| desk.over(1_105))).collect();
     assert_eq!(slices.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 1_024, 1_024, 1_024, 904]);
     assert_eq!(slices.concat(), sent);
     assert_eq!((desk.book.totals().pending, desk.book.totals().expired), (0, 5_000));
@@ -79,8 +84,8 @@ fn a_backlog_that_nobody_receives_is_removed_a_slice_at_a_time() {
     while let Some(ask) = desk.book.poll_refill() {
         assert_eq!(desk.book.take_refill(ask, Vec::new()), 0);
     }
-    let later = desk.send(0, 1_100, None);
-    assert_eq!(desk.take(1_100, 10), [later]);
+    let later = desk.send(0, 1_105, None);
+    assert_eq!(desk.take(1_105, 10), [later]);
 }
 
 #[test]
@@ -103,6 +108,108 @@ fn an_answer_from_before_messages_ended_loses_nothing_that_was_sent_after_them()
     }
     // The leases of the first have ended, so they come again.
     assert_eq!(taken[256..], later);
+}
+
+#[test]
+fn a_removal_that_failed_is_tried_again_a_second_later_and_counted_once() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    let sent = desk.send(0, 0, Some(100));
+    assert_eq!(desk.end(100), [sent]);
+    desk.book.undo_ack(Seq(sent));
+    assert_eq!((desk.end(1_099), desk.book.next_due()), (Vec::new(), Some(Wall(1_100))));
+    assert_eq!((desk.explain(sent), desk.take(1_099, 1)), (Explanation::Leaving, Vec::new()));
+    assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (0, 1));
+    assert_eq!(desk.over(1_100), [sent]);
+    assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (1, 0));
+    assert_eq!(desk.explain(sent), Explanation::Unknown);
+}
+
+#[test]
+fn one_take_ends_no_more_than_a_slice() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    for n in 0..2_000 {
+        desk.send(n % 10, 0, Some(100));
+    }
+    let take = |desk: &mut Desk| {
+        let Taken { leased, expired } = desk.book.take(Wall(100), 10, LEASE).unwrap();
+        assert!(leased.is_empty());
+        expired.iter().map(|(_, header)| header.seq.0).collect::<Vec<_>>()
+    };
+    let first = take(&mut desk);
+    assert_eq!((first.len(), take(&mut desk).len()), (1_024, 0), "the first are not gone yet");
+    desk.gone(&first);
+    assert_eq!(take(&mut desk).len(), 976);
+}
+
+/// Each key is listed by its first message, which is gone by then.
+#[test]
+fn one_tick_looks_at_no_more_keys_than_messages() {
+    let mut desk = Desk::new(&MINUTE);
+    for key in 0..3_000 {
+        desk.send(key, 0, None);
+    }
+    for leased in desk.book.take(Wall(0), 3_000, LEASE).unwrap().leased {
+        let seq = leased.header.seq;
+        desk.book.ack(Claim { key: leased.key, ..claim(seq.0) }).unwrap();
+        desk.book.acked(seq);
+    }
+    for key in 0..3_000 {
+        desk.send(key, 50_000, None);
+    }
+    let mut dues = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(desk.over(60_000), [] as [u64; 0]);
+        dues.extend(desk.book.next_due());
+    }
+    assert_eq!(dues, [Wall(60_100), Wall(60_100), Wall(110_100)]);
+}
+
+#[test]
+fn what_ended_far_behind_is_forgotten_though_nobody_receives() {
+    for is_asked in [false, true] {
+        let mut desk = Desk::new(&QueueSettings::default());
+        for _ in 0..256 {
+            desk.send(0, 0, None);
+        }
+        let behind: Vec<u64> = (0..1_000).map(|_| desk.send(0, 0, Some(100))).collect();
+        let last: Vec<u64> = (0..300).map(|_| desk.send(0, 0, None)).collect();
+        desk.take(0, if is_asked { 200 } else { 0 });
+        // The store looks before they are gone, and answers after.
+        let asked = desk.book.poll_refill().map(|ask| (ask, desk.find(ask)));
+        assert_eq!((asked.is_some(), desk.over(100)), (is_asked, behind));
+        if let Some((ask, found)) = asked {
+            assert_eq!(desk.book.take_refill(ask, found), 0);
+        }
+        // What is remembered as gone is asked for too, to be skipped.
+        desk.take(100, 200);
+        let ask = desk.book.poll_refill().unwrap();
+        assert!(ask.count <= 256, "{} are asked for", ask.count);
+        desk.sent.retain(|header| header.expires_at.is_none());
+        desk.keys.truncate(desk.sent.len());
+        let found = desk.find(ask);
+        assert_eq!(desk.book.take_refill(ask, found), 0);
+        let mut taken = Vec::new();
+        for _ in 0..10 {
+            taken.extend(desk.take(100, 1_000));
+            desk.refill();
+        }
+        assert_eq!(taken[taken.len() - last.len()..], last);
+    }
+}
+
+#[test]
+fn what_came_back_is_not_missed_with_what_the_store_lost() {
+    let mut desk = Desk::new(&QueueSettings::default());
+    for _ in 0..300 {
+        desk.send(0, 0, None);
+    }
+    let later = desk.send_later(0, 0, Some(1_000), Some(Wall(10)));
+    assert_eq!(desk.take(0, 200).len(), 200);
+    let asked = desk.book.poll_refill().unwrap();
+    assert_eq!(desk.over(10), [] as [u64; 0], "the last waits by now");
+    assert_eq!(desk.book.take_refill(asked, Vec::new()), 44);
+    assert_eq!(desk.over(1_000), [later]);
+    assert_eq!(desk.book.totals().bytes, 256, "what is lost is counted");
 }
 
 /// A store that lost messages is told of in a log; their times must not be looked for in a key of others.
@@ -184,7 +291,43 @@ fn what_is_over_and_not_removed_yet_is_neither_delivered_nor_peeked_nor_moved() 
     assert_eq!(leased.iter().map(|leased| leased.header.seq.0).collect::<Vec<_>>(), [lives]);
     assert_eq!(expired, [(KeyId(0), desk.sent[0])]);
     assert_eq!(desk.book.tick(Wall(100), 10), [], "it was removed twice");
+    assert_eq!(desk.explain(over), Explanation::Leaving);
+    desk.gone(&[over]);
     assert_eq!(desk.explain(over), Explanation::Unknown);
+}
+
+#[tokio::test]
+async fn what_a_store_did_not_remove_is_removed_later() {
+    for (rig, store) in Rig::both_watched().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        store.hold();
+        let draft = Draft { ttl: Some(Duration::from_millis(1)), ..Draft::new("x") };
+        let ids = queue.enqueue(vec![draft]).await.unwrap();
+        until(async || store.holds() == 1).await;
+        assert_eq!(queue.totals().expired, 0, "it is in the store");
+        assert_eq!(queue.explain(ids[0]).await, Ok(Explanation::Leaving));
+        store.let_go();
+        until(async || queue.totals().expired == 1).await;
+        let left: u64 = store.keys(queue.id(), Seq(u64::MAX)).unwrap().iter().map(|kept| kept.count).sum();
+        assert_eq!((left, queue.totals().bytes), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn messages_with_a_time_to_live_are_counted_while_they_wait() {
+    for rig in Rig::both().await {
+        let queue = rig.queue(QueueSettings::default()).await;
+        let draft = |ttl, delay| Draft { ttl, delay, ..Draft::new("x") };
+        let (ttl, delay) = (Some(Duration::from_secs(3_600)), Some(Duration::from_secs(60)));
+        let drafts = vec![draft(None, None), draft(ttl, None), draft(ttl, delay), draft(ttl, None)];
+        queue.enqueue(drafts).await.unwrap();
+        until(async || queue.totals().timed == 3).await;
+        let taken = take(&queue, 2).await;
+        until(async || queue.totals().timed == 2).await;
+        ack(&queue, &taken).await;
+        queue.purge().await.unwrap();
+        until(async || queue.totals().timed == 0).await;
+    }
 }
 
 #[tokio::test]
@@ -342,6 +485,10 @@ impl Desk {
 
     /// Sends a message at some time, and names it.
     fn send(&mut self, key: u32, now: u64, ttl: Option<u64>) -> u64 {
+        self.send_later(key, now, ttl, None)
+    }
+
+    fn send_later(&mut self, key: u32, now: u64, ttl: Option<u64>, not_before: Option<Wall>) -> u64 {
         let seq = self.sent.len() as u64 + 1;
         let header = Header {
             seq: Seq(seq),
@@ -355,7 +502,7 @@ impl Desk {
         self.keys.push(key);
         let (name, payload) =
             (format!("key{key}").into(), Payload { body: "x".into(), ..Payload::default() });
-        let message = Appended { key: KeyId(key), name, weight: None, header, not_before: None, payload };
+        let message = Appended { key: KeyId(key), name, weight: None, header, not_before, payload };
         self.book.append(Wall(now), message).unwrap();
         seq
     }
@@ -365,8 +512,19 @@ impl Desk {
         taken.leased.iter().map(|leased| leased.header.seq.0).collect()
     }
 
-    /// Lets time pass, and names what is over.
+    /// Lets time pass, has what is over be gone, and names it.
     fn over(&mut self, now: u64) -> Vec<u64> {
+        let over = self.end(now);
+        self.gone(&over);
+        over
+    }
+
+    fn gone(&mut self, which: &[u64]) {
+        which.iter().for_each(|&seq| self.book.acked(Seq(seq)));
+    }
+
+    /// Lets time pass, and names what is to be removed.
+    fn end(&mut self, now: u64) -> Vec<u64> {
         let ended = self.book.tick(Wall(now), 1_024);
         let over = ended.into_iter().filter_map(|how| match how {
             Ended::Over { header, .. } => Some(header.seq.0),
@@ -378,11 +536,15 @@ impl Desk {
     /// Answers what the book asks its store for.
     fn refill(&mut self) {
         while let Some(ask) = self.book.poll_refill() {
-            let of_key = self.sent.iter().zip(&self.keys).filter(|(_, key)| **key == ask.key.0);
-            let after = of_key.map(|(header, _)| *header).filter(|header| ask.after < header.seq);
-            let found = after.take(ask.count).map(|header| (header, Payload::default())).collect();
+            let found = self.find(ask);
             self.book.take_refill(ask, found);
         }
+    }
+
+    fn find(&self, ask: RefillAsk) -> Vec<(Header, Payload)> {
+        let of_key = self.sent.iter().zip(&self.keys).filter(|(_, key)| **key == ask.key.0);
+        let after = of_key.map(|(header, _)| *header).filter(|header| ask.after < header.seq);
+        after.take(ask.count).map(|header| (header, Payload::default())).collect()
     }
 
     fn explain(&self, seq: u64) -> Explanation {

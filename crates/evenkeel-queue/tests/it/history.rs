@@ -16,6 +16,8 @@ use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
+/// So many are being removed at once.
+const OVER_MAX: usize = 1_024;
 /// The shortest there is.
 const RETENTION_MS: u64 = 60_000;
 /// Names that are given limits: two keys and a tenant.
@@ -23,12 +25,20 @@ const RULED: [&str; 3] = ["tenant0/0", "tenant1/1", "tenant0"];
 
 #[derive(Clone, Debug)]
 enum Step {
-    Append { key: u32, delay: u64, ttl: Option<u64>, count: u64 },
+    Append {
+        key: u32,
+        delay: u64,
+        ttl: Option<u64>,
+        count: u64,
+    },
     Tell,
     Take(usize),
     Ack(usize),
     LoseAck(usize),
-    Nack { which: usize, delay: u64 },
+    Nack {
+        which: usize,
+        delay: u64,
+    },
     Extend(usize),
     GiveBack(usize),
     AckStale(usize),
@@ -37,7 +47,16 @@ enum Step {
     Pass(u64),
     Purge,
     Move(usize),
-    Rule { name: usize, max: u32, rate: u32, burst: u32 },
+    Rule {
+        name: usize,
+        max: u32,
+        rate: u32,
+        burst: u32,
+    },
+    /// What is over is gone from the store, or could not be removed.
+    Remove {
+        is_refused: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -64,6 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(Step::Move),
         1 => (0..RULED.len(), 0..4_u32, 0..3_u32, 1..20_u32)
             .prop_map(|(name, max, rate, burst)| Step::Rule { name, max, rate: 200 * rate, burst }),
+        3 => any::<bool>().prop_map(|is_refused| Step::Remove { is_refused }),
     ]
 }
 
@@ -84,6 +104,9 @@ struct World {
     /// Receipts that are good for nothing any more.
     stale: Vec<Claim>,
     dead: BTreeSet<u64>,
+    /// What is over and not gone yet; and of that, what the store is removing.
+    over: BTreeSet<Seq>,
+    removing: Vec<(KeyId, Seq)>,
     /// How many ended by themselves.
     expired: u64,
     /// What is set for a name, and when messages were delivered under it.
@@ -106,6 +129,8 @@ impl World {
             held: Vec::new(),
             stale: Vec::new(),
             dead: BTreeSet::new(),
+            over: BTreeSet::new(),
+            removing: Vec::new(),
             expired: 0,
             rules: BTreeMap::new(),
         }
@@ -153,12 +178,18 @@ impl World {
             Step::Pass(span) => self.pass(span),
             Step::Move(which) => self.move_one(which),
             Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
+            Step::Remove { is_refused: false } => self.remove(),
+            Step::Remove { is_refused: true } => {
+                self.removing.drain(..).for_each(|(_, seq)| self.book.undo_ack(seq));
+            }
             Step::Purge => {
                 self.tell();
                 self.book.clear(Wall(self.now), Seq(self.seq + 1));
                 self.stored.clear();
                 self.stale.append(&mut self.held);
                 self.dead.clear();
+                self.over.clear();
+                self.removing.clear();
             }
         }
         self.check();
@@ -218,6 +249,7 @@ impl World {
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
             assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");
+            assert!(!self.over.contains(&seq), "{seq:?} was delivered while it was being removed");
             assert!(!self.is_over(&leased.header), "{seq:?} was delivered after its time");
             assert!(leased.delivered.attempts <= ATTEMPTS_MAX);
             let attempt = leased.delivered.number();
@@ -227,14 +259,15 @@ impl World {
         }
     }
 
-    /// On a FIFO queue everything earlier of the key is gone, or delivered with it.
+    /// On a FIFO queue everything earlier of the key is gone, over, or delivered with it.
     fn heed_order(&self, before: usize, key: KeyId, seq: Seq) {
         if self.order == Order::Fair {
             return;
         }
         let with_it: Vec<u64> = self.held[before..].iter().map(|held| held.seq.0).collect();
         for (&(_, earlier), _) in self.stored.range((key.0, 0)..(key.0, seq.0)) {
-            assert!(with_it.contains(&earlier), "{seq:?} of {key:?} was delivered before {earlier}");
+            let is_done = with_it.contains(&earlier) || self.over.contains(&Seq(earlier));
+            assert!(is_done, "{seq:?} of {key:?} was delivered before {earlier}");
         }
         let others = self.held[..before].iter().filter(|held| held.key == key).count();
         assert_eq!(others, 0, "{seq:?} was delivered while others of {key:?} are out");
@@ -295,15 +328,26 @@ impl World {
 
     fn pass(&mut self, span: u64) {
         self.now += span;
-        let ended = self.book.tick(Wall(self.now), usize::MAX);
-        for how in ended {
-            self.ended(how);
+        loop {
+            let ended = self.book.tick(Wall(self.now), usize::MAX);
+            for how in ended {
+                self.ended(how);
+            }
+            if self.over.len() < OVER_MAX || self.removing.is_empty() {
+                break;
+            }
+            self.remove();
+        }
+        // Others are to be gone first.
+        if OVER_MAX <= self.over.len() {
+            return;
         }
         // Also what is far behind a key's window, and whoever receives or not.
         let untold: BTreeSet<Seq> = self.untold.iter().map(|message| message.header.seq).collect();
         let held: BTreeSet<Seq> = self.held.iter().map(|claim| claim.seq).collect();
         for header in self.stored.values().filter(|header| self.has_expired(header)) {
-            let is_elsewhere = untold.contains(&header.seq) || held.contains(&header.seq);
+            let seq = &header.seq;
+            let is_elsewhere = untold.contains(seq) || held.contains(seq) || self.over.contains(seq);
             assert!(is_elsewhere, "{header:?} is kept after its time");
         }
     }
@@ -316,11 +360,22 @@ impl World {
         self.has_expired(header) || header.sent_at.0 + RETENTION_MS <= self.now
     }
 
-    /// Only what is over ends, and only once.
+    /// Only what is over ends, and again only if it could not be removed.
     fn end(&mut self, key: KeyId, header: &Header) {
         assert!(self.is_over(header), "{header:?} ended before its time");
-        assert!(self.stored.remove(&(key.0, header.seq.0)).is_some(), "{header:?} ended twice");
-        self.expired += 1;
+        assert!(self.stored.contains_key(&(key.0, header.seq.0)), "{header:?} ended after it was gone");
+        assert!(!self.removing.contains(&(key, header.seq)), "{header:?} ended twice");
+        self.over.insert(header.seq);
+        self.removing.push((key, header.seq));
+    }
+
+    fn remove(&mut self) {
+        for (key, seq) in self.removing.drain(..) {
+            self.book.acked(seq);
+            self.stored.remove(&(key.0, seq.0));
+            self.over.remove(&seq);
+            self.expired += 1;
+        }
     }
 
     fn ended(&mut self, ended: Ended) {
@@ -352,7 +407,8 @@ impl World {
         let totals = self.book.totals();
         assert_eq!(totals.in_flight, self.held.len() as u64);
         let told = self.stored.len() - self.untold.len();
-        assert_eq!(totals.pending + totals.in_flight + totals.delayed, told as u64);
+        let here = told - self.over.len();
+        assert_eq!(totals.pending + totals.in_flight + totals.delayed, here as u64);
         assert_eq!((totals.bytes, totals.expired), (3 * told as u64, self.expired));
     }
 
@@ -364,6 +420,7 @@ impl World {
             }
             self.answer();
             self.tell();
+            self.remove();
             self.take(10);
             while !self.held.is_empty() {
                 self.with_held(0, |world, claim| {
