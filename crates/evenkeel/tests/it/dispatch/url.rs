@@ -211,8 +211,12 @@ fn a_tenants_limit_of_jobs_at_once_holds_from_its_first_jobs_on() {
         under_way.fetch_sub(1, Ordering::SeqCst);
         answer(200, "{}")
     });
-    let bench =
-        Bench::start("dispatch-url-limit", fast(), &tenant("acme", "concurrency_max = 2"), &json!({}));
+    let bench = Bench::start(
+        "dispatch-url-limit",
+        fast(),
+        &tenant("acme", "concurrency_max = 2"),
+        &json!({"dispatch": null}),
+    );
     let ids = bench.send(&vec![("acme", json!({})); 30]);
     // Told its target now, the queue hands out as many jobs as it may, before it was told the tenant's limit.
     let told = read(bench.served.send("PUT", "/api/queues/jobs", "", &to(&worker, 20)));
