@@ -105,9 +105,11 @@ impl Amqp {
             self.consume(max).await?;
         }
         let mut receipts = Vec::with_capacity(max);
-        let Ok(arrived) = timeout(DELIVERY_WAIT, self.wire.arrival()).await else { return Ok(receipts) };
-        arrived?;
-        while receipts.len() < max && self.wire.has_unread() {
+        while receipts.len() < max {
+            if !self.wire.has_unread() {
+                let Ok(arrived) = timeout(DELIVERY_WAIT, self.wire.arrival()).await else { break };
+                arrived?;
+            }
             receipts.push(self.delivery().await?);
         }
         Ok(receipts)
