@@ -295,7 +295,8 @@ impl Book {
             // Without a next one, it is on its way from the store.
             let Some(is_over) = self.lane(turn.key).next().map(|header| self.is_over(header)) else { break };
             if is_over && self.room_for_ends() == 0 {
-                break;
+                self.hold_over(turn.key);
+                continue;
             }
             let Some(mut handle) = self.at(turn.key).pop() else { break };
             self.totals.pending -= 1;

@@ -31,6 +31,8 @@ pub(super) struct Ends {
     lanes: BTreeSet<(Wall, Key)>,
     /// How many are over and not gone yet.
     pub(super) over: usize,
+    /// Lanes whose turn came while no more could be removed, and whose next message is over.
+    held: BTreeSet<Key>,
 }
 
 impl Ends {
@@ -64,6 +66,7 @@ impl Ends {
     pub(super) fn clear(&mut self) {
         self.own.clear();
         self.lanes.clear();
+        self.held.clear();
         self.over = 0;
     }
 
@@ -98,6 +101,22 @@ impl Book {
     /// Counts how many more of those that wait may be removed now.
     pub(super) fn room_for_ends(&self) -> usize {
         OVER_MAX.saturating_sub(self.ends.over)
+    }
+
+    /// Leaves a lane out of the turns until there is room to remove its next message; others go on.
+    pub(super) fn hold_over(&mut self, at: Key) {
+        self.drr.park(at);
+        self.ends.held.insert(at);
+    }
+
+    /// Has lanes take part again that waited for room.
+    pub(super) fn go_on_after_ends(&mut self) {
+        for at in core::mem::take(&mut self.ends.held) {
+            // It may have been emptied meanwhile, and forgotten.
+            if self.lanes[at.index()].is_some() {
+                self.follow(at);
+            }
+        }
     }
 
     /// Ends messages that wait or are delayed and whose time is over, and looks at at most `max` of them and lanes.

@@ -100,6 +100,7 @@ impl Book {
         if let How::Over { .. } = out.how {
             self.totals.expired += 1;
             self.at(out.lane).forget_gone(seq);
+            self.go_on_after_ends();
         }
         self.heed(out.lane);
     }

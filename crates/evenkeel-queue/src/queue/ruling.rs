@@ -57,20 +57,21 @@ impl Queue {
     async fn put_rule(&self, name: &str, rule: KeyRule, alone: OwnedMutexGuard<()>) -> Result<(), Rejection> {
         check_key(name)?;
         let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
-        let (queue, told) = (self.clone(), name.clone());
+        // The store runs this on a thread of its own, which must not be the last to hold it.
+        let (queue, told) = (Arc::downgrade(&self.0), name.clone());
         let tell = move |key: Result<KeyId, StoreError>| {
-            let owner = queue.0.owner.borrow().clone();
+            let owner = queue.upgrade().map_or(Owner::Stopping, |queue| queue.owner.borrow().clone());
             let untold = key.map(|key| match owner {
                 Owner::Keeper(kept) => {
                     kept.keeper.tell(Msg::Ruled(key, told, rule));
                     None
                 }
-                Owner::Nobody | Owner::Deleted | Owner::Stopping => Some(key),
+                Owner::Nobody | Owner::Deleted | Owner::Stopping => Some((key, alone)),
             });
-            drop((done.send(untold), alone));
+            drop(done.send(untold));
         };
         self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(tell));
-        if let Some(key) = answered.await.unwrap_or(Err(StoreError::Closed))? {
+        if let Some((key, _alone)) = answered.await.unwrap_or(Err(StoreError::Closed))? {
             // The next one may have read the store before this was written.
             self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
         }

@@ -202,3 +202,19 @@ fn a_backlog_larger_than_memory_is_read_in_rows() {
         assert_eq!(names.len(), 1_000, "a key had two turns in a round");
     }
 }
+
+#[test]
+fn whoevers_messages_are_over_holds_up_nobody() {
+    let mut shop = Shop::new();
+    (0..8).for_each(|number| shop.send(&format!("over{number}"), 200));
+    shop.now += QueueSettings::default().retention_ms + 1;
+    shop.send("quiet", 10);
+    let taken = shop.book.take(Wall(shop.now), 10, Duration::from_secs(30)).unwrap();
+    assert_eq!(taken.expired.len(), 1_024, "no more are removed at once");
+    let names: Vec<&str> = taken.leased.iter().map(|leased| &*leased.name).collect();
+    assert_eq!(names, ["quiet"; 10]);
+    // The others go on once there is room.
+    taken.expired.iter().for_each(|(_, header)| shop.book.acked(header.seq));
+    let rest = shop.book.take(Wall(shop.now), 10, Duration::from_secs(30)).unwrap();
+    assert_eq!((rest.expired.len(), rest.leased.len()), (1_600 - 1_024, 0));
+}

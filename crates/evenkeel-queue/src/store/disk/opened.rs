@@ -52,6 +52,8 @@ pub(super) struct Ledger {
     pub(super) results: ResultBook,
     /// Queues whose messages are to be removed.
     pub(super) swept: Vec<Sweep>,
+    /// Whether a write failed before: what it was to remove may be gone, and be asked to go again.
+    pub(super) is_reopened: bool,
 }
 
 /// Messages to be removed, shelf by shelf.
@@ -166,7 +168,16 @@ impl Opened {
         let made = u32::try_from(made).map_err(|_| garbled("the number of queues"))?;
         // Nothing is known of how far the last block was used, so it is not used further.
         let (results_swept, results) = (Wall(0), self.read_results()?);
-        Ok(Ledger { queues, made, seq, seq_end: seq, results_swept, results, swept: Vec::new() })
+        Ok(Ledger {
+            queues,
+            made,
+            seq,
+            seq_end: seq,
+            results_swept,
+            results,
+            swept: Vec::new(),
+            is_reopened: false,
+        })
     }
 
     fn read_keys(&self, ledger: &mut Ledger) -> Result<(), StoreError> {

@@ -366,7 +366,7 @@ impl Writer {
         let Opening { opened, ledger, .. } = opening.inspect_err(|why| self.failed = Some(why.clone()))?;
         self.failed = None;
         *self.opened.write() = Some(opened);
-        self.ledger = Some(ledger);
+        self.ledger = Some(Ledger { is_reopened: true, ..ledger });
         self.restore_tails();
         tracing::info!("the folder is open again");
         Ok(())

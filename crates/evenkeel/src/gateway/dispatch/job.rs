@@ -101,9 +101,9 @@ impl Attempt {
         self.dispatch.meters.ended(&name, word);
     }
 
-    /// Gives the job back as if nobody had taken it.
-    pub(super) async fn give_back(self) {
-        self.defer(Duration::ZERO).await;
+    /// Gives the job back as if nobody had taken it, to be taken again after so long.
+    pub(super) async fn give_back(self, after: Duration) {
+        self.defer(after).await;
     }
 
     /// Asks a model.

@@ -20,6 +20,8 @@ use super::{Dispatch, Phase};
 
 /// How long one question for jobs lasts.
 const WAIT: Duration = Duration::from_secs(20);
+/// When a job is looked at again whose tenant may have none at once.
+const NONE_WAIT: Duration = Duration::from_secs(5);
 /// How long to wait when the queue refuses.
 const REFUSED_WAIT: Duration = Duration::from_secs(1);
 
@@ -78,11 +80,10 @@ impl Runner {
                             for delivery in deliveries {
                                 let Some(settings) = settings.clone() else { break };
                                 let attempt = self.attempt(delivery, settings, lease).await;
-                                if is_beyond_limit(&attempt, &mut begun) {
-                                    jobs.spawn(attempt.give_back());
-                                } else {
-                                    jobs.spawn(attempt.run());
-                                }
+                                match beyond_limit(&attempt, &mut begun) {
+                                    Some(after) => jobs.spawn(attempt.give_back(after)),
+                                    None => jobs.spawn(attempt.run()),
+                                };
                             }
                         }
                         Err(why) => {
@@ -129,13 +130,15 @@ impl Runner {
     }
 }
 
-/// Tells whether a tenant has begun as many of these jobs as it may: they were taken before the queue was told so.
-fn is_beyond_limit(attempt: &Attempt, begun: &mut HashMap<String, u32>) -> bool {
-    let Ok(tenant) = &attempt.tenant else { return false };
-    let Some(max) = tenant.settings.concurrency_max else { return false };
+/// Tells when a job is to be taken again whose tenant has begun as many of these as it may: they were taken before the
+/// queue was told so.
+fn beyond_limit(attempt: &Attempt, begun: &mut HashMap<String, u32>) -> Option<Duration> {
+    let tenant = attempt.tenant.as_ref().ok()?;
+    let max = tenant.settings.concurrency_max?;
     let begun = begun.entry(tenant.settings.name.clone()).or_default();
     *begun += 1;
-    max < *begun
+    // Of a tenant that may have none the queue cannot be told, and would hand them out again at once.
+    (max < *begun).then_some(if max == 0 { NONE_WAIT } else { Duration::ZERO })
 }
 
 /// Sets a weight, and a limit if there is one, and leaves what else is set.

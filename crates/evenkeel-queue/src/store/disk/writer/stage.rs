@@ -226,6 +226,10 @@ impl Desk<'_> {
         }
         let place = layout::message_key(queue, key, header);
         let shelf = self.opened.shelves.of_mut(header.seq);
+        // What is gone is not counted again either.
+        if self.ledger.is_reopened && matches!(shelf.keyspace.contains_key(place.as_slice()), Ok(false)) {
+            return;
+        }
         shelf.live = shelf.live.saturating_sub(1);
         self.group.batch.remove(&shelf.keyspace, place.as_slice());
         self.group.take(Space::State, place.as_slice());
