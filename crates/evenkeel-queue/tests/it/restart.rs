@@ -111,6 +111,8 @@ async fn delays_weights_settings_and_purges_survive() {
     assert_eq!(queue.body().settings.lease_ms, 1_234);
     let totals = queue.totals();
     assert_eq!((totals.pending, totals.delayed), (400, 1));
+    // A turn waits for the disk a moment only.
+    while queue.peek(400).await.unwrap().len() < 400 {}
     let mut taken = Vec::new();
     while taken.len() < 200 {
         taken.extend(keys(&await_some(&queue, 200 - taken.len()).await));
