@@ -214,6 +214,15 @@ pub struct QueueBody {
     pub notes: String,
 }
 
+#[cfg(test)]
+impl QueueBody {
+    /// A queue as stores are tested with.
+    pub(crate) fn plain() -> Self {
+        let (name, notes) = ("jobs".to_owned(), String::new());
+        Self { name, settings: QueueSettings::default(), created_at: 0, changed_at: 0, notes }
+    }
+}
+
 /// Why the store did not do it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreError {

@@ -271,13 +271,13 @@ fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandl
 mod tests {
     use super::*;
     use crate::message::Draft;
-    use crate::settings::{Durability, QueueSettings};
+    use crate::settings::Durability;
 
     #[test]
     fn what_was_purged_leaves_the_disk_and_the_rest_stays() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body()), done)).unwrap();
+        let queue = store.wait(|done| Op::PutQueue(None, Box::new(QueueBody::plain()), done)).unwrap();
         let send = |count: usize| {
             let drafts = (0..count).map(|n| Draft::new("body").of(format!("key{}", n % 7))).collect();
             let batch = Batch { queue, drafts, sent_at: Wall(1), delay_ms: 0, durability: Durability::Os };
@@ -297,7 +297,7 @@ mod tests {
     fn an_interval_is_kept_while_requests_never_pause() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(body()), done)).unwrap();
+        let queue = store.wait(|done| Op::PutQueue(None, Box::new(QueueBody::plain()), done)).unwrap();
         let before = store.flushes();
         let (told, answered) = sync_channel(1);
         // Five groups of the writer, all waiting when the first is written.
@@ -318,15 +318,5 @@ mod tests {
             store.append(batch, done);
         }
         assert!(before < answered.recv().unwrap(), "forty thousand messages later nothing was on disk");
-    }
-
-    fn body() -> QueueBody {
-        QueueBody {
-            name: "jobs".into(),
-            settings: QueueSettings::default(),
-            created_at: 0,
-            changed_at: 0,
-            notes: String::new(),
-        }
     }
 }

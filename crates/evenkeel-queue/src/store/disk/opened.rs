@@ -422,13 +422,7 @@ mod tests {
             Header { seq: Seq(5), sent_at: Wall(1), size: 4, cost: Cost(1), from: None, expires_at: None };
         let first = open();
         let mut batch = first.db.batch();
-        let body = QueueBody {
-            name: "jobs".into(),
-            settings: crate::settings::QueueSettings::default(),
-            created_at: 0,
-            changed_at: 0,
-            notes: String::new(),
-        };
+        let body = QueueBody::plain();
         batch.insert(&first.meta, layout::of_queue(b'q', QueueId(1)), serde_json::to_vec(&body).unwrap());
         let record = KeyRecord { name: "a".into(), rule: crate::KeyRule::default(), wished_weight: None };
         batch.insert(&first.keys, layout::lane(QueueId(1), KeyId(0)), record.encode());

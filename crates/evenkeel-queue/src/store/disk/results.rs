@@ -103,7 +103,6 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::QueueSettings;
     use crate::store::QueueBody;
     use crate::store::disk::writer::Op;
     use crate::store::disk::{DiskOptions, DiskStore};
@@ -165,8 +164,6 @@ mod tests {
     }
 
     fn queue(store: &DiskStore) -> QueueId {
-        let (name, settings) = ("jobs".to_owned(), QueueSettings::default());
-        let body = QueueBody { name, settings, created_at: 0, changed_at: 0, notes: String::new() };
-        store.wait(|done| Op::PutQueue(None, Box::new(body), done)).unwrap()
+        store.wait(|done| Op::PutQueue(None, Box::new(QueueBody::plain()), done)).unwrap()
     }
 }

@@ -199,7 +199,6 @@ mod tests {
     use super::*;
     use crate::id::{Epoch, KeyId, QueueId};
     use crate::message::Payload;
-    use crate::settings::QueueSettings;
     use crate::store::QueueBody;
     use crate::store::disk::DiskOptions;
     use crate::store::disk::inbox::Inbox;
@@ -226,7 +225,7 @@ mod tests {
     #[test]
     fn what_was_purged_is_not_copied_to_the_old_shelf() {
         let mut bench = Bench::new();
-        bench.ask(Op::PutQueue(None, Box::new(body()), Box::new(drop)));
+        bench.ask(Op::PutQueue(None, Box::new(QueueBody::plain()), Box::new(drop)));
         bench.ask(Op::Purge(QUEUE, Box::new(drop)));
         bench.writer.rotate().unwrap();
         (0..3).for_each(|seq| bench.put(Where::Current, KeyId(2), seq));
@@ -303,16 +302,6 @@ mod tests {
         /// How many messages are left, on the old shelf and on the current one.
         fn left(&self) -> [usize; 2] {
             [&self.old, &self.current].map(|keyspace| keyspace.iter().count())
-        }
-    }
-
-    fn body() -> QueueBody {
-        QueueBody {
-            name: "jobs".into(),
-            settings: QueueSettings::default(),
-            created_at: 0,
-            changed_at: 0,
-            notes: String::new(),
         }
     }
 }
