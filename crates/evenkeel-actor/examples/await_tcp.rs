@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    Actor, ActorError, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, Reply,
+    Actor, ActorError, ActorSystemConfig, ActorSystemRunner, Context, Flow, HandlerResult, Props, Reply,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +28,7 @@ enum Msg {
 impl Actor for Caller {
     type Msg = Msg;
 
-    fn receive(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn receive(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
             Msg::Say(words, answer) => {
                 let server = self.server;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, Reply,
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, HandlerResult, Props, Reply,
 };
 
 struct Player {
@@ -22,7 +22,7 @@ struct Ball {
 impl Actor for Player {
     type Msg = Ball;
 
-    fn receive(&mut self, ball: Ball, ctx: &mut Context<'_, Self>) -> Handled<Ball> {
+    fn receive(&mut self, ball: Ball, ctx: &mut Context<'_, Self>) -> HandlerResult<Ball> {
         self.hits += 1;
         match ball.hits_left.checked_sub(1) {
             Some(hits_left) => ball.other.tell(Ball { hits_left, other: ctx.me(), done: ball.done }),

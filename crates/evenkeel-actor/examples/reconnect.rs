@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    Actor, ActorSystemConfig, ActorSystemRunner, Behaviour, Context, Flow, Handled, Props, Reply, Router,
-    RouterOptions,
+    Actor, ActorSystemConfig, ActorSystemRunner, Behaviour, Context, Flow, HandlerResult, Props, Reply,
+    Router, RouterOptions,
 };
 
 /// Squares numbers.
@@ -18,7 +18,7 @@ struct Job(u64, Reply<u64>);
 impl Actor for Worker {
     type Msg = Job;
 
-    fn receive(&mut self, Job(number, reply): Job, _ctx: &mut Context<'_, Self>) -> Handled<Job> {
+    fn receive(&mut self, Job(number, reply): Job, _ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
         let _too_late = reply.send(number * number);
         Ok(Flow::Continue)
     }
@@ -38,7 +38,7 @@ enum Msg {
 }
 
 impl Client {
-    fn connecting(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn connecting(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
             // In place of a handshake.
             Msg::Connect => return Ok(Flow::wait(async { Msg::Connected })),
@@ -52,7 +52,7 @@ impl Client {
         Ok(Flow::Continue)
     }
 
-    fn connected(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn connected(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
             Msg::Request(job) => self.workers.tell(job),
             Msg::Disconnected => self.behaviour.switch(Self::connecting),
@@ -65,7 +65,7 @@ impl Client {
 impl Actor for Client {
     type Msg = Msg;
 
-    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         let receive = self.behaviour.current();
         receive(self, message, ctx)
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use evenkeel_actor::runtime::test::{Probe, TestRuntime};
 use evenkeel_actor::{
-    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, Repeat, Signal,
-    TimerId,
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, HandlerResult, Props, Repeat,
+    Signal, TimerId,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -20,17 +20,17 @@ struct Keeper {
 impl Actor for Keeper {
     type Msg = &'static str;
 
-    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Self::Msg> {
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         ctx.set_timer(TimerId(1), HOUR, Repeat::Every(HOUR));
         ctx.set_receive_timeout(Some(24 * HOUR));
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, _word: Self::Msg, _ctx: &mut Context<'_, Self>) -> Handled<Self::Msg> {
+    fn receive(&mut self, _word: Self::Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Self::Msg> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         match signal {
             Signal::ReceiveTimeout => return Ok(Flow::Stop),
             _ => self.of.tell("still here"),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use evenkeel_actor::guardian::{Backoff, Supervision};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    Actor, ActorError, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, Reply,
-    Signal,
+    Actor, ActorError, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, HandlerResult, Props,
+    Reply, Signal,
 };
 
 /// A number to be squared.
@@ -22,7 +22,7 @@ struct Worker;
 impl Actor for Worker {
     type Msg = Job;
 
-    fn receive(&mut self, job: Job, _ctx: &mut Context<'_, Self>) -> Handled<Job> {
+    fn receive(&mut self, job: Job, _ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
         assert!(!job.number.is_multiple_of(13), "thirteens are unlucky");
         if job.number.is_multiple_of(7) {
             return Err(ActorError::new("sevens are too hard"));
@@ -41,7 +41,7 @@ struct Pool {
 impl Actor for Pool {
     type Msg = Job;
 
-    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Job> {
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
         let props = Props::new(|| Worker).build();
         for _ in 0..4 {
             let worker = ctx.spawn(&props).map_err(|refused| ActorError::new(refused.to_string()))?;
@@ -50,13 +50,13 @@ impl Actor for Pool {
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, job: Job, _ctx: &mut Context<'_, Self>) -> Handled<Job> {
+    fn receive(&mut self, job: Job, _ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
         self.workers[self.next].tell(job);
         self.next = (self.next + 1) % self.workers.len();
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Job> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Job> {
         if let Signal::ChildFailed(failure) = signal {
             println!("worker {}: {}", failure.child, failure.error);
         }

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::guardian::{ActorError, FailureNotification, SupervisionDirective};
 use crate::index::MailboxIndex;
 use crate::invoke::{ResumeCondition, SuspendReason};
-use crate::stop::Ending;
+use crate::stop::Termination;
 use crate::timer::TimerId;
 
 /// A value that handles messages one at a time.
@@ -20,15 +20,15 @@ pub trait Actor: Sized + Send + 'static {
     type Msg: Send + 'static;
 
     /// Handles one message.
-    fn receive(&mut self, message: Self::Msg, ctx: &mut Context<'_, Self>) -> Handled<Self::Msg>;
+    fn receive(&mut self, message: Self::Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg>;
 
     /// Runs before the first message, on a worker; again on the new value after a restart.
-    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> Handled<Self::Msg> {
+    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         Ok(Flow::Continue)
     }
 
     /// Hears what the system has to say.
-    fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Self::Msg> {
+    fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Self::Msg> {
         Ok(Flow::Continue)
     }
 
@@ -45,10 +45,10 @@ pub trait Actor: Sized + Send + 'static {
 }
 
 /// What a handler wants to happen next, or why it failed.
-pub type Handled<M> = Result<Flow<M>, ActorError>;
+pub type HandlerResult<M> = Result<Flow<M>, ActorError>;
 
 /// A future whose output is told to the actor that waits for it.
-pub type Awaiting<M> = Pin<Box<dyn Future<Output = M> + Send>>;
+pub type MessageFuture<M> = Pin<Box<dyn Future<Output = M> + Send>>;
 
 /// What a handler wants to happen next.
 pub enum Flow<M> {
@@ -57,7 +57,7 @@ pub enum Flow<M> {
     /// Others first.
     Yield,
     /// Wait for this; its output is the next message. The system lane is served meanwhile.
-    Await(Awaiting<M>),
+    Await(MessageFuture<M>),
     /// Do not serve the mailbox until the condition holds.
     Suspend(SuspendReason, ResumeCondition),
     /// End.
@@ -79,7 +79,7 @@ pub enum Signal {
         /// Who.
         who: MailboxIndex,
         /// How.
-        how: Ending,
+        how: Termination,
     },
     /// A child failed, and this was decided about it.
     ChildFailed(FailureNotification),

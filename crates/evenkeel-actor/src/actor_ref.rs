@@ -11,13 +11,13 @@ use crate::dead_letters::DeadLetterReason;
 use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
-use crate::mailbox::{OverflowStrategy, Pushed, QueueMailbox, SystemMessage};
-use crate::raw::lane::LaneRef;
+use crate::mailbox::{OverflowStrategy, PushResult, QueueMailbox, SystemMessage};
+use crate::raw::lane::MailboxRef;
 use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
-use crate::reply::{Ask, AskError, Reply};
+use crate::reply::{AskError, AskFuture, Reply};
 use crate::stop::StopMode;
-use crate::trace::{Envelope, Trace, note_signal};
+use crate::trace::{Envelope, SpanHandle, note_signal};
 
 /// How long a question waits unless it says otherwise.
 pub const ASK_WITHIN: Duration = Duration::from_secs(5);
@@ -26,13 +26,13 @@ pub const ASK_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// It outlives the actor: what is sent to one that has ended comes back, or becomes a dead letter.
 pub struct ActorRef<M> {
-    lane: LaneRef<M>,
+    lane: MailboxRef<M>,
     takes: PhantomData<fn(M)>,
 }
 
 /// What became of a message that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendOutcome {
     /// It waits for its turn.
     Queued,
     /// It waits for its turn; the oldest that did became a dead letter.
@@ -51,7 +51,7 @@ pub enum SendError<M> {
 }
 
 impl<M: Send + 'static> ActorRef<M> {
-    pub(crate) fn new(lane: LaneRef<M>) -> Self {
+    pub(crate) fn new(lane: MailboxRef<M>) -> Self {
         Self { lane, takes: PhantomData }
     }
 
@@ -94,34 +94,34 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Sends, and hands back what finds no place.
     #[inline]
-    pub fn try_tell(&self, message: M) -> Result<Sent, SendError<M>> {
+    pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
         match self.lane.lane().offer(Envelope::seal(message, self.cell())) {
             None => {
                 self.cell().raise(USER);
-                Ok(Sent::Queued)
+                Ok(SendOutcome::Queued)
             }
             Some(message) => self.push_hard(message).map_err(SendError::open),
         }
     }
 
     #[cold]
-    fn push_hard(&self, message: Envelope<M>) -> Result<Sent, SendError<Envelope<M>>> {
+    fn push_hard(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
         match self.lane.lane().overflow(message) {
-            Pushed::Queued => {
+            PushResult::Queued => {
                 self.cell().raise(USER);
-                Ok(Sent::Queued)
+                Ok(SendOutcome::Queued)
             }
-            Pushed::Displaced(oldest) => {
+            PushResult::Displaced(oldest) => {
                 self.cell().raise(USER);
                 self.bury(oldest, DeadLetterReason::DroppedOldest);
-                Ok(Sent::Displaced)
+                Ok(SendOutcome::Displaced)
             }
-            Pushed::Closed(message) => Err(SendError::Closed(message)),
-            Pushed::Full(message) => self.overflow(message),
+            PushResult::Closed(message) => Err(SendError::Closed(message)),
+            PushResult::Full(message) => self.overflow(message),
         }
     }
 
-    fn overflow(&self, message: Envelope<M>) -> Result<Sent, SendError<Envelope<M>>> {
+    fn overflow(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
         let reason = match self.cell().mailbox().overflow {
             OverflowStrategy::DropNewest => DeadLetterReason::DroppedNewest,
             OverflowStrategy::DeadLetter => DeadLetterReason::Overflow,
@@ -131,7 +131,7 @@ impl<M: Send + 'static> ActorRef<M> {
             }
         };
         self.bury(message, reason);
-        Ok(Sent::Discarded)
+        Ok(SendOutcome::Discarded)
     }
 
     #[cold]
@@ -145,14 +145,14 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Any mailbox can be waited for, not only one whose strategy is
     /// [`OverflowStrategy::BlockProducer`]. Ends early with [`SendError::Closed`] when the actor does,
     /// and with [`SendError::Full`] when too many wait already.
-    pub async fn send(&self, message: M) -> Result<Sent, SendError<M>> {
+    pub async fn send(&self, message: M) -> Result<SendOutcome, SendError<M>> {
         let mut unsent = Some(Envelope::seal(message, self.cell()));
         let mut blocked = false;
         poll_fn(|cx| {
             let Some(message) = unsent.take() else { return Poll::Pending };
             let cell = self.cell();
             match self.lane.lane().push_or_wait(message, cx.waker(), &cell.slot().state) {
-                Ok(Pushed::Full(message)) => {
+                Ok(PushResult::Full(message)) => {
                     if !blocked {
                         blocked = true;
                         cell.core().hub.count_overflow(cell.head().kind, OverflowReason::Blocked);
@@ -160,16 +160,16 @@ impl<M: Send + 'static> ActorRef<M> {
                     unsent = Some(message);
                     Poll::Pending
                 }
-                Ok(Pushed::Queued) => {
+                Ok(PushResult::Queued) => {
                     cell.raise(USER);
-                    Poll::Ready(Ok(Sent::Queued))
+                    Poll::Ready(Ok(SendOutcome::Queued))
                 }
-                Ok(Pushed::Displaced(oldest)) => {
+                Ok(PushResult::Displaced(oldest)) => {
                     cell.raise(USER);
                     self.bury(oldest, DeadLetterReason::DroppedOldest);
-                    Poll::Ready(Ok(Sent::Displaced))
+                    Poll::Ready(Ok(SendOutcome::Displaced))
                 }
-                Ok(Pushed::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).open())),
+                Ok(PushResult::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).open())),
                 Err(message) => Poll::Ready(Err(SendError::Full(message).open())),
             }
         })
@@ -180,8 +180,8 @@ impl<M: Send + 'static> ActorRef<M> {
     ///
     /// The question is sent at once; the wait ends after [`ASK_WITHIN`] unless [`Ask::within`] says
     /// otherwise.
-    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<'_, T> {
-        let trace = Trace::of_question(self.cell());
+    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
+        let trace = SpanHandle::of_question(self.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
         let sent = trace.within(|| self.try_tell(question(reply)));
@@ -227,17 +227,17 @@ impl<M: Send + 'static> ActorRef<M> {
 
 /// The wait for an answer to a question that was sent, or not; `whom` is of the same system.
 pub(crate) fn asked<M, T>(
-    sent: Result<Sent, SendError<M>>,
+    sent: Result<SendOutcome, SendError<M>>,
     receiver: Receiver<T>,
     whom: &CellRef,
-    trace: Trace,
-) -> Ask<'_, T> {
+    trace: SpanHandle,
+) -> AskFuture<'_, T> {
     match sent {
-        Ok(Sent::Queued | Sent::Displaced) => Ask::new(receiver, whom, ASK_WITHIN, trace),
+        Ok(SendOutcome::Queued | SendOutcome::Displaced) => AskFuture::new(receiver, whom, ASK_WITHIN, trace),
         // A question among the dead letters is answered by nobody.
-        Ok(Sent::Discarded) => Ask::refused(receiver, whom, AskError::Discarded),
-        Err(SendError::Full(_)) => Ask::refused(receiver, whom, AskError::Full),
-        Err(SendError::Closed(_)) => Ask::refused(receiver, whom, AskError::Closed),
+        Ok(SendOutcome::Discarded) => AskFuture::refused(receiver, whom, AskError::Discarded),
+        Err(SendError::Full(_)) => AskFuture::refused(receiver, whom, AskError::Full),
+        Err(SendError::Closed(_)) => AskFuture::refused(receiver, whom, AskError::Closed),
     }
 }
 
@@ -305,13 +305,13 @@ mod tests {
     use crate::runtime::RuntimeHandle;
     use crate::runtime::test::TestRuntime;
     use crate::sync::{Arc, AtomicU32, Ordering};
-    use crate::{Actor, ActorSystemRunner, Context, Flow, Handled, Props, ReadyQueueScheduler};
+    use crate::{Actor, ActorSystemRunner, Context, Flow, HandlerResult, Props, ReadyQueueScheduler};
     use core::future::Future;
 
     #[test]
     fn a_drained_actor_handles_what_its_sender_has_not_announced_yet() {
         let (runtime, _system, actor, handled) = counter();
-        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), Pushed::Queued));
+        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
         actor.stop(StopMode::Drained);
         runtime.run_until_idle();
         actor.cell().raise(USER);
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_shutdown_waits_for_what_its_sender_has_not_announced_yet() {
         let (runtime, system, actor, handled) = counter();
-        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), Pushed::Queued));
+        assert!(matches!(actor.lane.lane().push(Envelope::seal((), actor.cell())), PushResult::Queued));
         let sender = async {
             runtime.handle().sleep_until(runtime.now() + Duration::from_millis(5)).await;
             actor.cell().raise(USER);
@@ -342,7 +342,7 @@ mod tests {
     impl Actor for Counter {
         type Msg = ();
 
-        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(Flow::Continue)
         }

@@ -9,7 +9,7 @@
 mod driver;
 
 #[cfg(feature = "std")]
-pub use driver::Adapting;
+pub use driver::AdaptiveHandle;
 #[cfg(feature = "std")]
 pub(crate) use driver::adapt;
 
@@ -64,7 +64,7 @@ impl AdaptiveOptions {
 
 /// What the workers have to do at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct LoadSample {
     /// How many workers there should be so far.
     pub workers: NonZeroUsize,
     /// Actors that wait for a worker.
@@ -88,21 +88,21 @@ pub struct AdaptiveDispatcher {
     options: AdaptiveOptions,
     /// Readings of the same kind in a row, the last one included.
     streak: u32,
-    last: Load,
-    last_step: Step,
+    last: LoadLevel,
+    last_step: ScaleStep,
     /// How many times as much calm as at first it takes.
     patience: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+enum LoadLevel {
     Pressure,
     Steady,
     Calm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ScaleStep {
     Up,
     Down,
 }
@@ -123,7 +123,7 @@ impl AdaptiveDispatcher {
         if options.period.is_zero() {
             return Err(InvalidAdaptive::Period);
         }
-        Ok(Self { options, streak: 0, last: Load::Steady, last_step: Step::Up, patience: 1 })
+        Ok(Self { options, streak: 0, last: LoadLevel::Steady, last_step: ScaleStep::Up, patience: 1 })
     }
 
     /// Tells by what it decides.
@@ -132,7 +132,7 @@ impl AdaptiveDispatcher {
     }
 
     /// Takes a reading; a number out of bounds is brought back at once.
-    pub fn decide(&mut self, reading: &Reading) -> Decision {
+    pub fn decide(&mut self, reading: &LoadSample) -> Decision {
         let AdaptiveOptions { workers_min, workers_max, .. } = self.options;
         let within = reading.workers.clamp(workers_min, workers_max);
         if within != reading.workers {
@@ -143,8 +143,10 @@ impl AdaptiveDispatcher {
         self.streak = if load == self.last { self.streak.saturating_add(1) } else { 1 };
         self.last = load;
         let wanted = match load {
-            Load::Pressure if self.options.grow_after.get() <= self.streak => self.step_up(reading.workers),
-            Load::Calm if self.calm_needed() <= self.streak => {
+            LoadLevel::Pressure if self.options.grow_after.get() <= self.streak => {
+                self.step_up(reading.workers)
+            }
+            LoadLevel::Calm if self.calm_needed() <= self.streak => {
                 NonZeroUsize::new(reading.workers.get() - 1).unwrap_or(workers_min)
             }
             _ => return Decision::Keep,
@@ -153,45 +155,45 @@ impl AdaptiveDispatcher {
         if wanted == reading.workers {
             return Decision::Keep;
         }
-        self.note_step(if reading.workers < wanted { Step::Up } else { Step::Down });
+        self.note_step(if reading.workers < wanted { ScaleStep::Up } else { ScaleStep::Down });
         Decision::Change(wanted)
     }
 
-    fn load(&self, reading: &Reading) -> Load {
+    fn load(&self, reading: &LoadSample) -> LoadLevel {
         let AdaptiveOptions { depth_high, depth_low, wait_high, wait_low, .. } = self.options;
         let per_worker = |depth: usize| depth.saturating_mul(reading.workers.get());
         let wait = reading.wait.unwrap_or_default();
         if per_worker(depth_high) < reading.ready_depth || wait_high < wait {
-            return Load::Pressure;
+            return LoadLevel::Pressure;
         }
         if reading.ready_depth < per_worker(depth_low) && wait <= wait_low {
-            return Load::Calm;
+            return LoadLevel::Calm;
         }
-        Load::Steady
+        LoadLevel::Steady
     }
 
     /// A number that proved to be needed is left with patience, one that was stepped down to is not.
     fn calm_needed(&self) -> u32 {
         match self.last_step {
-            Step::Up => self.options.shrink_after.get().saturating_mul(self.patience),
-            Step::Down => self.options.shrink_after.get(),
+            ScaleStep::Up => self.options.shrink_after.get().saturating_mul(self.patience),
+            ScaleStep::Down => self.options.shrink_after.get(),
         }
     }
 
     /// Half as many more; one more where a step down was one too many.
     fn step_up(&self, workers: NonZeroUsize) -> NonZeroUsize {
         match self.last_step {
-            Step::Up => workers.saturating_add((workers.get() / 2).max(1)),
-            Step::Down => workers.saturating_add(1),
+            ScaleStep::Up => workers.saturating_add((workers.get() / 2).max(1)),
+            ScaleStep::Down => workers.saturating_add(1),
         }
     }
 
-    fn note_step(&mut self, step: Step) {
+    fn note_step(&mut self, step: ScaleStep) {
         self.patience = match (self.last_step, step) {
-            (Step::Down, Step::Up) => (self.patience * 2).min(PATIENCE_MAX),
+            (ScaleStep::Down, ScaleStep::Up) => (self.patience * 2).min(PATIENCE_MAX),
             // The load has changed: what was learned about the one before is of no use.
-            (Step::Up, Step::Up) | (Step::Down, Step::Down) => 1,
-            (Step::Up, Step::Down) => self.patience,
+            (ScaleStep::Up, ScaleStep::Up) | (ScaleStep::Down, ScaleStep::Down) => 1,
+            (ScaleStep::Up, ScaleStep::Down) => self.patience,
         };
         self.last_step = step;
         self.streak = 0;

@@ -5,14 +5,15 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::actor::{Actor, Handled};
+use crate::actor::{Actor, HandlerResult};
 use crate::context::Context;
 
 /// How many handlers may lie under the one in force.
 pub const BEHAVIOURS_MAX: usize = 64;
 
 /// Handles one message; what [`Actor::receive`] is, under a name of the actor's own.
-pub type Receive<A> = fn(&mut A, <A as Actor>::Msg, &mut Context<'_, A>) -> Handled<<A as Actor>::Msg>;
+pub type ReceiveFn<A> =
+    fn(&mut A, <A as Actor>::Msg, &mut Context<'_, A>) -> HandlerResult<<A as Actor>::Msg>;
 
 /// The handler in force, and those it is laid over: "become" of other actor systems.
 ///
@@ -69,29 +70,29 @@ pub type Receive<A> = fn(&mut A, <A as Actor>::Msg, &mut Context<'_, A>) -> Hand
 /// # drop(door);
 /// ```
 pub struct Behaviour<A: Actor> {
-    current: Receive<A>,
-    under: Vec<Receive<A>>,
+    current: ReceiveFn<A>,
+    under: Vec<ReceiveFn<A>>,
 }
 
 impl<A: Actor> Behaviour<A> {
     /// Begins with a handler.
-    pub const fn new(first: Receive<A>) -> Self {
+    pub const fn new(first: ReceiveFn<A>) -> Self {
         Self { current: first, under: Vec::new() }
     }
 
     /// Names the handler in force; `receive` hands the message on to it.
     #[inline]
-    pub const fn current(&self) -> Receive<A> {
+    pub const fn current(&self) -> ReceiveFn<A> {
         self.current
     }
 
     /// Puts another handler in force, from the next message on; those under it stay.
-    pub fn switch(&mut self, next: Receive<A>) {
+    pub fn switch(&mut self, next: ReceiveFn<A>) {
         self.current = next;
     }
 
     /// Lays a handler over the one in force, until [`Behaviour::uncover`].
-    pub fn cover(&mut self, next: Receive<A>) -> Result<(), BehavioursFull> {
+    pub fn cover(&mut self, next: ReceiveFn<A>) -> Result<(), BehavioursFull> {
         if BEHAVIOURS_MAX <= self.under.len() {
             return Err(BehavioursFull);
         }

@@ -24,14 +24,14 @@ mod threads {
     }
 
     pub(crate) fn while_burying(bury: impl FnOnce()) {
-        let _over = Over(UNDER_WAY.replace(true));
+        let _over = ScopeGuard(UNDER_WAY.replace(true));
         bury();
     }
 
     /// Ends a burial inside of another only, also when a panic passes.
-    struct Over(bool);
+    struct ScopeGuard(bool);
 
-    impl Drop for Over {
+    impl Drop for ScopeGuard {
         fn drop(&mut self) {
             UNDER_WAY.set(self.0);
         }

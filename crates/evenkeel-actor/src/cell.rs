@@ -11,37 +11,37 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use crate::actor::{Actor, Awaiting};
+use crate::actor::{Actor, MessageFuture};
 use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, RestartHistory};
 use crate::hub::KindId;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, ResumeCondition, SignalKey, SuspendReason};
-use crate::mailbox::{LaneStats, MailboxOptions, QueueMailbox, SystemMessage};
+use crate::mailbox::{MailboxOptions, MailboxQueueStats, QueueMailbox, SystemMessage};
 use crate::middleware::MiddlewareChain;
 use crate::props::{Settings, Spec};
 use crate::quiet::wake_all;
-use crate::raw::run::{Owned, Run};
+use crate::raw::run::{PermitCell, Run};
 use crate::raw::slab::{Occupant, Slab, SlotRef};
 use crate::raw::state::{CLOSED, DEAD, SUSPENDED, SYSTEM};
 use crate::stash::Stash;
-use crate::stop::{Ending, StopMode};
+use crate::stop::{StopMode, Termination};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use crate::system::Core;
-use crate::timer::{Alarm, Repeat, TimerId};
-use crate::trace::{Envelope, Trace};
+use crate::timer::{Repeat, TimerEntry, TimerId};
+use crate::trace::{Envelope, SpanHandle};
 
 /// A reference to a cell of any type.
-pub(crate) type CellRef = SlotRef<Resident>;
+pub(crate) type CellRef = SlotRef<CellEntry>;
 
 /// Who lives in a slot.
-pub(crate) struct Resident {
-    pub(crate) body: Box<dyn CellBody>,
+pub(crate) struct CellEntry {
+    pub(crate) body: Box<dyn AnyCell>,
     /// Dropped last: it may hold the slab that holds the slot.
     pub(crate) core: Arc<Core>,
 }
 
-impl Occupant for Resident {
+impl Occupant for CellEntry {
     fn slab(&self) -> &Slab<Self> {
         &self.core.slab
     }
@@ -52,11 +52,11 @@ impl Occupant for Resident {
 }
 
 /// What a cell of any type offers.
-pub(crate) trait CellBody: Run {
-    fn head(&self) -> &Head;
+pub(crate) trait AnyCell: Run {
+    fn head(&self) -> &CellHeader;
     fn settings(&self) -> &Settings;
-    fn stats(&self) -> LaneStats;
-    fn system_stats(&self) -> LaneStats;
+    fn stats(&self) -> MailboxQueueStats;
+    fn system_stats(&self) -> MailboxQueueStats;
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage>;
     fn close(&self);
     /// Gives up the reference to the parent; for the end.
@@ -68,7 +68,7 @@ pub(crate) trait CellBody: Run {
 }
 
 /// The part of a cell that does not depend on the type of its actor.
-pub(crate) struct Head {
+pub(crate) struct CellHeader {
     pub(crate) parent: Option<CellRef>,
     pub(crate) kind: KindId,
     /// Whether the actor waits for a future or for a signal from outside; then it is not done.
@@ -80,20 +80,20 @@ pub(crate) struct Head {
 }
 
 /// What a cell consists of.
-pub(crate) struct Body<A: Actor> {
+pub(crate) struct ActorCell<A: Actor> {
     pub(crate) lane: QueueMailbox<A::Msg>,
-    pub(crate) owner: Owned<Owner<A>>,
-    pub(crate) head: Head,
+    pub(crate) owner: PermitCell<RunnerState<A>>,
+    pub(crate) head: CellHeader,
     pub(crate) spec: Arc<Spec<A>>,
 }
 
 /// What belongs to whoever runs the cell.
-pub(crate) struct Owner<A: Actor> {
+pub(crate) struct RunnerState<A: Actor> {
     /// The private half of the user lane.
     pub(crate) private: VecDeque<Envelope<A::Msg>>,
     pub(crate) actor: Option<A>,
     /// What few actors need.
-    pub(crate) extra: Option<Box<Extra<A>>>,
+    pub(crate) extra: Option<Box<ColdState<A>>>,
     pub(crate) phase: Phase,
     /// Whether somebody is known to wait for room.
     pub(crate) awaited: bool,
@@ -116,14 +116,14 @@ pub(crate) enum Phase {
 }
 
 /// What few actors need, made when first needed.
-pub(crate) struct Extra<A: Actor> {
-    pub(crate) future: Option<Awaiting<A::Msg>>,
+pub(crate) struct ColdState<A: Actor> {
+    pub(crate) future: Option<MessageFuture<A::Msg>>,
     /// A waker of this cell that came back, for the next wait.
     pub(crate) spare: Option<Waker>,
     /// The span of the message whose handler returned the future.
-    pub(crate) trace: Trace,
+    pub(crate) trace: SpanHandle,
     /// The span of the wait under way.
-    pub(crate) wait: Trace,
+    pub(crate) wait: SpanHandle,
     pub(crate) waiting: Option<(SuspendReason, ResumeCondition)>,
     /// Signals that came before the wait they end.
     pub(crate) early: VecDeque<SignalKey>,
@@ -132,16 +132,16 @@ pub(crate) struct Extra<A: Actor> {
     pub(crate) watchers: Vec<CellRef>,
     pub(crate) watching: Vec<CellRef>,
     pub(crate) timers: Vec<Timer>,
-    pub(crate) idle: Option<Idle>,
+    pub(crate) idle: Option<ReceiveTimeout>,
     /// The end of a suspension, or of the wait before a restart.
-    pub(crate) resume: Option<Alarm>,
+    pub(crate) resume: Option<TimerEntry>,
     /// When the clock has the future looked at again, for what expires in it.
-    pub(crate) expiry: Option<Alarm>,
+    pub(crate) expiry: Option<TimerEntry>,
     pub(crate) history: RestartHistory,
     pub(crate) failure: Option<ActorError>,
     /// What came for the value while it could not be told; at most one for each watch, child and timer.
     pub(crate) deferred: VecDeque<SystemMessage>,
-    pub(crate) ending: Option<Ending>,
+    pub(crate) ending: Option<Termination>,
     pub(crate) middleware: Option<Box<dyn MiddlewareChain>>,
     pub(crate) stash: Option<Box<Stash<A::Msg>>>,
 }
@@ -150,20 +150,20 @@ pub(crate) struct Extra<A: Actor> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     pub(crate) id: TimerId,
-    pub(crate) alarm: Alarm,
+    pub(crate) alarm: TimerEntry,
     pub(crate) repeat: Repeat,
 }
 
 /// A receive timeout.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle {
+pub(crate) struct ReceiveTimeout {
     pub(crate) span: Duration,
-    pub(crate) alarm: Alarm,
+    pub(crate) alarm: TimerEntry,
     /// When the actor last handled a message, or ceased to wait.
     pub(crate) since: Instant,
 }
 
-impl<A: Actor> Extra<A> {
+impl<A: Actor> ColdState<A> {
     /// Names the next wait of the actor in this slot.
     pub(crate) fn next_key(&mut self, slot: u32) -> SignalKey {
         self.waits = self.waits.wrapping_add(1);
@@ -171,13 +171,13 @@ impl<A: Actor> Extra<A> {
     }
 }
 
-impl<A: Actor> Default for Extra<A> {
+impl<A: Actor> Default for ColdState<A> {
     fn default() -> Self {
         Self {
             future: None,
             spare: None,
-            trace: Trace::NONE,
-            wait: Trace::NONE,
+            trace: SpanHandle::NONE,
+            wait: SpanHandle::NONE,
             waiting: None,
             early: VecDeque::new(),
             waits: 0,
@@ -198,7 +198,7 @@ impl<A: Actor> Default for Extra<A> {
     }
 }
 
-impl<A: Actor> Body<A> {
+impl<A: Actor> ActorCell<A> {
     pub(crate) fn new(
         spec: Arc<Spec<A>>,
         mailbox: &MailboxOptions,
@@ -207,18 +207,18 @@ impl<A: Actor> Body<A> {
         kind: KindId,
         parent: Option<CellRef>,
     ) -> Self {
-        let extra =
-            middleware.map(|middleware| Box::new(Extra { middleware: Some(middleware), ..Extra::default() }));
+        let extra = middleware
+            .map(|middleware| Box::new(ColdState { middleware: Some(middleware), ..ColdState::default() }));
         Self {
             lane: QueueMailbox::new(mailbox),
-            owner: Owned::new(Owner {
+            owner: PermitCell::new(RunnerState {
                 private: VecDeque::new(),
                 actor: Some(actor),
                 extra,
                 phase: Phase::New,
                 awaited: false,
             }),
-            head: Head {
+            head: CellHeader {
                 parent,
                 kind,
                 awaits: AtomicU32::new(0),
@@ -230,8 +230,8 @@ impl<A: Actor> Body<A> {
     }
 }
 
-impl<A: Actor> CellBody for Body<A> {
-    fn head(&self) -> &Head {
+impl<A: Actor> AnyCell for ActorCell<A> {
+    fn head(&self) -> &CellHeader {
         &self.head
     }
 
@@ -239,11 +239,11 @@ impl<A: Actor> CellBody for Body<A> {
         &self.spec.settings
     }
 
-    fn stats(&self) -> LaneStats {
+    fn stats(&self) -> MailboxQueueStats {
         self.lane.stats()
     }
 
-    fn system_stats(&self) -> LaneStats {
+    fn system_stats(&self) -> MailboxQueueStats {
         self.lane.system_stats()
     }
 
@@ -276,7 +276,7 @@ impl CellRef {
         &self.occupant().core
     }
 
-    pub(crate) fn head(&self) -> &Head {
+    pub(crate) fn head(&self) -> &CellHeader {
         self.occupant().body.head()
     }
 
@@ -324,7 +324,7 @@ impl CellRef {
     }
 }
 
-impl fmt::Debug for Head {
+impl fmt::Debug for CellHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Head").field("kind", &self.kind).finish_non_exhaustive()
     }
@@ -336,6 +336,6 @@ mod tests {
 
     #[test]
     fn what_every_cell_says_of_itself_takes_24_bytes() {
-        assert_eq!(size_of::<Head>(), 24);
+        assert_eq!(size_of::<CellHeader>(), 24);
     }
 }

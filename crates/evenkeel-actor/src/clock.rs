@@ -12,52 +12,52 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::mailbox::SystemMessage;
-use crate::raw::oneshot::Expiry;
+use crate::raw::oneshot::DeadlineHandle;
 use crate::runtime::Task;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::Core;
-use crate::timer::{Alarm, Timed};
-use crate::wheel::{Wheel, WheelFull};
+use crate::timer::{TimerEntry, TimerEvent};
+use crate::wheel::{TimingWheel, WheelFull};
 
 /// How often the task looks while somebody works.
 const WATCH_EVERY: Duration = Duration::from_millis(1);
 
 /// What is due when, and who turns the wheel.
 #[derive(Debug)]
-pub(crate) struct Clock {
-    timers: Lock<Timers>,
+pub(crate) struct TimerDriver {
+    timers: Lock<DriverState>,
     /// Questions from outside of workers, before they are worth an entry of their own; `None` when
     /// nobody turns the wheel any more.
-    young: Lock<Option<Vec<(Expiry, Duration)>>>,
+    young: Lock<Option<Vec<(DeadlineHandle, Duration)>>>,
     asleep: AtomicU32,
 }
 
 #[derive(Debug)]
-struct Timers {
-    wheel: Wheel<Timed>,
+struct DriverState {
+    wheel: TimingWheel<TimerEvent>,
     /// The task wakes by itself at this time.
     until: Instant,
     waker: Option<Waker>,
-    turned: Turned,
+    turned: DriverStatus,
 }
 
 /// Whether anything that is put into the wheel comes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turned {
+enum DriverStatus {
     /// Its task runs, or is about to.
     OnTime,
     /// Its task is gone.
     NoMore,
 }
 
-impl Clock {
-    pub(crate) fn new(wheel: Wheel<Timed>) -> Self {
+impl TimerDriver {
+    pub(crate) fn new(wheel: TimingWheel<TimerEvent>) -> Self {
         Self {
-            timers: Lock::new(Timers {
+            timers: Lock::new(DriverState {
                 wheel,
                 until: Instant::FAR_FUTURE,
                 waker: None,
-                turned: Turned::OnTime,
+                turned: DriverStatus::OnTime,
             }),
             young: Lock::new(Some(Vec::new())),
             asleep: AtomicU32::new(0),
@@ -68,9 +68,13 @@ impl Clock {
     ///
     /// Wakes the task only from a long sleep: a worker's thread might keep it for itself as long as a
     /// handler runs, and while somebody works it comes by itself.
-    pub(crate) fn insert(&self, due: Instant, timed: Timed) -> Result<Alarm, WheelFull<Timed>> {
+    pub(crate) fn insert(
+        &self,
+        due: Instant,
+        timed: TimerEvent,
+    ) -> Result<TimerEntry, WheelFull<TimerEvent>> {
         let (key, waker) = self.timers.with(|timers| {
-            if timers.turned == Turned::NoMore {
+            if timers.turned == DriverStatus::NoMore {
                 return Err(WheelFull(timed));
             }
             let key = timers.wheel.insert(due, timed)?;
@@ -81,25 +85,31 @@ impl Clock {
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(Alarm { key, due })
+        Ok(TimerEntry { key, due })
     }
 
-    pub(crate) fn cancel(&self, alarm: Alarm) {
+    pub(crate) fn cancel(&self, alarm: TimerEntry) {
         drop(self.timers.with(|timers| timers.wheel.cancel(alarm.key)));
     }
 
     /// Watches over questions that are still open; one that the wheel has no place for ends at once.
-    pub(crate) fn expect_answers(&self, core: &Core, questions: impl Iterator<Item = (Expiry, Duration)>) {
+    pub(crate) fn expect_answers(
+        &self,
+        core: &Core,
+        questions: impl Iterator<Item = (DeadlineHandle, Duration)>,
+    ) {
         let now = core.now();
         for (question, span) in questions {
-            if let Err(WheelFull(Timed::Ask(question))) = self.insert(now + span, Timed::Ask(question)) {
+            if let Err(WheelFull(TimerEvent::Ask(question))) =
+                self.insert(now + span, TimerEvent::Ask(question))
+            {
                 question.expire();
             }
         }
     }
 
     /// Watches over a question asked from outside of all workers.
-    pub(crate) fn watch(&self, question: Expiry, span: Duration) {
+    pub(crate) fn watch(&self, question: DeadlineHandle, span: Duration) {
         let unwatched = self.young.with(|young| match young {
             Some(young) => {
                 young.push((question, span));
@@ -129,7 +139,7 @@ impl Clock {
     }
 
     /// Everything that is due by `now`.
-    fn due(&self, now: Instant) -> Vec<(Instant, Timed)> {
+    fn due(&self, now: Instant) -> Vec<(Instant, TimerEvent)> {
         let mut due = Vec::new();
         self.timers.with(|timers| timers.wheel.advance(now, &mut due));
         due
@@ -151,12 +161,12 @@ impl Clock {
     fn close(&self) {
         let mut left = Vec::new();
         self.timers.with(|timers| {
-            timers.turned = Turned::NoMore;
+            timers.turned = DriverStatus::NoMore;
             timers.wheel.advance(Instant::FAR_FUTURE, &mut left);
         });
         let young = self.young.with(Option::take).into_iter().flatten().map(|(question, _)| question);
         let questions = left.into_iter().filter_map(|(_, timed)| match timed {
-            Timed::Ask(question) => Some(question),
+            TimerEvent::Ask(question) => Some(question),
             _ => None,
         });
         questions.chain(young).for_each(|question| question.expire());
@@ -165,7 +175,7 @@ impl Clock {
 
 /// Turns the wheel until the system is over.
 pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
-    let turning = Turning(core);
+    let turning = DriverGuard(core);
     async move {
         let core = &*turning.0;
         let mut turns = alloc::vec![0; core.config.workers_max.get()];
@@ -178,27 +188,27 @@ pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
                 core.coordinator.idle.notify();
             }
             core.coordinator.idle.recall_yielding();
-            Nap { core, sleep: None }.await;
+            DriverSleep { core, sleep: None }.await;
         }
     }
 }
 
 /// The task that turns the wheel; it may also be its host that ends it.
-struct Turning(Arc<Core>);
+struct DriverGuard(Arc<Core>);
 
-impl Drop for Turning {
+impl Drop for DriverGuard {
     fn drop(&mut self) {
         self.0.clock.close();
     }
 }
 
 /// The task's sleep: until something is due, or somebody pokes it.
-struct Nap<'a> {
+struct DriverSleep<'a> {
     core: &'a Core,
     sleep: Option<Task>,
 }
 
-impl Future for Nap<'_> {
+impl Future for DriverSleep<'_> {
     type Output = ();
 
     fn poll(mut self: core::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -241,13 +251,13 @@ impl Future for Nap<'_> {
 /// Does what is due; an actor that has ended needs no telling.
 ///
 /// Its actor sets what repeats again, so that one firing is under way at a time.
-fn fire(due: Instant, timed: Timed) {
+fn fire(due: Instant, timed: TimerEvent) {
     match timed {
-        Timed::Ask(question) => question.expire(),
-        Timed::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume { due })),
-        Timed::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire { due })),
-        Timed::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
-        Timed::ReceiveTimeout(cell) => drop(cell.tell_system(SystemMessage::ReceiveTimeout { due })),
+        TimerEvent::Ask(question) => question.expire(),
+        TimerEvent::Resume(cell) => drop(cell.tell_system(SystemMessage::Resume { due })),
+        TimerEvent::Expire(cell) => drop(cell.tell_system(SystemMessage::Expire { due })),
+        TimerEvent::Timer { cell, id } => drop(cell.tell_system(SystemMessage::Timer { id, due })),
+        TimerEvent::ReceiveTimeout(cell) => drop(cell.tell_system(SystemMessage::ReceiveTimeout { due })),
     }
 }
 

@@ -8,18 +8,18 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::actor::Actor;
-use crate::actor_ref::{ActorRef, SendError, Sent};
-use crate::cell::{Body, CellRef, Extra, Idle, Timer};
+use crate::actor_ref::{ActorRef, SendError, SendOutcome};
+use crate::cell::{ActorCell, CellRef, ColdState, ReceiveTimeout, Timer};
 use crate::guardian::SupervisionCommand;
 use crate::index::MailboxIndex;
 use crate::invoke::SignalKey;
 use crate::mailbox::SystemMessage;
 use crate::props::Props;
-use crate::raw::lane::LaneRef;
-use crate::stop::{Ending, StopMode};
+use crate::raw::lane::MailboxRef;
+use crate::stop::{StopMode, Termination};
 use crate::system::{Core, SpawnError};
-use crate::timer::{Repeat, Timed, TimerId};
-use crate::worker::Local;
+use crate::timer::{Repeat, TimerEvent, TimerId};
+use crate::worker::WorkerLocal;
 
 /// At most this many timers of one actor.
 const TIMERS_MAX: usize = 1024;
@@ -29,20 +29,20 @@ const WATCHES_MAX: usize = 65_536;
 /// A handler's view of its own cell.
 pub struct Context<'a, A: Actor> {
     pub(crate) cell: &'a CellRef,
-    pub(crate) body: &'a Body<A>,
-    pub(crate) extra: &'a mut Option<Box<Extra<A>>>,
-    pub(crate) local: &'a Local,
+    pub(crate) body: &'a ActorCell<A>,
+    pub(crate) extra: &'a mut Option<Box<ColdState<A>>>,
+    pub(crate) local: &'a WorkerLocal,
     /// The mailbox that was last found full in this run.
-    pub(crate) full: &'a mut Option<Full>,
+    pub(crate) full: &'a mut Option<CapacityWait>,
 }
 
 /// Who was found full, and how to wait for it.
-pub(crate) type Full = Box<dyn Fn(&Waker) -> bool + Send>;
+pub(crate) type CapacityWait = Box<dyn Fn(&Waker) -> bool + Send>;
 
 impl<A: Actor> Context<'_, A> {
     /// Names the actor itself.
     pub fn me(&self) -> ActorRef<A::Msg> {
-        ActorRef::new(LaneRef::of(self.cell, self.body))
+        ActorRef::new(MailboxRef::of(self.cell, self.body))
     }
 
     /// Names the actor's place in the registry.
@@ -99,13 +99,14 @@ impl<A: Actor> Context<'_, A> {
         &mut self,
         to: &ActorRef<M>,
         message: M,
-    ) -> Result<Sent, SendError<M>> {
+    ) -> Result<SendOutcome, SendError<M>> {
         let sent = to.try_tell(message);
         if matches!(sent, Err(SendError::Full(_))) {
             let to = to.clone();
             // Nobody but the actor itself makes room in its own mailbox, and not while it waits.
             let is_other = !to.cell().is(self.cell);
-            *self.full = is_other.then(|| Box::new(move |waker: &Waker| to.wait_for_room(waker)) as Full);
+            *self.full =
+                is_other.then(|| Box::new(move |waker: &Waker| to.wait_for_room(waker)) as CapacityWait);
         }
         sent
     }
@@ -125,7 +126,7 @@ impl<A: Actor> Context<'_, A> {
         extra.watching.push(whom.clone());
         self.body.lane.reserve_system(1);
         if whom.tell_system(SystemMessage::Watch(self.cell.clone())).is_err() {
-            let ended = SystemMessage::Ended { who: whom, how: Ending::Unknown };
+            let ended = SystemMessage::Ended { who: whom, how: Termination::Unknown };
             // This cell is running, so its lane is open.
             drop(self.cell.tell_system(ended));
         }
@@ -148,7 +149,7 @@ impl<A: Actor> Context<'_, A> {
             return false;
         }
         let due = self.local.core().now() + after;
-        let timed = Timed::Timer { cell: self.cell.clone(), id };
+        let timed = TimerEvent::Timer { cell: self.cell.clone(), id };
         let Ok(alarm) = self.local.core().clock.insert(due, timed) else { return false };
         self.body.lane.reserve_system(1);
         self.extra().timers.push(Timer { id, alarm, repeat });
@@ -177,11 +178,11 @@ impl<A: Actor> Context<'_, A> {
         let Some(span) = span else { return true };
         // A timeout of nothing would be told all the time.
         let (now, span) = (self.local.core().now(), span.max(Duration::from_millis(1)));
-        let Ok(alarm) = clock.insert(now + span, Timed::ReceiveTimeout(self.cell.clone())) else {
+        let Ok(alarm) = clock.insert(now + span, TimerEvent::ReceiveTimeout(self.cell.clone())) else {
             return false;
         };
         self.body.lane.reserve_system(1);
-        self.extra().idle = Some(Idle { span, alarm, since: now });
+        self.extra().idle = Some(ReceiveTimeout { span, alarm, since: now });
         true
     }
 
@@ -196,7 +197,7 @@ impl<A: Actor> Context<'_, A> {
         whom.stop(mode);
     }
 
-    pub(crate) fn extra(&mut self) -> &mut Extra<A> {
+    pub(crate) fn extra(&mut self) -> &mut ColdState<A> {
         self.extra.get_or_insert_default()
     }
 }

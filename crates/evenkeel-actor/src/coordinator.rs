@@ -8,13 +8,13 @@ use core::num::NonZeroUsize;
 use core::task::{Context, Poll};
 
 use crate::clock::coarse_us;
-use crate::idle::Idle;
+use crate::idle::IdleWorkers;
 use crate::invoke::InvokeKind;
-use crate::raw::run::Ready;
+use crate::raw::run::RunPermit;
 use crate::ready::ReadyQueues;
 use crate::sync::Ordering;
 use crate::system::Core;
-use crate::worker::Local;
+use crate::worker::WorkerLocal;
 
 /// A second worker is woken when this many cells wait behind a busy one.
 ///
@@ -26,17 +26,17 @@ const WAKE_AT: usize = 4;
 #[derive(Debug)]
 pub(crate) struct ReadyQueueCoordinator {
     pub(crate) queues: ReadyQueues,
-    pub(crate) idle: Idle,
+    pub(crate) idle: IdleWorkers,
 }
 
 impl ReadyQueueCoordinator {
     pub(crate) fn new(workers: NonZeroUsize, workers_max: NonZeroUsize) -> Self {
-        Self { queues: ReadyQueues::new(workers, workers_max), idle: Idle::new() }
+        Self { queues: ReadyQueues::new(workers, workers_max), idle: IdleWorkers::new() }
     }
 
     /// Queues a cell, from anywhere.
     #[cfg(feature = "std")]
-    pub(crate) fn register_ready(&self, core: &Core, ready: Ready) {
+    pub(crate) fn register_ready(&self, core: &Core, ready: RunPermit) {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
                 if local.times_wait() {
@@ -58,7 +58,7 @@ impl ReadyQueueCoordinator {
 
     /// Queues a cell, from anywhere, an interrupt handler included.
     #[cfg(not(feature = "std"))]
-    pub(crate) fn register_ready(&self, core: &Core, ready: Ready) {
+    pub(crate) fn register_ready(&self, core: &Core, ready: RunPermit) {
         if core.hub.samples_outside() {
             note_ready(core, &ready);
         }
@@ -78,7 +78,7 @@ impl ReadyQueueCoordinator {
     /// Takes up to `batch_max` cells that this worker should run.
     ///
     /// What is taken can no longer be stolen, so more than one at a time pays only for short handlers.
-    pub(crate) fn drain_ready_cycle(&self, local: &Local, batch_max: usize, out: &mut Vec<Ready>) {
+    pub(crate) fn drain_ready_cycle(&self, local: &WorkerLocal, batch_max: usize, out: &mut Vec<RunPermit>) {
         while out.len() < batch_max
             && let Some(ready) = self.queues.next(&local.queue)
         {
@@ -87,7 +87,7 @@ impl ReadyQueueCoordinator {
     }
 
     /// Sleeps until there is something to run, or nothing will be; ready at once when it is so.
-    pub(crate) fn poll_wait_signal(&self, local: &Local, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_wait_signal(&self, local: &WorkerLocal, cx: &mut Context<'_>) -> Poll<()> {
         self.idle.poll_sleep(local.id, cx.waker(), || {
             self.queues.has_work() || local.core().is_over() || !self.is_wanted(local)
         })
@@ -95,19 +95,24 @@ impl ReadyQueueCoordinator {
 
     /// Whether a worker should stay; one that should not hands its cells over and leaves.
     #[inline]
-    pub(crate) fn is_wanted(&self, local: &Local) -> bool {
+    pub(crate) fn is_wanted(&self, local: &WorkerLocal) -> bool {
         self.queues.crew.is_wanted(local.id)
     }
 
     /// Runs a cell, and puts it back if its run right was kept.
     #[inline]
-    pub(crate) fn run(&self, local: &Local, ready: Ready) {
+    pub(crate) fn run(&self, local: &WorkerLocal, ready: RunPermit) {
         let (result, kept) = ready.run(local);
         self.handle_invoke_result(local, result, kept);
     }
 
     /// Puts a cell back whose run right was kept.
-    pub(crate) fn handle_invoke_result(&self, local: &Local, result: InvokeKind, kept: Option<Ready>) {
+    pub(crate) fn handle_invoke_result(
+        &self,
+        local: &WorkerLocal,
+        result: InvokeKind,
+        kept: Option<RunPermit>,
+    ) {
         let Some(ready) = kept else { return };
         if result == InvokeKind::Yielded {
             local.counters().yields.add(1);
@@ -117,14 +122,14 @@ impl ReadyQueueCoordinator {
         }
     }
 
-    fn wake_another(&self, local: &Local) {
+    fn wake_another(&self, local: &WorkerLocal) {
         if self.idle.notify() {
             local.note_wake();
         }
     }
 
     /// Takes a worker off those who search, with something found.
-    pub(crate) fn end_search(&self, local: &Local) {
+    pub(crate) fn end_search(&self, local: &WorkerLocal) {
         if self.idle.end_search_if(|| self.queues.has_work()) {
             local.note_wake();
         }
@@ -143,7 +148,7 @@ impl ReadyQueueCoordinator {
 
 /// Notes when a cell was scheduled; for one in [`SAMPLED`](crate::observe::SAMPLED).
 #[cold]
-fn note_ready(core: &Core, ready: &Ready) {
+fn note_ready(core: &Core, ready: &RunPermit) {
     ready.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
 }
 

@@ -11,27 +11,27 @@ use crate::sync::{AtomicUsize, Lock, Ordering};
 
 /// The places of the workers; what each worker has to itself waits in its place while it is empty.
 #[derive(Debug)]
-pub(crate) struct Crew<T> {
+pub(crate) struct WorkerSlots<T> {
     wanted: AtomicUsize,
     /// One past the last place that is taken.
     reach: AtomicUsize,
-    places: Lock<Vec<Place<T>>>,
+    places: Lock<Vec<WorkerSlot<T>>>,
 }
 
 #[derive(Debug)]
-enum Place<T> {
+enum WorkerSlot<T> {
     Empty(T),
     /// Empty, and a worker is on its way.
     Promised(T),
     Taken,
 }
 
-impl<T> Crew<T> {
+impl<T> WorkerSlots<T> {
     pub(crate) fn new(places: impl IntoIterator<Item = T>, wanted: NonZeroUsize) -> Self {
         Self {
             wanted: AtomicUsize::new(wanted.get()),
             reach: AtomicUsize::new(0),
-            places: Lock::new(places.into_iter().map(Place::Empty).collect()),
+            places: Lock::new(places.into_iter().map(WorkerSlot::Empty).collect()),
         }
     }
 
@@ -64,10 +64,10 @@ impl<T> Crew<T> {
     pub(crate) fn next_to_fill(&self) -> Option<usize> {
         let wanted = self.wanted();
         self.places.with(|places| {
-            let empty = |place: &Place<T>| matches!(place, Place::Empty(_));
+            let empty = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Empty(_));
             let place = places.iter().take(wanted).position(empty)?;
-            if let Place::Empty(own) = core::mem::replace(&mut places[place], Place::Taken) {
-                places[place] = Place::Promised(own);
+            if let WorkerSlot::Empty(own) = core::mem::replace(&mut places[place], WorkerSlot::Taken) {
+                places[place] = WorkerSlot::Promised(own);
             }
             Some(place)
         })
@@ -76,11 +76,11 @@ impl<T> Crew<T> {
     /// Takes a place; `None` when there is none or another has it.
     pub(crate) fn take(&self, place: usize) -> Option<T> {
         self.places.with(|places| {
-            let taken = core::mem::replace(places.get_mut(place)?, Place::Taken);
+            let taken = core::mem::replace(places.get_mut(place)?, WorkerSlot::Taken);
             self.note_reach(places);
             match taken {
-                Place::Empty(own) | Place::Promised(own) => Some(own),
-                Place::Taken => None,
+                WorkerSlot::Empty(own) | WorkerSlot::Promised(own) => Some(own),
+                WorkerSlot::Taken => None,
             }
         })
     }
@@ -88,13 +88,13 @@ impl<T> Crew<T> {
     /// Gives a place back.
     pub(crate) fn give_back(&self, place: usize, own: T) {
         self.places.with(|places| {
-            places[place] = Place::Empty(own);
+            places[place] = WorkerSlot::Empty(own);
             self.note_reach(places);
         });
     }
 
-    fn note_reach(&self, places: &[Place<T>]) {
-        let taken = |place: &Place<T>| matches!(place, Place::Taken);
+    fn note_reach(&self, places: &[WorkerSlot<T>]) {
+        let taken = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Taken);
         let reach = places.iter().rposition(taken).map_or(0, |last| last + 1);
         // Before its worker queues anything; who is about to sleep reads it after announcing that, so
         // it sees all places in which something waits that it was not woken for.
@@ -109,7 +109,7 @@ impl<T> Crew<T> {
 
     /// Counts the places that are taken.
     pub(crate) fn active(&self) -> usize {
-        self.places.with(|places| places.iter().filter(|place| matches!(place, Place::Taken)).count())
+        self.places.with(|places| places.iter().filter(|place| matches!(place, WorkerSlot::Taken)).count())
     }
 }
 
@@ -117,8 +117,8 @@ impl<T> Crew<T> {
 mod tests {
     use super::*;
 
-    fn crew(places: usize, wanted: usize) -> Crew<usize> {
-        Crew::new(0..places, number(wanted))
+    fn crew(places: usize, wanted: usize) -> WorkerSlots<usize> {
+        WorkerSlots::new(0..places, number(wanted))
     }
 
     fn number(workers: usize) -> NonZeroUsize {

@@ -79,7 +79,7 @@ impl DeadLetterReason {
 
 /// What a dead letter keeps of its message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeepMessage {
     /// The message, if nobody can notice that it was dropped; otherwise its type only.
     ///
     /// A question in a message is over when the message is dropped, and whoever asked learns of it at
@@ -91,7 +91,7 @@ pub enum Keep {
     Whole,
 }
 
-impl Keep {
+impl KeepMessage {
     pub(crate) fn keeps<M>(self) -> bool {
         self == Self::Whole || !core::mem::needs_drop::<M>()
     }
@@ -295,10 +295,10 @@ mod tests {
 
     #[test]
     fn a_plain_letter_keeps_what_can_be_dropped_unnoticed() {
-        assert!(Keep::Plain.keeps::<(u32, &str)>());
-        assert!(!Keep::Plain.keeps::<String>());
-        assert!(!Keep::Plain.keeps::<Option<crate::Reply<u32>>>());
-        assert!(Keep::Whole.keeps::<String>());
+        assert!(KeepMessage::Plain.keeps::<(u32, &str)>());
+        assert!(!KeepMessage::Plain.keeps::<String>());
+        assert!(!KeepMessage::Plain.keeps::<Option<crate::Reply<u32>>>());
+        assert!(KeepMessage::Whole.keeps::<String>());
     }
 
     #[test]

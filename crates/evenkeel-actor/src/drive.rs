@@ -12,8 +12,8 @@ use std::thread::{self, JoinHandle};
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
-use crate::rig::{Sum, Told};
-use crate::runtime::{RuntimeHandle, SpawnRefused, Task, block_on};
+use crate::rig::{Sum, SumMsg};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task, block_on};
 use crate::*;
 
 /// A thread for each task, and a clock that moves when it is looked at.
@@ -27,7 +27,7 @@ struct Shared {
 }
 
 impl RuntimeHandle for Threads {
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         self.0.running.lock().unwrap().push(thread::spawn(move || block_on(task)));
         Ok(())
     }
@@ -64,7 +64,7 @@ fn play(workers: usize, scene: impl FnOnce(&ReadyQueueScheduler)) {
     running.into_iter().for_each(|task| task.join().unwrap());
 }
 
-fn sum(system: &ReadyQueueScheduler) -> ActorRef<Told> {
+fn sum(system: &ReadyQueueScheduler) -> ActorRef<SumMsg> {
     system.spawn(&Props::new(Sum::default).build()).unwrap()
 }
 
@@ -73,13 +73,13 @@ fn what_two_threads_tell_is_handled_by_whichever_worker_is_free() {
     play(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
-        let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(Told::Add(1))));
+        let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
         for _ in 0..20 {
-            actor.tell(Told::Add(1));
+            actor.tell(SumMsg::Add(1));
             thread::yield_now();
         }
         sender.join().unwrap();
-        assert_eq!(block_on(actor.ask(Told::Read)), Ok(40));
+        assert_eq!(block_on(actor.ask(SumMsg::Read)), Ok(40));
     });
 }
 
@@ -89,8 +89,8 @@ fn an_actor_goes_from_worker_to_worker_between_questions() {
         let actors = [sum(system), sum(system)];
         for round in 1..=10 {
             for actor in &actors {
-                actor.tell(Told::Add(1));
-                assert_eq!(block_on(actor.ask(Told::Read)), Ok(round));
+                actor.tell(SumMsg::Add(1));
+                assert_eq!(block_on(actor.ask(SumMsg::Read)), Ok(round));
             }
         }
     });
@@ -101,14 +101,14 @@ fn workers_come_and_go_while_two_threads_tell() {
     play(WORKERS, |system| {
         let actor = sum(system);
         let other = actor.clone();
-        let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(Told::Add(1))));
+        let sender = thread::spawn(move || (0..20).for_each(|_| other.tell(SumMsg::Add(1))));
         for workers in [3, 1, 2, 1, 3] {
             system.set_workers(NonZeroUsize::new(workers).unwrap()).unwrap();
-            (0..4).for_each(|_| actor.tell(Told::Add(1)));
+            (0..4).for_each(|_| actor.tell(SumMsg::Add(1)));
             thread::yield_now();
         }
         sender.join().unwrap();
-        assert_eq!(block_on(actor.ask(Told::Read)), Ok(40));
+        assert_eq!(block_on(actor.ask(SumMsg::Read)), Ok(40));
     });
 }
 
@@ -118,8 +118,8 @@ fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
         for mode in [StopMode::Now, StopMode::Drained, StopMode::Now, StopMode::Drained] {
             let actor = sum(system);
             let other = actor.clone();
-            let sender = thread::spawn(move || (0..3).for_each(|_| other.tell(Told::Add(1))));
-            actor.tell(Told::Add(1));
+            let sender = thread::spawn(move || (0..3).for_each(|_| other.tell(SumMsg::Add(1))));
+            actor.tell(SumMsg::Add(1));
             actor.stop(mode);
             drop(actor);
             sender.join().unwrap();
@@ -133,12 +133,12 @@ fn a_future_wakes_its_actor_from_another_thread() {
         let (first, second) = (sum(system), sum(system));
         for _ in 0..3 {
             let whom = second.clone();
-            let answered = async move { Told::Add(1 + whom.ask(Told::Read).await.unwrap()) };
-            first.tell(Told::Await(Box::pin(answered)));
-            second.tell(Told::Add(1));
+            let answered = async move { SumMsg::Add(1 + whom.ask(SumMsg::Read).await.unwrap()) };
+            first.tell(SumMsg::Await(Box::pin(answered)));
+            second.tell(SumMsg::Add(1));
         }
         // The wait for the last future is over before the question's turn comes.
-        assert!(3 <= block_on(first.ask(Told::Read)).unwrap());
+        assert!(3 <= block_on(first.ask(SumMsg::Read)).unwrap());
     });
 }
 
@@ -150,8 +150,8 @@ fn a_task_asks_on_the_workers_own_threads() {
         let (done, told) = std::sync::mpsc::channel();
         let task = async move {
             for _ in 0..5 {
-                asked.tell(Told::Add(1));
-                done.send(asked.ask(Told::Read).await.unwrap()).unwrap();
+                asked.tell(SumMsg::Add(1));
+                done.send(asked.ask(SumMsg::Read).await.unwrap()).unwrap();
             }
         };
         system.spawn_task(task).unwrap();
@@ -163,10 +163,10 @@ fn a_task_asks_on_the_workers_own_threads() {
 fn a_restart_keeps_the_mailbox() {
     play(WORKERS, |system| {
         let actor = sum(system);
-        for told in [Told::Add(1), Told::Fail, Told::Add(2)] {
+        for told in [SumMsg::Add(1), SumMsg::Fail, SumMsg::Add(2)] {
             actor.tell(told);
         }
-        assert_eq!(block_on(actor.ask(Told::Read)), Ok(2));
+        assert_eq!(block_on(actor.ask(SumMsg::Read)), Ok(2));
     });
 }
 
@@ -174,10 +174,10 @@ fn a_restart_keeps_the_mailbox() {
 fn a_question_to_an_actor_that_ends_gets_no_answer() {
     play(1, |system| {
         let actor = sum(system);
-        let question = actor.ask(Told::Read);
+        let question = actor.ask(SumMsg::Read);
         actor.stop(StopMode::Now);
         assert!(matches!(block_on(question), Ok(0) | Err(AskError::Discarded)));
-        assert!(matches!(block_on(actor.ask(Told::Read)), Err(AskError::Closed | AskError::Discarded)));
+        assert!(matches!(block_on(actor.ask(SumMsg::Read)), Err(AskError::Closed | AskError::Discarded)));
     });
 }
 
@@ -188,14 +188,16 @@ fn a_sender_waits_for_room_on_a_thread_of_its_own() {
         let actor = system.spawn(&Props::new(Sum::default).mailbox(mailbox).build()).unwrap();
         let other = actor.clone();
         let sender = thread::spawn(move || {
-            (0..10).for_each(|_| assert_eq!(block_on(other.send(Told::Add(1))).ok(), Some(Sent::Queued)));
+            (0..10).for_each(|_| {
+                assert_eq!(block_on(other.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued))
+            });
         });
         for _ in 0..10 {
-            assert_eq!(block_on(actor.send(Told::Add(1))).ok(), Some(Sent::Queued));
+            assert_eq!(block_on(actor.send(SumMsg::Add(1))).ok(), Some(SendOutcome::Queued));
         }
         sender.join().unwrap();
         // A full mailbox refuses a question, and nobody can wait to ask.
-        let sum = core::iter::repeat_with(|| block_on(actor.ask(Told::Read))).find_map(Result::ok);
+        let sum = core::iter::repeat_with(|| block_on(actor.ask(SumMsg::Read))).find_map(Result::ok);
         assert_eq!(sum, Some(20));
     });
 }

@@ -4,7 +4,7 @@ mod shutdown;
 mod slice;
 mod workers;
 
-pub use shutdown::{Lifecycle, Shutdown};
+pub use shutdown::{Lifecycle, ShutdownReport};
 pub use workers::SetWorkersError;
 #[cfg(feature = "std")]
 pub(crate) use workers::set_workers;
@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 
 use crate::clock;
 use crate::props::Props;
-use crate::runtime::SpawnRefused;
+use crate::runtime::RuntimeSpawnError;
 use crate::sync::Arc;
 use crate::system::Core;
 use crate::task::TaskActor;
@@ -34,7 +34,7 @@ impl WorkerExecutor {
     }
 
     /// Starts every worker, and the task that turns the clock.
-    pub(crate) fn start_workers(&self) -> Result<(), SpawnRefused> {
+    pub(crate) fn start_workers(&self) -> Result<(), RuntimeSpawnError> {
         workers::fill_places(&self.core).map_err(|short| short.refused)?;
         self.core.runtime.spawn(Box::pin(clock::turn(self.core.clone())))
     }

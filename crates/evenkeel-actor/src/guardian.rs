@@ -35,7 +35,7 @@ pub enum SupervisionDirective {
 
 /// What is done about a failure, once the history has had its say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SupervisionDecision {
     /// Go on with the next message, state as it is.
     Resume,
     /// Begin anew from the factory.
@@ -87,20 +87,22 @@ pub fn decide(
     error: &ActorError,
     now: Instant,
     random: u32,
-) -> Verdict {
+) -> SupervisionDecision {
     history.forget_old(now, supervision.within());
     match supervision.directive(error) {
-        SupervisionDirective::Resume => Verdict::Resume,
-        SupervisionDirective::Escalate => Verdict::Escalate,
-        SupervisionDirective::Stop => Verdict::Stop { reason: StopReason::Directed },
+        SupervisionDirective::Resume => SupervisionDecision::Resume,
+        SupervisionDirective::Escalate => SupervisionDecision::Escalate,
+        SupervisionDirective::Stop => SupervisionDecision::Stop { reason: StopReason::Directed },
         SupervisionDirective::Restart => {
             let (max_restarts, within) = (supervision.max_restarts(), supervision.within());
             if max_restarts <= history.restarts() {
-                return Verdict::Stop { reason: StopReason::RestartsExhausted { max_restarts, within } };
+                return SupervisionDecision::Stop {
+                    reason: StopReason::RestartsExhausted { max_restarts, within },
+                };
             }
             let after = supervision.backoff().delay(history.consecutive(), random);
             history.restart(now, after);
-            Verdict::Restart { after }
+            SupervisionDecision::Restart { after }
         }
     }
 }
@@ -113,7 +115,7 @@ pub struct FailureNotification {
     /// What went wrong.
     pub error: ActorError,
     /// What is being done about it.
-    pub verdict: Verdict,
+    pub verdict: SupervisionDecision,
     /// How many restarts the window holds, one just granted included.
     pub restarts: u32,
 }

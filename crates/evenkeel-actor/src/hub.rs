@@ -20,7 +20,7 @@ mod worker;
 pub use collect::{Collector, LiveMailboxes, Sources};
 pub use counter::Counter;
 pub use histogram::{Histogram, HistogramSnapshot};
-pub use kind::{KindCounters, LaneTotals, MailboxTotals, OverflowReason};
+pub use kind::{KindCounters, MailboxTotals, OverflowReason, UserSystemTotals};
 pub use labels::{KindId, Labels, PerKind};
 pub use snapshot::{Series, Snapshot, Value};
 pub use worker::{WorkerCounters, WorkerPhase, WorkerTime};

@@ -12,24 +12,24 @@ use crate::sync::{AtomicUsize, Lock, Ordering, fence};
 
 /// The sleepers and searchers among the workers.
 #[derive(Debug)]
-pub(crate) struct Idle {
+pub(crate) struct IdleWorkers {
     sleeping: AtomicUsize,
     searching: AtomicUsize,
     sleepers: Lock<Vec<(usize, Waker)>>,
     /// Those who let their host go first.
-    yielding: Lock<Vec<Yielding>>,
+    yielding: Lock<Vec<YieldEntry>>,
 }
 
 /// A worker that has given its thread back and comes again when its host lets it.
 #[derive(Debug)]
-struct Yielding {
+struct YieldEntry {
     worker: usize,
     waker: Waker,
     /// Whether the clock has seen it before.
     seen: bool,
 }
 
-impl Idle {
+impl IdleWorkers {
     pub(crate) fn new() -> Self {
         Self {
             sleeping: AtomicUsize::new(0),
@@ -41,7 +41,7 @@ impl Idle {
 
     /// Notes that a worker lets its host go first.
     pub(crate) fn note_yield(&self, worker: usize, waker: &Waker) {
-        let yielding = Yielding { worker, waker: waker.clone(), seen: false };
+        let yielding = YieldEntry { worker, waker: waker.clone(), seen: false };
         self.yielding.with(|all| all.push(yielding));
     }
 

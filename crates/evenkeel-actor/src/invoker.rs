@@ -16,23 +16,23 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use crate::actor::{Actor, Awaiting, Flow, Handled};
-use crate::cell::{Body, CellRef, Extra, Owner, Phase};
+use crate::actor::{Actor, Flow, HandlerResult, MessageFuture};
+use crate::cell::{ActorCell, CellRef, ColdState, Phase, RunnerState};
 use crate::clock::coarse_us;
-use crate::context::{Context, Full};
+use crate::context::{CapacityWait, Context};
 use crate::guardian::{ActorError, StopReason};
 use crate::invoke::{ActorState, InvokeKind, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
 use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
-use crate::raw::run::Right;
+use crate::raw::run::PermitState;
 use crate::raw::state::{CLOSED, CellState, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
 use crate::raw::waker;
-use crate::stop::Ending;
+use crate::stop::Termination;
 use crate::sync::Ordering;
-use crate::timer::Timed;
-use crate::trace::{Envelope, Trace};
-use crate::worker::{Local, SliceLeft};
+use crate::timer::TimerEvent;
+use crate::trace::{Envelope, SpanHandle};
+use crate::worker::{SliceBudget, WorkerLocal};
 
 /// How long a run that middleware held back waits to be tried again.
 const HELD_BACK: Duration = Duration::from_millis(1);
@@ -40,16 +40,16 @@ const HELD_BACK: Duration = Duration::from_millis(1);
 /// Executes what waits for one actor, on the worker that holds its run right.
 pub(crate) struct ActorCellInvoker<'a, A: Actor> {
     cell: &'a CellRef,
-    body: &'a Body<A>,
-    owner: &'a mut Owner<A>,
-    local: &'a Local,
-    full: Option<Full>,
+    body: &'a ActorCell<A>,
+    owner: &'a mut RunnerState<A>,
+    local: &'a WorkerLocal,
+    full: Option<CapacityWait>,
     /// The span of the message at hand.
-    trace: Trace,
+    trace: SpanHandle,
     handled: usize,
     /// Whether the middleware is to be told how the run ends.
     surrounded: bool,
-    right: Right,
+    right: PermitState,
 }
 
 impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
@@ -63,12 +63,12 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
             self.state().set(SYSTEM);
             // Or from the future's poll.
             drop(self.local.end_poll());
-            Step::Fail(panic)
+            NextAction::Fail(panic)
         });
         let result = match step {
-            Step::Idle => self.rest(),
-            Step::Await => self.suspend_for_future(),
-            Step::Yield => self.keep(InvokeResult::Yielded),
+            NextAction::Idle => self.rest(),
+            NextAction::Await => self.suspend_for_future(),
+            NextAction::Yield => self.keep(InvokeResult::Yielded),
             step => self.settle(step),
         };
         self.local.count_run(self.handled);
@@ -81,7 +81,7 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
 }
 
 /// Why serving stopped; small, because every run returns one.
-enum Step {
+enum NextAction {
     /// Nothing is left that may be served.
     Idle,
     /// The budget or the slice is used up.
@@ -100,21 +100,21 @@ enum Step {
     End,
 }
 
-impl Step {
+impl NextAction {
     fn suspend(reason: SuspendReason, resume_on: ResumeCondition) -> Self {
         Self::Suspend(Box::new((reason, resume_on)))
     }
 }
 
 /// How a run ended, or what to do first.
-type Settled = ControlFlow<InvokeResult, Step>;
+type ActionResult = ControlFlow<InvokeResult, NextAction>;
 
 impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     pub(crate) fn new(
         cell: &'a CellRef,
-        body: &'a Body<A>,
-        owner: &'a mut Owner<A>,
-        local: &'a Local,
+        body: &'a ActorCell<A>,
+        owner: &'a mut RunnerState<A>,
+        local: &'a WorkerLocal,
     ) -> Self {
         Self {
             cell,
@@ -122,16 +122,16 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             owner,
             local,
             full: None,
-            trace: Trace::NONE,
+            trace: SpanHandle::NONE,
             handled: 0,
             surrounded: false,
-            right: Right::KEPT,
+            right: PermitState::KEPT,
         }
     }
 
     /// Runs the cell; tells how that ended and where the run right is.
     #[inline]
-    pub(crate) fn run(mut self) -> (InvokeKind, Right) {
+    pub(crate) fn run(mut self) -> (InvokeKind, PermitState) {
         let ready_us = self.body.head.ready_us.load(Ordering::Relaxed);
         let kind = if ready_us != 0 || self.local.times_run() {
             self.run_timed(ready_us)
@@ -158,7 +158,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Serves until there is a reason not to.
     #[inline]
-    fn serve(&mut self, messages_max: usize) -> Step {
+    fn serve(&mut self, messages_max: usize) -> NextAction {
         if self.owner.phase == Phase::New
             && let Some(step) = self.start()
         {
@@ -171,12 +171,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             {
                 return step;
             }
-            if messages_max <= self.handled || self.local.spend() == SliceLeft::None {
-                return Step::Yield;
+            if messages_max <= self.handled || self.local.spend() == SliceBudget::None {
+                return NextAction::Yield;
             }
             let Some(message) = self.next() else {
                 let drained = self.state().glance() & CLOSED != 0;
-                return if drained { Step::Stop } else { Step::Idle };
+                return if drained { NextAction::Stop } else { NextAction::Idle };
             };
             if self.handled == 0
                 && let Some(step) = self.open_run()
@@ -196,7 +196,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
     }
 
-    fn start(&mut self) -> Option<Step> {
+    fn start(&mut self) -> Option<NextAction> {
         self.owner.phase = Phase::Running;
         let handled = self.hook(A::started)?;
         self.follow(handled)
@@ -227,7 +227,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Asks the middleware, if there is one, before the first message of a run; a step if that is not
     /// to be handled.
     #[inline]
-    fn open_run(&mut self) -> Option<Step> {
+    fn open_run(&mut self) -> Option<NextAction> {
         let middleware = self.owner.extra.as_deref_mut()?.middleware.as_mut()?;
         let ctx = InvokeContext {
             actor: self.cell.index(),
@@ -242,9 +242,9 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 None
             }
             Ok(ControlFlow::Break(())) => {
-                Some(Step::suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK)))
+                Some(NextAction::suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK)))
             }
-            Err(panic) => Some(Step::Fail(panic)),
+            Err(panic) => Some(NextAction::Fail(panic)),
         }
     }
 
@@ -255,7 +255,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     #[inline(always)]
-    fn receive(&mut self, message: A::Msg) -> Handled<A::Msg> {
+    fn receive(&mut self, message: A::Msg) -> HandlerResult<A::Msg> {
         self.handled += 1;
         let Some(actor) = self.owner.actor.as_mut() else { return Ok(Flow::Continue) };
         let mut ctx = Context {
@@ -282,19 +282,19 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Does what a handler wants; `None` to go on.
-    fn follow(&mut self, handled: Handled<A::Msg>) -> Option<Step> {
+    fn follow(&mut self, handled: HandlerResult<A::Msg>) -> Option<NextAction> {
         match handled {
             Ok(Flow::Continue) => None,
-            Ok(Flow::Yield) => Some(Step::Yield),
+            Ok(Flow::Yield) => Some(NextAction::Yield),
             Ok(Flow::Await(future)) => self.wait_for(future),
-            Ok(Flow::Suspend(reason, condition)) => Some(Step::suspend(reason, condition)),
-            Ok(Flow::Stop) => Some(Step::Stop),
-            Err(error) => Some(Step::Fail(error)),
+            Ok(Flow::Suspend(reason, condition)) => Some(NextAction::suspend(reason, condition)),
+            Ok(Flow::Stop) => Some(NextAction::Stop),
+            Err(error) => Some(NextAction::Fail(error)),
         }
     }
 
     /// Polls a future; its output is the next message.
-    fn wait_for(&mut self, mut future: Awaiting<A::Msg>) -> Option<Step> {
+    fn wait_for(&mut self, mut future: MessageFuture<A::Msg>) -> Option<NextAction> {
         loop {
             let waker = waker::lend(self.cell);
             self.local.begin_poll(&waker, self.extra().spare.take());
@@ -308,7 +308,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 if let Some(due) = expires {
                     self.look_again(due);
                 }
-                return Some(Step::Await);
+                return Some(NextAction::Await);
             };
             drop(future);
             if self.handled == 0
@@ -319,11 +319,11 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 return Some(step);
             }
             match self.receive(message) {
-                Ok(Flow::Await(next)) if self.local.spend() == SliceLeft::Some => future = next,
+                Ok(Flow::Await(next)) if self.local.spend() == SliceBudget::Some => future = next,
                 Ok(Flow::Await(next)) => {
                     self.extra().future = Some(next);
                     self.state().set(SIGNAL);
-                    return Some(Step::Await);
+                    return Some(NextAction::Await);
                 }
                 handled => return self.follow(handled),
             }
@@ -343,7 +343,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if let Some(alarm) = expiry.take() {
             clock.cancel(alarm);
         }
-        match clock.insert(due, Timed::Expire(self.cell.clone())) {
+        match clock.insert(due, TimerEvent::Expire(self.cell.clone())) {
             Ok(alarm) => *expiry = Some(alarm),
             // No room in the wheel: keep looking, rather than never.
             Err(_) => self.cell.announce(SIGNAL),
@@ -375,7 +375,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         self.owner.phase = Phase::Running;
         let extra = self.extra();
         extra.waiting = None;
-        extra.wait = Trace::NONE;
+        extra.wait = SpanHandle::NONE;
         if let Some(alarm) = extra.resume.take() {
             self.local.core().clock.cancel(alarm);
         }
@@ -402,38 +402,40 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     ///
     /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
     #[cold]
-    fn settle(&mut self, mut step: Step) -> InvokeResult {
+    fn settle(&mut self, mut step: NextAction) -> InvokeResult {
         loop {
             let settled = match step {
-                Step::Idle => return self.rest(),
-                Step::Await => return self.suspend_for_future(),
-                Step::Yield => return self.keep(InvokeResult::Yielded),
-                Step::Suspend(wish) => self.suspend(wish.0, wish.1),
-                Step::Fail(error) => self.fail(error),
-                Step::Stop => return self.begin_stop(Ending::Stopped),
-                Step::GiveUp(error) => {
-                    return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed });
+                NextAction::Idle => return self.rest(),
+                NextAction::Await => return self.suspend_for_future(),
+                NextAction::Yield => return self.keep(InvokeResult::Yielded),
+                NextAction::Suspend(wish) => self.suspend(wish.0, wish.1),
+                NextAction::Fail(error) => self.fail(error),
+                NextAction::Stop => return self.begin_stop(Termination::Stopped),
+                NextAction::GiveUp(error) => {
+                    return self.begin_stop(Termination::Failed { error, reason: StopReason::Directed });
                 }
-                Step::End => return self.terminate(),
+                NextAction::End => return self.terminate(),
             };
             match settled {
-                Settled::Break(result) => return result,
-                Settled::Continue(next) => step = next,
+                ActionResult::Break(result) => return result,
+                ActionResult::Continue(next) => step = next,
             }
         }
     }
 
-    fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> Settled {
+    fn suspend(&mut self, reason: SuspendReason, resume_on: ResumeCondition) -> ActionResult {
         let waits = match resume_on {
             ResumeCondition::After(span) => {
                 let due = self.local.core().now() + span;
-                match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
+                match self.local.core().clock.insert(due, TimerEvent::Resume(self.cell.clone())) {
                     Ok(alarm) => {
                         self.extra().resume = Some(alarm);
                         true
                     }
                     Err(_) => {
-                        return Settled::Continue(Step::Fail(ActorError::new("no room for another timer")));
+                        return ActionResult::Continue(NextAction::Fail(ActorError::new(
+                            "no room for another timer",
+                        )));
                     }
                 }
             }
@@ -451,14 +453,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 // Too many wait there already: come back by yourself.
                 Some(full) if !full(&waker::of(self.cell)) => {
                     let later = ResumeCondition::After(HELD_BACK);
-                    return Settled::Continue(Step::suspend(reason, later));
+                    return ActionResult::Continue(NextAction::suspend(reason, later));
                 }
                 Some(_) => true,
                 None => false,
             },
         };
         if !waits {
-            return Settled::Break(self.keep(InvokeResult::Yielded));
+            return ActionResult::Break(self.keep(InvokeResult::Yielded));
         }
         self.owner.phase = Phase::Waiting;
         let wait = self.trace.of_wait(self.cell, reason, resume_on);
@@ -467,7 +469,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         if reason == SuspendReason::AwaitExternal {
             self.body.head.awaits.store(1, Ordering::Relaxed);
         }
-        Settled::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
+        ActionResult::Break(self.finish(InvokeResult::Suspended { reason, resume_on }))
     }
 
     /// What the state is to say of the user lane once nobody runs the cell.
@@ -492,7 +494,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
         let result = self.close_run(result);
-        self.right = Right::spent(self.hold());
+        self.right = PermitState::spent(self.hold());
         result
     }
 
@@ -554,7 +556,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         &cell.slot().state
     }
 
-    fn extra(&mut self) -> &mut Extra<A> {
+    fn extra(&mut self) -> &mut ColdState<A> {
         self.owner.extra.get_or_insert_default()
     }
 }

@@ -10,7 +10,7 @@ mod message;
 mod options;
 mod preset;
 
-pub(crate) use lanes::{Lanes, Pushed};
+pub(crate) use lanes::{MailboxQueues, PushResult};
 #[cfg(not(loom))]
 pub(crate) use message::{EARLY_MAX, SystemMessage};
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
@@ -18,11 +18,11 @@ pub use preset::{MailboxPreset, UnknownPreset};
 
 /// The two lanes of an actor's mailbox.
 #[cfg(not(loom))]
-pub(crate) type QueueMailbox<M> = Lanes<crate::trace::Envelope<M>, SystemMessage>;
+pub(crate) type QueueMailbox<M> = MailboxQueues<crate::trace::Envelope<M>, SystemMessage>;
 
 /// What a lane has seen and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LaneStats {
+pub(crate) struct MailboxQueueStats {
     pub(crate) enqueued: u64,
     pub(crate) depth: usize,
 }

@@ -15,7 +15,7 @@ use crate::cell::CellRef;
 use crate::context::Context;
 use crate::index::MailboxIndex;
 use crate::invoke::ActorState;
-use crate::raw::lane::LaneRef;
+use crate::raw::lane::MailboxRef;
 use crate::system::{Core, ReadyQueueScheduler};
 
 /// The most bytes of a name.
@@ -25,12 +25,12 @@ const SWEEP_MIN: usize = 64;
 
 /// The names of one system.
 #[derive(Clone, Copy)]
-pub struct Names<'a>(&'a Core);
+pub struct NameRegistry<'a>(&'a Core);
 
 impl ReadyQueueScheduler {
     /// Gives, finds and takes back names of actors.
-    pub fn names(&self) -> Names<'_> {
-        Names(self.core())
+    pub fn names(&self) -> NameRegistry<'_> {
+        NameRegistry(self.core())
     }
 }
 
@@ -39,12 +39,12 @@ impl<A: Actor> Context<'_, A> {
     ///
     /// An actor that registers [`Context::me`] in [`Actor::started`] has its name before its first
     /// message, and fails with the refusal if the name is taken.
-    pub fn names(&self) -> Names<'_> {
-        Names(self.local.core())
+    pub fn names(&self) -> NameRegistry<'_> {
+        NameRegistry(self.local.core())
     }
 }
 
-impl Names<'_> {
+impl NameRegistry<'_> {
     /// Gives an actor a name, until it ends or the name is taken back; it may have several.
     pub fn register<M: Send + 'static>(&self, name: &str, actor: &ActorRef<M>) -> Result<(), RegisterError> {
         if !(1..=NAME_LEN_MAX).contains(&name.len()) {
@@ -59,10 +59,10 @@ impl Names<'_> {
         self.sweep();
         let who = actor.index();
         match self.0.names.with(|names| names.claim(name, who)) {
-            Claim::Granted => Ok(()),
-            Claim::Full { names_max } => Err(RegisterError::Full { names_max }),
-            Claim::Held(by) if self.living(by).is_some() => Err(RegisterError::Taken { by }),
-            Claim::Held(ended) => self
+            ClaimResult::Granted => Ok(()),
+            ClaimResult::Full { names_max } => Err(RegisterError::Full { names_max }),
+            ClaimResult::Held(by) if self.living(by).is_some() => Err(RegisterError::Taken { by }),
+            ClaimResult::Held(ended) => self
                 .0
                 .names
                 .with(|names| names.inherit(name, ended, who))
@@ -77,7 +77,7 @@ impl Names<'_> {
             self.0.names.with(|names| names.forget(name, who));
             return Err(FindError::NoSuchName);
         };
-        let lane = LaneRef::typed(cell).map_err(|takes| FindError::OtherMessages { takes })?;
+        let lane = MailboxRef::typed(cell).map_err(|takes| FindError::OtherMessages { takes })?;
         Ok(ActorRef::new(lane))
     }
 
@@ -102,7 +102,7 @@ impl Names<'_> {
     }
 }
 
-impl fmt::Debug for Names<'_> {
+impl fmt::Debug for NameRegistry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Names")
     }
@@ -119,7 +119,7 @@ pub(crate) struct NameTable {
 
 /// What became of a claim to a name.
 #[derive(Debug, PartialEq, Eq)]
-enum Claim {
+enum ClaimResult {
     Granted,
     Held(MailboxIndex),
     Full { names_max: usize },
@@ -130,15 +130,15 @@ impl NameTable {
         Self { holders: BTreeMap::new(), names_max, sweep_at: SWEEP_MIN.min(names_max) }
     }
 
-    fn claim(&mut self, name: &str, who: MailboxIndex) -> Claim {
+    fn claim(&mut self, name: &str, who: MailboxIndex) -> ClaimResult {
         if let Some(by) = self.get(name) {
-            return Claim::Held(by);
+            return ClaimResult::Held(by);
         }
         if self.names_max <= self.holders.len() {
-            return Claim::Full { names_max: self.names_max };
+            return ClaimResult::Full { names_max: self.names_max };
         }
         self.holders.insert(name.into(), who);
-        Claim::Granted
+        ClaimResult::Granted
     }
 
     /// Hands the name of somebody who has ended to another; `Err` names who was faster.
@@ -247,10 +247,10 @@ mod tests {
     #[test]
     fn a_name_is_given_once() {
         let mut names = NameTable::new(8);
-        assert_eq!(names.claim("a", index(1)), Claim::Granted);
-        assert_eq!(names.claim("a", index(2)), Claim::Held(index(1)));
+        assert_eq!(names.claim("a", index(1)), ClaimResult::Granted);
+        assert_eq!(names.claim("a", index(2)), ClaimResult::Held(index(1)));
         assert_eq!(names.remove("a"), Some(index(1)));
-        assert_eq!((names.claim("a", index(2)), names.get("a")), (Claim::Granted, Some(index(2))));
+        assert_eq!((names.claim("a", index(2)), names.get("a")), (ClaimResult::Granted, Some(index(2))));
     }
 
     #[test]
@@ -258,10 +258,10 @@ mod tests {
         let mut names = NameTable::new(2);
         assert_eq!(
             (names.claim("a", index(1)), names.claim("b", index(1))),
-            (Claim::Granted, Claim::Granted)
+            (ClaimResult::Granted, ClaimResult::Granted)
         );
-        assert_eq!(names.claim("c", index(1)), Claim::Full { names_max: 2 });
-        assert_eq!(names.claim("a", index(2)), Claim::Held(index(1)), "rather than full");
+        assert_eq!(names.claim("c", index(1)), ClaimResult::Full { names_max: 2 });
+        assert_eq!(names.claim("a", index(2)), ClaimResult::Held(index(1)), "rather than full");
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
                 let ended: Vec<_> = holders.into_iter().filter(|who| who.slot % 2 == 1).collect();
                 names.sweep(&ended);
             }
-            assert_eq!(names.claim(&format!("n{number}"), index(number)), Claim::Granted);
+            assert_eq!(names.claim(&format!("n{number}"), index(number)), ClaimResult::Granted);
         }
         assert!((3..=8).contains(&sweeps), "{sweeps} sweeps");
         assert!(names.holders.len() < 800, "{} names", names.holders.len());

@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 
 use crate::dead_letters::{DeadLetterReason, DeadLetters};
 use crate::hub::{
-    Collector, KindCounters, KindId, Labels, LaneTotals, LiveMailboxes, MailboxTotals, OverflowReason,
-    PerKind, Snapshot, Sources, WorkerCounters,
+    Collector, KindCounters, KindId, Labels, LiveMailboxes, MailboxTotals, OverflowReason, PerKind, Snapshot,
+    Sources, UserSystemTotals, WorkerCounters,
 };
 use crate::invoke::ActorState;
-use crate::mailbox::LaneStats;
+use crate::mailbox::MailboxQueueStats;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering};
 use crate::system::{Core, Metrics};
 
@@ -17,7 +17,7 @@ pub(crate) const SAMPLED: u32 = 64;
 
 /// The counters of one system.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub(crate) struct SystemMetrics {
     labels: Lock<Labels>,
     kinds: PerKind<KindCounters>,
     /// Of all workers there ever were, each in its place.
@@ -29,7 +29,7 @@ pub(crate) struct Hub {
     outside: AtomicU32,
 }
 
-impl Hub {
+impl SystemMetrics {
     pub(crate) fn new(workers: usize, labels_max: u16, metrics: Metrics) -> Self {
         Self {
             labels: Lock::new(Labels::new(labels_max)),
@@ -58,7 +58,7 @@ impl Hub {
         kind
     }
 
-    pub(crate) fn count_end(&self, kind: KindId, user: LaneStats, system: LaneStats) {
+    pub(crate) fn count_end(&self, kind: KindId, user: MailboxQueueStats, system: MailboxQueueStats) {
         self.kinds.get(kind).add_stopped(totals(user, system));
     }
 
@@ -86,10 +86,10 @@ impl Hub {
 
     /// Adds up the waits from ready to run that were measured, of all workers and kinds.
     #[cfg(feature = "std")]
-    pub(crate) fn waits(&self) -> Waits {
+    pub(crate) fn waits(&self) -> WaitTotals {
         let kinds: Vec<_> = self.labels.with(|labels| labels.iter().map(|(kind, _)| kind).collect());
         let workers = self.workers.with(|workers| workers.clone());
-        let mut waits = Waits::default();
+        let mut waits = WaitTotals::default();
         for worker in &workers {
             for kind in &kinds {
                 let measured = worker.latency(*kind).snapshot();
@@ -133,16 +133,16 @@ impl Hub {
 /// How many waits were measured, and how long they were together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg(feature = "std")]
-pub(crate) struct Waits {
+pub(crate) struct WaitTotals {
     pub(crate) count: u64,
     pub(crate) sum: core::time::Duration,
 }
 
-fn totals(user: LaneStats, system: LaneStats) -> MailboxTotals {
-    let dequeued = |lane: LaneStats| lane.enqueued.saturating_sub(lane.depth as u64);
+fn totals(user: MailboxQueueStats, system: MailboxQueueStats) -> MailboxTotals {
+    let dequeued = |lane: MailboxQueueStats| lane.enqueued.saturating_sub(lane.depth as u64);
     MailboxTotals {
-        enqueued: LaneTotals { user: user.enqueued, system: system.enqueued },
-        dequeued: LaneTotals { user: dequeued(user), system: dequeued(system) },
+        enqueued: UserSystemTotals { user: user.enqueued, system: system.enqueued },
+        dequeued: UserSystemTotals { user: dequeued(user), system: dequeued(system) },
     }
 }
 

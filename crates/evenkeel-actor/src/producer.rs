@@ -80,7 +80,7 @@ impl<M: Send + 'static> fmt::Debug for QueueMailboxProducer<M> {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
-    use crate::rig::{Rig, Told};
+    use crate::rig::{Rig, SumMsg};
 
     #[test]
     fn what_is_collected_arrives_with_the_33rd_a_flush_or_the_end() {
@@ -88,14 +88,14 @@ mod tests {
         let actor = rig.spawn();
         let mut producer = actor.producer();
         let mut tell = |times: usize| {
-            (0..times).for_each(|_| producer.tell(Told::Add(1)));
+            (0..times).for_each(|_| producer.tell(SumMsg::Add(1)));
             (actor.depth(), producer.pending())
         };
         assert_eq!(tell(OUTBOX_MAX), (0, OUTBOX_MAX));
         assert_eq!(tell(1), (OUTBOX_MAX, 1));
         producer.flush();
         assert_eq!((actor.depth(), producer.pending()), (OUTBOX_MAX + 1, 0));
-        producer.tell(Told::Add(1));
+        producer.tell(SumMsg::Add(1));
         drop(producer);
         assert_eq!(actor.depth(), OUTBOX_MAX + 2);
     }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::actor::Actor;
-use crate::dead_letters::Keep;
+use crate::dead_letters::KeepMessage;
 use crate::guardian::Supervision;
 use crate::mailbox::MailboxOptions;
 use crate::middleware::{CompositeMiddleware, MiddlewareChain, MiddlewareHook};
@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     pub(crate) children: Supervision,
     pub(crate) label: Label,
     pub(crate) middleware: Option<Middleware>,
-    pub(crate) letters: Keep,
+    pub(crate) letters: KeepMessage,
     pub(crate) stash_max: usize,
 }
 
@@ -87,7 +87,7 @@ impl Settings {
             children: Supervision::default(),
             label: Label::Type(short_type_name::<A>()),
             middleware: None,
-            letters: Keep::Plain,
+            letters: KeepMessage::Plain,
             stash_max: STASH_MAX,
         }
     }
@@ -130,7 +130,7 @@ impl<A: Actor> PropsBuilder<A> {
 
     /// Chooses what dead letters keep of messages to the actors.
     #[must_use]
-    pub fn dead_letters(mut self, keep: Keep) -> Self {
+    pub fn dead_letters(mut self, keep: KeepMessage) -> Self {
         self.0.settings.letters = keep;
         self
     }

@@ -9,8 +9,8 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::cell::CellRef;
-use crate::raw::oneshot::{NoAnswer, Receiver, Sender};
-use crate::trace::Trace;
+use crate::raw::oneshot::{Receiver, RecvError, Sender};
+use crate::trace::SpanHandle;
 
 /// Deadlines from here on are counted from the worker's last look at the clock.
 ///
@@ -21,11 +21,11 @@ const COARSE_FROM: Duration = Duration::from_secs(1);
 /// The way back to somebody who asked; goes into the message.
 pub struct Reply<T> {
     sender: Sender<T>,
-    trace: Trace,
+    trace: SpanHandle,
 }
 
 impl<T> Reply<T> {
-    pub(crate) fn new(sender: Sender<T>, trace: Trace) -> Self {
+    pub(crate) fn new(sender: Sender<T>, trace: SpanHandle) -> Self {
         Self { sender, trace }
     }
 
@@ -49,17 +49,17 @@ impl<T> fmt::Debug for Reply<T> {
 
 /// An answer that is waited for, until its deadline.
 #[must_use = "a question nobody waits for is answered in vain"]
-pub struct Ask<'a, T> {
+pub struct AskFuture<'a, T> {
     receiver: Receiver<T>,
     whom: &'a CellRef,
     state: State,
     /// Open until the answer is taken.
-    _trace: Trace,
+    _trace: SpanHandle,
 }
 
 /// Whether whoever asks has named a deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Haste {
+enum DeadlineKind {
     None,
     Named,
 }
@@ -73,7 +73,7 @@ enum State {
             not(feature = "std"),
             expect(dead_code, reason = "without std nobody runs in another's place")
         )]
-        haste: Haste,
+        haste: DeadlineKind,
     },
     /// Waits until then.
     Waiting {
@@ -82,32 +82,32 @@ enum State {
     Refused(AskError),
 }
 
-impl<'a, T> Ask<'a, T> {
-    pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration, trace: Trace) -> Self {
-        Self { receiver, whom, state: State::Asked { within, haste: Haste::None }, _trace: trace }
+impl<'a, T> AskFuture<'a, T> {
+    pub(crate) fn new(receiver: Receiver<T>, whom: &'a CellRef, within: Duration, trace: SpanHandle) -> Self {
+        Self { receiver, whom, state: State::Asked { within, haste: DeadlineKind::None }, _trace: trace }
     }
 
     pub(crate) fn refused(receiver: Receiver<T>, whom: &'a CellRef, error: AskError) -> Self {
-        Self { receiver, whom, state: State::Refused(error), _trace: Trace::NONE }
+        Self { receiver, whom, state: State::Refused(error), _trace: SpanHandle::NONE }
     }
 
     /// Gives up on an answer that is not there after `within`, counted from the first poll.
     pub fn within(mut self, within: Duration) -> Self {
         if let State::Asked { .. } = self.state {
-            self.state = State::Asked { within, haste: Haste::Named };
+            self.state = State::Asked { within, haste: DeadlineKind::Named };
         }
         self
     }
 
     #[cfg(feature = "std")]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         let core = self.whom.core();
         crate::raw::current::with(core, |local| {
             let Some(local) = local else {
                 return self.receiver.poll_with(cx.waker(), || cx.waker().clone());
             };
             // A deadline that matters must not depend on how long a handler takes.
-            if matches!(self.state, State::Asked { haste: Haste::None, .. }) {
+            if matches!(self.state, State::Asked { haste: DeadlineKind::None, .. }) {
                 local.run_in_place(cx.waker());
             }
             self.receiver.poll_with(cx.waker(), || local.own(cx.waker()))
@@ -115,7 +115,7 @@ impl<'a, T> Ask<'a, T> {
     }
 
     #[cfg(not(feature = "std"))]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, NoAnswer>> {
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         self.receiver.poll_with(cx.waker(), || cx.waker().clone())
     }
 
@@ -148,18 +148,18 @@ impl<'a, T> Ask<'a, T> {
     }
 }
 
-impl<T> Unpin for Ask<'_, T> {}
+impl<T> Unpin for AskFuture<'_, T> {}
 
-impl<T> Future for Ask<'_, T> {
+impl<T> Future for AskFuture<'_, T> {
     type Output = Result<T, AskError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match (self.poll_answer(cx), self.state) {
             (_, State::Refused(error)) => Poll::Ready(Err(error)),
             (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
-            (Poll::Ready(Err(NoAnswer::Expired)), _) => Poll::Ready(Err(AskError::TimedOut)),
-            (Poll::Ready(Err(NoAnswer::Unanswered)), _) => Poll::Ready(Err(AskError::NoReply)),
-            (Poll::Ready(Err(NoAnswer::Buried)), _) => Poll::Ready(Err(AskError::Discarded)),
+            (Poll::Ready(Err(RecvError::Expired)), _) => Poll::Ready(Err(AskError::TimedOut)),
+            (Poll::Ready(Err(RecvError::Unanswered)), _) => Poll::Ready(Err(AskError::NoReply)),
+            (Poll::Ready(Err(RecvError::Buried)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
                 let now = self.whom.core().now();
                 if due <= now {

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use evenkeel_policy::time::Instant;
 
 use crate::guardian::{Backoff, Supervision};
-use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
 use crate::sync::Arc as SharedArc;
 use crate::system::Core;
-use crate::worker::Local;
+use crate::worker::WorkerLocal;
 use crate::*;
 
 /// A system that does nothing by itself.
@@ -29,7 +29,7 @@ impl Rig {
             supervision: Supervision::default().with_backoff(Backoff::NONE),
             ..ActorSystemConfig::default()
         };
-        Self { system: ActorSystemRunner::new(config).start(Still).unwrap() }
+        Self { system: ActorSystemRunner::new(config).start(IdleRuntime).unwrap() }
     }
 
     pub(crate) fn core(&self) -> &SharedArc<Core> {
@@ -37,23 +37,23 @@ impl Rig {
     }
 
     /// Seats the test as one of the workers.
-    pub(crate) fn worker(&self, id: usize) -> Local {
+    pub(crate) fn worker(&self, id: usize) -> WorkerLocal {
         let queue = self.core().coordinator.queues.seat(id).unwrap();
         self.core().coordinator.idle.begin_search();
-        Local::new(self.core().clone(), id, queue)
+        WorkerLocal::new(self.core().clone(), id, queue)
     }
 
     /// Makes an actor; its first run is queued.
-    pub(crate) fn spawn(&self) -> ActorRef<Told> {
+    pub(crate) fn spawn(&self) -> ActorRef<SumMsg> {
         self.system.spawn(&Props::new(Sum::default).build()).unwrap()
     }
 }
 
 /// A runtime that runs nothing, and where no time passes.
-pub(crate) struct Still;
+pub(crate) struct IdleRuntime;
 
-impl RuntimeHandle for Still {
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+impl RuntimeHandle for IdleRuntime {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         drop(task);
         Ok(())
     }
@@ -75,23 +75,23 @@ impl RuntimeHandle for Still {
 #[derive(Default)]
 pub(crate) struct Sum(u64);
 
-pub(crate) enum Told {
+pub(crate) enum SumMsg {
     Add(u64),
     /// Waits, then does as the future says.
-    Await(Awaiting<Told>),
+    Await(MessageFuture<SumMsg>),
     Fail,
     Read(Reply<u64>),
 }
 
 impl Actor for Sum {
-    type Msg = Told;
+    type Msg = SumMsg;
 
-    fn receive(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn receive(&mut self, told: SumMsg, _ctx: &mut Context<'_, Self>) -> HandlerResult<SumMsg> {
         match told {
-            Told::Add(number) => self.0 += number,
-            Told::Await(future) => return Ok(Flow::Await(future)),
-            Told::Fail => return Err(ActorError::new("told to")),
-            Told::Read(reply) => drop(reply.send(self.0)),
+            SumMsg::Add(number) => self.0 += number,
+            SumMsg::Await(future) => return Ok(Flow::Await(future)),
+            SumMsg::Fail => return Err(ActorError::new("told to")),
+            SumMsg::Read(reply) => drop(reply.send(self.0)),
         }
         Ok(Flow::Continue)
     }

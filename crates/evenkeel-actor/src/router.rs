@@ -11,10 +11,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroUsize;
 
-use pool::{Pool, PoolTold};
+use pool::{Pool, PoolMsg};
 
 use crate::actor::Actor;
-use crate::actor_ref::{ActorRef, SendError, Sent, asked};
+use crate::actor_ref::{ActorRef, SendError, SendOutcome, asked};
 use crate::cell::CellRef;
 use crate::context::Context;
 use crate::dead_letters::DeadLetterReason;
@@ -24,11 +24,11 @@ use crate::invoke::ActorState;
 use crate::props::Props;
 use crate::raw::oneshot;
 use crate::raw::state::SCHEDULED;
-use crate::reply::{Ask, Reply};
+use crate::reply::{AskFuture, Reply};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicUsize, Lock, Ordering};
 use crate::system::{Core, ReadyQueueScheduler, SpawnError};
-use crate::trace::Trace;
+use crate::trace::SpanHandle;
 
 /// Whom a router hands the next message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -82,8 +82,8 @@ impl RouterOptions {
 ///
 /// Messages of one sender reach different routees, and are handled in no order.
 pub struct Router<M> {
-    pool: ActorRef<PoolTold>,
-    places: Arc<Places<M>>,
+    pool: ActorRef<PoolMsg>,
+    places: Arc<RouteeSlots<M>>,
 }
 
 impl ReadyQueueScheduler {
@@ -121,11 +121,11 @@ impl<M: Send + 'static> Router<M> {
         if RouterOptions::SIZE_MAX < options.size.get() {
             return Err(RouterError::TooLarge { size: options.size.get() });
         }
-        let places = Arc::new(Places::new(options.size, options.routing));
+        let places = Arc::new(RouteeSlots::new(options.size, options.routing));
         let pool_props = Pool::props(props, &places, options.supervision);
         let mut filled = Ok(());
         // Before the pool runs: it finds its routees in their places and adopts them.
-        let fill = |pool: &ActorRef<PoolTold>| {
+        let fill = |pool: &ActorRef<PoolMsg>| {
             filled = (0..places.len()).try_for_each(|at| {
                 let routee = Core::spawn(core, props, None, Some(pool.cell().clone()))?;
                 drop(places.put(at, Some(routee)));
@@ -155,7 +155,7 @@ impl<M: Send + 'static> Router<M> {
     ///
     /// When the one whose turn it is refuses, the others are tried, so that one that is full or is
     /// being replaced refuses nothing on behalf of all.
-    pub fn try_tell(&self, mut message: M) -> Result<Sent, SendError<M>> {
+    pub fn try_tell(&self, mut message: M) -> Result<SendOutcome, SendError<M>> {
         let mut some_full = false;
         for routee in self.places.from(self.places.pick()) {
             message = match routee.try_tell(message) {
@@ -171,8 +171,8 @@ impl<M: Send + 'static> Router<M> {
     }
 
     /// Asks a routee; see [`ActorRef::ask`].
-    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> Ask<'_, T> {
-        let trace = Trace::of_question(self.pool.cell());
+    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> M) -> AskFuture<'_, T> {
+        let trace = SpanHandle::of_question(self.pool.cell());
         let (sender, receiver) = oneshot::channel();
         let reply = Reply::new(sender, trace.clone());
         let sent = trace.within(|| self.try_tell(question(reply)));
@@ -204,7 +204,7 @@ impl<M: Send + 'static> Router<M> {
         match mode {
             StopMode::Now => self.pool.stop(StopMode::Now),
             // Where this finds no place, it has been asked before.
-            StopMode::Drained => drop(self.pool.try_tell(PoolTold::Drain)),
+            StopMode::Drained => drop(self.pool.try_tell(PoolMsg::Drain)),
         }
     }
 }
@@ -222,13 +222,13 @@ impl<M: Send + 'static> fmt::Debug for Router<M> {
 }
 
 /// The routees, each in its place; a place is empty when its routee is not replaced any more.
-struct Places<M> {
+struct RouteeSlots<M> {
     routees: Box<[Lock<Option<ActorRef<M>>>]>,
     next: AtomicUsize,
     routing: Routing,
 }
 
-impl<M: Send + 'static> Places<M> {
+impl<M: Send + 'static> RouteeSlots<M> {
     fn new(size: NonZeroUsize, routing: Routing) -> Self {
         let routees = (0..size.get()).map(|_| Lock::new(None)).collect();
         Self { routees, next: AtomicUsize::new(0), routing }
@@ -285,12 +285,12 @@ impl<M: Send + 'static> Places<M> {
 /// How much a routee has to do, those first that serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Load {
-    standing: Standing,
+    standing: RouteeStatus,
     messages: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum RouteeStatus {
     Serves,
     /// Nobody knows until when.
     Suspended,
@@ -298,18 +298,18 @@ enum Standing {
 }
 
 impl Load {
-    const NONE: Self = Self { standing: Standing::Serves, messages: 0 };
-    const MOST: Self = Self { standing: Standing::Ended, messages: usize::MAX };
+    const NONE: Self = Self { standing: RouteeStatus::Serves, messages: 0 };
+    const MOST: Self = Self { standing: RouteeStatus::Ended, messages: usize::MAX };
 
     fn of<M: Send + 'static>(routee: &ActorRef<M>) -> Self {
         let cell = routee.cell();
         let awaits = cell.is_awaiting();
         let standing = match routee.state() {
-            ActorState::Running => Standing::Serves,
+            ActorState::Running => RouteeStatus::Serves,
             // A handler that awaits a future is at work.
-            ActorState::Suspended if awaits => Standing::Serves,
-            ActorState::Suspended => Standing::Suspended,
-            ActorState::Stopping | ActorState::Stopped => Standing::Ended,
+            ActorState::Suspended if awaits => RouteeStatus::Serves,
+            ActorState::Suspended => RouteeStatus::Suspended,
+            ActorState::Stopping | ActorState::Stopped => RouteeStatus::Ended,
         };
         let busy = awaits || cell.slot().state.flags() & SCHEDULED != 0;
         Self { standing, messages: routee.depth() + usize::from(busy) }

@@ -27,7 +27,7 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// What a runtime offers to a system of actors.
 pub trait RuntimeHandle: Send + Sync + 'static {
     /// Runs a task until it ends.
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused>;
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError>;
 
     /// Reads the clock.
     fn now(&self) -> Instant;
@@ -73,12 +73,12 @@ pub(crate) fn wait_with<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> imp
 
 /// A runtime takes no more tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpawnRefused;
+pub struct RuntimeSpawnError;
 
-impl fmt::Display for SpawnRefused {
+impl fmt::Display for RuntimeSpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the runtime takes no more tasks")
     }
 }
 
-impl core::error::Error for SpawnRefused {}
+impl core::error::Error for RuntimeSpawnError {}

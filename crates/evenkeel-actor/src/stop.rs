@@ -13,7 +13,7 @@ pub enum StopMode {
 
 /// Why an actor has ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ending {
+pub enum Termination {
     /// It was told to, or said so itself.
     Stopped,
     /// It failed, and its supervisor stopped it.

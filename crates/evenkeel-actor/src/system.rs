@@ -16,15 +16,15 @@ use evenkeel_policy::time::Instant;
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
 use crate::burial::while_burying;
-use crate::cell::{Body, CellRef, Resident};
-use crate::clock::Clock;
+use crate::cell::{ActorCell, CellEntry, CellRef};
+use crate::clock::TimerDriver;
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
 use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, Supervision};
 use crate::mailbox::MailboxOptions;
 use crate::names::NameTable;
-use crate::observe::{Hub, overflow_of};
+use crate::observe::{SystemMetrics, overflow_of};
 use crate::panic::catch;
 use crate::props::{Props, Settings};
 use crate::raw::run::house;
@@ -36,10 +36,10 @@ use crate::sync::{Arc, AtomicU32, Lock, Ordering, fence};
 
 /// Everything the cells of one system share.
 pub(crate) struct Core {
-    pub(crate) slab: Slab<Resident>,
+    pub(crate) slab: Slab<CellEntry>,
     pub(crate) coordinator: ReadyQueueCoordinator,
-    pub(crate) clock: Clock,
-    pub(crate) hub: Hub,
+    pub(crate) clock: TimerDriver,
+    pub(crate) hub: SystemMetrics,
     /// What happens to actors without a parent.
     pub(crate) root: Supervision,
     pub(crate) runtime: Box<dyn RuntimeHandle>,
@@ -166,7 +166,7 @@ impl Core {
             this.send_home();
             return Err(SpawnError::Stopping);
         }
-        let body = Body::new(spec.clone(), mailbox, actor, middleware, kind, parent);
+        let body = ActorCell::new(spec.clone(), mailbox, actor, middleware, kind, parent);
         let Ok((lane, ready)) = house(this, body) else {
             this.hub.count_end(kind, Default::default(), Default::default());
             return Err(SpawnError::TooMany { actors_max: this.config.actors_max });

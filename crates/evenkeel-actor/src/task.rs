@@ -4,32 +4,32 @@ use alloc::boxed::Box;
 use core::future::Future;
 use core::pin::Pin;
 
-use crate::actor::{Actor, Flow, Handled};
+use crate::actor::{Actor, Flow, HandlerResult};
 use crate::context::Context;
 
 /// An actor that is done when its future is.
-pub(crate) struct TaskActor(Option<Pin<Box<dyn Future<Output = Done> + Send>>>);
+pub(crate) struct TaskActor(Option<Pin<Box<dyn Future<Output = TaskDone> + Send>>>);
 
 /// Says that a task is done.
-pub(crate) struct Done;
+pub(crate) struct TaskDone;
 
 impl TaskActor {
     pub(crate) fn new(task: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(Some(Box::pin(async move {
             task.await;
-            Done
+            TaskDone
         })))
     }
 }
 
 impl Actor for TaskActor {
-    type Msg = Done;
+    type Msg = TaskDone;
 
-    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> Handled<Done> {
+    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<TaskDone> {
         Ok(self.0.take().map_or(Flow::Stop, Flow::Await))
     }
 
-    fn receive(&mut self, _done: Done, _ctx: &mut Context<'_, Self>) -> Handled<Done> {
+    fn receive(&mut self, _done: TaskDone, _ctx: &mut Context<'_, Self>) -> HandlerResult<TaskDone> {
         Ok(Flow::Stop)
     }
 }

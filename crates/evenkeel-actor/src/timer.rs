@@ -5,7 +5,7 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use crate::cell::CellRef;
-use crate::raw::oneshot::Expiry;
+use crate::raw::oneshot::DeadlineHandle;
 use crate::wheel::TimerKey;
 
 /// Names one timer of one actor.
@@ -26,14 +26,14 @@ pub enum Repeat {
 /// What comes of it says when it was due, so that one under way when its entry was cancelled or
 /// replaced is known for what it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct TimerEntry {
     pub(crate) key: TimerKey,
     pub(crate) due: Instant,
 }
 
 /// What is due at some time.
 #[derive(Debug)]
-pub(crate) enum Timed {
+pub(crate) enum TimerEvent {
     /// A timer of an actor's own.
     Timer { cell: CellRef, id: TimerId },
     /// An actor may have been idle for as long as it asked.
@@ -43,7 +43,7 @@ pub(crate) enum Timed {
     /// Something in the future a cell waits for may have expired.
     Expire(CellRef),
     /// An answer that should have come.
-    Ask(Expiry),
+    Ask(DeadlineHandle),
 }
 
 /// When a periodic timer is due next: the first time after `now` that it would have been.

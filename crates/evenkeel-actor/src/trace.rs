@@ -11,7 +11,7 @@ mod spans;
 #[cfg(not(feature = "tracing"))]
 pub(crate) use nothing::{Trace, note_signal};
 #[cfg(feature = "tracing")]
-pub(crate) use spans::{Trace, note_signal};
+pub(crate) use spans::{SpanHandle, note_signal};
 
 use core::any::type_name;
 
@@ -21,18 +21,18 @@ use crate::cell::CellRef;
 #[derive(Debug)]
 pub(crate) struct Envelope<M> {
     pub(crate) message: M,
-    pub(crate) trace: Trace,
+    pub(crate) trace: SpanHandle,
 }
 
 #[cfg(not(feature = "tracing"))]
 const _: () = assert!(size_of::<Envelope<u64>>() == size_of::<u64>(), "an envelope is its message");
 #[cfg(feature = "tracing")]
-const _: () = assert!(size_of::<Trace>() == size_of::<usize>(), "a trace is one pointer");
+const _: () = assert!(size_of::<SpanHandle>() == size_of::<usize>(), "a trace is one pointer");
 
 impl<M> Envelope<M> {
     /// Encloses a message for an actor; its span begins here, inside of the sender's.
     #[inline]
     pub(crate) fn seal(message: M, to: &CellRef) -> Self {
-        Self { message, trace: Trace::of_message(to, type_name::<M>()) }
+        Self { message, trace: SpanHandle::of_message(to, type_name::<M>()) }
     }
 }

@@ -20,7 +20,7 @@ use core::time::Duration;
 use evenkeel_policy::time::Instant;
 
 use level::{Bucket, Level};
-use timers::{Slot, Timers};
+use timers::{TimerSlot, Timers};
 
 /// The size of a wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +49,13 @@ impl Default for WheelOptions {
 /// 2³² times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerKey {
-    slot: Slot,
+    slot: TimerSlot,
     generation: u32,
 }
 
 /// Values that wait for their time.
 #[derive(Debug)]
-pub struct Wheel<T> {
+pub struct TimingWheel<T> {
     tick_nanos: u64,
     /// log2 of the buckets of a level.
     bits: u32,
@@ -66,7 +66,7 @@ pub struct Wheel<T> {
     timers: Timers<T>,
 }
 
-impl<T> Wheel<T> {
+impl<T> TimingWheel<T> {
     /// Makes an empty wheel that stands at the origin of time.
     pub fn new(options: WheelOptions) -> Result<Self, InvalidWheel> {
         let WheelOptions { tick, buckets, len_max } = options;
@@ -193,7 +193,7 @@ impl<T> Wheel<T> {
         (above + digit as u64) << shift
     }
 
-    fn place(&mut self, slot: Slot) {
+    fn place(&mut self, slot: TimerSlot) {
         let tick = self.due_tick(self.timers.due(slot));
         let (level, digit) = self.address(tick);
         while self.levels.len() <= level {
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_full_wheel_hands_the_value_back_and_takes_one_again_after_a_cancel() {
-        let mut wheel = Wheel::new(WheelOptions { len_max: 2, ..WheelOptions::default() }).unwrap();
+        let mut wheel = TimingWheel::new(WheelOptions { len_max: 2, ..WheelOptions::default() }).unwrap();
         let key = insert(&mut wheel, 1, "a");
         insert(&mut wheel, 2, "b");
         let refused = wheel.insert(Instant::ORIGIN, "c").unwrap_err();
@@ -418,7 +418,7 @@ mod tests {
     fn a_size_that_makes_no_sense_is_refused() {
         let refusal = |tick, buckets| {
             let options = WheelOptions { tick, buckets, len_max: 1 };
-            Wheel::<()>::new(options).map(|_| ()).map_err(|invalid| invalid.to_string())
+            TimingWheel::<()>::new(options).map(|_| ()).map_err(|invalid| invalid.to_string())
         };
         assert_eq!(refusal(Duration::ZERO, 64), Err("a tick of 0 has no end".to_string()));
         for buckets in [0, 1, 3, 128] {
@@ -428,15 +428,15 @@ mod tests {
         assert_eq!(refusal(MS, 2), Ok(()));
     }
 
-    fn wheel(tick: Duration, buckets: u32) -> Wheel<&'static str> {
-        Wheel::new(WheelOptions { tick, buckets, len_max: 100 }).unwrap()
+    fn wheel(tick: Duration, buckets: u32) -> TimingWheel<&'static str> {
+        TimingWheel::new(WheelOptions { tick, buckets, len_max: 100 }).unwrap()
     }
 
-    fn insert(wheel: &mut Wheel<&'static str>, due_ms: u64, name: &'static str) -> TimerKey {
+    fn insert(wheel: &mut TimingWheel<&'static str>, due_ms: u64, name: &'static str) -> TimerKey {
         wheel.insert(Instant::from_millis(due_ms), name).unwrap()
     }
 
-    fn advance(wheel: &mut Wheel<&'static str>, now_ms: u64) -> Vec<&'static str> {
+    fn advance(wheel: &mut TimingWheel<&'static str>, now_ms: u64) -> Vec<&'static str> {
         let mut out = vec![];
         wheel.advance(Instant::from_millis(now_ms), &mut out);
         out.into_iter().map(|(_, name)| name).collect()

@@ -10,7 +10,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::hub::WorkerCounters;
 use crate::observe::SAMPLED;
-use crate::raw::oneshot::Expiry;
+use crate::raw::oneshot::DeadlineHandle;
 use crate::ready::LocalQueue;
 use crate::sync::Arc;
 use crate::system::{Core, Metrics};
@@ -34,7 +34,7 @@ const IN_PLACE_FROM: u32 = 8;
 const YOUNG_MAX: usize = 64;
 
 /// A worker's own part; nobody else touches it.
-pub(crate) struct Local {
+pub(crate) struct WorkerLocal {
     core: Arc<Core>,
     pub(crate) id: usize,
     counters: Arc<WorkerCounters>,
@@ -65,13 +65,13 @@ pub(crate) struct Local {
     spare: Cell<Option<Waker>>,
     /// When the first question in that future expires.
     expires: Cell<Option<Instant>>,
-    young: RefCell<Vec<(Expiry, Duration)>>,
+    young: RefCell<Vec<(DeadlineHandle, Duration)>>,
     /// How many cells may still run inside of the run at hand.
     #[cfg(feature = "std")]
     in_place_left: Cell<u32>,
 }
 
-impl Local {
+impl WorkerLocal {
     pub(crate) fn new(core: Arc<Core>, id: usize, queue: LocalQueue) -> Self {
         let now = core.now();
         let sampled = match core.config.metrics {
@@ -125,14 +125,14 @@ impl Local {
     /// A look at the clock costs more than a message, so it is taken every [`CLOCK_EVERY`] or so, as
     /// judged by the last span: after each message where messages are long.
     #[inline]
-    pub(crate) fn spend(&self) -> SliceLeft {
+    pub(crate) fn spend(&self) -> SliceBudget {
         let left = self.units.get() - 1;
         self.units.set(left);
-        if left == 0 { self.look_at_clock() } else { SliceLeft::Some }
+        if left == 0 { self.look_at_clock() } else { SliceBudget::Some }
     }
 
     #[cold]
-    fn look_at_clock(&self) -> SliceLeft {
+    fn look_at_clock(&self) -> SliceBudget {
         let now = self.core.now();
         let before = self.now.replace(now);
         if self.slice_end.get() == Instant::FAR_FUTURE {
@@ -140,12 +140,12 @@ impl Local {
             self.slice_end.set(now + SLICE);
             self.slice_last.set(now + SLICE_MAX);
             self.units.set(self.spent.get());
-            return SliceLeft::Some;
+            return SliceBudget::Some;
         }
         if self.slice_end.get() <= before {
             // Over already; the moment since the last look says nothing about messages.
             self.units.set(1);
-            return SliceLeft::None;
+            return SliceBudget::None;
         }
         let each = now.since(before) / self.spent.get();
         let units = CLOCK_EVERY.as_nanos() / each.as_nanos().max(1);
@@ -154,7 +154,7 @@ impl Local {
         if self.slice_end.get() <= now {
             if !self.is_prolonged(now) {
                 self.units.set(1);
-                return SliceLeft::None;
+                return SliceBudget::None;
             }
             if self.slice_end.replace(now + SLICE) + (SLICE_MAX - SLICE) == self.slice_last.get() {
                 // A thread of the host that slept when this one had its turn may not wait for input and output.
@@ -162,7 +162,7 @@ impl Local {
             }
         }
         self.units.set(units);
-        SliceLeft::Some
+        SliceBudget::Some
     }
 
     /// Whether nobody can be waiting for the end of the slice.
@@ -307,7 +307,7 @@ impl Local {
 
     /// Watches over any other question; most are answered before the slice ends.
     #[cfg(feature = "std")]
-    pub(crate) fn watch(&self, question: Expiry, within: Duration) {
+    pub(crate) fn watch(&self, question: DeadlineHandle, within: Duration) {
         let mut young = self.young.borrow_mut();
         young.push((question, within));
         if YOUNG_MAX <= young.len() {
@@ -327,7 +327,7 @@ impl Local {
         }
     }
 
-    fn grow_up(&self, young: &mut Vec<(Expiry, Duration)>) {
+    fn grow_up(&self, young: &mut Vec<(DeadlineHandle, Duration)>) {
         young.retain(|(question, _)| question.is_pending());
         // A question that is open after so many others is worth an entry of its own.
         self.core.clock.expect_answers(&self.core, young.drain(..));
@@ -349,12 +349,12 @@ impl WakerAddress {
 
 /// Whether a worker may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SliceLeft {
+pub(crate) enum SliceBudget {
     Some,
     None,
 }
 
-impl Drop for Local {
+impl Drop for WorkerLocal {
     fn drop(&mut self) {
         self.end_slice();
         self.core.coordinator.queues.leave(&mut self.queue);
@@ -362,7 +362,7 @@ impl Drop for Local {
     }
 }
 
-impl fmt::Debug for Local {
+impl fmt::Debug for WorkerLocal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Local").field("id", &self.id).finish_non_exhaustive()
     }
@@ -375,7 +375,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
     use super::*;
-    use crate::runtime::{RuntimeHandle, SpawnRefused, Task};
+    use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
     use crate::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
     /// A host whose clock and threads are the test's.
@@ -390,7 +390,7 @@ mod tests {
     }
 
     impl RuntimeHandle for Host {
-        fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+        fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
             drop(task);
             Ok(())
         }
@@ -416,19 +416,19 @@ mod tests {
         }
     }
 
-    fn worker(host: &Host) -> (ReadyQueueScheduler, Local) {
+    fn worker(host: &Host) -> (ReadyQueueScheduler, WorkerLocal) {
         let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(host.clone()).unwrap();
         let core = system.core().clone();
         let queue = core.coordinator.queues.seat(0).unwrap();
         core.coordinator.idle.begin_search();
-        (system, Local::new(core, 0, queue))
+        (system, WorkerLocal::new(core, 0, queue))
     }
 
     /// Works in messages of 10 µs until the slice is over; tells how many µs that took.
-    fn slice_us(host: &Host, local: &Local, mut after_each: impl FnMut()) -> u64 {
+    fn slice_us(host: &Host, local: &WorkerLocal, mut after_each: impl FnMut()) -> u64 {
         local.begin_slice();
         let began = host.0.micros.load(Ordering::Relaxed);
-        while local.spend() == SliceLeft::Some {
+        while local.spend() == SliceBudget::Some {
             after_each();
             host.0.micros.fetch_add(10, Ordering::Relaxed);
         }

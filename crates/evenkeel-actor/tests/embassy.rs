@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use embassy_executor::{Executor, SendSpawner};
 use evenkeel_actor::runtime::embassy::{EmbassyRuntime, TASKS_MAX};
-use evenkeel_actor::runtime::{RuntimeHandle, SpawnRefused};
+use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError};
 use evenkeel_actor::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
 runtime_cases::test_every_case!(on_embassy);
@@ -40,7 +40,7 @@ fn a_task_too_many_is_refused_until_another_has_ended() {
                 runtime.yield_now().await;
             }
         }
-        assert_eq!(runtime.spawn(task()), Err(SpawnRefused));
+        assert_eq!(runtime.spawn(task()), Err(RuntimeSpawnError));
         drop(token);
         while runtime.spawn(Box::pin(async {})).is_err() {
             runtime.yield_now().await;

@@ -54,7 +54,7 @@ pub struct Run {
 }
 
 /// Reads the words after the program's name.
-pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
+pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, UsageError> {
     let mut words = words.into_iter();
     let mut filter = None;
     let mut rounds = None;
@@ -66,9 +66,9 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse>
             "--list" => return Ok(Request::List),
             "--quick" => effort = Effort::QUICK,
             "--rounds" => rounds = Some(parse_rounds(words.next())?),
-            "--json" => json = Some(words.next().ok_or(Misuse::FileMissing)?.into()),
-            flag if flag.starts_with('-') => return Err(Misuse::UnknownFlag { flag: word }),
-            _ if filter.is_some() => return Err(Misuse::SecondFilter { filter: word }),
+            "--json" => json = Some(words.next().ok_or(UsageError::FileMissing)?.into()),
+            flag if flag.starts_with('-') => return Err(UsageError::UnknownFlag { flag: word }),
+            _ if filter.is_some() => return Err(UsageError::SecondFilter { filter: word }),
             _ => filter = Some(word),
         }
     }
@@ -78,17 +78,17 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse>
     Ok(Request::Run(Run { filter: filter.unwrap_or_default(), effort, json }))
 }
 
-fn parse_rounds(word: Option<String>) -> Result<usize, Misuse> {
+fn parse_rounds(word: Option<String>) -> Result<usize, UsageError> {
     let word = word.unwrap_or_default();
     match word.parse() {
         Ok(rounds) if (1..=ROUNDS_MAX).contains(&rounds) => Ok(rounds),
-        Ok(_) | Err(_) => Err(Misuse::BadRounds { given: word }),
+        Ok(_) | Err(_) => Err(UsageError::BadRounds { given: word }),
     }
 }
 
 /// Why a command line makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misuse {
+pub enum UsageError {
     /// Nobody knows this flag.
     UnknownFlag {
         /// The flag as given.
@@ -113,7 +113,7 @@ pub enum Misuse {
     },
 }
 
-impl fmt::Display for Misuse {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownFlag { flag } => write!(f, "no flag is called `{flag}`; see --help"),
@@ -129,7 +129,7 @@ impl fmt::Display for Misuse {
     }
 }
 
-impl std::error::Error for Misuse {}
+impl std::error::Error for UsageError {}
 
 #[cfg(test)]
 mod tests {
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    fn read(line: &str) -> Result<Request, Misuse> {
+    fn read(line: &str) -> Result<Request, UsageError> {
         parse(line.split_whitespace().map(str::to_owned))
     }
 

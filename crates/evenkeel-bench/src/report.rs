@@ -6,7 +6,7 @@ use crate::measure::{Effort, Goal, Row};
 
 /// The rows of one group.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct GroupResult {
     /// The group's name.
     pub group: String,
     /// Its rows, the baseline first.
@@ -17,9 +17,9 @@ const HEAD: [&str; 7] =
     ["group", "contender", "cpu ns/op", "wall ns/op", "× baseline (quartiles)", "more ns", "goal"];
 
 /// Draws a table that is also Markdown.
-pub fn table(measured: &[Measured]) -> String {
+pub fn table(measured: &[GroupResult]) -> String {
     let mut lines = vec![HEAD.map(str::to_owned)];
-    for Measured { group, rows } in measured {
+    for GroupResult { group, rows } in measured {
         let groups = std::iter::once(group.as_str()).chain(std::iter::repeat(""));
         lines.extend(groups.zip(rows).map(|(group, row)| cells(group, row)));
     }
@@ -82,7 +82,7 @@ fn verdict(row: &Row) -> String {
 /// Writes one object per row under `rows`, named `group/contender`.
 ///
 /// `ratio` compares with the first row of the same group.
-pub fn json(measured: &[Measured], effort: Effort) -> String {
+pub fn json(measured: &[GroupResult], effort: Effort) -> String {
     let mut text = format!(
         "{{\n  \"rounds\": {},\n  \"batch_ms\": {},\n  \"rows\": [",
         effort.rounds,
@@ -141,7 +141,7 @@ mod tests {
         assert!(text.ends_with("\"more_ns\": 9.000 }\n  ]\n}\n"), "{text}");
     }
 
-    fn measured() -> Vec<Measured> {
+    fn measured() -> Vec<GroupResult> {
         let row = |name, cpu_ns, wall_ns, [lower, median, upper]: [f64; 3], goal| Row {
             name,
             cpu_ns,
@@ -155,6 +155,6 @@ mod tests {
             row("drr", 9.8, 123.4, [4.8, 4.9, 5.0], Some(Goal::NsMax(10.0))),
             row("slow", 11.0, 12.0, [5.0, 5.5, 6.0], Some(Goal::RatioBelow(1.05))),
         ];
-        vec![Measured { group: "pick/8".to_owned(), rows }]
+        vec![GroupResult { group: "pick/8".to_owned(), rows }]
     }
 }

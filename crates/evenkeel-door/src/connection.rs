@@ -13,7 +13,7 @@ use evenkeel_policy::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use crate::framing::Framing;
+use crate::framing::FramingCheck;
 
 /// Up to how many bytes are copied into one piece: the kernel takes one with less ado than a list of some.
 const JOINED_MAX: usize = 4 * 1024;
@@ -22,9 +22,9 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The number of the first request on a connection whose length is in doubt, told to those who answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Suspect(Arc<AtomicU64>);
+pub(crate) struct SmugglingSuspect(Arc<AtomicU64>);
 
-impl Suspect {
+impl SmugglingSuspect {
     fn none() -> Self {
         Self(Arc::new(AtomicU64::new(u64::MAX)))
     }
@@ -43,12 +43,12 @@ pub(crate) enum Version {
 }
 
 /// A stream whose first bytes were read to tell its version, and whose framing is followed.
-pub(crate) struct Watched<I> {
+pub(crate) struct InspectedStream<I> {
     inner: I,
     /// Read and not yet handed on.
     start: Vec<u8>,
-    framing: Framing,
-    suspect: Suspect,
+    framing: FramingCheck,
+    suspect: SmugglingSuspect,
     write_wait_max: Duration,
     /// Runs while the client takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -56,12 +56,12 @@ pub(crate) struct Watched<I> {
     joined: Vec<u8>,
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> InspectedStream<I> {
     /// Reads as much as it takes to tell the version.
     pub(crate) async fn begin(
         mut inner: I,
         write_wait_max: Duration,
-    ) -> io::Result<(Self, Version, Suspect)> {
+    ) -> io::Result<(Self, Version, SmugglingSuspect)> {
         let mut start = Vec::with_capacity(PREFACE.len());
         let version = loop {
             let mut rest = [0; PREFACE.len()];
@@ -79,10 +79,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
             }
         };
         let framing = match version {
-            Version::Http1 => Framing::new(),
-            Version::Http2 => Framing::blind(),
+            Version::Http1 => FramingCheck::new(),
+            Version::Http2 => FramingCheck::blind(),
         };
-        let suspect = Suspect::none();
+        let suspect = SmugglingSuspect::none();
         let watched = Self {
             inner,
             start,
@@ -103,7 +103,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Watched<I> {
     }
 }
 
-impl<I> Watched<I> {
+impl<I> InspectedStream<I> {
     /// Turns a write that waits too long into an error.
     fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
@@ -117,7 +117,7 @@ impl<I> Watched<I> {
     }
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for InspectedStream<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -136,7 +136,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for InspectedStream<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
         self.timed(cx, written)

@@ -20,7 +20,7 @@ use crate::body::{Body, BodyError, Response};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ResponseEnd {
     /// The whole response was handed to the connection.
     Served,
     /// The client left, or the response broke off.
@@ -29,11 +29,11 @@ pub enum Ending {
 
 /// Tells how a request ended, to whoever holds a copy.
 #[derive(Clone, Debug)]
-pub struct Disconnect(Arc<Told>);
+pub struct Disconnect(Arc<DisconnectState>);
 
 /// What became of a request; most are watched by nobody, so that this is small.
 #[derive(Debug, Default)]
-struct Told {
+struct DisconnectState {
     /// 0 while it has not ended.
     ending: AtomicU8,
     changed: Notify,
@@ -44,16 +44,16 @@ const GONE: u8 = 2;
 
 impl Disconnect {
     /// How it ended; `None` while it has not.
-    pub fn ending(&self) -> Option<Ending> {
+    pub fn ending(&self) -> Option<ResponseEnd> {
         match self.0.ending.load(Ordering::Acquire) {
-            SERVED => Some(Ending::Served),
-            GONE => Some(Ending::Gone),
+            SERVED => Some(ResponseEnd::Served),
+            GONE => Some(ResponseEnd::Gone),
             _ => None,
         }
     }
 
     /// Waits for the end.
-    pub async fn ended(&mut self) -> Ending {
+    pub async fn ended(&mut self) -> ResponseEnd {
         loop {
             let mut changed = pin!(self.0.changed.notified());
             // Whatever is told after the look is heard.
@@ -67,15 +67,15 @@ impl Disconnect {
 }
 
 /// The other side of a [`Disconnect`]: while it lives, the request does.
-pub(crate) struct Presence {
-    told: Arc<Told>,
+pub(crate) struct RequestGuard {
+    told: Arc<DisconnectState>,
     in_flight: Arc<AtomicUsize>,
 }
 
-impl Presence {
+impl RequestGuard {
     pub(crate) fn new(in_flight: Arc<AtomicUsize>) -> (Self, Disconnect) {
         in_flight.fetch_add(1, Ordering::Relaxed);
-        let told = Arc::<Told>::default();
+        let told = Arc::<DisconnectState>::default();
         (Self { told: told.clone(), in_flight }, Disconnect(told))
     }
 
@@ -91,7 +91,7 @@ impl Presence {
     }
 }
 
-impl Drop for Presence {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.tell(GONE);
@@ -99,19 +99,19 @@ impl Drop for Presence {
 }
 
 /// A response body that keeps its request's [`Presence`] until its last byte.
-pub(crate) struct WatchedBody {
+pub(crate) struct TrackedBody {
     inner: Body,
-    presence: Option<Presence>,
+    presence: Option<RequestGuard>,
     /// What is missing of the declared length; hyper stops asking there.
     left: Option<u64>,
 }
 
-impl WatchedBody {
+impl TrackedBody {
     /// Watches a response's body; `Method::HEAD` has none to wait for.
     pub(crate) fn watch(
         response: Response,
         method: &http::Method,
-        presence: Presence,
+        presence: RequestGuard,
     ) -> http::Response<Self> {
         let declared =
             response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -135,7 +135,7 @@ impl WatchedBody {
     }
 }
 
-impl http_body::Body for WatchedBody {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -147,7 +147,7 @@ impl http_body::Body for WatchedBody {
         match &frame {
             Some(Ok(frame)) => self.passed(frame.data_ref().map_or(0, Bytes::len)),
             Some(Err(_)) => drop(self.presence.take()),
-            None => self.presence.take().map_or((), Presence::served),
+            None => self.presence.take().map_or((), RequestGuard::served),
         }
         Poll::Ready(frame)
     }

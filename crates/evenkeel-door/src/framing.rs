@@ -14,9 +14,9 @@ use memchr::memchr;
 const LINE_MAX: usize = 128;
 
 #[derive(Debug)]
-enum Place {
+enum FramingState {
     /// In a request's head.
-    Head(Head),
+    Head(HeadFields),
     /// In a body, or in what a chunk has left with its line end.
     Body {
         left: u64,
@@ -35,7 +35,7 @@ enum AfterBody {
 }
 
 #[derive(Debug, Default)]
-struct Head {
+struct HeadFields {
     lines: usize,
     lengths: usize,
     encodings: usize,
@@ -45,21 +45,21 @@ struct Head {
 
 /// Follows the bytes of one connection.
 #[derive(Debug)]
-pub(crate) struct Framing {
-    place: Place,
+pub(crate) struct FramingCheck {
+    place: FramingState,
     line: Vec<u8>,
     heads: u64,
     suspect: Option<u64>,
 }
 
-impl Framing {
+impl FramingCheck {
     pub(crate) fn new() -> Self {
-        Self { place: Place::Head(Head::default()), line: Vec::new(), heads: 0, suspect: None }
+        Self { place: FramingState::Head(HeadFields::default()), line: Vec::new(), heads: 0, suspect: None }
     }
 
     /// Follows nothing: h2 has frames.
     pub(crate) fn blind() -> Self {
-        Self { place: Place::Blind, ..Self::new() }
+        Self { place: FramingState::Blind, ..Self::new() }
     }
 
     /// The number of the first head with more than one length, counted from 0.
@@ -71,8 +71,8 @@ impl Framing {
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.place {
-                Place::Blind => return,
-                Place::Body { left, then } => {
+                FramingState::Blind => return,
+                FramingState::Body { left, then } => {
                     let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                     bytes = &bytes[taken..];
                     *left -= taken as u64;
@@ -80,7 +80,9 @@ impl Framing {
                         self.place = after(*then);
                     }
                 }
-                Place::Head(_) | Place::ChunkSize | Place::Trailers => bytes = self.line(bytes),
+                FramingState::Head(_) | FramingState::ChunkSize | FramingState::Trailers => {
+                    bytes = self.line(bytes)
+                }
             }
         }
     }
@@ -106,43 +108,43 @@ impl Framing {
     }
 
     fn act(&mut self, line: &[u8]) {
-        if let Place::Head(head) = &mut self.place
+        if let FramingState::Head(head) = &mut self.place
             && !line.is_empty()
         {
             return head.read(line);
         }
-        self.place = match mem::replace(&mut self.place, Place::Blind) {
-            Place::Head(head) => self.head_ends(head),
-            Place::ChunkSize => match chunk_size(line) {
-                Some(0) => Place::Trailers,
+        self.place = match mem::replace(&mut self.place, FramingState::Blind) {
+            FramingState::Head(head) => self.head_ends(head),
+            FramingState::ChunkSize => match chunk_size(line) {
+                Some(0) => FramingState::Trailers,
                 // The data is followed by a line end.
-                Some(size) => Place::Body { left: size.saturating_add(2), then: AfterBody::ChunkSize },
+                Some(size) => FramingState::Body { left: size.saturating_add(2), then: AfterBody::ChunkSize },
                 None => {
                     // Nobody may go on where this has lost its way.
                     self.suspect = Some(self.heads);
-                    Place::Blind
+                    FramingState::Blind
                 }
             },
-            Place::Trailers if line.is_empty() => Place::Head(Head::default()),
-            same @ (Place::Trailers | Place::Body { .. } | Place::Blind) => same,
+            FramingState::Trailers if line.is_empty() => FramingState::Head(HeadFields::default()),
+            same @ (FramingState::Trailers | FramingState::Body { .. } | FramingState::Blind) => same,
         };
     }
 
-    fn head_ends(&mut self, head: Head) -> Place {
+    fn head_ends(&mut self, head: HeadFields) -> FramingState {
         if head.lines == 0 {
             // Empty lines before a request are passed over.
-            return Place::Head(head);
+            return FramingState::Head(head);
         }
         let number = self.heads;
         self.heads += 1;
         if 1 < head.lengths + head.encodings || 0 < head.overlong {
             self.suspect = Some(number);
-            return Place::Blind;
+            return FramingState::Blind;
         }
         match (head.encodings, head.length) {
-            (1, _) => Place::ChunkSize,
-            (_, 0) => Place::Head(Head::default()),
-            (_, left) => Place::Body { left, then: AfterBody::Head },
+            (1, _) => FramingState::ChunkSize,
+            (_, 0) => FramingState::Head(HeadFields::default()),
+            (_, left) => FramingState::Body { left, then: AfterBody::Head },
         }
     }
 }
@@ -153,14 +155,14 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn after(then: AfterBody) -> Place {
+fn after(then: AfterBody) -> FramingState {
     match then {
-        AfterBody::Head => Place::Head(Head::default()),
-        AfterBody::ChunkSize => Place::ChunkSize,
+        AfterBody::Head => FramingState::Head(HeadFields::default()),
+        AfterBody::ChunkSize => FramingState::ChunkSize,
     }
 }
 
-impl Head {
+impl HeadFields {
     fn read(&mut self, line: &[u8]) {
         self.lines += 1;
         // Everything else is passed over by its first letter.
@@ -202,7 +204,7 @@ mod tests {
     fn suspect(text: &str) -> Option<u64> {
         let told: Vec<Option<u64>> = (0..text.len())
             .map(|at| {
-                let mut framing = Framing::new();
+                let mut framing = FramingCheck::new();
                 framing.feed(&text.as_bytes()[..at]);
                 framing.feed(&text.as_bytes()[at..]);
                 framing.suspect()
@@ -265,7 +267,7 @@ mod tests {
 
     #[test]
     fn h2_is_not_looked_at() {
-        let mut framing = Framing::blind();
+        let mut framing = FramingCheck::blind();
         framing.feed(BOTH.as_bytes());
         assert_eq!(framing.suspect(), None);
     }

@@ -13,7 +13,7 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use subtle::ConstantTimeEq;
 
-use crate::refusal::Refusal;
+use crate::refusal::ApiError;
 
 const KEY_PREFIX: &str = "ek-";
 const HASH_PREFIX: &str = "sha256:";
@@ -69,13 +69,13 @@ impl fmt::Debug for KeyHash {
 }
 
 impl FromStr for KeyHash {
-    type Err = NotAKeyHash;
+    type Err = KeyHashError;
 
-    fn from_str(text: &str) -> Result<Self, NotAKeyHash> {
-        let digits = text.strip_prefix(HASH_PREFIX).ok_or(NotAKeyHash)?.as_bytes();
+    fn from_str(text: &str) -> Result<Self, KeyHashError> {
+        let digits = text.strip_prefix(HASH_PREFIX).ok_or(KeyHashError)?.as_bytes();
         let mut bytes = [0; 32];
         if digits.len() != 2 * bytes.len() {
-            return Err(NotAKeyHash);
+            return Err(KeyHashError);
         }
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
@@ -84,9 +84,9 @@ impl FromStr for KeyHash {
     }
 }
 
-fn nibble(digit: u8) -> Result<u8, NotAKeyHash> {
+fn nibble(digit: u8) -> Result<u8, KeyHashError> {
     // A hexadecimal digit is below 16.
-    char::from(digit).to_digit(16).map(|value| value as u8).ok_or(NotAKeyHash)
+    char::from(digit).to_digit(16).map(|value| value as u8).ok_or(KeyHashError)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -95,38 +95,38 @@ fn hex(bytes: &[u8]) -> String {
 
 /// A text that is no key hash; it is not repeated, because it may be a key put in the wrong place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAKeyHash;
+pub struct KeyHashError;
 
-impl fmt::Display for NotAKeyHash {
+impl fmt::Display for KeyHashError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key hash is `sha256:` and 64 hexadecimal digits")
     }
 }
 
-impl core::error::Error for NotAKeyHash {}
+impl core::error::Error for KeyHashError {}
 
 /// Finds the key in `Authorization: Bearer`, `x-api-key` or `api-key`.
 ///
 /// Two that differ are refused: which of them counts would be a guess.
-pub fn credential(headers: &HeaderMap) -> Result<&str, Refusal> {
+pub fn credential(headers: &HeaderMap) -> Result<&str, ApiError> {
     let mut found = None;
     for name in [&AUTHORIZATION, &X_API_KEY, &API_KEY] {
         for value in headers.get_all(name) {
-            let value = value.to_str().map_err(|_| Refusal::Unauthenticated)?.trim();
+            let value = value.to_str().map_err(|_| ApiError::Unauthenticated)?.trim();
             let key = if name == AUTHORIZATION { bearer(value)? } else { value };
             if found.is_some_and(|other| other != key) {
-                return Err(Refusal::Unauthenticated);
+                return Err(ApiError::Unauthenticated);
             }
             found = Some(key);
         }
     }
-    found.filter(|key| (1..=KEY_LEN_MAX).contains(&key.len())).ok_or(Refusal::Unauthenticated)
+    found.filter(|key| (1..=KEY_LEN_MAX).contains(&key.len())).ok_or(ApiError::Unauthenticated)
 }
 
-fn bearer(value: &str) -> Result<&str, Refusal> {
-    let (scheme, key) = value.split_once(' ').ok_or(Refusal::Unauthenticated)?;
+fn bearer(value: &str) -> Result<&str, ApiError> {
+    let (scheme, key) = value.split_once(' ').ok_or(ApiError::Unauthenticated)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(Refusal::Unauthenticated);
+        return Err(ApiError::Unauthenticated);
     }
     Ok(key.trim())
 }
@@ -180,7 +180,7 @@ mod tests {
         assert!(text.parse::<KeyHash>().unwrap().matches(&KeyHash::of("abc")));
         assert!(!text.parse::<KeyHash>().unwrap().matches(&KeyHash::of("abd")));
         for bad in ["", "sha256:", &text[7..], &text[..70], &text.replace('b', "g"), &format!("{text}0")] {
-            assert_eq!(bad.parse::<KeyHash>().unwrap_err(), NotAKeyHash);
+            assert_eq!(bad.parse::<KeyHash>().unwrap_err(), KeyHashError);
         }
     }
 

@@ -20,14 +20,14 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::connection::{Suspect, Version, Watched};
-use crate::quiet::Quiet;
+use crate::connection::{InspectedStream, SmugglingSuspect, Version};
+use crate::quiet::CoalesceWakes;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
-use crate::tenant::{Exposure, Gate};
+use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
 use crate::tls::Tls;
-use crate::walk::{Length, Walk};
+use crate::walk::{BodyLength, RequestService};
 
 /// How long accepting pauses when the system has no descriptors to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -77,7 +77,7 @@ impl Default for ListenerLimits {
 
 /// What was cut when a listener stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainReport {
     /// Connections that had not ended by themselves.
     pub connections_cut: usize,
     /// Requests that had not been answered in full.
@@ -119,12 +119,12 @@ impl Listener {
     /// Serves until `stop` is ready, then lets requests in flight finish.
     pub async fn serve(
         self,
-        gate: Arc<Gate>,
+        gate: Arc<Authenticator>,
         routes: Routes,
         stop: impl Future<Output = ()>,
-    ) -> io::Result<Drained> {
+    ) -> io::Result<DrainReport> {
         let in_flight = Arc::new(AtomicUsize::new(0));
-        let walk = Walk {
+        let walk = RequestService {
             gate,
             routes,
             ids: RequestIds::new().map_err(|_| io::Error::other("no randomness"))?,
@@ -139,10 +139,11 @@ impl Listener {
         drop(stopping);
         let all_end = async { while open.join_next().await.is_some() {} };
         if timeout(drain_max, all_end).await.is_ok() {
-            return Ok(Drained { connections_cut: 0, requests_cut: 0 });
+            return Ok(DrainReport { connections_cut: 0, requests_cut: 0 });
         }
         while open.try_join_next().is_some() {}
-        let cut = Drained { connections_cut: open.len(), requests_cut: in_flight.load(Ordering::Relaxed) };
+        let cut =
+            DrainReport { connections_cut: open.len(), requests_cut: in_flight.load(Ordering::Relaxed) };
         open.shutdown().await;
         Ok(cut)
     }
@@ -150,7 +151,7 @@ impl Listener {
     /// Accepts until `stop` is ready; the port is closed after that.
     async fn accept(
         self,
-        walk: Arc<Walk>,
+        walk: Arc<RequestService>,
         stopped: watch::Receiver<()>,
         open: &mut JoinSet<()>,
         stop: impl Future<Output = ()>,
@@ -237,7 +238,7 @@ impl Servers {
 
 struct Connection {
     peer: SocketAddr,
-    walk: Arc<Walk>,
+    walk: Arc<RequestService>,
     servers: Arc<Servers>,
     stopped: watch::Receiver<()>,
     head_wait_max: Duration,
@@ -258,7 +259,7 @@ impl Connection {
 
     async fn over<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut self, stream: I) {
         let begun = tokio::select! {
-            begun = timeout(self.head_wait_max, Watched::begin(stream, self.write_wait_max)) => begun,
+            begun = timeout(self.head_wait_max, InspectedStream::begin(stream, self.write_wait_max)) => begun,
             _ = self.stopped.changed() => return,
         };
         let Ok(Ok((stream, version, suspect))) = begun else { return };
@@ -271,21 +272,21 @@ impl Connection {
 
     async fn http1<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         mut self,
-        stream: Watched<I>,
-        suspect: Suspect,
+        stream: InspectedStream<I>,
+        suspect: SmugglingSuspect,
     ) -> hyper::Result<()> {
         let (walk, peer, number) = (self.walk, self.peer, AtomicU64::new(0));
         let service = service_fn(move |request| {
             let number = number.fetch_add(1, Ordering::Relaxed);
-            let length = if suspect.reaches(number) { Length::Doubtful } else { Length::Clear };
+            let length = if suspect.reaches(number) { BodyLength::Doubtful } else { BodyLength::Clear };
             let walk = walk.clone();
             async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, length).await) }
         });
         let mut server = self.servers.http1.clone();
         server.timer(ConnectionTimer::default());
-        let mut serving = Quiet::new(server.serve_connection(TokioIo::new(stream), service));
+        let mut serving = CoalesceWakes::new(server.serve_connection(TokioIo::new(stream), service));
         // To be asked whether it is over takes a lock that all connections share.
-        let mut stopped = Quiet::new(async move { self.stopped.changed().await.is_ok() });
+        let mut stopped = CoalesceWakes::new(async move { self.stopped.changed().await.is_ok() });
         tokio::select! {
             biased;
             ended = &mut serving => return ended,
@@ -296,12 +297,12 @@ impl Connection {
 
     async fn http2<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         mut self,
-        stream: Watched<I>,
+        stream: InspectedStream<I>,
     ) -> hyper::Result<()> {
         let (walk, peer) = (self.walk, self.peer);
         let service = service_fn(move |request| {
             let walk = walk.clone();
-            async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, Length::Clear).await) }
+            async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, BodyLength::Clear).await) }
         });
         let mut serving = pin!(self.servers.http2.serve_connection(TokioIo::new(stream), service));
         tokio::select! {

@@ -18,15 +18,15 @@ use parking_lot::Mutex;
 const AGAIN_MAX: usize = 4;
 
 /// A future whose own wake-ups stay with it, and which is polled for its own wake-ups only.
-pub(crate) struct Quiet<F> {
+pub(crate) struct CoalesceWakes<F> {
     future: Pin<Box<F>>,
-    bell: Arc<Bell>,
+    bell: Arc<WakeState>,
     waker: Waker,
 }
 
-impl<F> Quiet<F> {
+impl<F> CoalesceWakes<F> {
     pub(crate) fn new(future: F) -> Self {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(WakeState::default());
         Self { future: Box::pin(future), waker: Waker::from(bell.clone()), bell }
     }
 
@@ -37,7 +37,7 @@ impl<F> Quiet<F> {
     }
 }
 
-impl<F: Future> Future for Quiet<F> {
+impl<F: Future> Future for CoalesceWakes<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -68,12 +68,12 @@ const AWAITED: u8 = 2;
 
 /// What is rung for a future: heard by its poll, or by its task between polls.
 #[derive(Default)]
-struct Bell {
+struct WakeState {
     state: AtomicU8,
     task: Mutex<Option<Waker>>,
 }
 
-impl Bell {
+impl WakeState {
     /// Whether nothing happened since the task began to wait, which is the one that will be woken.
     fn is_awaited_by(&self, task: &Waker) -> bool {
         self.state.load(Ordering::Acquire) == AWAITED
@@ -99,7 +99,7 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeState {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -135,7 +135,7 @@ mod tests {
     fn poll_once(times: usize) -> (usize, usize) {
         let wake_ups = Arc::new(WakeUps::default());
         let mut polls = 0;
-        let mut quiet = Quiet::new(poll_fn(|cx| {
+        let mut quiet = CoalesceWakes::new(poll_fn(|cx| {
             polls += 1;
             if polls <= times {
                 cx.waker().wake_by_ref();
@@ -159,13 +159,13 @@ mod tests {
     fn a_future_that_was_not_woken_is_left_alone_unless_another_task_has_it() {
         let mut polls = 0;
         let mut wakers = Vec::new();
-        let mut quiet = Quiet::new(poll_fn(|cx| {
+        let mut quiet = CoalesceWakes::new(poll_fn(|cx| {
             polls += 1;
             wakers.push(cx.waker().clone());
             Poll::<()>::Pending
         }));
         let (one, other) = (Arc::new(WakeUps::default()), Arc::new(WakeUps::default()));
-        let poll = |quiet: &mut Quiet<_>, task: &Arc<WakeUps>| {
+        let poll = |quiet: &mut CoalesceWakes<_>, task: &Arc<WakeUps>| {
             let _ = Pin::new(quiet).poll(&mut Context::from_waker(&Waker::from(task.clone())));
         };
         let task = Waker::from(one.clone());
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn between_polls_the_task_is_woken_once() {
         let wake_ups = Arc::new(WakeUps::default());
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(WakeState::default());
         bell.hush();
         assert!(bell.wait(&Waker::from(wake_ups.clone())));
         bell.wake_by_ref();
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn what_happens_at_any_moment_of_a_poll_is_not_missed() {
         const TIMES: u32 = 20_000;
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(WakeState::default());
         let (happened, seen) = (AtomicU32::new(0), AtomicU32::new(0));
         let task = Waker::from(Arc::new(Unpark(thread::current())));
         thread::scope(|scope| {

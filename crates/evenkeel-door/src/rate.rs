@@ -13,7 +13,7 @@ const NANOS: u64 = 1_000_000_000;
 
 /// What became of an amount that asked for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RateDecision {
     /// It counts from here on.
     Taken,
     /// There will be room.
@@ -27,30 +27,30 @@ pub enum Verdict {
 
 /// What was taken in each of the last 61 seconds.
 #[derive(Clone, Debug)]
-pub struct Minute {
+pub struct MinuteWindow {
     slots: [u64; SLOTS],
     newest: u64,
 }
 
-impl Default for Minute {
+impl Default for MinuteWindow {
     fn default() -> Self {
         Self { slots: [0; SLOTS], newest: 0 }
     }
 }
 
-impl Minute {
+impl MinuteWindow {
     /// Takes `amount` if the last minute has room for it under `limit`.
-    pub fn take(&mut self, amount: u64, limit: u64, now: Instant) -> Verdict {
+    pub fn take(&mut self, amount: u64, limit: u64, now: Instant) -> RateDecision {
         if limit < amount {
-            return Verdict::TooMuch;
+            return RateDecision::TooMuch;
         }
         self.advance(now);
         let used = self.used();
         if used.saturating_add(amount) <= limit {
             *self.slot(self.newest) += amount;
-            return Verdict::Taken;
+            return RateDecision::Taken;
         }
-        Verdict::Full { retry_after: self.room_at(used - (limit - amount)).since(now) }
+        RateDecision::Full { retry_after: self.room_at(used - (limit - amount)).since(now) }
     }
 
     /// Replaces an amount taken at `taken_at` by what it turned out to be.
@@ -114,43 +114,46 @@ mod tests {
 
     #[test]
     fn a_minute_takes_its_limit_and_no_more() {
-        let mut minute = Minute::default();
+        let mut minute = MinuteWindow::default();
         for _ in 0..LIMIT {
-            assert_eq!(minute.take(1, LIMIT, at(500)), Verdict::Taken);
+            assert_eq!(minute.take(1, LIMIT, at(500)), RateDecision::Taken);
         }
         let retry_after = Duration::from_millis(60_500);
-        assert_eq!(minute.take(1, LIMIT, at(500)), Verdict::Full { retry_after });
+        assert_eq!(minute.take(1, LIMIT, at(500)), RateDecision::Full { retry_after });
         assert_eq!(
             minute.take(1, LIMIT, at(60_999)),
-            Verdict::Full { retry_after: Duration::from_millis(1) }
+            RateDecision::Full { retry_after: Duration::from_millis(1) }
         );
-        assert_eq!(minute.take(1, LIMIT, at(61_000)), Verdict::Taken);
+        assert_eq!(minute.take(1, LIMIT, at(61_000)), RateDecision::Taken);
     }
 
     #[test]
     fn more_than_a_minutes_limit_never_fits() {
-        assert_eq!(Minute::default().take(4, LIMIT, at(0)), Verdict::TooMuch);
+        assert_eq!(MinuteWindow::default().take(4, LIMIT, at(0)), RateDecision::TooMuch);
     }
 
     #[test]
     fn an_estimate_too_high_is_given_back() {
-        let mut minute = Minute::default();
+        let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(0));
         minute.settle(3, 1, at(0), at(5_000));
-        assert_eq!(minute.take(2, LIMIT, at(5_000)), Verdict::Taken);
+        assert_eq!(minute.take(2, LIMIT, at(5_000)), RateDecision::Taken);
     }
 
     #[test]
     fn an_estimate_too_low_is_a_debt() {
-        let mut minute = Minute::default();
+        let mut minute = MinuteWindow::default();
         minute.take(1, LIMIT, at(0));
         minute.settle(1, 30, at(0), at(30_000));
-        assert_eq!(minute.take(1, LIMIT, at(61_000)), Verdict::Full { retry_after: Duration::from_secs(30) });
+        assert_eq!(
+            minute.take(1, LIMIT, at(61_000)),
+            RateDecision::Full { retry_after: Duration::from_secs(30) }
+        );
     }
 
     #[test]
     fn what_left_the_window_is_not_given_back_twice() {
-        let mut minute = Minute::default();
+        let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(0));
         minute.take(3, LIMIT, at(61_000));
         minute.settle(3, 0, at(0), at(61_000));
@@ -159,8 +162,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_steps_back_makes_no_room() {
-        let mut minute = Minute::default();
+        let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(100_000));
-        assert!(matches!(minute.take(1, LIMIT, at(0)), Verdict::Full { .. }));
+        assert!(matches!(minute.take(1, LIMIT, at(0)), RateDecision::Full { .. }));
     }
 }

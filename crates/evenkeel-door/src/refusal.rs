@@ -17,7 +17,7 @@ const QUEUE_SIZE: HeaderName = HeaderName::from_static("x-queue-size");
 
 /// Which of a tenant's limits per minute was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
+pub enum RateLimitKind {
     /// Requests per minute.
     Requests,
     /// Tokens per minute.
@@ -26,7 +26,7 @@ pub enum Rate {
 
 /// A request that a door does not serve, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ApiError {
     /// The request cannot be understood; the message is for the client.
     Invalid {
         /// What is wrong with it.
@@ -84,7 +84,7 @@ pub enum Refusal {
     /// The tenant's minute is used up.
     RateLimited {
         /// Which limit.
-        rate: Rate,
+        rate: RateLimitKind,
         /// When to come back.
         retry_after: Duration,
     },
@@ -110,13 +110,13 @@ pub enum Refusal {
 }
 
 /// What a refusal looks like from outside.
-struct Look {
+struct ErrorParts {
     status: StatusCode,
     kind: &'static str,
     code: &'static str,
 }
 
-impl Refusal {
+impl ApiError {
     /// Refuses a request as not understood.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), param: None }
@@ -129,7 +129,7 @@ impl Refusal {
 
     /// The refusal in OpenAI's shape, for a body or for the last event of a stream.
     pub fn to_json(&self) -> Value {
-        let Look { kind, code, .. } = self.look();
+        let ErrorParts { kind, code, .. } = self.look();
         let param = match self {
             Self::Invalid { param, .. } => param.as_deref(),
             Self::ModelForbidden { .. } | Self::NoModel { .. } => Some("model"),
@@ -181,7 +181,7 @@ impl Refusal {
         self.look().code
     }
 
-    fn look(&self) -> Look {
+    fn look(&self) -> ErrorParts {
         let (status, kind, code) = match self {
             Self::Invalid { .. } => (400, "invalid_request_error", "invalid_request"),
             Self::Framing => (400, "invalid_request_error", "ambiguous_framing"),
@@ -197,8 +197,10 @@ impl Refusal {
             Self::NoModel { .. } => (404, "invalid_request_error", "model_not_found"),
             Self::BodyTimeout => (408, "invalid_request_error", "body_timeout"),
             Self::BodyTooLarge { .. } => (413, "invalid_request_error", "body_too_large"),
-            Self::RateLimited { rate: Rate::Requests, .. } => (429, "requests", "rate_limit_exceeded"),
-            Self::RateLimited { rate: Rate::Tokens, .. } => (429, "tokens", "rate_limit_exceeded"),
+            Self::RateLimited { rate: RateLimitKind::Requests, .. } => {
+                (429, "requests", "rate_limit_exceeded")
+            }
+            Self::RateLimited { rate: RateLimitKind::Tokens, .. } => (429, "tokens", "rate_limit_exceeded"),
             Self::QueueFull { .. } => (503, "overloaded_error", "queue_full"),
             Self::WaitTimeout => (504, "timeout_error", "wait_timeout"),
             Self::Upstream => (502, "upstream_error", "bad_upstream"),
@@ -208,7 +210,7 @@ impl Refusal {
             Self::Internal => (500, "server_error", "internal_error"),
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Look { status, kind, code }
+        ErrorParts { status, kind, code }
     }
 }
 
@@ -217,7 +219,7 @@ fn whole_seconds(span: Duration) -> u64 {
     (span.as_secs() + u64::from(span.subsec_nanos() > 0)).max(1)
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid { message, .. } | Self::Conflict { message } | Self::Unavailable { message } => {
@@ -234,8 +236,12 @@ impl fmt::Display for Refusal {
             Self::NoModel { model } => write!(f, "no node serves model {model:?}"),
             Self::BodyTimeout => f.write_str("the body did not arrive in time"),
             Self::BodyTooLarge { bytes_max } => write!(f, "the body is larger than {bytes_max} bytes"),
-            Self::RateLimited { rate: Rate::Requests, .. } => f.write_str("requests per minute are used up"),
-            Self::RateLimited { rate: Rate::Tokens, .. } => f.write_str("tokens per minute are used up"),
+            Self::RateLimited { rate: RateLimitKind::Requests, .. } => {
+                f.write_str("requests per minute are used up")
+            }
+            Self::RateLimited { rate: RateLimitKind::Tokens, .. } => {
+                f.write_str("tokens per minute are used up")
+            }
             Self::QueueFull { queue_size, .. } => write!(f, "queue is full, {queue_size} wait"),
             Self::WaitTimeout => f.write_str("no slot came free in time"),
             Self::Upstream => f.write_str("the node's answer cannot be passed on"),
@@ -247,7 +253,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl core::error::Error for Refusal {}
+impl core::error::Error for ApiError {}
 
 #[cfg(test)]
 mod tests {
@@ -255,8 +261,10 @@ mod tests {
 
     #[test]
     fn a_refusal_tells_when_to_come_back_and_never_too_early() {
-        let refusal =
-            Refusal::RateLimited { rate: Rate::Requests, retry_after: Duration::from_millis(1_001) };
+        let refusal = ApiError::RateLimited {
+            rate: RateLimitKind::Requests,
+            retry_after: Duration::from_millis(1_001),
+        };
         let response = refusal.into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[RETRY_AFTER], "2");
@@ -271,14 +279,14 @@ mod tests {
     #[test]
     fn a_full_queue_tells_its_size() {
         let response =
-            Refusal::QueueFull { queue_size: 100, retry_after: Duration::from_secs(2) }.into_response();
+            ApiError::QueueFull { queue_size: 100, retry_after: Duration::from_secs(2) }.into_response();
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()[QUEUE_SIZE], "100");
     }
 
     #[test]
     fn a_method_that_is_not_taken_tells_which_are() {
-        let response = Refusal::Method { allow: "GET, POST".to_owned() }.into_response();
+        let response = ApiError::Method { allow: "GET, POST".to_owned() }.into_response();
         assert_eq!(
             (response.status().as_u16(), &response.headers()[ALLOW]),
             (405, &"GET, POST".parse().unwrap())

@@ -17,14 +17,14 @@ use http_body_util::{BodyExt, LengthLimitError};
 
 use crate::body::{self, RequestBody, Response};
 use crate::disconnect::Disconnect;
-use crate::refusal::Refusal;
+use crate::refusal::ApiError;
 use crate::tenant::{Access, Caller};
 
 /// How many routes a table holds at most.
 pub const ROUTES_MAX: usize = 1024;
 
 /// One request, as a handler gets it.
-pub struct Call {
+pub struct ServerRequest {
     /// The request, its body not yet read.
     pub request: http::Request<RequestBody>,
     /// Who asks.
@@ -39,39 +39,39 @@ pub struct Call {
     pub(crate) body_wait_max: Duration,
 }
 
-impl Call {
+impl ServerRequest {
     /// Reads the body to its end, within the listener's limits of size and time.
-    pub async fn read_body(&mut self) -> Result<Bytes, Refusal> {
+    pub async fn read_body(&mut self) -> Result<Bytes, ApiError> {
         match tokio::time::timeout(self.body_wait_max, self.request.body_mut().collect()).await {
             Ok(Ok(all)) => Ok(all.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                Err(Refusal::BodyTooLarge { bytes_max: self.body_bytes_max })
+                Err(ApiError::BodyTooLarge { bytes_max: self.body_bytes_max })
             }
-            Ok(Err(_)) => Err(Refusal::invalid("the body ended early")),
-            Err(_) => Err(Refusal::BodyTimeout),
+            Ok(Err(_)) => Err(ApiError::invalid("the body ended early")),
+            Err(_) => Err(ApiError::BodyTimeout),
         }
     }
 }
 
 /// A handler's answer, in time.
-pub type Answer = Pin<Box<dyn Future<Output = Result<Response, Refusal>> + Send>>;
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 /// What answers a route: dropped where it stands when the client leaves.
-pub type Handler = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
+pub type Handler = Arc<dyn Fn(ServerRequest) -> HandlerFuture + Send + Sync>;
 
 /// Makes a handler of an async function.
 pub fn handler<F, A>(answer: F) -> Handler
 where
-    F: Fn(Call) -> A + Send + Sync + 'static,
-    A: Future<Output = Result<Response, Refusal>> + Send + 'static,
+    F: Fn(ServerRequest) -> A + Send + Sync + 'static,
+    A: Future<Output = Result<Response, ApiError>> + Send + 'static,
 {
     Arc::new(move |call| Box::pin(answer(call)))
 }
 
 /// How a route says no to the request of this name.
-pub type Wording = fn(Refusal, &HeaderValue) -> Response;
+pub type ErrorFormat = fn(ApiError, &HeaderValue) -> Response;
 
 /// Says no in OpenAI's shape, which routes do that name no other.
-pub fn plainly(refusal: Refusal, _: &HeaderValue) -> Response {
+pub fn plainly(refusal: ApiError, _: &HeaderValue) -> Response {
     refusal.into_response()
 }
 
@@ -101,14 +101,14 @@ pub(crate) struct Route {
     method: Method,
     pub(crate) access: Access,
     pub(crate) handler: Handler,
-    pub(crate) wording: Wording,
+    pub(crate) wording: ErrorFormat,
 }
 
 /// Why no route answers, and how that is said.
 #[derive(Debug)]
-pub(crate) struct Unrouted {
-    pub(crate) refusal: Refusal,
-    pub(crate) wording: Wording,
+pub(crate) struct RouteMiss {
+    pub(crate) refusal: ApiError,
+    pub(crate) wording: ErrorFormat,
 }
 
 /// The table of routes; `/livez` and `/readyz` are in it from the start.
@@ -125,7 +125,7 @@ impl Routes {
         let live = handler(async |_| Ok(text("ok\n")));
         let ready = handler(move |_| {
             let is_ready = readiness.is_ready();
-            async move { if is_ready { Ok(text("ready\n")) } else { Err(Refusal::Draining) } }
+            async move { if is_ready { Ok(text("ready\n")) } else { Err(ApiError::Draining) } }
         });
         let probe =
             |handler| vec![Route { method: Method::GET, access: Access::Public, handler, wording: plainly }];
@@ -151,7 +151,7 @@ impl Routes {
         path: &str,
         access: Access,
         handler: Handler,
-        wording: Wording,
+        wording: ErrorFormat,
     ) -> Result<(), RouteError> {
         if ROUTES_MAX <= self.len {
             return Err(RouteError::TooMany);
@@ -185,16 +185,16 @@ impl Routes {
     }
 
     /// Finds what answers; `HEAD` is answered by `GET` unless it has a route of its own.
-    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, Unrouted> {
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, RouteMiss> {
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, r)| r);
-        let none = || Unrouted { refusal: Refusal::NoRoute, wording: plainly };
+        let none = || RouteMiss { refusal: ApiError::NoRoute, wording: plainly };
         let routes = self.exact.get(path).or_else(prefixed).ok_or_else(none)?;
         let by = |method| routes.iter().find(|route| route.method == method);
         let found = by(method).or_else(|| by(&Method::GET).filter(|_| method == Method::HEAD));
         found.ok_or_else(|| {
             let methods: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
-            let wording = routes.first().map_or(plainly as Wording, |route| route.wording);
-            Unrouted { refusal: Refusal::Method { allow: methods.join(", ") }, wording }
+            let wording = routes.first().map_or(plainly as ErrorFormat, |route| route.wording);
+            RouteMiss { refusal: ApiError::Method { allow: methods.join(", ") }, wording }
         })
     }
 }
@@ -250,10 +250,10 @@ mod tests {
     }
 
     fn nothing() -> Handler {
-        handler(async |_| Err(Refusal::Internal))
+        handler(async |_| Err(ApiError::Internal))
     }
 
-    fn found(table: &Routes, method: Method, path: &str) -> Result<Access, Refusal> {
+    fn found(table: &Routes, method: Method, path: &str) -> Result<Access, ApiError> {
         table.find(&method, path).map(|route| route.access).map_err(|unrouted| unrouted.refusal)
     }
 
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(found(&table, Method::POST, "/v1/execute/x"), Ok(Access::Tenant));
         assert_eq!(found(&table, Method::POST, "/v1/files/7"), Ok(Access::Public));
         assert_eq!(found(&table, Method::POST, "/v1/"), Ok(Access::Tenant));
-        assert_eq!(found(&table, Method::POST, "/v1"), Err(Refusal::NoRoute));
+        assert_eq!(found(&table, Method::POST, "/v1"), Err(ApiError::NoRoute));
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
             table(&[(Method::POST, "/execute", Access::Tenant), (Method::POST, "/Execute", Access::Admin)]);
         assert_eq!(found(&table, Method::POST, "/execute"), Ok(Access::Tenant));
         assert_eq!(found(&table, Method::POST, "/Execute"), Ok(Access::Admin));
-        assert_eq!(found(&table, Method::POST, "/EXECUTE"), Err(Refusal::NoRoute));
+        assert_eq!(found(&table, Method::POST, "/EXECUTE"), Err(ApiError::NoRoute));
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             (Method::PUT, "/v1/batch", Access::Tenant),
         ]);
         let refused = found(&table, Method::GET, "/v1/batch");
-        assert_eq!(refused, Err(Refusal::Method { allow: "POST, PUT".to_owned() }));
+        assert_eq!(refused, Err(ApiError::Method { allow: "POST, PUT".to_owned() }));
     }
 
     #[test]

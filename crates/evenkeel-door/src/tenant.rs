@@ -17,8 +17,8 @@ use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
 
 use crate::key::{KeyHash, credential};
-use crate::rate::{Minute, Verdict};
-use crate::refusal::{Rate, Refusal};
+use crate::rate::{MinuteWindow, RateDecision};
+use crate::refusal::{ApiError, RateLimitKind};
 
 /// How many tenants a table holds at most.
 pub const TENANTS_MAX: usize = 10_000;
@@ -29,7 +29,7 @@ const OPEN: &str = "open";
 
 /// Whether a tenant is served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum TenantState {
     /// It is.
     #[default]
     Active,
@@ -55,7 +55,7 @@ pub struct TenantSettings {
     /// The models it may use; none named is all.
     pub models: Vec<String>,
     /// Whether it is served.
-    pub standing: Standing,
+    pub standing: TenantState,
 }
 
 /// A tenant as the doors see it.
@@ -65,14 +65,14 @@ pub struct Tenant {
     pub id: TenantId,
     /// What it was configured with.
     pub settings: TenantSettings,
-    used: Arc<Mutex<Used>>,
+    used: Arc<Mutex<RateUsage>>,
 }
 
 /// What a tenant used of its minute; outlives reloads.
 #[derive(Debug, Default)]
-struct Used {
-    requests: Minute,
-    tokens: Minute,
+struct RateUsage {
+    requests: MinuteWindow,
+    tokens: MinuteWindow,
 }
 
 impl Tenant {
@@ -81,9 +81,9 @@ impl Tenant {
     }
 
     /// Counts a request against the requests per minute.
-    pub fn take_request(&self, now: Instant) -> Result<(), Refusal> {
+    pub fn take_request(&self, now: Instant) -> Result<(), ApiError> {
         let Some(limit) = self.settings.rpm else { return Ok(()) };
-        refused(Rate::Requests, self.used.lock().requests.take(1, limit, now))
+        refused(RateLimitKind::Requests, self.used.lock().requests.take(1, limit, now))
     }
 
     /// Gives back a request that was counted and not served, for nobody's fault.
@@ -94,9 +94,9 @@ impl Tenant {
     }
 
     /// Counts the tokens a request will probably cost against the tokens per minute.
-    pub fn take_tokens(&self, estimate: u64, now: Instant) -> Result<(), Refusal> {
+    pub fn take_tokens(&self, estimate: u64, now: Instant) -> Result<(), ApiError> {
         let Some(limit) = self.settings.tpm else { return Ok(()) };
-        refused(Rate::Tokens, self.used.lock().tokens.take(estimate, limit, now))
+        refused(RateLimitKind::Tokens, self.used.lock().tokens.take(estimate, limit, now))
     }
 
     /// Replaces the estimate that was taken by the tokens the request truly cost.
@@ -107,24 +107,24 @@ impl Tenant {
     }
 
     /// Refuses a model that the tenant may not use.
-    pub fn check_model(&self, model: &str) -> Result<(), Refusal> {
+    pub fn check_model(&self, model: &str) -> Result<(), ApiError> {
         let models = &self.settings.models;
         if models.is_empty() || models.iter().any(|allowed| allowed == model) {
             return Ok(());
         }
-        Err(Refusal::ModelForbidden { model: model.to_owned() })
+        Err(ApiError::ModelForbidden { model: model.to_owned() })
     }
 }
 
-fn refused(rate: Rate, verdict: Verdict) -> Result<(), Refusal> {
+fn refused(rate: RateLimitKind, verdict: RateDecision) -> Result<(), ApiError> {
     match (verdict, rate) {
-        (Verdict::Taken, _) => Ok(()),
-        (Verdict::Full { retry_after }, _) => Err(Refusal::RateLimited { rate, retry_after }),
+        (RateDecision::Taken, _) => Ok(()),
+        (RateDecision::Full { retry_after }, _) => Err(ApiError::RateLimited { rate, retry_after }),
         // Coming back would not help, so nothing tells a client to.
-        (Verdict::TooMuch, Rate::Tokens) => {
-            Err(Refusal::invalid("the request needs more tokens than this API key has per minute"))
+        (RateDecision::TooMuch, RateLimitKind::Tokens) => {
+            Err(ApiError::invalid("the request needs more tokens than this API key has per minute"))
         }
-        (Verdict::TooMuch, Rate::Requests) => Err(Refusal::TenantDisabled),
+        (RateDecision::TooMuch, RateLimitKind::Requests) => Err(ApiError::TenantDisabled),
     }
 }
 
@@ -251,7 +251,7 @@ impl Tenants {
         self.by_name.is_empty()
     }
 
-    fn tenant(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, Refusal> {
+    fn tenant(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, ApiError> {
         if self.is_empty() {
             return Ok(self.open.clone());
         }
@@ -259,14 +259,14 @@ impl Tenants {
         let from = self.keys.partition_point(|(known, _)| known.shelf() < hash.shelf());
         let shelf = self.keys[from..].iter().take_while(|(known, _)| known.shelf() == hash.shelf());
         let mut matching = shelf.filter(|(known, _)| known.matches(&hash));
-        let (_, tenant) = matching.next().ok_or(Refusal::Unauthenticated)?;
+        let (_, tenant) = matching.next().ok_or(ApiError::Unauthenticated)?;
         match tenant.settings.standing {
-            Standing::Active => Ok(tenant.clone()),
-            Standing::Disabled => Err(Refusal::TenantDisabled),
+            TenantState::Active => Ok(tenant.clone()),
+            TenantState::Disabled => Err(ApiError::TenantDisabled),
         }
     }
 
-    fn is_admin(&self, headers: &HeaderMap) -> Result<bool, Refusal> {
+    fn is_admin(&self, headers: &HeaderMap) -> Result<bool, ApiError> {
         let hash = KeyHash::of(credential(headers)?);
         Ok(self.admin.iter().fold(false, |found, known| known.matches(&hash) | found))
     }
@@ -295,7 +295,7 @@ pub enum Exposure {
 
 /// Whether the operator wants others to reach what is not protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unprotected {
+pub enum InsecurePolicy {
     /// That is refused.
     Refuse,
     /// The operator said so explicitly.
@@ -304,16 +304,20 @@ pub enum Unprotected {
 
 /// Decides who a caller is, by the tenants of the moment.
 #[derive(Debug)]
-pub struct Gate {
+pub struct Authenticator {
     origin: std::time::Instant,
     tenants: RwLock<Arc<Tenants>>,
     exposure: Exposure,
-    unprotected: Unprotected,
+    unprotected: InsecurePolicy,
 }
 
-impl Gate {
+impl Authenticator {
     /// Puts tenants in front of a listener, unless that leaves it unprotected.
-    pub fn new(tenants: Tenants, exposure: Exposure, unprotected: Unprotected) -> Result<Self, TenantsError> {
+    pub fn new(
+        tenants: Tenants,
+        exposure: Exposure,
+        unprotected: InsecurePolicy,
+    ) -> Result<Self, TenantsError> {
         check_exposure(&tenants, exposure, unprotected)?;
         let (origin, tenants) = (std::time::Instant::now(), RwLock::new(Arc::new(tenants)));
         Ok(Self { origin, tenants, exposure, unprotected })
@@ -343,7 +347,7 @@ impl Gate {
     }
 
     /// Finds out who calls a route with this access.
-    pub fn caller(&self, access: Access, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, Refusal> {
+    pub fn caller(&self, access: Access, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
         match access {
             Access::Public => Ok(Caller::Public),
             Access::Tenant => self.tenants().tenant(headers).map(Caller::Tenant),
@@ -352,7 +356,7 @@ impl Gate {
         }
     }
 
-    fn tenant_or_admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, Refusal> {
+    fn tenant_or_admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
         let tenants = self.tenants();
         // Everybody is the open tenant, also whoever could be more.
         if tenants.is_empty() {
@@ -360,14 +364,14 @@ impl Gate {
         }
         match tenants.tenant(headers) {
             Ok(tenant) => Ok(Caller::Tenant(tenant)),
-            Err(Refusal::TenantDisabled) => Err(Refusal::TenantDisabled),
+            Err(ApiError::TenantDisabled) => Err(ApiError::TenantDisabled),
             // A wrong key is a mistake, also of somebody who would be served without one.
             Err(stranger) if tenants.admin.is_empty() && credential(headers).is_ok() => Err(stranger),
             Err(stranger) => self.admin(headers, peer).map_err(|_| stranger),
         }
     }
 
-    fn admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, Refusal> {
+    fn admin(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
         let tenants = self.tenants();
         let allowed = if tenants.admin.is_empty() {
             // A listener that others reach may be behind a proxy on this machine.
@@ -375,22 +379,22 @@ impl Gate {
         } else {
             tenants.is_admin(headers)?
         };
-        if allowed { Ok(Caller::Admin) } else { Err(Refusal::AdminOnly) }
+        if allowed { Ok(Caller::Admin) } else { Err(ApiError::AdminOnly) }
     }
 }
 
 fn check_exposure(
     tenants: &Tenants,
     exposure: Exposure,
-    unprotected: Unprotected,
+    unprotected: InsecurePolicy,
 ) -> Result<(), TenantsError> {
     match (exposure, unprotected) {
-        (Exposure::Loopback, _) | (_, Unprotected::Allow) => Ok(()),
-        (Exposure::Clear | Exposure::Tls, Unprotected::Refuse) if tenants.is_empty() => {
+        (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => Ok(()),
+        (Exposure::Clear | Exposure::Tls, InsecurePolicy::Refuse) if tenants.is_empty() => {
             Err(TenantsError::Open)
         }
-        (Exposure::Clear, Unprotected::Refuse) => Err(TenantsError::Clear),
-        (Exposure::Tls, Unprotected::Refuse) => Ok(()),
+        (Exposure::Clear, InsecurePolicy::Refuse) => Err(TenantsError::Clear),
+        (Exposure::Tls, InsecurePolicy::Refuse) => Ok(()),
     }
 }
 

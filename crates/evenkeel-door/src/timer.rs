@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// The timer of a connection.
 #[derive(Clone, Default)]
-pub(crate) struct ConnectionTimer(Entry);
+pub(crate) struct ConnectionTimer(SharedSleep);
 
-type Entry = Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>;
+type SharedSleep = Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>;
 
 impl Timer for ConnectionTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
@@ -36,7 +36,7 @@ impl Timer for ConnectionTimer {
 
 /// The time in which one head must come.
 struct HeadSleep {
-    entry: Entry,
+    entry: SharedSleep,
     deadline: Instant,
 }
 

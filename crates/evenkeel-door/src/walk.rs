@@ -15,18 +15,18 @@ use http_body_util::Limited;
 use hyper::body::{Body as _, Incoming};
 
 use crate::body::Response;
-use crate::disconnect::{Disconnect, Presence, WatchedBody};
-use crate::refusal::Refusal;
+use crate::disconnect::{Disconnect, RequestGuard, TrackedBody};
+use crate::refusal::ApiError;
 use crate::request_id::{REQUEST_ID, RequestIds};
-use crate::route::{Answer, Call, Route, Routes, Unrouted};
-use crate::tenant::{Caller, Gate};
+use crate::route::{HandlerFuture, Route, RouteMiss, Routes, ServerRequest};
+use crate::tenant::{Authenticator, Caller};
 
 /// Headers that mean one thing; two of them are an attempt to mean two.
 const SINGLE: [&str; 6] = ["host", "authorization", "content-length", "content-type", "x-api-key", "api-key"];
 
 /// What the requests of a listener share.
-pub(crate) struct Walk {
-    pub(crate) gate: Arc<Gate>,
+pub(crate) struct RequestService {
+    pub(crate) gate: Arc<Authenticator>,
     pub(crate) routes: Routes,
     pub(crate) ids: RequestIds,
     pub(crate) in_flight: Arc<AtomicUsize>,
@@ -36,58 +36,58 @@ pub(crate) struct Walk {
 
 /// Whether a request's length is in doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Length {
+pub(crate) enum BodyLength {
     Clear,
     Doubtful,
 }
 
-impl Walk {
+impl RequestService {
     /// Answers a request, whatever it is.
     pub(crate) async fn answer(
         &self,
         request: Request<Incoming>,
         peer: SocketAddr,
-        length: Length,
-    ) -> http::Response<WatchedBody> {
-        let (presence, disconnect) = Presence::new(self.in_flight.clone());
+        length: BodyLength,
+    ) -> http::Response<TrackedBody> {
+        let (presence, disconnect) = RequestGuard::new(self.in_flight.clone());
         let (method, version) = (request.method().clone(), request.version());
         let request_id = self.ids.of(request.headers());
         let (route, wording) = match self.routes.find(&method, request.uri().path()) {
             Ok(route) => (Ok(route), route.wording),
-            Err(Unrouted { refusal, wording }) => (Err(refusal), wording),
+            Err(RouteMiss { refusal, wording }) => (Err(refusal), wording),
         };
         let answer = match self.call(route, request, peer, length, request_id.clone(), disconnect) {
             Ok(answer) => caught(answer).await,
             Err(refusal) => Err(refusal),
         };
-        let must_close = version < Version::HTTP_2 && matches!(answer, Err(Refusal::Framing));
+        let must_close = version < Version::HTTP_2 && matches!(answer, Err(ApiError::Framing));
         let mut response = answer.unwrap_or_else(|refusal| wording(refusal, &request_id));
         response.headers_mut().insert(REQUEST_ID, request_id);
         if must_close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        WatchedBody::watch(response, &method, presence)
+        TrackedBody::watch(response, &method, presence)
     }
 
     /// Lets a request in, as far as its handler.
     fn call(
         &self,
-        route: Result<&Route, Refusal>,
+        route: Result<&Route, ApiError>,
         request: Request<Incoming>,
         peer: SocketAddr,
-        length: Length,
+        length: BodyLength,
         request_id: HeaderValue,
         disconnect: Disconnect,
-    ) -> Result<Answer, Refusal> {
-        if length == Length::Doubtful {
-            return Err(Refusal::Framing);
+    ) -> Result<HandlerFuture, ApiError> {
+        if length == BodyLength::Doubtful {
+            return Err(ApiError::Framing);
         }
         check_single(request.headers())?;
         let route = route?;
         let caller = self.gate.caller(route.access, request.headers(), peer)?;
         let bytes_max = self.body_bytes_max as u64;
         if bytes_max < request.body().size_hint().lower() {
-            return Err(Refusal::BodyTooLarge { bytes_max });
+            return Err(ApiError::BodyTooLarge { bytes_max });
         }
         let accepted_at = self.gate.now();
         if let Caller::Tenant(tenant) = &caller {
@@ -95,7 +95,7 @@ impl Walk {
         }
         let request = request.map(|body| Limited::new(body, self.body_bytes_max));
         let body_wait_max = self.body_wait_max;
-        let call = Call {
+        let call = ServerRequest {
             request,
             caller,
             disconnect,
@@ -104,29 +104,29 @@ impl Walk {
             body_bytes_max: bytes_max,
             body_wait_max,
         };
-        catch_unwind(AssertUnwindSafe(|| (route.handler)(call))).map_err(|_| Refusal::Internal)
+        catch_unwind(AssertUnwindSafe(|| (route.handler)(call))).map_err(|_| ApiError::Internal)
     }
 }
 
-fn check_single(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_single(headers: &HeaderMap) -> Result<(), ApiError> {
     // Few requests have any header twice.
     if headers.len() == headers.keys_len() {
         return Ok(());
     }
     for name in SINGLE {
         if 1 < headers.get_all(name).iter().count() {
-            return Err(Refusal::invalid(format!("header {name} is given twice")));
+            return Err(ApiError::invalid(format!("header {name} is given twice")));
         }
     }
     Ok(())
 }
 
 /// Answers for a handler that panics, so that only its own request is lost.
-async fn caught(answer: Answer) -> Result<Response, Refusal> {
+async fn caught(answer: HandlerFuture) -> Result<Response, ApiError> {
     let mut answer = pin!(answer);
     poll_fn(|cx| {
         let polled = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx)));
-        polled.unwrap_or(Poll::Ready(Err(Refusal::Internal)))
+        polled.unwrap_or(Poll::Ready(Err(ApiError::Internal)))
     })
     .await
 }

@@ -13,23 +13,23 @@ use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
-use crate::bill::Bill;
+use crate::bill::TokenReservation;
 use crate::headers;
-use crate::json::{Cursor, Fault, Kind};
-use crate::refuse::{Trouble, judge, judge_told};
-use crate::relay::Relay;
-use crate::request::{Ask, Endpoint};
-use crate::sse::{Opening, OpeningReader};
+use crate::json::{Cursor, JsonError, Kind};
+use crate::refuse::{AttemptError, judge, judge_told};
+use crate::relay::ProxyBody;
+use crate::request::{Endpoint, LlmRequest};
+use crate::sse::{FirstEvent, FirstEventReader};
 use crate::upstream::UpstreamBody;
-use crate::usage::{Counts, Usage};
-use crate::walk::Slot;
+use crate::usage::{Usage, UsageFields};
+use crate::walk::SlotGuard;
 
 /// How much of an answer is held back at most.
 const HELD_MAX: usize = 1 << 20;
 
 /// How an answer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum BodyKind {
     /// As a stream of events.
     Events,
     /// As one JSON value.
@@ -38,7 +38,7 @@ pub(crate) enum Form {
     Opaque,
 }
 
-impl Form {
+impl BodyKind {
     fn of(headers: &HeaderMap) -> Self {
         let Some(kind) = headers.get(CONTENT_TYPE) else { return Self::Opaque };
         // What is packed is not what its type says.
@@ -54,7 +54,7 @@ impl Form {
     }
 
     /// Whether more is to be read before the answer is the client's.
-    fn holds_back(self, held: usize, opening: Option<&Opening>) -> bool {
+    fn holds_back(self, held: usize, opening: Option<&FirstEvent>) -> bool {
         match self {
             Self::Json => held <= HELD_MAX,
             // Whether it is an answer, its first event tells.
@@ -65,38 +65,38 @@ impl Form {
 }
 
 /// An answer that has begun.
-pub(crate) struct Answer {
+pub(crate) struct NodeResponse {
     status: StatusCode,
     headers: HeaderMap,
-    form: Form,
+    form: BodyKind,
     begun: Vec<Bytes>,
-    rest: Rest,
+    rest: BodyRemainder,
     /// Whether the node serves the request, or tells the client of its mistake.
     served: bool,
 }
 
 /// What is still to come of an answer.
-enum Rest {
+enum BodyRemainder {
     Body(UpstreamBody),
     /// Nothing; what it says it took, if it says so.
     Nothing(Option<Usage>),
 }
 
-impl Answer {
+impl NodeResponse {
     /// Reads the beginning of an answer; a node that is busy or broken is found out here.
     pub(crate) async fn begin(
         response: http::Response<UpstreamBody>,
         endpoint: Endpoint,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, AttemptError> {
         let (head, mut body) = response.into_parts();
         let status = head.status;
         if let Err(trouble) = judge(status, &head.headers) {
             read_what_is_here(&mut body);
             return Err(trouble);
         }
-        let form = Form::of(&head.headers);
+        let form = BodyKind::of(&head.headers);
         let (mut begun, mut held, mut ended) = (Vec::new(), 0, body.is_end_stream());
-        let (mut reader, mut opening) = (OpeningReader::default(), None);
+        let (mut reader, mut opening) = (FirstEventReader::default(), None);
         while !ended && form.holds_back(held, opening.as_ref()) {
             let Some(frame) = body.frame().await else {
                 ended = true;
@@ -104,7 +104,7 @@ impl Answer {
             };
             if let Ok(bytes) = frame?.into_data() {
                 held += bytes.len();
-                if form == Form::Events {
+                if form == BodyKind::Events {
                     opening = reader.read(&bytes);
                 }
                 begun.push(bytes);
@@ -116,19 +116,25 @@ impl Answer {
             Some(_) | None => status.is_success(),
         };
         let rest = if ended {
-            Rest::Nothing(check_whole(status, form, &mut begun, &reader)?)
+            BodyRemainder::Nothing(check_whole(status, form, &mut begun, &reader)?)
         } else {
-            Rest::Body(body)
+            BodyRemainder::Body(body)
         };
         Ok(Self { status, headers: headers::for_client(head.headers), form, begun, rest, served })
     }
 
     /// Hands the answer to the client, and the slot back as soon as its node is done.
-    pub(crate) fn pass_on(mut self, slot: Slot, mut bill: Bill, endpoint: Endpoint, ask: &Ask) -> Response {
+    pub(crate) fn pass_on(
+        mut self,
+        slot: SlotGuard,
+        mut bill: TokenReservation,
+        endpoint: Endpoint,
+        ask: &LlmRequest,
+    ) -> Response {
         bill.trace.answered(self.status);
         let whole = match (self.form, &self.rest) {
-            (Form::Json | Form::Opaque, Rest::Nothing(usage)) => Some(*usage),
-            (Form::Events, Rest::Nothing(_)) | (_, Rest::Body(_)) => None,
+            (BodyKind::Json | BodyKind::Opaque, BodyRemainder::Nothing(usage)) => Some(*usage),
+            (BodyKind::Events, BodyRemainder::Nothing(_)) | (_, BodyRemainder::Body(_)) => None,
         };
         let body = if let Some(usage) = whole {
             let all = self.begun.pop().unwrap_or_default();
@@ -144,16 +150,16 @@ impl Answer {
             slot.end_at_once(bill.so_far().cost());
             body::full(all)
         } else {
-            if self.form == Form::Events {
+            if self.form == BodyKind::Events {
                 // What is hidden is missing from it.
                 self.headers.remove(CONTENT_LENGTH);
             }
             let rest = match self.rest {
-                Rest::Body(body) => Some(body),
-                Rest::Nothing(_) => None,
+                BodyRemainder::Body(body) => Some(body),
+                BodyRemainder::Nothing(_) => None,
             };
             let held = (slot, bill, self.served);
-            Relay::new(self.form, (endpoint, ask), self.begun, rest, held).boxed_unsync()
+            ProxyBody::new(self.form, (endpoint, ask), self.begun, rest, held).boxed_unsync()
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
@@ -163,11 +169,11 @@ impl Answer {
 }
 
 /// Sees what a stream begins with: whether it serves the client, or tells it of its mistake.
-fn check_opening(opening: &Opening, endpoint: Endpoint) -> Result<bool, Trouble> {
+fn check_opening(opening: &FirstEvent, endpoint: Endpoint) -> Result<bool, AttemptError> {
     match opening {
-        Opening::Garbage if endpoint.has_last_word() => Err(Trouble::NotJson),
-        Opening::Answer | Opening::Garbage => Ok(true),
-        Opening::Error(said) => judge_told(said).map(|()| false),
+        FirstEvent::Garbage if endpoint.has_last_word() => Err(AttemptError::NotJson),
+        FirstEvent::Answer | FirstEvent::Garbage => Ok(true),
+        FirstEvent::Error(said) => judge_told(said).map(|()| false),
     }
 }
 
@@ -180,14 +186,14 @@ fn read_what_is_here(body: &mut UpstreamBody) {
 /// Sees that an answer is what it says it is, joins it, and finds what it took.
 fn check_whole(
     status: StatusCode,
-    form: Form,
+    form: BodyKind,
     begun: &mut Vec<Bytes>,
-    opening: &OpeningReader,
-) -> Result<Option<Usage>, Trouble> {
-    if form == Form::Events {
+    opening: &FirstEventReader,
+) -> Result<Option<Usage>, AttemptError> {
+    if form == BodyKind::Events {
         return match () {
-            () if begun.is_empty() => Err(Trouble::Empty),
-            () if status.is_success() && opening.is_cut() => Err(Trouble::Unfinished),
+            () if begun.is_empty() => Err(AttemptError::Empty),
+            () if status.is_success() && opening.is_cut() => Err(AttemptError::Unfinished),
             () => Ok(None),
         };
     }
@@ -196,14 +202,14 @@ fn check_whole(
         begun.iter().for_each(|piece| joined.extend_from_slice(piece));
         *begun = vec![joined.freeze()];
     }
-    if form != Form::Json || !status.is_success() {
+    if form != BodyKind::Json || !status.is_success() {
         return Ok(None);
     }
     let answer = begun.first().map_or(&[][..], |whole| whole);
     match usage_of(answer) {
         Ok(usage) => Ok(usage),
         Err(fault) if is_pythons_number(answer, fault.at) => Ok(Usage::of_json(answer)),
-        Err(_) => Err(Trouble::NotJson),
+        Err(_) => Err(AttemptError::NotJson),
     }
 }
 
@@ -213,16 +219,16 @@ fn is_pythons_number(answer: &[u8], at: usize) -> bool {
 }
 
 /// Reads a JSON answer to its end, and the counts in it.
-fn usage_of(answer: &[u8]) -> Result<Option<Usage>, Fault> {
+fn usage_of(answer: &[u8]) -> Result<Option<Usage>, JsonError> {
     let mut cursor = Cursor::new(answer);
-    let mut counts = Counts::default();
+    let mut counts = UsageFields::default();
     if cursor.kind()? == Kind::Object {
         cursor.object(|name, cursor| {
             if name.raw() != b"usage" {
                 return cursor.skip();
             }
-            counts.update(Counts::read(cursor)?);
-            Ok::<(), Fault>(())
+            counts.update(UsageFields::read(cursor)?);
+            Ok::<(), JsonError>(())
         })?;
     } else {
         cursor.skip()?;
@@ -239,23 +245,23 @@ mod tests {
     #[test]
     fn an_answer_is_read_as_what_its_type_says() {
         let form = |kind: &'static str| {
-            Form::of(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]))
+            BodyKind::of(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]))
         };
-        assert_eq!(form("text/event-stream; charset=utf-8"), Form::Events);
-        assert_eq!(form("Application/JSON"), Form::Json);
+        assert_eq!(form("text/event-stream; charset=utf-8"), BodyKind::Events);
+        assert_eq!(form("Application/JSON"), BodyKind::Json);
         for kind in ["application/jsonl", "application/x-ndjson", "audio/mpeg", ""] {
-            assert_eq!(form(kind), Form::Opaque, "{kind}");
+            assert_eq!(form(kind), BodyKind::Opaque, "{kind}");
         }
         let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let packed = HeaderMap::from_iter([kind, (CONTENT_ENCODING, HeaderValue::from_static("gzip"))]);
-        assert_eq!(Form::of(&packed), Form::Opaque);
+        assert_eq!(BodyKind::of(&packed), BodyKind::Opaque);
     }
 
     #[test]
     fn an_answer_is_whole_or_refused() {
-        let opening = OpeningReader::default();
+        let opening = FirstEventReader::default();
         let check = |answer: &'static str| {
-            check_whole(StatusCode::OK, Form::Json, &mut vec![answer.into()], &opening)
+            check_whole(StatusCode::OK, BodyKind::Json, &mut vec![answer.into()], &opening)
         };
         let usage = Some(Usage { input: 1, output: 2 });
         assert_eq!(check(r#"{"usage":{"prompt_tokens":1,"completion_tokens":2}} "#), Ok(usage));
@@ -263,7 +269,7 @@ mod tests {
         let pythons = r#"{"a":[NaN,-Infinity],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
         assert_eq!(check(pythons), Ok(usage));
         for broken in ["", "{", r#"{"a":"#, "<html>", r#"{"a":1}}"#, r#"{"a":nope}"#] {
-            assert_eq!(check(broken), Err(Trouble::NotJson), "{broken}");
+            assert_eq!(check(broken), Err(AttemptError::NotJson), "{broken}");
         }
     }
 }

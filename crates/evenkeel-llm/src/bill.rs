@@ -5,36 +5,36 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 use evenkeel_door::tenant::Tenant;
 use evenkeel_pipeline::ModelId;
 use evenkeel_policy::time::Instant;
 
-use crate::door::Llm;
-use crate::request::Ask;
-use crate::trace::Trace;
+use crate::door::LlmApi;
+use crate::request::LlmRequest;
+use crate::trace::RequestTrace;
 use crate::usage::Usage;
 
 /// A request's open bill; dropped, it is settled with what is known.
-pub(crate) struct Bill {
-    llm: Arc<Llm>,
+pub(crate) struct TokenReservation {
+    llm: Arc<LlmApi>,
     tenant: Arc<Tenant>,
     model: ModelId,
     guess: Usage,
     so_far: Usage,
     taken_at: Instant,
     /// Goes on as long as the answer does.
-    pub(crate) trace: Trace,
+    pub(crate) trace: RequestTrace,
 }
 
-impl Bill {
+impl TokenReservation {
     /// Takes what the request will probably need, if the tenant's minute has room for it.
     pub(crate) fn open(
-        llm: &Arc<Llm>,
+        llm: &Arc<LlmApi>,
         tenant: &Arc<Tenant>,
         model: ModelId,
-        ask: &Ask,
-    ) -> Result<Self, Refusal> {
+        ask: &LlmRequest,
+    ) -> Result<Self, ApiError> {
         let guess = llm.forecast.lock().usage(tenant.id, model, ask);
         let taken_at = llm.walk.now();
         if let Err(refusal) = tenant.take_tokens(guess.tokens(), taken_at) {
@@ -42,7 +42,7 @@ impl Bill {
             return Err(refusal);
         }
         let (llm, tenant, so_far) = (llm.clone(), tenant.clone(), Usage::default());
-        Ok(Self { llm, tenant, model, guess, so_far, taken_at, trace: Trace::default() })
+        Ok(Self { llm, tenant, model, guess, so_far, taken_at, trace: RequestTrace::default() })
     }
 
     /// What the request was thought to take.
@@ -66,7 +66,7 @@ impl Bill {
     }
 }
 
-impl Drop for Bill {
+impl Drop for TokenReservation {
     fn drop(&mut self) {
         self.trace.used(self.so_far);
         if self.tenant.settings.tpm.is_some() {

@@ -3,7 +3,7 @@
 //! Bound: what a client says can shorten its wait, never lengthen it. What its SDK says about itself is believed if it
 //! can be read; what it says to us must be right.
 
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 use evenkeel_policy::time::Duration;
 use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ pub(crate) struct Deadline {
 
 impl Deadline {
     /// Reads what a request's headers say, as of `now`; most say nothing, and need no clock.
-    pub(crate) fn of(headers: &HeaderMap, now: impl Fn() -> Instant) -> Result<Self, Refusal> {
+    pub(crate) fn of(headers: &HeaderMap, now: impl Fn() -> Instant) -> Result<Self, ApiError> {
         let ours = ours(headers)?.map(Duration::from_millis);
         let sdks = SDKS.into_iter().filter_map(|name| seconds(headers, &name)).min();
         let at = |span: Duration| now().checked_add(span);
@@ -41,12 +41,12 @@ impl Deadline {
     }
 }
 
-fn ours(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+fn ours(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
     let mut given = headers.get_all(OURS).iter();
     let Some(value) = given.next() else { return Ok(None) };
     let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     let millis = millis.filter(|millis| (1..=MILLIS_MAX).contains(millis) && given.next().is_none());
-    let wrong = || Refusal::Invalid {
+    let wrong = || ApiError::Invalid {
         message: format!("{OURS} must be a whole number of milliseconds from 1 to {MILLIS_MAX}, once"),
         param: Some(OURS.to_string()),
     };
@@ -97,7 +97,7 @@ mod tests {
         assert!(wait_max(&twice).is_err());
     }
 
-    fn wait_max(given: &[(&'static str, &'static str)]) -> Result<Option<Duration>, Refusal> {
+    fn wait_max(given: &[(&'static str, &'static str)]) -> Result<Option<Duration>, ApiError> {
         let mut headers = HeaderMap::new();
         for (name, value) in given {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));

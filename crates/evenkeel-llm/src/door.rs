@@ -6,35 +6,35 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::{Call, Handler, RouteError, Routes, handler};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::{Handler, RouteError, Routes, ServerRequest, handler};
 use evenkeel_door::tenant::{Access, TENANTS_MAX, Tenant};
 use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError, TenantRule};
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
-use evenkeel_telemetry::{EngineFigures, NodeFigures, RouterFigures, Watch};
+use evenkeel_telemetry::{EngineGauges, NodeGauges, Observer, RouterGauges};
 use http::Method;
 use parking_lot::{Mutex, RwLock};
 
 use crate::forward::forward;
 use crate::models;
-use crate::monitor::{Monitors, NotStarted};
-use crate::nodes::{NodeError, Nodes};
+use crate::monitor::{MonitorStartError, Monitors};
+use crate::nodes::{NodeError, NodeRegistry};
 use crate::options::{LlmOptions, NodeOptions};
 use crate::request::Endpoint;
 use crate::status;
 use crate::upstream::Upstream;
 use crate::usage::Forecast;
-use crate::walk::Walk;
+use crate::walk::RequestScheduler;
 use crate::wording;
 
 /// How many averages of answers' lengths are kept, of tenants and of models.
 const FORECASTS_MAX: usize = 20_000;
 
 /// The LLM door.
-pub struct Llm {
-    pub(crate) walk: Arc<Walk>,
-    pub(crate) nodes: Arc<Nodes>,
+pub struct LlmApi {
+    pub(crate) walk: Arc<RequestScheduler>,
+    pub(crate) nodes: Arc<NodeRegistry>,
     monitors: Monitors,
     pub(crate) upstream: Upstream,
     pub(crate) forecast: Mutex<Forecast>,
@@ -45,15 +45,15 @@ pub struct Llm {
     draining: AtomicBool,
 }
 
-impl Llm {
+impl LlmApi {
     /// Sets up the door with its first nodes; needs a Tokio runtime.
-    pub fn new(options: LlmOptions, upstream: Upstream, watch: Arc<Watch>) -> Result<Arc<Self>, LlmError> {
+    pub fn new(options: LlmOptions, upstream: Upstream, watch: Arc<Observer>) -> Result<Arc<Self>, LlmError> {
         let mut pipeline = options.pipeline;
         // Ids of tenants that have left are held until the next reload.
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
         let (models_max, wait_max) = (pipeline.limits.models_max, pipeline.load.wait_queue.default_timeout);
-        let walk = Walk::start(pipeline, watch)?;
-        let nodes = Arc::new(Nodes::new(walk.clone(), models_max, options.adaptive));
+        let walk = RequestScheduler::start(pipeline, watch)?;
+        let nodes = Arc::new(NodeRegistry::new(walk.clone(), models_max, options.adaptive));
         let hearing = nodes.clone();
         let monitors = Monitors::start(upstream.clone(), options.health, move |report| hearing.hear(report))?;
         let llm = Arc::new(Self {
@@ -94,7 +94,7 @@ impl Llm {
         routes.add(Method::GET, "/api/nodes", Access::Admin, self.answers(status::nodes))
     }
 
-    fn answers(self: &Arc<Self>, answer: fn(&Self, &Call) -> Result<Response, Refusal>) -> Handler {
+    fn answers(self: &Arc<Self>, answer: fn(&Self, &ServerRequest) -> Result<Response, ApiError>) -> Handler {
         let llm = self.clone();
         handler(move |call| {
             let answer = answer(&llm, &call);
@@ -172,16 +172,16 @@ impl Llm {
     }
 
     /// The figures that a page of metrics shows; those of nodes are shown by this.
-    pub fn figures(&self) -> RouterFigures {
+    pub fn figures(&self) -> RouterGauges {
         let status = self.walk.look(OptimizedLoadManager::status);
         for node in &status.nodes {
             let engine =
-                node.engine.map(|load| EngineFigures { running: load.running, waiting: load.waiting });
-            let figures = NodeFigures { slots: node.slots, busy: node.busy, engine };
+                node.engine.map(|load| EngineGauges { running: load.running, waiting: load.waiting });
+            let figures = NodeGauges { slots: node.slots, busy: node.busy, engine };
             self.walk.watch().meters().show_node(node.node, &figures);
         }
         let pool = self.upstream.stats();
-        RouterFigures {
+        RouterGauges {
             queue_size: status.waiting,
             cache_hits: status.cache.hits,
             cache_misses: status.cache.misses,
@@ -190,7 +190,7 @@ impl Llm {
     }
 }
 
-impl fmt::Debug for Llm {
+impl fmt::Debug for LlmApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Llm").field("upstream", &self.upstream).finish_non_exhaustive()
     }
@@ -204,7 +204,7 @@ pub enum LlmError {
     /// A node is not as it should be.
     Node(NodeError),
     /// Nobody can look after nodes.
-    Monitors(NotStarted),
+    Monitors(MonitorStartError),
 }
 
 impl fmt::Display for LlmError {
@@ -231,8 +231,8 @@ impl From<NodeError> for LlmError {
     }
 }
 
-impl From<NotStarted> for LlmError {
-    fn from(error: NotStarted) -> Self {
+impl From<MonitorStartError> for LlmError {
+    fn from(error: MonitorStartError) -> Self {
         Self::Monitors(error)
     }
 }

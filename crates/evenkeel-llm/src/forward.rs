@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
 use evenkeel_door::tenant::{Caller, Tenant};
-use evenkeel_pipeline::{Arrival, ModelId, Rejection, Urgency};
+use evenkeel_pipeline::{Arrival, ModelId, Priority, Rejection};
 use evenkeel_policy::score;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::answer::Answer;
-use crate::bill::Bill;
+use crate::answer::NodeResponse;
+use crate::bill::TokenReservation;
 use crate::deadline::Deadline;
-use crate::door::Llm;
+use crate::door::LlmApi;
 use crate::headers::{self, QUEUE_WAIT_MS, REQUEST_ID};
-use crate::refuse::{self, Trouble};
-use crate::request::{Ask, Delivery, Endpoint};
-use crate::trace::{TRACEPARENT, Trace};
-use crate::upstream::Passed;
+use crate::refuse::{self, AttemptError};
+use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::trace::{RequestTrace, TRACEPARENT};
+use crate::upstream::HeaderFilter;
 use crate::usage::Usage;
-use crate::walk::{Slot, Turned};
+use crate::walk::{SlotGuard, WaitRejection};
 use crate::wording::{self, ANTHROPIC_ID};
 
 /// How long a job waits for a slot before it is handed back, and another has its place: one of another model, maybe.
@@ -35,11 +35,15 @@ const JOB_WAIT_MAX: Duration = Duration::from_mins(1);
 const X_API_KEY: &str = "x-api-key";
 
 /// Answers a request for a model.
-pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Result<Response, Refusal> {
+pub(crate) async fn forward(
+    llm: Arc<LlmApi>,
+    endpoint: Endpoint,
+    call: ServerRequest,
+) -> Result<Response, ApiError> {
     let (request_id, mut waited) = (call.request_id.clone(), Duration::ZERO);
     let mut trace = {
         let head = (call.request.uri(), call.request.headers());
-        Trace::begin(llm.walk.watch().tracer(), endpoint, head, &request_id)
+        RequestTrace::begin(llm.walk.watch().tracer(), endpoint, head, &request_id)
     };
     let answer = answer(llm, endpoint, call, &mut waited, &mut trace).await;
     let mut response = answer.unwrap_or_else(|refusal| {
@@ -58,15 +62,15 @@ pub(crate) async fn forward(llm: Arc<Llm>, endpoint: Endpoint, call: Call) -> Re
 }
 
 async fn answer(
-    llm: Arc<Llm>,
+    llm: Arc<LlmApi>,
     endpoint: Endpoint,
-    mut call: Call,
+    mut call: ServerRequest,
     waited: &mut Duration,
-    trace: &mut Trace,
-) -> Result<Response, Refusal> {
-    let Caller::Tenant(tenant) = call.caller.clone() else { return Err(Refusal::Internal) };
+    trace: &mut RequestTrace,
+) -> Result<Response, ApiError> {
+    let Caller::Tenant(tenant) = call.caller.clone() else { return Err(ApiError::Internal) };
     if llm.is_draining() {
-        return Err(Refusal::Draining);
+        return Err(ApiError::Draining);
     }
     if endpoint == Endpoint::Other {
         check_path(call.request.uri().path())?;
@@ -75,42 +79,42 @@ async fn answer(
     let body = call.read_body().await?;
     let (head, _) = call.request.into_parts();
     let ask = read(endpoint, &head.headers, &body)?;
-    let (id, urgency) = (call.request_id, Urgency::Interactive);
-    let errand = Errand { endpoint, tenant, head, id, deadline, urgency, sent: None };
+    let (id, urgency) = (call.request_id, Priority::Interactive);
+    let errand = ProxyRequest { endpoint, tenant, head, id, deadline, urgency, sent: None };
     errand.run(llm, ask, body, waited, trace).await
 }
 
 /// A request whose body was read, and who waits for its answer.
-pub(crate) struct Errand {
+pub(crate) struct ProxyRequest {
     pub(crate) endpoint: Endpoint,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) head: Parts,
     pub(crate) id: HeaderValue,
     pub(crate) deadline: Deadline,
-    pub(crate) urgency: Urgency,
+    pub(crate) urgency: Priority,
     /// Who is told to which node it was sent, and over which path.
-    pub(crate) sent: Option<Told>,
+    pub(crate) sent: Option<DispatchListener>,
 }
 
 /// Told to which node a request was sent, and over which path.
-pub(crate) type Told = Box<dyn Fn(&str, &str) + Send + Sync>;
+pub(crate) type DispatchListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 
-impl Errand {
+impl ProxyRequest {
     /// Goes the rest of the way: let in, sent to nodes, answered.
     pub(crate) async fn run(
         self,
-        llm: Arc<Llm>,
-        ask: Ask,
+        llm: Arc<LlmApi>,
+        ask: LlmRequest,
         body: Bytes,
         waited: &mut Duration,
-        trace: &mut Trace,
-    ) -> Result<Response, Refusal> {
+        trace: &mut RequestTrace,
+    ) -> Result<Response, ApiError> {
         let Self { endpoint, tenant, head, id, deadline, urgency, sent } = self;
         trace.ask(&tenant, &ask);
         tenant.check_model(&ask.model)?;
         let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model, urgency))?;
-        let mut bill = Bill::open(&llm, &tenant, model, &ask)?;
-        let outgoing = Outgoing::new(endpoint, head, id, ask.forwarded(&body));
+        let mut bill = TokenReservation::open(&llm, &tenant, model, &ask)?;
+        let outgoing = UpstreamRequest::new(endpoint, head, id, ask.forwarded(&body));
         drop(body);
         let guess = bill.guess();
         let mut place = llm.walk.enter(Arrival {
@@ -118,16 +122,16 @@ impl Errand {
             model,
             cost: guess.cost(),
             upfront: match ask.delivery {
-                Delivery::Stream => Usage { output: 0, ..guess }.cost(),
+                ResponseMode::Stream => Usage { output: 0, ..guess }.cost(),
                 // Nothing is known of it before its end.
-                Delivery::Whole => guess.cost(),
+                ResponseMode::Whole => guess.cost(),
             },
             affinity: ask.affinity,
             deadline: match urgency {
-                Urgency::Interactive => deadline.wait_max(Instant::now, llm.wait_max),
-                Urgency::Background => Some(JOB_WAIT_MAX),
+                Priority::Interactive => deadline.wait_max(Instant::now, llm.wait_max),
+                Priority::Background => Some(JOB_WAIT_MAX),
             },
-            request: score::Request::Infer,
+            request: score::RequestKind::Infer,
             urgency,
         });
         loop {
@@ -139,7 +143,7 @@ impl Errand {
             let asking = llm.ask_node(&slot, &outgoing, ask.delivery, trace);
             let asked = match deadline.told_at {
                 // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
-                Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| Refusal::UpstreamTimeout)?,
+                Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| ApiError::UpstreamTimeout)?,
                 None => asking.await,
             };
             match asked {
@@ -157,47 +161,47 @@ impl Errand {
     }
 }
 
-fn read(endpoint: Endpoint, headers: &HeaderMap, body: &Bytes) -> Result<Ask, Refusal> {
+fn read(endpoint: Endpoint, headers: &HeaderMap, body: &Bytes) -> Result<LlmRequest, ApiError> {
     if matches!(endpoint, Endpoint::Transcription | Endpoint::Other) {
         let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-        if let Some(ask) = Ask::parse_form(content_type, body) {
+        if let Some(ask) = LlmRequest::parse_form(content_type, body) {
             return ask;
         }
     }
-    Ask::parse(endpoint, body)
+    LlmRequest::parse(endpoint, body)
 }
 
 /// Refuses a path that another reader could take for one outside of `/v1`.
-fn check_path(path: &str) -> Result<(), Refusal> {
+fn check_path(path: &str) -> Result<(), ApiError> {
     let is_dots = |part: &str| {
         let plain = part.to_ascii_lowercase().replace("%2e", ".");
         plain == "." || plain == ".."
     };
     let odd = path.contains("//") || path.contains('\\') || path.to_ascii_lowercase().contains("%2f");
-    if odd || path.split('/').any(is_dots) { Err(Refusal::NoRoute) } else { Ok(()) }
+    if odd || path.split('/').any(is_dots) { Err(ApiError::NoRoute) } else { Ok(()) }
 }
 
-impl Llm {
+impl LlmApi {
     /// Says that nobody serves a model; a job can wait until every node has said what it serves.
-    fn unknown_model(&self, model: &str, urgency: Urgency) -> Refusal {
+    fn unknown_model(&self, model: &str, urgency: Priority) -> ApiError {
         let may_come = match urgency {
-            Urgency::Interactive => self.nodes.awaits_any(),
-            Urgency::Background => self.nodes.lacks_any(),
+            Priority::Interactive => self.nodes.awaits_any(),
+            Priority::Background => self.nodes.lacks_any(),
         };
-        if may_come { Refusal::Unready } else { Refusal::NoModel { model: model.to_owned() } }
+        if may_come { ApiError::Unready } else { ApiError::NoModel { model: model.to_owned() } }
     }
 
     fn refuse(
         &self,
-        turned: Turned,
-        (model, urgency): (ModelId, Urgency),
-        ask: &Ask,
+        turned: WaitRejection,
+        (model, urgency): (ModelId, Priority),
+        ask: &LlmRequest,
         waited: &mut Duration,
-    ) -> Refusal {
+    ) -> ApiError {
         *waited = turned.waited;
         // A model that was served may be again: its nodes are drained, or gone for a while.
-        if urgency == Urgency::Background && matches!(turned.rejection, Rejection::NoNode { .. }) {
-            return Refusal::Unready;
+        if urgency == Priority::Background && matches!(turned.rejection, Rejection::NoNode { .. }) {
+            return ApiError::Unready;
         }
         let waiting = self.walk.look(|machine| machine.waiting(model));
         refuse::refusal(&turned.rejection, &ask.model, waiting)
@@ -206,12 +210,12 @@ impl Llm {
     /// Asks the node that has the slot, up to the beginning of its answer.
     async fn ask_node(
         &self,
-        slot: &Slot,
-        outgoing: &Outgoing,
-        delivery: Delivery,
-        trace: &mut Trace,
-    ) -> Result<Answer, Trouble> {
-        let node = self.nodes.get(slot.node()).ok_or(Trouble::Gone)?;
+        slot: &SlotGuard,
+        outgoing: &UpstreamRequest,
+        delivery: ResponseMode,
+        trace: &mut RequestTrace,
+    ) -> Result<NodeResponse, AttemptError> {
+        let node = self.nodes.get(slot.node()).ok_or(AttemptError::Gone)?;
         trace.sent(slot, &node);
         let begun = async {
             let (authorization, trace) = (node.authorization(), trace.header());
@@ -226,31 +230,33 @@ impl Llm {
                 adds[count] = other;
                 count += 1;
             }
-            let passed = Passed { keeps: headers::is_for_nodes, adds: &adds[..count] };
+            let passed = HeaderFilter { keeps: headers::is_for_nodes, adds: &adds[..count] };
             let sent = self.upstream.send_passed(node.origin(slot.path()), &outgoing.request, passed);
-            Answer::begin(sent.await?, outgoing.endpoint).await
+            NodeResponse::begin(sent.await?, outgoing.endpoint).await
         };
         let begun = match (delivery, self.first_byte_max) {
-            (Delivery::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(Trouble::Late)),
+            (ResponseMode::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(AttemptError::Late)),
             // An answer in one piece begins when all of it is made.
-            (Delivery::Stream | Delivery::Whole, _) => begun.await,
+            (ResponseMode::Stream | ResponseMode::Whole, _) => begun.await,
         };
         begun.inspect_err(|trouble| match trouble {
             // A busy pool would fill the log, and is told by its events.
-            Trouble::Busy { .. } => tracing::debug!(node = node.options.name, %trouble, "attempt failed"),
+            AttemptError::Busy { .. } => {
+                tracing::debug!(node = node.options.name, %trouble, "attempt failed")
+            }
             _ => tracing::warn!(node = node.options.name, %trouble, "attempt failed"),
         })
     }
 }
 
 /// A request as every node gets it, but for what is left out on the way.
-struct Outgoing {
+struct UpstreamRequest {
     endpoint: Endpoint,
     request: Request<Bytes>,
     id: HeaderValue,
 }
 
-impl Outgoing {
+impl UpstreamRequest {
     fn new(endpoint: Endpoint, mut head: Parts, id: HeaderValue, body: Bytes) -> Self {
         headers::drop_listed(&mut head.headers);
         Self { endpoint, request: Request::from_parts(head, body), id }
@@ -276,7 +282,7 @@ mod tests {
         for path in
             ["/v1/../metrics", "/v1/%2e%2E/x", "/v1/./x", "/v1//x", "/v1/a%2fb", "/v1/..", r"/v1/..\x"]
         {
-            assert_eq!(check_path(path), Err(Refusal::NoRoute), "{path}");
+            assert_eq!(check_path(path), Err(ApiError::NoRoute), "{path}");
         }
     }
 }

@@ -7,29 +7,29 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use evenkeel_door::body::Body;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::tenant::{Standing, Tenant};
-use evenkeel_pipeline::Urgency;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::tenant::{Tenant, TenantState};
+use evenkeel_pipeline::Priority;
 use evenkeel_policy::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 
 use crate::deadline::Deadline;
-use crate::door::Llm;
-use crate::forward::{Errand, Told};
+use crate::door::LlmApi;
+use crate::forward::{DispatchListener, ProxyRequest};
 use crate::headers;
-use crate::request::{Ask, Delivery, Endpoint};
-use crate::trace::Trace;
+use crate::request::{Endpoint, LlmRequest, ResponseMode};
+use crate::trace::RequestTrace;
 
 /// How large the answer to a job may be.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A route that a job can be a request to: JSON in, one answer out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target(Endpoint);
+pub struct JobTarget(Endpoint);
 
-impl Target {
+impl JobTarget {
     /// All of them.
     const ALL: [Endpoint; 8] = [
         Endpoint::Chat,
@@ -56,7 +56,7 @@ impl Target {
 /// A request that nobody waits for.
 pub struct Job {
     /// What it asks.
-    pub target: Target,
+    pub target: JobTarget,
     /// Who asks and is charged.
     pub tenant: Arc<Tenant>,
     /// Its name, which nodes are told.
@@ -66,12 +66,12 @@ pub struct Job {
     /// When it began, by the clock that counts the tenant's requests.
     pub accepted_at: Instant,
     /// Who is told to which node it was sent, and over which path.
-    pub sent: Told,
+    pub sent: DispatchListener,
 }
 
 /// An answer, whole.
 #[derive(Clone, Debug)]
-pub struct JobAnswer {
+pub struct JobResponse {
     /// Its status: 2xx, or what a node says that the request got wrong.
     pub status: StatusCode,
     /// What its body is.
@@ -82,36 +82,39 @@ pub struct JobAnswer {
     pub body: Bytes,
 }
 
-impl Llm {
+impl LlmApi {
     /// Runs a job: admitted, in turn when nobody who waits could have the slot, sent, answered.
-    pub async fn run(self: &Arc<Self>, job: Job) -> Result<JobAnswer, Refusal> {
-        let Job { target: Target(endpoint), tenant, id, body, accepted_at, sent } = job;
+    pub async fn run(self: &Arc<Self>, job: Job) -> Result<JobResponse, ApiError> {
+        let Job { target: JobTarget(endpoint), tenant, id, body, accepted_at, sent } = job;
         if self.is_draining() {
-            return Err(Refusal::Draining);
+            return Err(ApiError::Draining);
         }
-        if tenant.settings.standing == Standing::Disabled {
-            return Err(Refusal::TenantDisabled);
+        if tenant.settings.standing == TenantState::Disabled {
+            return Err(ApiError::TenantDisabled);
         }
-        let ask = Ask::parse(endpoint, &body)?;
-        if ask.delivery == Delivery::Stream {
-            return Err(Refusal::invalid("the answer to a job is stored whole: leave out \"stream\""));
+        let ask = LlmRequest::parse(endpoint, &body)?;
+        if ask.delivery == ResponseMode::Stream {
+            return Err(ApiError::invalid("the answer to a job is stored whole: leave out \"stream\""));
         }
         let begun_at = self.walk.now();
         tenant.take_request(accepted_at)?;
         let request = Request::builder().method(Method::POST).uri(endpoint.route());
         let request = request.header(CONTENT_TYPE, "application/json").body(());
-        let (head, ()) = request.map_err(|_| Refusal::Internal)?.into_parts();
-        let (deadline, urgency) = (Deadline::default(), Urgency::Background);
-        let mut trace = Trace::begin(self.walk.watch().tracer(), endpoint, (&head.uri, &head.headers), &id);
+        let (head, ()) = request.map_err(|_| ApiError::Internal)?.into_parts();
+        let (deadline, urgency) = (Deadline::default(), Priority::Background);
+        let mut trace =
+            RequestTrace::begin(self.walk.watch().tracer(), endpoint, (&head.uri, &head.headers), &id);
         let payer = tenant.clone();
-        let errand = Errand { endpoint, tenant, head, id, deadline, urgency, sent: Some(sent) };
+        let errand = ProxyRequest { endpoint, tenant, head, id, deadline, urgency, sent: Some(sent) };
         let mut waited = Duration::ZERO;
         let answer = errand.run(self.clone(), ask, body, &mut waited, &mut trace).await;
         let response = answer.inspect_err(|refusal| {
             trace.refused(refusal, waited);
             // It comes again, and no node was asked for it.
-            if let Refusal::RateLimited { .. } | Refusal::Unready | Refusal::Draining | Refusal::WaitTimeout =
-                refusal
+            if let ApiError::RateLimited { .. }
+            | ApiError::Unready
+            | ApiError::Draining
+            | ApiError::WaitTimeout = refusal
             {
                 payer.give_request_back(accepted_at, accepted_at + self.walk.now().since(begun_at));
             }
@@ -120,17 +123,17 @@ impl Llm {
         let body = read_whole(body).await?;
         let retry_after = headers::retry_after(&head.headers);
         let content_type = head.headers.get(CONTENT_TYPE).cloned();
-        Ok(JobAnswer { status: head.status, content_type, retry_after, body })
+        Ok(JobResponse { status: head.status, content_type, retry_after, body })
     }
 }
 
-async fn read_whole(mut body: Body) -> Result<Bytes, Refusal> {
+async fn read_whole(mut body: Body) -> Result<Bytes, ApiError> {
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(|_| Refusal::Upstream)?.into_data() else { continue };
+        let Ok(piece) = frame.map_err(|_| ApiError::Upstream)?.into_data() else { continue };
         if ANSWER_BYTES_MAX < all.len() + piece.len() {
             let message = format!("the answer is larger than {ANSWER_BYTES_MAX} bytes");
-            return Err(Refusal::invalid(message));
+            return Err(ApiError::invalid(message));
         }
         all.extend_from_slice(&piece);
     }

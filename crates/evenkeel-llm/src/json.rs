@@ -10,15 +10,15 @@ pub(crate) const DEPTH_MAX: u32 = 128;
 
 /// Where a text stopped being JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct JsonError {
     /// The byte that cannot be there; the length of the text where something is missing.
     pub(crate) at: usize,
-    pub(crate) what: What,
+    pub(crate) what: JsonErrorKind,
 }
 
 /// What is wrong with a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum JsonErrorKind {
     /// It is not JSON.
     Syntax,
     /// It is nested deeper than [`DEPTH_MAX`].
@@ -96,7 +96,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Tells what the next value is, and stands before it.
-    pub(crate) fn kind(&mut self) -> Result<Kind, Fault> {
+    pub(crate) fn kind(&mut self) -> Result<Kind, JsonError> {
         self.pass_space();
         match self.peek() {
             Some(b'{') => Ok(Kind::Object),
@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Tells where the next value starts.
-    pub(crate) fn start(&mut self) -> Result<usize, Fault> {
+    pub(crate) fn start(&mut self) -> Result<usize, JsonError> {
         self.kind()?;
         Ok(self.at)
     }
@@ -126,7 +126,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads an object; `each` is given every name, and reads the value behind it.
-    pub(crate) fn object<E: From<Fault>>(
+    pub(crate) fn object<E: From<JsonError>>(
         &mut self,
         mut each: impl FnMut(Text<'a>, &mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -146,7 +146,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads an array; `each` reads every value.
-    pub(crate) fn array<E: From<Fault>>(
+    pub(crate) fn array<E: From<JsonError>>(
         &mut self,
         mut each: impl FnMut(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string.
-    pub(crate) fn text(&mut self) -> Result<Text<'a>, Fault> {
+    pub(crate) fn text(&mut self) -> Result<Text<'a>, JsonError> {
         self.expect(b'"')?;
         let from = self.at - 1;
         let mut surplus = 0;
@@ -182,7 +182,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a number, as it stands in the text.
-    pub(crate) fn number(&mut self) -> Result<&'a [u8], Fault> {
+    pub(crate) fn number(&mut self) -> Result<&'a [u8], JsonError> {
         self.pass_space();
         let from = self.at;
         self.accepts(b'-');
@@ -200,7 +200,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads `true` or `false`.
-    pub(crate) fn bool(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn bool(&mut self) -> Result<bool, JsonError> {
         self.pass_space();
         let told = self.peek() == Some(b't');
         self.pass_word(if told { b"true" } else { b"false" })?;
@@ -208,7 +208,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads any value, and stands behind it.
-    pub(crate) fn skip(&mut self) -> Result<(), Fault> {
+    pub(crate) fn skip(&mut self) -> Result<(), JsonError> {
         match self.kind()? {
             Kind::Object => self.object(|_, cursor| cursor.skip()),
             Kind::Array => self.array(Self::skip),
@@ -220,16 +220,16 @@ impl<'a> Cursor<'a> {
     }
 
     /// Checks that nothing follows.
-    pub(crate) fn end(&mut self) -> Result<(), Fault> {
+    pub(crate) fn end(&mut self) -> Result<(), JsonError> {
         self.pass_space();
         if self.at == self.bytes.len() { Ok(()) } else { Err(self.fault()) }
     }
 
-    fn enter(&mut self, open: u8) -> Result<(), Fault> {
+    fn enter(&mut self, open: u8) -> Result<(), JsonError> {
         self.expect(open)?;
         self.depth += 1;
         if DEPTH_MAX < self.depth {
-            return Err(Fault { at: self.at - 1, what: What::TooDeep });
+            return Err(JsonError { at: self.at - 1, what: JsonErrorKind::TooDeep });
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ impl<'a> Cursor<'a> {
         closed
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), Fault> {
+    fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
         self.pass_space();
         if self.accepts(byte) { Ok(()) } else { Err(self.fault()) }
     }
@@ -264,7 +264,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Passes over an escape, and tells how many bytes it is longer than what it means.
-    fn pass_escape(&mut self) -> Result<usize, Fault> {
+    fn pass_escape(&mut self) -> Result<usize, JsonError> {
         self.at += 1;
         let letter = self.peek();
         if !matches!(letter, Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' | b'u')) {
@@ -283,7 +283,7 @@ impl<'a> Cursor<'a> {
         Ok(6 - utf8_len(unit))
     }
 
-    fn pass_digits(&mut self) -> Result<(), Fault> {
+    fn pass_digits(&mut self) -> Result<(), JsonError> {
         let from = self.at;
         while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
             self.at += 1;
@@ -291,13 +291,13 @@ impl<'a> Cursor<'a> {
         if from == self.at { Err(self.fault()) } else { Ok(()) }
     }
 
-    fn pass_word(&mut self, word: &[u8]) -> Result<(), Fault> {
+    fn pass_word(&mut self, word: &[u8]) -> Result<(), JsonError> {
         self.pass_space();
         word.iter().try_for_each(|&byte| if self.accepts(byte) { Ok(()) } else { Err(self.fault()) })
     }
 
-    fn fault(&self) -> Fault {
-        Fault { at: self.at, what: What::Syntax }
+    fn fault(&self) -> JsonError {
+        JsonError { at: self.at, what: JsonErrorKind::Syntax }
     }
 }
 
@@ -388,7 +388,7 @@ mod tests {
             ("1 1", 2),
             ("+1", 0),
         ] {
-            assert_eq!(read(text), Err(Fault { at, what: What::Syntax }), "{text}");
+            assert_eq!(read(text), Err(JsonError { at, what: JsonErrorKind::Syntax }), "{text}");
         }
     }
 
@@ -396,7 +396,7 @@ mod tests {
     fn values_nest_as_deep_as_allowed_and_no_deeper() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(read(&nested(DEPTH_MAX as usize)), Ok(()));
-        let fault = Fault { at: DEPTH_MAX as usize, what: What::TooDeep };
+        let fault = JsonError { at: DEPTH_MAX as usize, what: JsonErrorKind::TooDeep };
         assert_eq!(read(&nested(DEPTH_MAX as usize + 1)), Err(fault));
         assert_eq!(read(&format!("[{}]", vec!["[[]]"; 1_000].join(","))), Ok(()));
     }
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!((plain_len(&[0x21; 13]), plain_len(&[0x21; 77])), (13, 77));
     }
 
-    fn read(text: &str) -> Result<(), Fault> {
+    fn read(text: &str) -> Result<(), JsonError> {
         let mut cursor = Cursor::new(text.as_bytes());
         cursor.skip()?;
         cursor.end()

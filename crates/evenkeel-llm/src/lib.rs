@@ -48,13 +48,16 @@ mod walk;
 mod wording;
 
 #[cfg(not(loom))]
-pub use door::{Llm, LlmError};
+pub use door::{LlmApi, LlmError};
 #[cfg(not(loom))]
 pub use headers::retry_after;
 #[cfg(not(loom))]
-pub use job::{ANSWER_BYTES_MAX, Job, JobAnswer, Target};
+pub use job::{ANSWER_BYTES_MAX, Job, JobResponse, JobTarget};
 #[cfg(not(loom))]
-pub use monitor::{Check, Engine, Finding, Monitors, NotStarted, Report, Watched, read_metrics, read_slots};
+pub use monitor::{
+    Engine, Finding, HealthCheckResult, MonitorStartError, MonitorTarget, Monitors, Report, read_metrics,
+    read_slots,
+};
 #[cfg(not(loom))]
 pub use nodes::{Node, NodeError};
 #[cfg(not(loom))]
@@ -62,4 +65,4 @@ pub use options::{Concurrency, HealthOptions, LlmOptions, NodeOptions};
 #[cfg(not(loom))]
 pub use upstream::wire;
 #[cfg(not(loom))]
-pub use upstream::{BadRoots, BadUrl, Origin, SendError, TlsRoots, Upstream, UpstreamBody};
+pub use upstream::{BadRoots, BadUrl, Origin, TlsRoots, Upstream, UpstreamBody, UpstreamError};

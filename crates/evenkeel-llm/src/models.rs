@@ -1,18 +1,18 @@
 //! `GET /v1/models`: what a tenant may ask for.
 
 use evenkeel_door::body::{self, Response};
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
 use evenkeel_door::tenant::{Caller, Tenant};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use crate::door::Llm;
+use crate::door::LlmApi;
 use crate::wording::unwaited;
 
 /// Lists the models that any node serves and the tenant may use.
-pub(crate) fn list(llm: &Llm, call: &Call) -> Result<Response, Refusal> {
+pub(crate) fn list(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiError> {
     let tenant = tenant(call)?;
     let models = llm.nodes.models();
     let allowed = models.iter().filter(|name| tenant.check_model(name).is_ok());
@@ -28,25 +28,25 @@ pub(crate) fn list(llm: &Llm, call: &Call) -> Result<Response, Refusal> {
 }
 
 /// Describes one model, whose name may have slashes in it.
-pub(crate) fn one(llm: &Llm, call: &Call) -> Result<Response, Refusal> {
+pub(crate) fn one(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().trim_start_matches("/v1/models/");
     tenant(call)?.check_model(name)?;
     if llm.nodes.models().iter().any(|served| **served == *name) {
         let model = if is_anthropics(call) { anthropic_model(name) } else { model(name) };
         return Ok(answer_unwaited(&model));
     }
-    Err(Refusal::NoModel { model: name.to_owned() })
+    Err(ApiError::NoModel { model: name.to_owned() })
 }
 
-fn tenant(call: &Call) -> Result<&Tenant, Refusal> {
+fn tenant(call: &ServerRequest) -> Result<&Tenant, ApiError> {
     match &call.caller {
         Caller::Tenant(tenant) => Ok(tenant),
-        Caller::Public | Caller::Admin => Err(Refusal::Internal),
+        Caller::Public | Caller::Admin => Err(ApiError::Internal),
     }
 }
 
 /// Whether one of Anthropic's clients asks: they all name the version of the API they speak.
-fn is_anthropics(call: &Call) -> bool {
+fn is_anthropics(call: &ServerRequest) -> bool {
     call.request.headers().contains_key("anthropic-version")
 }
 

@@ -15,7 +15,7 @@ mod prober;
 mod scraper;
 mod survey;
 
-pub use check::Check;
+pub use check::HealthCheckResult;
 pub use engine::Engine;
 pub use gauges::{read_metrics, read_slots};
 
@@ -39,15 +39,15 @@ use parking_lot::Mutex;
 
 use crate::options::HealthOptions;
 use crate::upstream::{Origin, Upstream};
-use caller::Caller;
-use node::{Told, WatchedNode};
+use caller::NodeClient;
+use node::{NodeMonitor, NodeMonitorMsg};
 
 /// The most actors: a node and its paths each count as one.
 const ACTORS_MAX: u32 = 1 << 16;
 
 /// A node to be looked after.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct MonitorTarget {
     /// Names it in what is told.
     pub node: NodeId,
     /// Where it listens; more than one are its paths, by [`PathId`].
@@ -73,7 +73,7 @@ pub enum Finding {
         /// The path; `None` for a node with one only.
         path: Option<PathId>,
         /// How it went.
-        check: Check,
+        check: HealthCheckResult,
     },
     /// What it serves; told when that changes.
     Models(Vec<String>),
@@ -91,12 +91,12 @@ pub struct Monitors {
     health: HealthOptions,
     upstream: Upstream,
     tell: Arc<dyn Fn(Report) + Send + Sync>,
-    nodes: Mutex<HashMap<NodeId, Attended>>,
+    nodes: Mutex<HashMap<NodeId, MonitorEntry>>,
 }
 
-struct Attended {
-    actor: ActorRef<Told>,
-    voice: Arc<Voice>,
+struct MonitorEntry {
+    actor: ActorRef<NodeMonitorMsg>,
+    voice: Arc<ReportSink>,
 }
 
 impl Monitors {
@@ -105,23 +105,23 @@ impl Monitors {
         upstream: Upstream,
         health: HealthOptions,
         tell: impl Fn(Report) + Send + Sync + 'static,
-    ) -> Result<Self, NotStarted> {
-        let runtime = TokioRuntime::current().ok_or(NotStarted::NoRuntime)?;
+    ) -> Result<Self, MonitorStartError> {
+        let runtime = TokioRuntime::current().ok_or(MonitorStartError::NoRuntime)?;
         let config = ActorSystemConfig {
             workers_max: NonZeroUsize::MIN,
             actors_max: ACTORS_MAX,
             supervision: supervision(),
             ..ActorSystemConfig::with_workers(NonZeroUsize::MIN)
         };
-        let system = ActorSystemRunner::new(config).start(runtime).map_err(NotStarted::Actors)?;
+        let system = ActorSystemRunner::new(config).start(runtime).map_err(MonitorStartError::Actors)?;
         Ok(Self { system, health, upstream, tell: Arc::new(tell), nodes: Mutex::default() })
     }
 
     /// Looks after a node from here on; one that is looked after already is looked after anew.
-    pub fn watch(&self, watched: Watched) -> Result<(), SpawnError> {
+    pub fn watch(&self, watched: MonitorTarget) -> Result<(), SpawnError> {
         let node = watched.node;
-        let voice = Arc::new(Voice { node, tell: self.tell.clone(), silenced: AtomicBool::new(false) });
-        let caller = Caller {
+        let voice = Arc::new(ReportSink { node, tell: self.tell.clone(), silenced: AtomicBool::new(false) });
+        let caller = NodeClient {
             upstream: self.upstream.clone(),
             authorization: watched.authorization,
             time_max: self.health.timeout,
@@ -129,9 +129,9 @@ impl Monitors {
         let (health, origins) = (self.health, Arc::from(watched.origins));
         let told = voice.clone();
         let props =
-            Props::new(move || WatchedNode::new(told.clone(), caller.clone(), Arc::clone(&origins), health));
+            Props::new(move || NodeMonitor::new(told.clone(), caller.clone(), Arc::clone(&origins), health));
         let actor = self.system.spawn(&props.supervise(supervision()).build())?;
-        self.leave(self.nodes.lock().insert(node, Attended { actor, voice }));
+        self.leave(self.nodes.lock().insert(node, MonitorEntry { actor, voice }));
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl Monitors {
         self.leave(self.nodes.lock().remove(&node));
     }
 
-    fn leave(&self, attended: Option<Attended>) {
+    fn leave(&self, attended: Option<MonitorEntry>) {
         let Some(attended) = attended else { return };
         attended.voice.silenced.store(true, Ordering::Release);
         attended.actor.stop(StopMode::Now);
@@ -180,13 +180,13 @@ fn supervision() -> Supervision {
 }
 
 /// Says what was found out about one node, until that is asked for no longer.
-struct Voice {
+struct ReportSink {
     node: NodeId,
     tell: Arc<dyn Fn(Report) + Send + Sync>,
     silenced: AtomicBool,
 }
 
-impl Voice {
+impl ReportSink {
     fn say(&self, finding: Finding) {
         if !self.silenced.load(Ordering::Acquire) {
             (self.tell)(Report { node: self.node, finding });
@@ -196,14 +196,14 @@ impl Voice {
 
 /// Why nobody looks after nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotStarted {
+pub enum MonitorStartError {
     /// There is no Tokio runtime to run on.
     NoRuntime,
     /// The actors did not start.
     Actors(StartError),
 }
 
-impl fmt::Display for NotStarted {
+impl fmt::Display for MonitorStartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoRuntime => f.write_str("no runtime to look after nodes on"),
@@ -212,4 +212,4 @@ impl fmt::Display for NotStarted {
     }
 }
 
-impl core::error::Error for NotStarted {}
+impl core::error::Error for MonitorStartError {}

@@ -15,10 +15,10 @@ use evenkeel_policy::time::Instant;
 use http::HeaderValue;
 use parking_lot::RwLock;
 
-use crate::monitor::{Check, Engine, Finding, Report, Watched};
+use crate::monitor::{Engine, Finding, HealthCheckResult, MonitorTarget, Report};
 use crate::options::{Concurrency, NodeOptions};
 use crate::upstream::{BadUrl, Origin};
-use crate::walk::Walk;
+use crate::walk::RequestScheduler;
 
 /// A node as requests meet it.
 #[derive(Debug)]
@@ -51,15 +51,15 @@ impl Node {
     }
 
     /// The node as monitors know it.
-    pub(crate) fn watched(&self) -> Watched {
+    pub(crate) fn watched(&self) -> MonitorTarget {
         let (origins, authorization) = (self.origins.clone(), self.authorization.clone());
-        Watched { node: self.id, origins, authorization }
+        MonitorTarget { node: self.id, origins, authorization }
     }
 }
 
 /// The nodes of a walk, and the models they serve.
-pub(crate) struct Nodes {
-    walk: Arc<Walk>,
+pub(crate) struct NodeRegistry {
+    walk: Arc<RequestScheduler>,
     /// Held while the walk is told, so that nobody is sent to a node that cannot be found here.
     table: RwLock<Table>,
     models_max: u32,
@@ -68,13 +68,13 @@ pub(crate) struct Nodes {
 
 #[derive(Default)]
 struct Table {
-    entries: Vec<Entry>,
+    entries: Vec<RegisteredNode>,
     models: HashMap<Arc<str>, ModelId>,
     /// By [`ModelId`].
     model_names: Vec<Arc<str>>,
 }
 
-struct Entry {
+struct RegisteredNode {
     node: Arc<Node>,
     models: Vec<ModelId>,
     source: Source,
@@ -93,8 +93,8 @@ enum Source {
     Asked,
 }
 
-impl Nodes {
-    pub(crate) fn new(walk: Arc<Walk>, models_max: u32, adaptive: LimitConfig) -> Self {
+impl NodeRegistry {
+    pub(crate) fn new(walk: Arc<RequestScheduler>, models_max: u32, adaptive: LimitConfig) -> Self {
         Self { walk, table: RwLock::default(), models_max, adaptive }
     }
 
@@ -134,7 +134,7 @@ impl Nodes {
             .change(|machine, now| machine.add_node(now, &spec).inspect(|id| meters.name_node(*id, &name)))?;
         let source = if options.models.is_empty() { Source::Awaited } else { Source::Options };
         let node = Arc::new(Node { id, options, origins, authorization });
-        table.entries.push(Entry { node: node.clone(), models, source, engine: None });
+        table.entries.push(RegisteredNode { node: node.clone(), models, source, engine: None });
         Ok(node)
     }
 
@@ -172,12 +172,16 @@ impl Nodes {
     pub(crate) fn hear(&self, Report { node, finding }: Report) {
         match finding {
             Finding::Checked { path, check } => {
-                if let (Check::Well { rtt } | Check::Busy { rtt }, Some(_)) = (&check, path) {
+                if let (HealthCheckResult::Well { rtt } | HealthCheckResult::Busy { rtt }, Some(_)) =
+                    (&check, path)
+                {
                     self.walk.watch().paths().rtt.record(*rtt);
                 }
                 self.walk.change(|machine, now| machine.handle_probe(now, node, path, check.probe()));
-                if matches!(check, Check::Lost | Check::Failed { .. }) && self.awaits_any() {
-                    self.edit(node, Entry::heard);
+                if matches!(check, HealthCheckResult::Lost | HealthCheckResult::Failed { .. })
+                    && self.awaits_any()
+                {
+                    self.edit(node, RegisteredNode::heard);
                 }
             }
             Finding::Models(models) => {
@@ -214,7 +218,7 @@ impl Nodes {
         }
     }
 
-    fn edit(&self, node: NodeId, edit: impl FnOnce(&mut Entry)) {
+    fn edit(&self, node: NodeId, edit: impl FnOnce(&mut RegisteredNode)) {
         let mut table = self.table.write();
         if let Some(entry) = table.entries.iter_mut().find(|entry| entry.node.id == node) {
             edit(entry);
@@ -223,7 +227,7 @@ impl Nodes {
 
     fn set_models(&self, node: NodeId, models: &[String]) -> Result<(), NodeError> {
         let mut table = self.table.write();
-        let asked = |entry: &Entry| entry.node.id == node && entry.source != Source::Options;
+        let asked = |entry: &RegisteredNode| entry.node.id == node && entry.source != Source::Options;
         let Some(at) = table.entries.iter().position(asked) else { return Ok(()) };
         table.entries[at].heard();
         let models = table.number(models, self.models_max)?;
@@ -295,7 +299,7 @@ impl Nodes {
     }
 }
 
-impl Entry {
+impl RegisteredNode {
     fn heard(&mut self) {
         if self.source == Source::Awaited {
             self.source = Source::Asked;

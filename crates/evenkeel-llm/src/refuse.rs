@@ -4,47 +4,47 @@
 
 use core::fmt;
 
-use evenkeel_door::refusal::Refusal;
-use evenkeel_pipeline::{Failure, Rejection};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_pipeline::{AttemptFailure, Rejection};
 use evenkeel_policy::time::Duration;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
 use crate::headers::retry_after;
-use crate::upstream::SendError;
+use crate::upstream::UpstreamError;
 
 /// When to ask a busy node again that does not say.
 const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 /// Says why a request for `model` was turned away, while `waiting` others wait for it.
-pub(crate) fn refusal(rejection: &Rejection, model: &str, waiting: usize) -> Refusal {
+pub(crate) fn refusal(rejection: &Rejection, model: &str, waiting: usize) -> ApiError {
     let full =
-        |queue_size: usize, retry_after| Refusal::QueueFull { queue_size: queue_size as u64, retry_after };
+        |queue_size: usize, retry_after| ApiError::QueueFull { queue_size: queue_size as u64, retry_after };
     match *rejection {
         Rejection::QueueFull { current_size, retry_after, .. }
         | Rejection::PushedOut { current_size, retry_after, .. } => full(current_size, retry_after),
         Rejection::TooLate { retry_after } => full(waiting, retry_after),
-        Rejection::WaitTimeout { .. } => Refusal::WaitTimeout,
-        Rejection::NoNode { .. } => Refusal::NoModel { model: model.to_owned() },
+        Rejection::WaitTimeout { .. } => ApiError::WaitTimeout,
+        Rejection::NoNode { .. } => ApiError::NoModel { model: model.to_owned() },
         // Tenants and models are numbered within the walk's limits, and who has gone hears nothing.
         Rejection::UnknownTenant { .. } | Rejection::UnknownModel { .. } | Rejection::Cancelled => {
-            Refusal::Internal
+            ApiError::Internal
         }
         Rejection::Failed { failure, .. } => match failure {
-            Failure::Unreachable | Failure::Broken => Refusal::Upstream,
-            Failure::TimedOut => Refusal::UpstreamTimeout,
-            Failure::Busy { retry_after } => full(waiting, retry_after.unwrap_or(BUSY_RETRY)),
+            AttemptFailure::Unreachable | AttemptFailure::Broken => ApiError::Upstream,
+            AttemptFailure::TimedOut => ApiError::UpstreamTimeout,
+            AttemptFailure::Busy { retry_after } => full(waiting, retry_after.unwrap_or(BUSY_RETRY)),
         },
     }
 }
 
 /// Why a node's answer is none that could be passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum AttemptError {
     /// It was taken out between the choice and the sending.
     Gone,
     /// No answer came, or not all of it.
-    Send(SendError),
+    Send(UpstreamError),
     /// Its answer did not begin in time.
     Late,
     /// It has no room.
@@ -64,43 +64,47 @@ pub(crate) enum Trouble {
     Unfinished,
 }
 
-impl Trouble {
+impl AttemptError {
     /// What the walk makes of it.
-    pub(crate) fn failure(&self) -> Failure {
+    pub(crate) fn failure(&self) -> AttemptFailure {
         match self {
             Self::Send(error) => match error {
-                SendError::Resolve { .. }
-                | SendError::Connect { .. }
-                | SendError::ConnectTimeout
-                | SendError::Tls { .. } => Failure::Unreachable,
-                SendError::Timeout => Failure::TimedOut,
-                SendError::Closed { .. } | SendError::Malformed { .. } | SendError::Cut { .. } => {
-                    Failure::Broken
-                }
+                UpstreamError::Resolve { .. }
+                | UpstreamError::Connect { .. }
+                | UpstreamError::ConnectTimeout
+                | UpstreamError::Tls { .. } => AttemptFailure::Unreachable,
+                UpstreamError::Timeout => AttemptFailure::TimedOut,
+                UpstreamError::Closed { .. }
+                | UpstreamError::Malformed { .. }
+                | UpstreamError::Cut { .. } => AttemptFailure::Broken,
             },
-            Self::Gone => Failure::Unreachable,
-            Self::Late => Failure::TimedOut,
-            Self::Busy { retry_after } => Failure::Busy { retry_after: *retry_after },
-            Self::Status(_) | Self::Empty | Self::NotJson | Self::Told | Self::Unfinished => Failure::Broken,
+            Self::Gone => AttemptFailure::Unreachable,
+            Self::Late => AttemptFailure::TimedOut,
+            Self::Busy { retry_after } => AttemptFailure::Busy { retry_after: *retry_after },
+            Self::Status(_) | Self::Empty | Self::NotJson | Self::Told | Self::Unfinished => {
+                AttemptFailure::Broken
+            }
         }
     }
 
     /// What a client hears that has part of the answer already.
-    pub(crate) fn refusal(&self) -> Refusal {
+    pub(crate) fn refusal(&self) -> ApiError {
         match self.failure() {
-            Failure::TimedOut => Refusal::UpstreamTimeout,
-            Failure::Unreachable | Failure::Broken | Failure::Busy { .. } => Refusal::Upstream,
+            AttemptFailure::TimedOut => ApiError::UpstreamTimeout,
+            AttemptFailure::Unreachable | AttemptFailure::Broken | AttemptFailure::Busy { .. } => {
+                ApiError::Upstream
+            }
         }
     }
 }
 
-impl From<SendError> for Trouble {
-    fn from(error: SendError) -> Self {
+impl From<UpstreamError> for AttemptError {
+    fn from(error: UpstreamError) -> Self {
         Self::Send(error)
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for AttemptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("node was taken out"),
@@ -116,23 +120,25 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl core::error::Error for Trouble {}
+impl core::error::Error for AttemptError {}
 
 /// Decides whether a node's answer is the client's, from its status.
 ///
 /// What a client did wrong is passed on. So is 501: a node that lacks a feature is not broken, or whoever asks for it
 /// could break every node. A node that does not take our key is broken, whatever the client's key was.
-pub(crate) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<(), Trouble> {
+pub(crate) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<(), AttemptError> {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            Err(Trouble::Busy { retry_after: retry_after(headers) })
+            Err(AttemptError::Busy { retry_after: retry_after(headers) })
         }
         // Anthropic's own.
-        status if status.as_u16() == 529 => Err(Trouble::Busy { retry_after: retry_after(headers) }),
+        status if status.as_u16() == 529 => Err(AttemptError::Busy { retry_after: retry_after(headers) }),
         StatusCode::NOT_IMPLEMENTED => Ok(()),
-        StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(Trouble::Status(status)),
+        StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+            Err(AttemptError::Status(status))
+        }
         status if status.is_success() || status.is_client_error() => Ok(()),
-        status => Err(Trouble::Status(status)),
+        status => Err(AttemptError::Status(status)),
     }
 }
 
@@ -145,7 +151,7 @@ const KEYS: [&str; 2] = ["apikey", "authentication"];
 const NO_ROOM: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
 
 /// Decides whether an error that a stream begins with is the client's, from its number or its words.
-pub(crate) fn judge_told(said: &Value) -> Result<(), Trouble> {
+pub(crate) fn judge_told(said: &Value) -> Result<(), AttemptError> {
     let inner = [&said["error"], &said["response"]["error"]];
     let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(said);
     let number = |name: &&'static str| {
@@ -155,8 +161,8 @@ pub(crate) fn judge_told(said: &Value) -> Result<(), Trouble> {
     let numbers = ["status", "status_code", "code"];
     if let Some(status) = numbers.iter().find_map(number).and_then(|code| StatusCode::from_u16(code).ok()) {
         return judge(status, &HeaderMap::new()).map_err(|trouble| match trouble {
-            Trouble::Busy { .. } => trouble,
-            _ => Trouble::Told,
+            AttemptError::Busy { .. } => trouble,
+            _ => AttemptError::Told,
         });
     }
     let words = ["type", "code"].iter().filter_map(|name| error[*name].as_str());
@@ -164,21 +170,21 @@ pub(crate) fn judge_told(said: &Value) -> Result<(), Trouble> {
     let plain = plain.to_ascii_lowercase();
     let is_any = |known: &[&str]| known.iter().any(|word| plain.contains(word));
     match () {
-        () if is_any(&NO_ROOM) => Err(Trouble::Busy { retry_after: None }),
+        () if is_any(&NO_ROOM) => Err(AttemptError::Busy { retry_after: None }),
         () if is_any(&MISTAKES) && !is_any(&KEYS) => Ok(()),
-        () => Err(Trouble::Told),
+        () => Err(AttemptError::Told),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_pipeline::Stopped;
+    use evenkeel_pipeline::NoRetryReason;
     use serde_json::json;
 
     #[test]
     fn an_error_in_a_stream_is_the_clients_if_it_was_its_mistake() {
-        let busy = Err(Trouble::Busy { retry_after: None });
+        let busy = Err(AttemptError::Busy { retry_after: None });
         for (said, judged) in [
             (json!({"error": {"message": "x", "type": "BadRequestError", "code": 400}}), Ok(())),
             (json!({"error": {"type": "invalid_request_error", "code": "context_length_exceeded"}}), Ok(())),
@@ -192,17 +198,17 @@ mod tests {
             (json!({"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}), Ok(())),
             (
                 json!({"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
-                Err(Trouble::Told),
+                Err(AttemptError::Told),
             ),
             (
                 json!({"error": {"type": "invalid_request_error", "code": "invalid_api_key"}}),
-                Err(Trouble::Told),
+                Err(AttemptError::Told),
             ),
-            (json!({"error": {"code": 500, "type": "InternalServerError"}}), Err(Trouble::Told)),
-            (json!({"error": {"code": 401}}), Err(Trouble::Told)),
-            (json!({"error": "out of memory"}), Err(Trouble::Told)),
-            (json!({"error": {"type": "api_error"}}), Err(Trouble::Told)),
-            (Value::Null, Err(Trouble::Told)),
+            (json!({"error": {"code": 500, "type": "InternalServerError"}}), Err(AttemptError::Told)),
+            (json!({"error": {"code": 401}}), Err(AttemptError::Told)),
+            (json!({"error": "out of memory"}), Err(AttemptError::Told)),
+            (json!({"error": {"type": "api_error"}}), Err(AttemptError::Told)),
+            (Value::Null, Err(AttemptError::Told)),
         ] {
             assert_eq!(judge_told(&said), judged, "{said}");
         }
@@ -210,7 +216,8 @@ mod tests {
 
     #[test]
     fn every_way_to_be_turned_away_has_its_status() {
-        let failed = |failure| Rejection::Failed { attempts: 1, failure, stopped: Stopped::NoOtherNode };
+        let failed =
+            |failure| Rejection::Failed { attempts: 1, failure, stopped: NoRetryReason::NoOtherNode };
         let (waited, timeout) = (Duration::ZERO, Duration::ZERO);
         let status = |rejection| refusal(&rejection, "m", 3).status().as_u16();
         assert_eq!(status(Rejection::QueueFull { current_size: 1, max_size: 1, retry_after: waited }), 503);
@@ -218,10 +225,10 @@ mod tests {
         assert_eq!(status(Rejection::TooLate { retry_after: waited }), 503);
         assert_eq!(status(Rejection::WaitTimeout { waited, timeout }), 504);
         assert_eq!(status(Rejection::NoNode { model: evenkeel_pipeline::ModelId(0) }), 404);
-        assert_eq!(status(failed(Failure::Unreachable)), 502);
-        assert_eq!(status(failed(Failure::Broken)), 502);
-        assert_eq!(status(failed(Failure::TimedOut)), 504);
-        assert_eq!(status(failed(Failure::Busy { retry_after: None })), 503);
+        assert_eq!(status(failed(AttemptFailure::Unreachable)), 502);
+        assert_eq!(status(failed(AttemptFailure::Broken)), 502);
+        assert_eq!(status(failed(AttemptFailure::TimedOut)), 504);
+        assert_eq!(status(failed(AttemptFailure::Busy { retry_after: None })), 503);
     }
 
     #[test]

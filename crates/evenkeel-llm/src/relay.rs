@@ -12,60 +12,60 @@ use evenkeel_door::body::BodyError;
 use evenkeel_policy::estimate::Outcome;
 use http_body::{Body, Frame};
 
-use crate::answer::Form;
-use crate::bill::Bill;
-use crate::refuse::Trouble;
-use crate::request::{Ask, Endpoint, UsageWish};
-use crate::sse::{Ending, Hide, Scanner};
-use crate::upstream::{SendError, UpstreamBody};
-use crate::usage::{AnswerScanner, Usage};
-use crate::walk::Slot;
+use crate::answer::BodyKind;
+use crate::bill::TokenReservation;
+use crate::refuse::AttemptError;
+use crate::request::{Endpoint, IncludeUsage, LlmRequest};
+use crate::sse::{HideUsage, Scanner, StreamEnd};
+use crate::upstream::{UpstreamBody, UpstreamError};
+use crate::usage::{Usage, UsageScanner};
+use crate::walk::SlotGuard;
 use crate::wording;
 
 /// The body of an answer that is longer than one piece.
-pub(crate) struct Relay {
+pub(crate) struct ProxyBody {
     endpoint: Endpoint,
-    reading: Reading,
+    reading: BodyScanner,
     /// What may be passed on, from `next` on.
     ready: Vec<Bytes>,
     next: usize,
     /// `None` once all of it was read.
     rest: Option<UpstreamBody>,
     /// `None` once the request has ended.
-    open: Option<(Slot, Bill)>,
+    open: Option<(SlotGuard, TokenReservation)>,
     /// Whether the node serves the request, or tells the client of its mistake.
     served: bool,
     /// How much has come.
     bytes: u64,
     /// How the body ends once everything ready is passed on.
-    broken: Option<Trouble>,
+    broken: Option<AttemptError>,
 }
 
 /// How an answer is read.
-enum Reading {
+enum BodyScanner {
     Events(Scanner),
-    Json(AnswerScanner),
+    Json(UsageScanner),
     Opaque,
 }
 
-impl Relay {
+impl ProxyBody {
     pub(crate) fn new(
-        form: Form,
-        (endpoint, ask): (Endpoint, &Ask),
+        form: BodyKind,
+        (endpoint, ask): (Endpoint, &LlmRequest),
         begun: Vec<Bytes>,
         rest: Option<UpstreamBody>,
-        (slot, bill, served): (Slot, Bill, bool),
+        (slot, bill, served): (SlotGuard, TokenReservation, bool),
     ) -> Self {
         // Only these two are asked for counts that their client did not ask for.
         let hide = match (endpoint, ask.usage) {
-            (Endpoint::Chat | Endpoint::Completions, UsageWish::NotAsked) => Hide::Usage,
-            _ => Hide::Nothing,
+            (Endpoint::Chat | Endpoint::Completions, IncludeUsage::NotAsked) => HideUsage::Usage,
+            _ => HideUsage::Nothing,
         };
         let reading = match form {
-            Form::Events if endpoint.has_last_word() => Reading::Events(Scanner::of_json(hide)),
-            Form::Events => Reading::Events(Scanner::new(hide)),
-            Form::Json => Reading::Json(AnswerScanner::default()),
-            Form::Opaque => Reading::Opaque,
+            BodyKind::Events if endpoint.has_last_word() => BodyScanner::Events(Scanner::of_json(hide)),
+            BodyKind::Events => BodyScanner::Events(Scanner::new(hide)),
+            BodyKind::Json => BodyScanner::Json(UsageScanner::default()),
+            BodyKind::Opaque => BodyScanner::Opaque,
         };
         slot.first_byte();
         let (ready, open) = (Vec::new(), Some((slot, bill)));
@@ -80,16 +80,16 @@ impl Relay {
     fn read(&mut self, chunk: Bytes) {
         self.bytes += chunk.len() as u64;
         let (told, seen) = match &mut self.reading {
-            Reading::Events(scanner) => {
+            BodyScanner::Events(scanner) => {
                 let found = scanner.scan(chunk, &mut self.ready);
                 (found.usage, found.tokens)
             }
-            Reading::Json(scanner) => {
+            BodyScanner::Json(scanner) => {
                 scanner.scan(&chunk);
                 self.ready.push(chunk);
                 (scanner.usage(), 0)
             }
-            Reading::Opaque => {
+            BodyScanner::Opaque => {
                 self.ready.push(chunk);
                 (None, 0)
             }
@@ -105,10 +105,10 @@ impl Relay {
     /// Ends the request if the node has said all, or what makes no sense: who reads a body of known length may not ask
     /// for more.
     fn end_if_read(&mut self) {
-        if let Reading::Events(scanner) = &self.reading
+        if let BodyScanner::Events(scanner) = &self.reading
             && scanner.found().stopped
         {
-            return self.break_off(Trouble::NotJson);
+            return self.break_off(AttemptError::NotJson);
         }
         if self.rest.as_ref().is_none_or(Body::is_end_stream) {
             self.rest = None;
@@ -118,10 +118,10 @@ impl Relay {
 
     fn end(&mut self) {
         let outcome = match &mut self.reading {
-            Reading::Events(scanner) => {
+            BodyScanner::Events(scanner) => {
                 let ending = scanner.finish(&mut self.ready);
                 match (ending, scanner.found().error) {
-                    (Ending::Cut, _) => return self.break_off(Trouble::Unfinished),
+                    (StreamEnd::Cut, _) => return self.break_off(AttemptError::Unfinished),
                     // An error that is the client's to read is not the node's fault.
                     (_, true) => {
                         if self.served {
@@ -130,62 +130,64 @@ impl Relay {
                             Outcome::Good
                         }
                     }
-                    (Ending::Done, _) => Outcome::Good,
-                    (Ending::Unsaid, _) if self.endpoint.has_last_word() => {
-                        return self.break_off(Trouble::Unfinished);
+                    (StreamEnd::Done, _) => Outcome::Good,
+                    (StreamEnd::Unsaid, _) if self.endpoint.has_last_word() => {
+                        return self.break_off(AttemptError::Unfinished);
                     }
-                    (Ending::Unsaid, _) => Outcome::Good,
+                    (StreamEnd::Unsaid, _) => Outcome::Good,
                 }
             }
-            Reading::Json(_) | Reading::Opaque => Outcome::Good,
+            BodyScanner::Json(_) | BodyScanner::Opaque => Outcome::Good,
         };
         let Some((slot, mut bill)) = self.open.take() else { return };
         match &self.reading {
-            Reading::Events(scanner) if scanner.found().usage.is_some() || 0 < scanner.found().tokens => {
+            BodyScanner::Events(scanner) if scanner.found().usage.is_some() || 0 < scanner.found().tokens => {
                 // The last word about an answer's length is the node's, not the number of its pieces.
                 if let Some(told) = scanner.found().usage.filter(|told| self.served && 0 < told.output) {
                     bill.note(told);
                 }
                 bill.learn();
             }
-            Reading::Json(scanner) if scanner.usage().is_some() => bill.learn(),
+            BodyScanner::Json(scanner) if scanner.usage().is_some() => bill.learn(),
             // Who tells nothing is charged what was guessed.
-            Reading::Json(_) | Reading::Opaque if self.served => {
+            BodyScanner::Json(_) | BodyScanner::Opaque if self.served => {
                 bill.note(Usage::untold(self.endpoint, bill.guess(), self.bytes));
             }
-            Reading::Events(_) | Reading::Json(_) | Reading::Opaque => {}
+            BodyScanner::Events(_) | BodyScanner::Json(_) | BodyScanner::Opaque => {}
         }
         match outcome {
             Outcome::Good => bill.trace.served(),
-            Outcome::Bad => bill.trace.broken(&Trouble::Told),
+            Outcome::Bad => bill.trace.broken(&AttemptError::Told),
         }
         slot.end(bill.so_far().cost(), outcome);
     }
 
     /// Ends the request because no more comes of its answer, which may be whole for all that.
-    fn lose(&mut self, error: SendError) {
+    fn lose(&mut self, error: UpstreamError) {
         match &self.reading {
-            Reading::Events(scanner) if scanner.found().done => {
+            BodyScanner::Events(scanner) if scanner.found().done => {
                 self.rest = None;
                 self.end();
             }
-            Reading::Events(_) | Reading::Json(_) | Reading::Opaque => self.break_off(error.into()),
+            BodyScanner::Events(_) | BodyScanner::Json(_) | BodyScanner::Opaque => {
+                self.break_off(error.into())
+            }
         }
     }
 
     /// Ends the request because its node did not finish; a stream says so, any other body breaks off.
-    fn break_off(&mut self, trouble: Trouble) {
+    fn break_off(&mut self, trouble: AttemptError) {
         self.rest = None;
         if let Some((slot, mut bill)) = self.open.take() {
             bill.trace.broken(&trouble);
             slot.break_off(trouble.failure());
         }
         match &self.reading {
-            Reading::Events(scanner) => {
+            BodyScanner::Events(scanner) => {
                 let before = if scanner.is_between_events() { "" } else { "\n\n" };
                 self.ready.push(wording::event(before, self.endpoint, &trouble.refusal()));
             }
-            Reading::Json(_) | Reading::Opaque => self.broken = Some(trouble),
+            BodyScanner::Json(_) | BodyScanner::Opaque => self.broken = Some(trouble),
         }
     }
 
@@ -200,7 +202,7 @@ impl Relay {
     }
 }
 
-impl Body for Relay {
+impl Body for ProxyBody {
     type Data = Bytes;
     type Error = BodyError;
 

@@ -11,10 +11,10 @@ mod words;
 use core::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 
-use crate::json::{Fault, What};
-use reader::Reader;
+use crate::json::{JsonError, JsonErrorKind};
+use reader::RequestParser;
 pub(crate) use words::TOKEN_BYTES;
 
 /// How long the name of a model may be.
@@ -108,7 +108,7 @@ impl Endpoint {
 
 /// How the answer is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Delivery {
+pub enum ResponseMode {
     /// In one piece.
     #[default]
     Whole,
@@ -118,7 +118,7 @@ pub enum Delivery {
 
 /// Whether the client asked for the counts at the end of its stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UsageWish {
+pub enum IncludeUsage {
     /// It did, and gets them.
     Asked,
     /// It did not; what is told to us is hidden from it.
@@ -128,13 +128,13 @@ pub enum UsageWish {
 
 /// A request, as far as we need to understand it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct LlmRequest {
     /// The model it is for.
     pub model: String,
     /// How the answer is wanted.
-    pub delivery: Delivery,
+    pub delivery: ResponseMode,
     /// Whether the client asked for the counts of its stream.
-    pub usage: UsageWish,
+    pub usage: IncludeUsage,
     /// How many tokens it probably brings.
     pub input_tokens: u64,
     /// How many tokens its answers may have in all; `None` is as many as the model likes.
@@ -153,19 +153,23 @@ struct Splice {
     by: &'static str,
 }
 
-impl Ask {
+impl LlmRequest {
     /// Reads a body.
-    pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Self, Refusal> {
+    pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Self, ApiError> {
         if let Err(error) = core::str::from_utf8(body) {
             return Err(not_json("it is not UTF-8", body, error.valid_up_to()));
         }
-        Reader::read(endpoint, body).map_err(|wrong| match wrong {
-            Wrong::Json(Fault { at, what: What::Syntax }) if body.len() <= at => {
+        RequestParser::read(endpoint, body).map_err(|wrong| match wrong {
+            ParseError::Json(JsonError { at, what: JsonErrorKind::Syntax }) if body.len() <= at => {
                 not_json("it ends too early", body, at)
             }
-            Wrong::Json(Fault { at, what: What::Syntax }) => not_json("this cannot be here", body, at),
-            Wrong::Json(Fault { at, what: What::TooDeep }) => not_json("it is nested too deeply", body, at),
-            Wrong::Refused(refusal) => refusal,
+            ParseError::Json(JsonError { at, what: JsonErrorKind::Syntax }) => {
+                not_json("this cannot be here", body, at)
+            }
+            ParseError::Json(JsonError { at, what: JsonErrorKind::TooDeep }) => {
+                not_json("it is nested too deeply", body, at)
+            }
+            ParseError::Refused(refusal) => refusal,
         })
     }
 
@@ -187,29 +191,29 @@ impl Ask {
 
 /// Why a body is not a request.
 #[derive(Debug)]
-enum Wrong {
-    Json(Fault),
-    Refused(Refusal),
+enum ParseError {
+    Json(JsonError),
+    Refused(ApiError),
 }
 
-impl From<Fault> for Wrong {
-    fn from(fault: Fault) -> Self {
+impl From<JsonError> for ParseError {
+    fn from(fault: JsonError) -> Self {
         Self::Json(fault)
     }
 }
 
-impl From<Refusal> for Wrong {
-    fn from(refusal: Refusal) -> Self {
+impl From<ApiError> for ParseError {
+    fn from(refusal: ApiError) -> Self {
         Self::Refused(refusal)
     }
 }
 
-fn not_json(why: &str, body: &[u8], at: usize) -> Refusal {
+fn not_json(why: &str, body: &[u8], at: usize) -> ApiError {
     let before = &body[..at.min(body.len())];
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
     let column = 1 + before.len() - line_start;
-    Refusal::invalid(format!("the body is not valid JSON: {why}, line {line} column {column}"))
+    ApiError::invalid(format!("the body is not valid JSON: {why}, line {line} column {column}"))
 }
 
 #[cfg(test)]

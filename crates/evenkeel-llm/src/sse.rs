@@ -12,17 +12,17 @@ use core::mem;
 
 use bytes::Bytes;
 
-use crate::usage::{Counts, Usage};
+use crate::usage::{Usage, UsageFields};
 use boundary::Boundary;
-use event::Event;
-pub(crate) use opening::{Opening, OpeningReader};
+use event::SseEvent;
+pub(crate) use opening::{FirstEvent, FirstEventReader};
 
 /// How long an event may be to be read.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;
 
 /// What is kept from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hide {
+pub enum HideUsage {
     /// Nothing.
     Nothing,
     /// The event with the counts, which the client did not ask for.
@@ -31,7 +31,7 @@ pub enum Hide {
 
 /// What a stream has told so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scanned {
+pub struct StreamTotals {
     /// How many pieces of answer there were; about as many as tokens.
     pub tokens: u64,
     /// The engine's own counts, the latest it told.
@@ -46,7 +46,7 @@ pub struct Scanned {
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum StreamEnd {
     /// The engine said that this is all.
     Done,
     /// It ended after an event, without a word that this is all.
@@ -58,16 +58,16 @@ pub enum Ending {
 /// Reads a stream while it passes through.
 #[derive(Debug)]
 pub struct Scanner {
-    hide: Hide,
-    garbage: Garbage,
-    found: Scanned,
-    counts: Counts,
+    hide: HideUsage,
+    garbage: OnInvalidEvent,
+    found: StreamTotals,
+    counts: UsageFields,
     boundary: Boundary,
     /// The beginning of an event whose end has not come.
     held: Vec<u8>,
     mode: Mode,
     /// What became of an event that ended with the last chunk's carriage return; its line feed may follow.
-    returned: Option<Fate>,
+    returned: Option<EventAction>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ enum Mode {
 
 /// What an event does that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Garbage {
+enum OnInvalidEvent {
     /// It passes.
     Passed,
     /// It stops the stream.
@@ -89,7 +89,7 @@ enum Garbage {
 
 /// What becomes of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum EventAction {
     Passed,
     Hidden,
     Stopped,
@@ -97,12 +97,12 @@ enum Fate {
 
 impl Scanner {
     /// Starts before the first byte of a stream.
-    pub fn new(hide: Hide) -> Self {
+    pub fn new(hide: HideUsage) -> Self {
         Self {
             hide,
-            garbage: Garbage::Passed,
-            found: Scanned::default(),
-            counts: Counts::default(),
+            garbage: OnInvalidEvent::Passed,
+            found: StreamTotals::default(),
+            counts: UsageFields::default(),
             boundary: Boundary::default(),
             held: Vec::new(),
             mode: Mode::Reading,
@@ -112,12 +112,12 @@ impl Scanner {
 
     /// Starts a stream of JSON, which stops at the first event that makes no sense before the engine said that this is
     /// all.
-    pub fn of_json(hide: Hide) -> Self {
-        Self { garbage: Garbage::Stops, ..Self::new(hide) }
+    pub fn of_json(hide: HideUsage) -> Self {
+        Self { garbage: OnInvalidEvent::Stops, ..Self::new(hide) }
     }
 
     /// Takes a chunk, and adds to `out` what is to be passed on; tells what was found since the stream began.
-    pub fn scan(&mut self, chunk: Bytes, out: &mut Vec<Bytes>) -> Scanned {
+    pub fn scan(&mut self, chunk: Bytes, out: &mut Vec<Bytes>) -> StreamTotals {
         if self.found.stopped {
             return self.found;
         }
@@ -126,18 +126,18 @@ impl Scanner {
             && let Some(fate) = self.returned.take()
         {
             start = usize::from(chunk[0] == b'\n');
-            from = if fate == Fate::Hidden { start } else { 0 };
+            from = if fate == EventAction::Hidden { start } else { 0 };
         }
         // From `from` to `start` are bytes to be passed on; at `start` an event begins, or what is held goes on.
         while let Some(len) = self.boundary.find(&chunk[start..]) {
             let end = start + len;
             let fate = self.end_event(&chunk[start..end]);
-            if fate == Fate::Stopped {
+            if fate == EventAction::Stopped {
                 push(out, chunk.slice(from..start));
                 self.held.clear();
                 return self.found;
             }
-            if fate == Fate::Hidden {
+            if fate == EventAction::Hidden {
                 push(out, chunk.slice(from..start));
                 from = end;
             } else if !self.held.is_empty() {
@@ -148,7 +148,7 @@ impl Scanner {
             start = end;
             if chunk[end - 1] == b'\r' {
                 start += usize::from(chunk.get(end) == Some(&b'\n'));
-                from = if fate == Fate::Hidden { start } else { from };
+                from = if fate == EventAction::Hidden { start } else { from };
                 self.returned = Some(fate).filter(|_| end == chunk.len());
             }
         }
@@ -159,23 +159,23 @@ impl Scanner {
     /// Ends the stream where its sender did, and adds to `out` what is still to be passed on.
     ///
     /// An event that is not complete is dropped, so that another can follow, unless it says that this is all.
-    pub fn finish(&mut self, out: &mut Vec<Bytes>) -> Ending {
+    pub fn finish(&mut self, out: &mut Vec<Bytes>) -> StreamEnd {
         let held = mem::take(&mut self.held);
         let is_cut = !held.is_empty() || self.mode == Mode::Passing;
-        let event = Event::read(&held);
+        let event = SseEvent::read(&held);
         if event.done {
             self.note(&event);
             out.push(held.into());
         }
         match (self.found.done, is_cut) {
-            (true, _) => Ending::Done,
-            (false, true) => Ending::Cut,
-            (false, false) => Ending::Unsaid,
+            (true, _) => StreamEnd::Done,
+            (false, true) => StreamEnd::Cut,
+            (false, false) => StreamEnd::Unsaid,
         }
     }
 
     /// What was found since the stream began.
-    pub fn found(&self) -> Scanned {
+    pub fn found(&self) -> StreamTotals {
         self.found
     }
 
@@ -185,26 +185,26 @@ impl Scanner {
     }
 
     /// Reads the event that ends with `piece` and begins with what is held, which is whole afterwards.
-    fn end_event(&mut self, piece: &[u8]) -> Fate {
+    fn end_event(&mut self, piece: &[u8]) -> EventAction {
         if self.mode == Mode::Passing || EVENT_BYTES_MAX < self.held.len() + piece.len() {
             self.mode = Mode::Reading;
             self.complete(piece);
-            return Fate::Passed;
+            return EventAction::Passed;
         }
         self.complete(piece);
-        let event = Event::read(if self.held.is_empty() { piece } else { &self.held });
-        if event.garbage && self.garbage == Garbage::Stops && !self.found.done {
+        let event = SseEvent::read(if self.held.is_empty() { piece } else { &self.held });
+        if event.garbage && self.garbage == OnInvalidEvent::Stops && !self.found.done {
             self.found.stopped = true;
-            return Fate::Stopped;
+            return EventAction::Stopped;
         }
         self.note(&event);
         match self.hide {
-            Hide::Usage if event.is_only_counts() => Fate::Hidden,
-            Hide::Usage | Hide::Nothing => Fate::Passed,
+            HideUsage::Usage if event.is_only_counts() => EventAction::Hidden,
+            HideUsage::Usage | HideUsage::Nothing => EventAction::Passed,
         }
     }
 
-    fn note(&mut self, event: &Event) {
+    fn note(&mut self, event: &SseEvent) {
         self.counts.update(event.counts);
         self.found.tokens = self.found.tokens.saturating_add(event.tokens);
         self.found.usage = self.counts.usage();

@@ -1,10 +1,10 @@
 //! `GET /api/load-status` and `GET /api/nodes`: how everything stands.
 
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
 use evenkeel_pipeline::{
-    BreakerState, CacheStats, Counts, Duty, EngineLoad, ModelId, ModelStatus, NodeStatus,
+    AdminState, BreakerState, CacheStats, Counts, EngineLoad, ModelId, ModelStatus, NodeStatus,
     OptimizedLoadManager, PathStatus, PoolStats, TenantStatus,
 };
 use evenkeel_policy::backpressure::BackpressureState;
@@ -14,23 +14,23 @@ use evenkeel_policy::path::PathState;
 use evenkeel_policy::time::{Duration, Instant};
 use serde_json::{Value, json};
 
-use crate::door::Llm;
+use crate::door::LlmApi;
 use crate::models::answer;
 use crate::monitor::Engine;
 
 /// Tells how everything stands.
-pub(crate) fn load(llm: &Llm, _: &Call) -> Result<Response, Refusal> {
+pub(crate) fn load(llm: &LlmApi, _: &ServerRequest) -> Result<Response, ApiError> {
     Ok(answer(&load_json(llm)))
 }
 
 /// Lists the nodes.
-pub(crate) fn nodes(llm: &Llm, _: &Call) -> Result<Response, Refusal> {
+pub(crate) fn nodes(llm: &LlmApi, _: &ServerRequest) -> Result<Response, ApiError> {
     let now = llm.walk.now();
     let nodes = llm.walk.look(|machine| machine.status().nodes);
     Ok(answer(&json!({"nodes": nodes.iter().map(|node| node_json(llm, node, now)).collect::<Vec<_>>()})))
 }
 
-fn load_json(llm: &Llm) -> Value {
+fn load_json(llm: &LlmApi) -> Value {
     let now = llm.walk.now();
     let status = llm.walk.look(OptimizedLoadManager::status);
     json!({
@@ -75,7 +75,7 @@ fn counts_json(counts: &Counts) -> Value {
     })
 }
 
-fn model_json(llm: &Llm, status: &ModelStatus) -> Value {
+fn model_json(llm: &LlmApi, status: &ModelStatus) -> Value {
     json!({
         "model": model_name(llm, status.model),
         "state": state(status.state),
@@ -86,7 +86,7 @@ fn model_json(llm: &Llm, status: &ModelStatus) -> Value {
     })
 }
 
-fn node_json(llm: &Llm, status: &NodeStatus, now: Instant) -> Value {
+fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
     let node = llm.nodes.get(status.node);
     let name = node.as_ref().map_or_else(
         || {
@@ -145,7 +145,7 @@ fn path_json(urls: &[String], status: &PathStatus) -> Value {
     })
 }
 
-fn tenant_json(llm: &Llm, status: &TenantStatus) -> Value {
+fn tenant_json(llm: &LlmApi, status: &TenantStatus) -> Value {
     let unlimited = status.concurrency_max == u32::MAX;
     json!({
         "name": tenant_name(llm, status.tenant),
@@ -158,12 +158,12 @@ fn tenant_json(llm: &Llm, status: &TenantStatus) -> Value {
     })
 }
 
-fn tenant_name(llm: &Llm, id: TenantId) -> String {
+fn tenant_name(llm: &LlmApi, id: TenantId) -> String {
     let known = llm.tenants.read().get(&id).map(|tenant| tenant.settings.name.clone());
     known.unwrap_or_else(|| llm.walk.watch().meters().tenant_name(id).unwrap_or("unnamed").to_owned())
 }
 
-fn model_name(llm: &Llm, model: ModelId) -> String {
+fn model_name(llm: &LlmApi, model: ModelId) -> String {
     llm.nodes.model_name(model).map_or_else(String::new, |name| name.to_string())
 }
 
@@ -175,11 +175,11 @@ fn state(state: BackpressureState) -> &'static str {
     }
 }
 
-fn duty(duty: Duty) -> &'static str {
+fn duty(duty: AdminState) -> &'static str {
     match duty {
-        Duty::Serving => "serving",
-        Duty::Draining => "draining",
-        Duty::Leaving => "leaving",
+        AdminState::Serving => "serving",
+        AdminState::Draining => "draining",
+        AdminState::Leaving => "leaving",
     }
 }
 

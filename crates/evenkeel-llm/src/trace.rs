@@ -4,26 +4,26 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::time::Duration;
 use evenkeel_telemetry::trace::{Span, SpanKind, TraceParent, Tracer};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
 use crate::nodes::Node;
-use crate::refuse::Trouble;
-use crate::request::{Ask, Delivery, Endpoint};
+use crate::refuse::AttemptError;
+use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::usage::Usage;
-use crate::walk::Slot;
+use crate::walk::SlotGuard;
 
 /// Names the trace that a request belongs to.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 
 /// A request's trace, if it is traced; dropped, it has ended.
 #[derive(Default)]
-pub(crate) struct Trace(Option<Box<Live>>);
+pub(crate) struct RequestTrace(Option<Box<OpenSpans>>);
 
-struct Live {
+struct OpenSpans {
     tracer: Arc<Tracer>,
     /// `None` once it has ended.
     request: Option<Span>,
@@ -34,7 +34,7 @@ struct Live {
     ending: &'static str,
 }
 
-impl Trace {
+impl RequestTrace {
     /// Begins with a request's arrival.
     pub(crate) fn begin(
         tracer: Option<&Arc<Tracer>>,
@@ -52,7 +52,7 @@ impl Trace {
         request.set("url.path", uri.path().to_owned());
         request.set("gen_ai.operation.name", endpoint.operation());
         request.set("evenkeel.request_id", id.to_str().unwrap_or_default().to_owned());
-        Self(Some(Box::new(Live {
+        Self(Some(Box::new(OpenSpans {
             tracer: tracer.clone(),
             request: Some(request),
             attempt: None,
@@ -64,16 +64,16 @@ impl Trace {
     }
 
     /// Tells who asks for what.
-    pub(crate) fn ask(&mut self, tenant: &Tenant, ask: &Ask) {
+    pub(crate) fn ask(&mut self, tenant: &Tenant, ask: &LlmRequest) {
         let Some(request) = self.request() else { return };
         request.set("evenkeel.tenant", tenant.settings.name.clone());
         request.set("gen_ai.request.model", ask.model.clone());
-        request.set("evenkeel.stream", ask.delivery == Delivery::Stream);
+        request.set("evenkeel.stream", ask.delivery == ResponseMode::Stream);
         request.tell("queued", vec![("evenkeel.input_tokens_estimate", ask.input_tokens.into())]);
     }
 
     /// Tells that a node is asked.
-    pub(crate) fn sent(&mut self, slot: &Slot, node: &Node) {
+    pub(crate) fn sent(&mut self, slot: &SlotGuard, node: &Node) {
         let Some(live) = &mut self.0 else { return };
         let Some(request) = &mut live.request else { return };
         live.attempts += 1;
@@ -98,7 +98,7 @@ impl Trace {
     }
 
     /// Tells that the node did not serve the request.
-    pub(crate) fn failed(&mut self, trouble: &Trouble) {
+    pub(crate) fn failed(&mut self, trouble: &AttemptError) {
         let Some(live) = &mut self.0 else { return };
         if let Some(mut attempt) = live.attempt.take() {
             attempt.error = Some(trouble.to_string());
@@ -121,7 +121,7 @@ impl Trace {
     }
 
     /// Tells that the request was not served.
-    pub(crate) fn refused(&mut self, refusal: &Refusal, waited: Duration) {
+    pub(crate) fn refused(&mut self, refusal: &ApiError, waited: Duration) {
         let Some(live) = &mut self.0 else { return };
         (live.ending, live.waited) = ("refused", waited);
         let Some(request) = &mut live.request else { return };
@@ -141,7 +141,7 @@ impl Trace {
     }
 
     /// Tells that the answer broke off.
-    pub(crate) fn broken(&mut self, trouble: &Trouble) {
+    pub(crate) fn broken(&mut self, trouble: &AttemptError) {
         let Some(live) = &mut self.0 else { return };
         live.ending = "broken";
         for span in live.request.iter_mut().chain(&mut live.attempt) {
@@ -161,7 +161,7 @@ impl Trace {
     }
 }
 
-impl Drop for Live {
+impl Drop for OpenSpans {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt.take() {
             self.tracer.end(attempt);

@@ -18,7 +18,7 @@ mod roots;
 pub mod wire;
 
 pub use body::UpstreamBody;
-pub use error::SendError;
+pub use error::UpstreamError;
 pub use origin::{BadUrl, Origin};
 pub use roots::{BadRoots, TlsRoots};
 
@@ -33,20 +33,20 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use link::{Age, Failed, Link, Progress};
-use pool::Pool;
+use link::{Connection, ConnectionAge, ExchangeError, Progress};
+use pool::ConnectionPool;
 
 /// Sends requests to nodes; cheap to clone, and clones share their connections.
 #[derive(Clone)]
 pub struct Upstream {
     settings: ConnectionPoolConfig,
     tls: TlsConnector,
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
 }
 
 /// What a node gets of a request's headers, and what it gets besides.
 #[derive(Clone, Copy)]
-pub(crate) struct Passed<'a> {
+pub(crate) struct HeaderFilter<'a> {
     pub(crate) keeps: fn(&HeaderName) -> bool,
     pub(crate) adds: &'a [(&'static str, &'a HeaderValue)],
 }
@@ -54,7 +54,7 @@ pub(crate) struct Passed<'a> {
 impl Upstream {
     /// Starts without connections.
     pub fn new(settings: ConnectionPoolConfig, roots: TlsRoots) -> Self {
-        let pool = Arc::new(Pool::new(settings.max_idle_per_host, settings.idle_timeout));
+        let pool = Arc::new(ConnectionPool::new(settings.max_idle_per_host, settings.idle_timeout));
         Self { settings, tls: TlsConnector::from(roots.into_config()), pool }
     }
 
@@ -63,8 +63,8 @@ impl Upstream {
         &self,
         origin: &Origin,
         request: &Request<Bytes>,
-    ) -> Result<Response<UpstreamBody>, SendError> {
-        self.send_passed(origin, request, Passed { keeps: |_| true, adds: &[] }).await
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        self.send_passed(origin, request, HeaderFilter { keeps: |_| true, adds: &[] }).await
     }
 
     /// Sends a request with some of its headers and some others, and waits for the head of its answer.
@@ -76,11 +76,11 @@ impl Upstream {
         &self,
         origin: &Origin,
         request: &Request<Bytes>,
-        passed: Passed<'_>,
-    ) -> Result<Response<UpstreamBody>, SendError> {
+        passed: HeaderFilter<'_>,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let host = self.pool.host(origin);
         if let Some(mut link) = self.pool.take(&host) {
-            match link.exchange(origin, request, passed, Age::Kept).await {
+            match link.exchange(origin, request, passed, ConnectionAge::Kept).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
                     return Ok(self.answered(response, link, host));
@@ -90,8 +90,8 @@ impl Upstream {
             }
         }
         let wire = connect::connect(origin, &self.settings, &self.tls).await?;
-        let mut link = Box::new(Link::new(wire, self.settings.request_timeout, &self.pool.counters));
-        match link.exchange(origin, request, passed, Age::New).await {
+        let mut link = Box::new(Connection::new(wire, self.settings.request_timeout, &self.pool.counters));
+        match link.exchange(origin, request, passed, ConnectionAge::New).await {
             Ok(response) => Ok(self.answered(response, link, host)),
             Err(failed) => Err(failed.error),
         }
@@ -100,8 +100,8 @@ impl Upstream {
     fn answered(
         &self,
         response: Response<()>,
-        link: Box<Link>,
-        host: Arc<pool::Host>,
+        link: Box<Connection>,
+        host: Arc<pool::HostPool>,
     ) -> Response<UpstreamBody> {
         response.map(|()| UpstreamBody::new(link, host, self.pool.clone()))
     }
@@ -120,10 +120,10 @@ impl fmt::Debug for Upstream {
 }
 
 /// Whether a kept connection failed because its host had closed it.
-fn is_stale(failed: &Failed) -> bool {
+fn is_stale(failed: &ExchangeError) -> bool {
     match failed.after {
         Progress::Unsent => true,
-        Progress::Sent => matches!(failed.error, SendError::Closed { .. }),
+        Progress::Sent => matches!(failed.error, UpstreamError::Closed { .. }),
         Progress::Answered => false,
     }
 }

@@ -5,9 +5,9 @@ mod forecast;
 
 use evenkeel_policy::cost::Cost;
 
-use crate::json::{Cursor, Fault, Kind};
+use crate::json::{Cursor, JsonError, Kind};
 use crate::request::{Endpoint, TOKEN_BYTES};
-pub use answer::AnswerScanner;
+pub use answer::UsageScanner;
 pub use forecast::Forecast;
 
 /// How many tokens went in and came out.
@@ -41,7 +41,7 @@ impl Usage {
 
     /// Finds the counts in a whole answer.
     pub fn of_json(answer: &[u8]) -> Option<Self> {
-        let mut scanner = AnswerScanner::default();
+        let mut scanner = UsageScanner::default();
         scanner.scan(answer);
         scanner.usage()
     }
@@ -49,7 +49,7 @@ impl Usage {
 
 /// Counts as far as they were told; an engine may tell them in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct UsageFields {
     input: Option<u64>,
     output: Option<u64>,
     /// Tokens of the prompt that Anthropic counts apart, as they were, or are now, in a cache.
@@ -58,9 +58,9 @@ pub(crate) struct Counts {
     total: Option<u64>,
 }
 
-impl Counts {
+impl UsageFields {
     /// Reads the value behind `usage`; what is no object tells nothing.
-    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Fault> {
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, JsonError> {
         let mut counts = Self::default();
         if cursor.kind()? != Kind::Object {
             cursor.skip()?;

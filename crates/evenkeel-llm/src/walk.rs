@@ -24,51 +24,51 @@ use evenkeel_pipeline::{
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
-use evenkeel_telemetry::{Reason, Step, Watch};
+use evenkeel_telemetry::{Observer, RejectReason, Step};
 
-use clock::Clock;
+use clock::SchedulerClock;
 use lock::Mutex;
-pub(crate) use place::{Place, Slot, Turned};
+pub(crate) use place::{SlotFuture, SlotGuard, WaitRejection};
 
 /// One pool's walk, shared by all its requests.
-pub(crate) struct Walk {
-    clock: Clock,
+pub(crate) struct RequestScheduler {
+    clock: SchedulerClock,
     state: Mutex<State>,
-    watch: Arc<Watch>,
+    watch: Arc<Observer>,
 }
 
 struct State {
     machine: OptimizedLoadManager,
     /// Who waits for a verdict, or has one that is not yet taken.
-    waiters: HashMap<RequestId, Waiter>,
+    waiters: HashMap<RequestId, WaiterEntry>,
     /// When the timer goes off.
     alarm_at: Option<Instant>,
 }
 
 #[derive(Default)]
-struct Waiter {
-    verdict: Option<Verdict>,
+struct WaiterEntry {
+    verdict: Option<SlotDecision>,
     waker: Option<Waker>,
 }
 
 /// What became of waiting.
 #[derive(Clone, Copy, Debug)]
-enum Verdict {
-    Granted(Grant),
+enum SlotDecision {
+    Granted(SlotGrant),
     Rejected(Rejection),
 }
 
 /// A slot that is reserved.
 #[derive(Clone, Copy, Debug)]
-struct Grant {
+struct SlotGrant {
     node: NodeId,
     path: Option<PathId>,
     waited: Duration,
 }
 
 /// A request as the walk knows it from its arrival on.
-struct Ticket {
-    walk: Arc<Walk>,
+struct RequestHandle {
+    walk: Arc<RequestScheduler>,
     request: RequestId,
     tenant: TenantId,
     entered_at: Instant,
@@ -78,9 +78,9 @@ struct Ticket {
 
 /// What follows from one thing done to the machine.
 #[derive(Default)]
-struct Outcome {
+struct Effects {
     /// What became of the request it was done for.
-    verdict: Option<Verdict>,
+    verdict: Option<SlotDecision>,
     /// Usually one event follows, or none.
     first: Option<Event>,
     more: Vec<Event>,
@@ -88,12 +88,12 @@ struct Outcome {
     rings: bool,
 }
 
-impl Walk {
+impl RequestScheduler {
     /// Starts a walk without nodes, and its timer; needs a Tokio runtime.
-    pub(crate) fn start(options: PipelineOptions, watch: Arc<Watch>) -> Result<Arc<Self>, InvalidOptions> {
+    pub(crate) fn start(options: PipelineOptions, watch: Arc<Observer>) -> Result<Arc<Self>, InvalidOptions> {
         let machine = OptimizedLoadManager::new(options)?;
         let state = Mutex::new(State { machine, waiters: HashMap::new(), alarm_at: None });
-        let walk = Arc::new(Self { clock: Clock::start(), state, watch });
+        let walk = Arc::new(Self { clock: SchedulerClock::start(), state, watch });
         walk.clock.keep(&walk);
         Ok(walk)
     }
@@ -104,29 +104,34 @@ impl Walk {
     }
 
     /// Who is told what happens.
-    pub(crate) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &Observer {
         &self.watch
     }
 
     /// Lets a request in; a slot that is free is granted before this returns.
-    pub(crate) fn enter(self: &Arc<Self>, arrival: Arrival) -> Place {
+    pub(crate) fn enter(self: &Arc<Self>, arrival: Arrival) -> SlotFuture {
         let now = self.now();
         let mut state = self.state.lock();
         let request = state.machine.handle_arrival(now, arrival);
         let outcome = state.drain(Some(request));
         if outcome.verdict.is_none() {
-            state.waiters.insert(request, Waiter::default());
+            state.waiters.insert(request, WaiterEntry::default());
         }
         let waiting = state.machine.waiting(arrival.model);
         let delayed_until = state.machine.delayed_until(request);
         drop(state);
-        let ticket =
-            Ticket { walk: self.clone(), request, tenant: arrival.tenant, entered_at: now, told: Cost::ZERO };
+        let ticket = RequestHandle {
+            walk: self.clone(),
+            request,
+            tenant: arrival.tenant,
+            entered_at: now,
+            told: Cost::ZERO,
+        };
         let model = evenkeel_telemetry::ModelId(arrival.model.0);
         ticket.tell(now, Step::Accepted { model, cost: arrival.cost });
         match outcome.verdict {
-            Some(Verdict::Rejected(_)) => {}
-            Some(Verdict::Granted(_)) => ticket.tell(now, Step::Admitted { waiting: waiting + 1 }),
+            Some(SlotDecision::Rejected(_)) => {}
+            Some(SlotDecision::Granted(_)) => ticket.tell(now, Step::Admitted { waiting: waiting + 1 }),
             None => ticket.tell(now, Step::Admitted { waiting }),
         }
         if let Some(until) = delayed_until {
@@ -134,12 +139,12 @@ impl Walk {
         }
         let verdict = outcome.verdict;
         self.publish(now, outcome, now);
-        Place::new(ticket, verdict, now, Duration::ZERO)
+        SlotFuture::new(ticket, verdict, now, Duration::ZERO)
     }
 
     /// Tells that a tenant's request was refused before it could enter.
     pub(crate) fn tell_rate_limited(&self, tenant: TenantId) {
-        let step = Step::Rejected { reason: Reason::RateLimited };
+        let step = Step::Rejected { reason: RejectReason::RateLimited };
         self.watch.tell(self.now(), &tell::outside(tenant, step));
     }
 
@@ -160,11 +165,11 @@ impl Walk {
     }
 
     /// Gives back whatever a request holds, which used `so_far`.
-    fn cancel(&self, ticket: &Ticket, so_far: Cost) {
+    fn cancel(&self, ticket: &RequestHandle, so_far: Cost) {
         let now = self.now();
         let mut state = self.state.lock();
         let verdict = state.waiters.remove(&ticket.request).and_then(|waiter| waiter.verdict);
-        if matches!(verdict, Some(Verdict::Rejected(_))) {
+        if matches!(verdict, Some(SlotDecision::Rejected(_))) {
             return;
         }
         if Cost::ZERO < so_far {
@@ -185,12 +190,12 @@ impl Walk {
         let outcome = state.drain(None);
         let due = state.alarm_at;
         drop(state);
-        self.publish(now, Outcome { rings: false, ..outcome }, now);
+        self.publish(now, Effects { rings: false, ..outcome }, now);
         due
     }
 
     /// Tells and wakes; a request that ends came in at `entered_at`.
-    fn publish(&self, now: Instant, outcome: Outcome, entered_at: Instant) {
+    fn publish(&self, now: Instant, outcome: Effects, entered_at: Instant) {
         for event in outcome.first.iter().chain(&outcome.more) {
             self.watch.tell(now, &tell::telemetry(event, now.since(entered_at)));
         }
@@ -202,7 +207,7 @@ impl Walk {
 }
 
 /// The timer ends by itself once nobody walks any more.
-impl Drop for Walk {
+impl Drop for RequestScheduler {
     fn drop(&mut self) {
         self.clock.ring();
     }
@@ -210,10 +215,10 @@ impl Drop for Walk {
 
 impl State {
     /// Takes out everything that follows from what was done to the machine, done for `own` or for nobody.
-    fn drain(&mut self, own: Option<RequestId>) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn drain(&mut self, own: Option<RequestId>) -> Effects {
+        let mut outcome = Effects::default();
         while let Some(event) = self.machine.poll_event() {
-            if let Some((request, verdict)) = Verdict::of(&event) {
+            if let Some((request, verdict)) = SlotDecision::of(&event) {
                 if own == Some(request) {
                     outcome.verdict = Some(verdict);
                 } else if let Some(waiter) = self.waiters.get_mut(&request) {
@@ -235,11 +240,11 @@ impl State {
     }
 }
 
-impl Verdict {
+impl SlotDecision {
     fn of(event: &Event) -> Option<(RequestId, Self)> {
         match *event {
             Event::Dispatch { request, node, path, waited, .. } => {
-                Some((request, Self::Granted(Grant { node, path, waited })))
+                Some((request, Self::Granted(SlotGrant { node, path, waited })))
             }
             Event::Reject { request, rejection, .. } => Some((request, Self::Rejected(rejection))),
             Event::Retry { .. }
@@ -253,7 +258,7 @@ impl Verdict {
     }
 }
 
-impl Ticket {
+impl RequestHandle {
     fn tell(&self, now: Instant, step: Step) {
         self.walk.watch.tell(now, &tell::step(self.request, self.tenant, step));
     }

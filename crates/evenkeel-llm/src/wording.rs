@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Wording;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ErrorFormat;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
@@ -16,17 +16,17 @@ use crate::request::Endpoint;
 pub(crate) const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// How requests of an endpoint are refused.
-pub(crate) fn of(endpoint: Endpoint) -> Wording {
+pub(crate) fn of(endpoint: Endpoint) -> ErrorFormat {
     if endpoint.is_anthropic() { anthropic } else { openai }
 }
 
 /// Says no as OpenAI does.
-pub(crate) fn openai(refusal: Refusal, _: &HeaderValue) -> Response {
+pub(crate) fn openai(refusal: ApiError, _: &HeaderValue) -> Response {
     unwaited(refusal.into_response())
 }
 
 /// Says no as Anthropic does, with the same statuses and headers: 503 and `Retry-After` is what its clients retry, too.
-fn anthropic(refusal: Refusal, request_id: &HeaderValue) -> Response {
+fn anthropic(refusal: ApiError, request_id: &HeaderValue) -> Response {
     let mut body = anthropic_body(&refusal);
     body["request_id"] = request_id.to_str().unwrap_or_default().into();
     let mut response = unwaited(refusal.with_body(&body));
@@ -41,7 +41,7 @@ pub(crate) fn unwaited(mut response: Response) -> Response {
 }
 
 /// A refusal as the last event of a stream that has begun, after `before`.
-pub(crate) fn event(before: &str, endpoint: Endpoint, refusal: &Refusal) -> Bytes {
+pub(crate) fn event(before: &str, endpoint: Endpoint, refusal: &ApiError) -> Bytes {
     let (name, error) = match endpoint {
         Endpoint::Chat | Endpoint::Completions => ("", refusal.to_json()),
         Endpoint::Messages | Endpoint::CountTokens => ("event: error\n", anthropic_body(refusal)),
@@ -62,7 +62,7 @@ pub(crate) fn event(before: &str, endpoint: Endpoint, refusal: &Refusal) -> Byte
     Bytes::from(format!("{before}{name}data: {error}\n\n"))
 }
 
-fn anthropic_body(refusal: &Refusal) -> Value {
+fn anthropic_body(refusal: &ApiError) -> Value {
     json!({"type": "error", "error": {
         "type": anthropic_kind(refusal),
         "message": refusal.to_string(),
@@ -70,22 +70,25 @@ fn anthropic_body(refusal: &Refusal) -> Value {
     }})
 }
 
-fn anthropic_kind(refusal: &Refusal) -> &'static str {
+fn anthropic_kind(refusal: &ApiError) -> &'static str {
     match refusal {
-        Refusal::Invalid { .. }
-        | Refusal::Framing
-        | Refusal::Method { .. }
-        | Refusal::Conflict { .. }
-        | Refusal::BodyTimeout => "invalid_request_error",
-        Refusal::BodyTooLarge { .. } => "request_too_large",
-        Refusal::Unauthenticated => "authentication_error",
-        Refusal::TenantDisabled | Refusal::AdminOnly | Refusal::ModelForbidden { .. } => "permission_error",
-        Refusal::NoRoute | Refusal::NotFound { .. } | Refusal::NoModel { .. } => "not_found_error",
-        Refusal::RateLimited { .. } => "rate_limit_error",
-        Refusal::QueueFull { .. } | Refusal::Unready | Refusal::Draining | Refusal::Unavailable { .. } => {
-            "overloaded_error"
+        ApiError::Invalid { .. }
+        | ApiError::Framing
+        | ApiError::Method { .. }
+        | ApiError::Conflict { .. }
+        | ApiError::BodyTimeout => "invalid_request_error",
+        ApiError::BodyTooLarge { .. } => "request_too_large",
+        ApiError::Unauthenticated => "authentication_error",
+        ApiError::TenantDisabled | ApiError::AdminOnly | ApiError::ModelForbidden { .. } => {
+            "permission_error"
         }
-        Refusal::WaitTimeout | Refusal::UpstreamTimeout => "timeout_error",
-        Refusal::Upstream | Refusal::Internal => "api_error",
+        ApiError::NoRoute | ApiError::NotFound { .. } | ApiError::NoModel { .. } => "not_found_error",
+        ApiError::RateLimited { .. } => "rate_limit_error",
+        ApiError::QueueFull { .. }
+        | ApiError::Unready
+        | ApiError::Draining
+        | ApiError::Unavailable { .. } => "overloaded_error",
+        ApiError::WaitTimeout | ApiError::UpstreamTimeout => "timeout_error",
+        ApiError::Upstream | ApiError::Internal => "api_error",
     }
 }

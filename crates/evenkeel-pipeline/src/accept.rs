@@ -9,7 +9,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::limit::Epoch;
-use evenkeel_policy::score::Request;
+use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 
 pub(crate) use requests::Requests;
@@ -20,7 +20,7 @@ pub struct ModelId(pub u32);
 
 /// Whether somebody waits for the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Urgency {
+pub enum Priority {
     /// Somebody does.
     #[default]
     Interactive,
@@ -28,16 +28,16 @@ pub enum Urgency {
     Background,
 }
 
-impl Urgency {
+impl Priority {
     /// Both, in the order in which they are served.
     pub(crate) const ALL: [Self; 2] = [Self::Interactive, Self::Background];
 }
 
 /// Requests that take turns with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Line {
+pub(crate) struct ModelQueueId {
     pub(crate) model: ModelId,
-    pub(crate) urgency: Urgency,
+    pub(crate) urgency: Priority,
 }
 
 /// One request, from its arrival to its end; never given twice.
@@ -68,15 +68,15 @@ pub struct Arrival {
     /// How long its answer is wanted; without it, it waits for `default_timeout` at most.
     pub deadline: Option<Duration>,
     /// What the node is chosen for.
-    pub request: Request,
+    pub request: RequestKind,
     /// Whether somebody waits for it.
-    pub urgency: Urgency,
+    pub urgency: Priority,
 }
 
 impl Arrival {
     /// With whom it takes turns.
-    pub(crate) fn line(&self) -> Line {
-        Line { model: self.model, urgency: self.urgency }
+    pub(crate) fn line(&self) -> ModelQueueId {
+        ModelQueueId { model: self.model, urgency: self.urgency }
     }
 
     /// Tells whether its answer is told of before its end.
@@ -87,7 +87,7 @@ impl Arrival {
 
 /// How a request ended that a node has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct RequestEnd {
     /// What it cost in the end.
     pub actual: Cost,
     /// Whether the node did its part; a client's mistake is not the node's.
@@ -96,7 +96,7 @@ pub struct End {
 
 /// How a node or the way to it failed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum AttemptFailure {
     /// The path refused or dropped it before the node saw it.
     Unreachable,
     /// The node did not answer in time.
@@ -112,7 +112,7 @@ pub enum Failure {
 
 /// What the walk remembers of one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct RequestRecord {
     pub(crate) arrival: Arrival,
     /// Its place in the order of arrivals.
     pub(crate) order: u64,
@@ -128,20 +128,20 @@ pub(crate) struct Ticket {
     pub(crate) tried: Vec<NodeId>,
     /// How often another of its lane went before it for a warm node.
     pub(crate) skipped: u32,
-    pub(crate) stage: Stage,
+    pub(crate) stage: RequestState,
 }
 
-impl Ticket {
+impl RequestRecord {
     /// How long it has waited for slots so far.
     pub(crate) fn waited(&self, now: Instant) -> Duration {
         self.waited_before + now.since(self.waiting_since)
     }
 
     /// The slot it has.
-    pub(crate) fn flight(&self) -> Option<Flight> {
+    pub(crate) fn flight(&self) -> Option<Attempt> {
         match self.stage {
-            Stage::Delayed { .. } | Stage::Queued => None,
-            Stage::InFlight(flight) => Some(flight),
+            RequestState::Delayed { .. } | RequestState::Queued => None,
+            RequestState::InFlight(flight) => Some(flight),
         }
     }
 
@@ -153,24 +153,24 @@ impl Ticket {
 
 /// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Stage {
+pub(crate) enum RequestState {
     /// It counts as waiting and takes its place in the queue later.
     Delayed { enters_at: Instant },
     /// It waits for a slot.
     Queued,
     /// It has a slot.
-    InFlight(Flight),
+    InFlight(Attempt),
 }
 
 /// A slot in use.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Flight {
+pub(crate) struct Attempt {
     pub(crate) node: NodeId,
     pub(crate) path: Option<PathId>,
     pub(crate) since: Instant,
     /// Which of the node's limits it was sent under.
     pub(crate) epoch: Epoch,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ResponseState,
     /// What its tenant is charged so far.
     pub(crate) charged: Cost,
     /// What its node counts it for: all that it is thought to cost.
@@ -181,7 +181,7 @@ pub(crate) struct Flight {
 
 /// Whether the client has seen anything of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ResponseState {
     Awaited,
     Begun,
 }

@@ -4,7 +4,7 @@
 //! of the places is turned away only when nobody is above theirs and the queue is full.
 
 use evenkeel_policy::backpressure::{
-    Admission, BackpressureController, BackpressureDecision, FairAdmission, TooManyTenants, Waiter,
+    Admission, BackpressureController, BackpressureDecision, FairAdmission, TooManyTenants, WaiterState,
     admit_by_deadline, retry_after,
 };
 use evenkeel_policy::id::TenantId;
@@ -12,7 +12,7 @@ use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Arrival, Line, RequestId, Stage, Urgency};
+use crate::accept::{Arrival, ModelQueueId, Priority, RequestId, RequestState};
 use crate::options::AdmitRule;
 use crate::rejection::Rejection;
 
@@ -43,7 +43,7 @@ impl OptimizedLoadManager {
         let expected = self.wait_queue.expected_wait(line, tenant);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
         // In the background it is known that others go first, and no wait is too long.
-        if line.urgency == Urgency::Interactive
+        if line.urgency == Priority::Interactive
             && let Err(late) = admit_by_deadline(expected, timeout)
         {
             return Err(Rejection::TooLate { retry_after: late.retry_after });
@@ -69,7 +69,7 @@ impl OptimizedLoadManager {
         let now = self.now;
         let Some(ticket) = self.requests.get_mut(request) else { return };
         if delay > Duration::ZERO {
-            ticket.stage = Stage::Delayed { enters_at: now + delay };
+            ticket.stage = RequestState::Delayed { enters_at: now + delay };
         }
         self.wait_queue.join(request, ticket);
         if delay == Duration::ZERO {
@@ -78,7 +78,7 @@ impl OptimizedLoadManager {
     }
 
     /// Turns the tenant's newest waiter away; its place is already given to the arrival.
-    fn push_out(&mut self, line: Line, victim: TenantId) {
+    fn push_out(&mut self, line: ModelQueueId, victim: TenantId) {
         let Some(request) = self.wait_queue.newest(line, victim) else { return };
         self.leave_queue(request);
         let (current_size, max_size) = self.places(line);
@@ -87,20 +87,20 @@ impl OptimizedLoadManager {
     }
 
     /// How many wait in a line, and how many may.
-    fn places(&self, line: Line) -> (usize, usize) {
+    fn places(&self, line: ModelQueueId) -> (usize, usize) {
         (self.wait_queue.waiting(line), self.options.load.wait_queue.max_waiting)
     }
 }
 
 /// The waiting places of one model, and who holds them.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct AdmissionControl {
     rule: AdmitRule,
     controller: BackpressureController,
     holders: FairAdmission,
 }
 
-impl Places {
+impl AdmissionControl {
     pub(crate) fn new(rule: AdmitRule, controller: BackpressureController, tenants_max: u32) -> Self {
         let holders = FairAdmission::new(controller.clone(), tenants_max);
         Self { rule, controller, holders }
@@ -135,7 +135,7 @@ impl Places {
 
     /// Gives a place back.
     pub(crate) fn leave(&mut self, tenant: TenantId) {
-        self.holders.leave(tenant, Waiter::Queued);
+        self.holders.leave(tenant, WaiterState::Queued);
     }
 
     pub(crate) fn update_weight(&mut self, tenant: TenantId, weight: Weight) {

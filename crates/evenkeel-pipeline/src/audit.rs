@@ -3,31 +3,31 @@
 use std::collections::BTreeMap;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::Standing;
+use evenkeel_policy::drr::KeyStatus;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
-use evenkeel_policy::score::Request;
+use evenkeel_policy::score::RequestKind;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Line, Stage, Ticket, Urgency};
-use crate::pick_node::{BreakerState, Duty};
-use crate::queue::{Tenant, key};
-use crate::walk::Due;
+use crate::accept::{ModelQueueId, Priority, RequestRecord, RequestState};
+use crate::pick_node::{AdminState, BreakerState};
+use crate::queue::{TenantEntry, key};
+use crate::walk::TimerTarget;
 
 /// What the tickets alone say.
 #[derive(Default)]
-struct Tally {
+struct AuditTotals {
     in_flight: usize,
     tenants: BTreeMap<TenantId, (u32, Cost)>,
     nodes: BTreeMap<NodeId, (u32, u32, Cost)>,
     paths: BTreeMap<(NodeId, PathId), u32>,
-    places: BTreeMap<(Line, TenantId), (usize, Cost)>,
-    queued: BTreeMap<(Line, TenantId), usize>,
+    places: BTreeMap<(ModelQueueId, TenantId), (usize, Cost)>,
+    queued: BTreeMap<(ModelQueueId, TenantId), usize>,
 }
 
 impl OptimizedLoadManager {
     /// Counts everything again and says what does not add up; for tests, as it looks at everything.
     pub fn audit(&self) -> Result<(), String> {
-        let mut tally = Tally::default();
+        let mut tally = AuditTotals::default();
         for (_, ticket) in self.requests.iter() {
             tally.add(ticket);
         }
@@ -38,7 +38,7 @@ impl OptimizedLoadManager {
         check(self.node_cache.is_sound(), || "the cache's views differ".to_owned())
     }
 
-    fn audit_slots(&self, tally: &Tally) -> Result<(), String> {
+    fn audit_slots(&self, tally: &AuditTotals) -> Result<(), String> {
         check(self.in_flight == tally.in_flight, || format!("{} in flight", self.in_flight))?;
         for (id, tenant) in self.wait_queue.tenants().iter() {
             let (count, cost) = tally.tenants.get(&id).copied().unwrap_or_default();
@@ -51,18 +51,21 @@ impl OptimizedLoadManager {
             check(same, || {
                 format!("{id:?} has {} for {} beside {busy} for {cost}", node.busy, node.in_flight)
             })?;
-            check(node.duty != Duty::Leaving || busy > 0, || format!("{id:?} left and is still there"))?;
+            check(node.duty != AdminState::Leaving || busy > 0, || {
+                format!("{id:?} left and is still there")
+            })?;
             for path in node.paths.statuses() {
                 let carried = tally.paths.get(&(id, path.path)).copied().unwrap_or_default();
                 check(path.in_flight == carried, || format!("{id:?}: {path:?} beside {carried}"))?;
             }
             if let Some(asking) = node.rest.asked_by() {
                 let flies =
-                    self.requests.get(asking).and_then(Ticket::flight).is_some_and(|it| it.node == id);
+                    self.requests.get(asking).and_then(RequestRecord::flight).is_some_and(|it| it.node == id);
                 check(flies, || format!("{id:?} is asked by {asking:?}"))?;
             }
             if let Some(probe) = node.breaker.probe() {
-                let flies = self.requests.get(probe).and_then(Ticket::flight).is_some_and(|it| it.node == id);
+                let flies =
+                    self.requests.get(probe).and_then(RequestRecord::flight).is_some_and(|it| it.node == id);
                 let tried = node.breaker.state() == BreakerState::HalfOpen;
                 check(flies && tried, || format!("{id:?} is tried by {probe:?}"))?;
             }
@@ -71,11 +74,11 @@ impl OptimizedLoadManager {
         check(known, || "a slot is taken on a node that is gone".to_owned())
     }
 
-    fn audit_queue(&self, tally: &Tally) -> Result<(), String> {
+    fn audit_queue(&self, tally: &AuditTotals) -> Result<(), String> {
         let max_waiting = self.options.load.wait_queue.max_waiting;
         let mut lanes = 0;
         for (line, ring) in self.wait_queue.rings() {
-            let within = line.urgency == Urgency::Background || ring.places.waiting() <= max_waiting;
+            let within = line.urgency == Priority::Background || ring.places.waiting() <= max_waiting;
             check(within, || format!("{line:?}: {}", ring.places.waiting()))?;
             let mut waiting = 0;
             for (tenant, lane) in ring.lanes() {
@@ -95,9 +98,9 @@ impl OptimizedLoadManager {
                 let queued = tally.queued.contains_key(&(line, tenant));
                 let standing = ring.drr.standing(key(tenant));
                 let right = match (queued, entry.is_capped()) {
-                    (false, _) => standing == Standing::Idle,
-                    (true, true) => standing == Standing::Parked,
-                    (true, false) => !matches!(standing, Standing::Idle | Standing::Parked),
+                    (false, _) => standing == KeyStatus::Idle,
+                    (true, true) => standing == KeyStatus::Parked,
+                    (true, false) => !matches!(standing, KeyStatus::Idle | KeyStatus::Parked),
                 };
                 check(right, || format!("{line:?} {tenant:?} is {standing:?}, queued {queued}"))?;
             }
@@ -106,19 +109,21 @@ impl OptimizedLoadManager {
     }
 
     fn audit_timers(&self) -> Result<(), String> {
-        let mut expected = usize::from(self.timers.of(Due::Recheck).is_some());
+        let mut expected = usize::from(self.timers.of(TimerTarget::Recheck).is_some());
         for (request, ticket) in self.requests.iter() {
             let at = match ticket.stage {
-                Stage::Delayed { enters_at } => Some(enters_at.min(ticket.timeout_at)),
-                Stage::Queued => Some(ticket.timeout_at),
-                Stage::InFlight(_) => None,
+                RequestState::Delayed { enters_at } => Some(enters_at.min(ticket.timeout_at)),
+                RequestState::Queued => Some(ticket.timeout_at),
+                RequestState::InFlight(_) => None,
             };
             expected += usize::from(at.is_some());
-            check(self.timers.of(Due::Request(request)) == at, || format!("{request:?} is due at {at:?}"))?;
+            check(self.timers.of(TimerTarget::Request(request)) == at, || {
+                format!("{request:?} is due at {at:?}")
+            })?;
         }
         for (id, node) in self.nodes.iter() {
             expected += usize::from(node.timeout().is_some());
-            let same = self.timers.of(Due::Node(id)) == node.timeout();
+            let same = self.timers.of(TimerTarget::Node(id)) == node.timeout();
             check(same, || format!("{id:?} is due at {:?}", node.timeout()))?;
         }
         check(self.timers.len() == expected, || format!("{} timers beside {expected}", self.timers.len()))
@@ -131,7 +136,7 @@ impl OptimizedLoadManager {
         }
         for (request, ticket) in self.requests.iter() {
             let tenant = self.wait_queue.tenants().get(ticket.arrival.tenant);
-            if ticket.stage != Stage::Queued || tenant.is_some_and(Tenant::is_capped) {
+            if ticket.stage != RequestState::Queued || tenant.is_some_and(TenantEntry::is_capped) {
                 continue;
             }
             let lost = |node: NodeId| format!("{request:?} waits beside a slot of {node:?}");
@@ -143,27 +148,27 @@ impl OptimizedLoadManager {
     }
 }
 
-impl Tally {
-    fn add(&mut self, ticket: &Ticket) {
+impl AuditTotals {
+    fn add(&mut self, ticket: &RequestRecord) {
         let arrival = &ticket.arrival;
         let lane = (arrival.line(), arrival.tenant);
         match ticket.stage {
-            Stage::Delayed { .. } | Stage::Queued => {
+            RequestState::Delayed { .. } | RequestState::Queued => {
                 let (count, cost) = self.places.entry(lane).or_default();
                 *count += 1;
                 *cost += arrival.cost;
-                if ticket.stage == Stage::Queued {
+                if ticket.stage == RequestState::Queued {
                     *self.queued.entry(lane).or_default() += 1;
                 }
             }
-            Stage::InFlight(flight) => {
+            RequestState::InFlight(flight) => {
                 self.in_flight += 1;
                 let (count, cost) = self.tenants.entry(arrival.tenant).or_default();
                 *count += 1;
                 *cost += flight.charged;
                 let (busy, transactions, cost) = self.nodes.entry(flight.node).or_default();
                 *busy += 1;
-                *transactions += u32::from(arrival.request == Request::BeginTx);
+                *transactions += u32::from(arrival.request == RequestKind::BeginTx);
                 *cost += flight.load;
                 if let Some(path) = flight.path {
                     *self.paths.entry((flight.node, path)).or_default() += 1;

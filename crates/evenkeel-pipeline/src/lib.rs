@@ -50,13 +50,15 @@ mod rejection;
 mod send;
 mod walk;
 
-pub use accept::{Arrival, End, Failure, ModelId, RequestId, Urgency};
-pub use observe::{Counts, Ending, Event, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
+pub use accept::{Arrival, AttemptFailure, ModelId, Priority, RequestEnd, RequestId};
+pub use observe::{Counts, Event, ModelStatus, NodeStatus, PoolStats, RequestOutcome, Status, TenantStatus};
 pub use options::{
     AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,
 };
-pub use pick_node::{Because, BreakerState, CacheEntry, CacheStats, Duty, EngineLoad, NodeSpec, Slots};
+pub use pick_node::{
+    AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, NodeSpec, PickReason, Slots,
+};
 pub use pick_path::{PathSpec, PathStatus};
 pub use queue::TenantRule;
-pub use rejection::{Rejection, Stopped, WaitEntry, WaitError, WaitResult};
+pub use rejection::{NoRetryReason, Rejection, WaitEntry, WaitError, WaitResult};
 pub use walk::{OptimizedLoadManager, RegistryError};

@@ -13,8 +13,8 @@ use evenkeel_policy::time::{Duration, Instant};
 pub use status::{ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Failure, Flight, RequestId};
-use crate::pick_node::{Because, BreakerState, Duty};
+use crate::accept::{Attempt, AttemptFailure, RequestId};
+use crate::pick_node::{AdminState, BreakerState, PickReason};
 use crate::rejection::{Rejection, WaitResult};
 
 /// Something that happened.
@@ -33,7 +33,7 @@ pub enum Event {
         /// How long it waited, before all its attempts together.
         waited: Duration,
         /// Why this node.
-        because: Because,
+        because: PickReason,
         /// Which attempt this is, from 1.
         attempt: u32,
     },
@@ -53,7 +53,7 @@ pub enum Event {
         /// Who asked.
         tenant: TenantId,
         /// How it failed.
-        failure: Failure,
+        failure: AttemptFailure,
         /// Which attempt failed, from 1.
         attempt: u32,
     },
@@ -68,14 +68,14 @@ pub enum Event {
         /// What it cost.
         actual: Cost,
         /// How it ended.
-        ending: Ending,
+        ending: RequestOutcome,
     },
     /// A node is to take work, or no more.
     Duty {
         /// The node.
         node: NodeId,
         /// What it is to do.
-        duty: Duty,
+        duty: AdminState,
     },
     /// A node that was to leave has finished what it had, and is forgotten.
     Left {
@@ -126,7 +126,7 @@ impl Event {
 
 /// How a request ended that had a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RequestOutcome {
     /// It was answered.
     Served {
         /// Whether the node did its part.
@@ -137,7 +137,7 @@ pub enum Ending {
     /// The node failed after it had begun to answer: the client is to be told so.
     Broken {
         /// How it failed.
-        failure: Failure,
+        failure: AttemptFailure,
     },
 }
 
@@ -188,7 +188,7 @@ impl Counts {
 
 impl OptimizedLoadManager {
     /// A node has begun to answer.
-    pub(crate) fn observe_answer(&mut self, request: RequestId, flight: &Flight) {
+    pub(crate) fn observe_answer(&mut self, request: RequestId, flight: &Attempt) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
         node.on_latency(now, now.since(flight.since));
@@ -202,7 +202,7 @@ impl OptimizedLoadManager {
     /// A node has begun to say an answer bit by bit.
     ///
     /// When an answer in one piece begins says how long it is, not how loaded its node.
-    pub(crate) fn observe_first_token(&mut self, request: RequestId, flight: &Flight) {
+    pub(crate) fn observe_first_token(&mut self, request: RequestId, flight: &Attempt) {
         let now = self.now;
         if !self.requests.get(request).is_some_and(|ticket| ticket.arrival.comes_bit_by_bit()) {
             return;
@@ -213,7 +213,7 @@ impl OptimizedLoadManager {
     }
 
     /// A request is done, well or not.
-    pub(crate) fn observe_outcome(&mut self, request: RequestId, flight: &Flight, outcome: Outcome) {
+    pub(crate) fn observe_outcome(&mut self, request: RequestId, flight: &Attempt, outcome: Outcome) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
         let breaker = node.breaker.on_outcome(now, request, outcome);
@@ -221,24 +221,24 @@ impl OptimizedLoadManager {
     }
 
     /// A node, or the way to it, failed a request.
-    pub(crate) fn observe_failure(&mut self, request: RequestId, flight: &Flight, failure: Failure) {
+    pub(crate) fn observe_failure(&mut self, request: RequestId, flight: &Attempt, failure: AttemptFailure) {
         let now = self.now;
         let spare = self.options.breaker;
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
         // With another way to the node, an unreachable path says nothing about the node.
         let detour = flight.path.is_some_and(|path| node.paths.has_other(path));
         let (probe, blames_node) = match failure {
-            Failure::Unreachable => (Some(Probe::Failed), !detour),
-            Failure::TimedOut => (Some(Probe::Lost), true),
-            Failure::Broken => (None, true),
-            Failure::Busy { retry_after } => {
+            AttemptFailure::Unreachable => (Some(Probe::Failed), !detour),
+            AttemptFailure::TimedOut => (Some(Probe::Lost), true),
+            AttemptFailure::Broken => (None, true),
+            AttemptFailure::Busy { retry_after } => {
                 let until = node.rest.begin(now, spare.rest(retry_after));
                 node.capacity.on_refusal(flight.epoch, node.busy.saturating_sub(1));
                 self.events.push_back(Event::Spared { node: flight.node, until });
                 (None, false)
             }
         };
-        if failure == Failure::TimedOut {
+        if failure == AttemptFailure::TimedOut {
             node.on_timeout(now);
         }
         let transition = match (flight.path, probe) {

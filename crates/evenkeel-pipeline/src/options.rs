@@ -8,7 +8,7 @@ use std::fmt;
 use evenkeel_policy::backpressure::{InvalidConfig, LoadManagerConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::path::PathConfig;
-use evenkeel_policy::score::{Chooser, HotColdConfig};
+use evenkeel_policy::score::{HotColdConfig, SelectionPolicy};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrConfig;
 use evenkeel_policy::time::Duration;
@@ -23,7 +23,7 @@ pub struct PipelineOptions {
     /// What a usual request costs, 1 to 1 000 000 000; a tenant of weight 1 may spend a twentieth of it per round.
     pub quantum: Cost,
     /// How a node is chosen among those with a slot.
-    pub chooser: Chooser,
+    pub chooser: SelectionPolicy,
     /// How much there may be of everything.
     pub limits: PipelineLimits,
     /// When a failed request is tried elsewhere.
@@ -46,7 +46,7 @@ impl Default for PipelineOptions {
             load: LoadManagerConfig::default(),
             admit: AdmitRule::default(),
             quantum: Cost(500),
-            chooser: Chooser::HotCold(HotColdConfig::default()),
+            chooser: SelectionPolicy::HotCold(HotColdConfig::default()),
             limits: PipelineLimits::default(),
             retry: RetryOptions::default(),
             breaker: BreakerOptions::default(),

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::path::{PathConfig, PathRule};
-use evenkeel_policy::score::{self, Candidate, Chooser, Limits, Picker};
+use evenkeel_policy::score::{self, Candidate, Limits, NodeSelector, SelectionPolicy};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrRules;
 use evenkeel_policy::time::Instant;
@@ -25,27 +25,27 @@ pub(crate) use cache::NodeSelectionCache;
 pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
-pub use node::{Duty, NodeSpec};
-pub(crate) use node::{FIGURES_AGE_MAX, Node, Taken, Work};
+pub use node::{AdminState, NodeSpec};
+pub(crate) use node::{FIGURES_AGE_MAX, Node, SlotRequest, SlotReservation};
 
-use crate::accept::{ModelId, Ticket};
+use crate::accept::{ModelId, RequestRecord};
 use crate::options::{AffinityOptions, BreakerOptions, PipelineOptions};
 use crate::pick_path::Paths;
 use crate::walk::RegistryError;
-use affinity::{Load, Pool};
+use affinity::{NodeLoad, PoolLoad};
 
 /// Why a request goes to a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Because {
+pub enum PickReason {
     /// Its like was served there lately.
     Cached,
     /// Its affinity prefers the node, which is not too loaded.
     Preferred,
     /// The chooser took it.
-    Chosen(score::Because),
+    Chosen(score::ChoiceReason),
 }
 
-impl std::fmt::Display for Because {
+impl std::fmt::Display for PickReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Cached => f.write_str("served its like lately"),
@@ -59,15 +59,15 @@ impl std::fmt::Display for Because {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pick {
     pub(crate) node: NodeId,
-    pub(crate) because: Because,
+    pub(crate) because: PickReason,
 }
 
 /// Every node, and who chooses among them.
 #[derive(Clone, Debug)]
-pub(crate) struct Nodes {
+pub(crate) struct NodePool {
     nodes: BTreeMap<NodeId, Node>,
     next: u32,
-    picker: Picker,
+    picker: NodeSelector,
     limits: Limits,
     affinity: AffinityOptions,
     random: Random,
@@ -80,16 +80,16 @@ pub(crate) struct Nodes {
     path: PathRule,
 }
 
-impl Nodes {
+impl NodePool {
     pub(crate) fn new(options: &PipelineOptions) -> Result<Self, SettingOutOfRange> {
         let BreakerOptions { backoff_min, backoff_max, .. } = options.breaker;
         Ok(Self {
             nodes: BTreeMap::new(),
             next: 0,
-            picker: Picker::new(options.chooser)?,
+            picker: NodeSelector::new(options.chooser)?,
             limits: match options.chooser {
-                Chooser::Score(config) => config.limits,
-                Chooser::HotCold(config) => config.limits,
+                SelectionPolicy::Score(config) => config.limits,
+                SelectionPolicy::HotCold(config) => config.limits,
             },
             affinity: options.affinity,
             random: Random::new(options.seed),
@@ -142,27 +142,30 @@ impl Nodes {
 
     /// Tells whether a node that is to take work serves the model.
     pub(crate) fn serves(&self, model: ModelId) -> bool {
-        self.nodes.values().any(|node| node.duty == Duty::Serving && node.serves(model))
+        self.nodes.values().any(|node| node.duty == AdminState::Serving && node.serves(model))
     }
 
     /// Tells whether a node is left that could do a request.
-    pub(crate) fn has_untried(&self, ticket: &Ticket) -> bool {
+    pub(crate) fn has_untried(&self, ticket: &RequestRecord) -> bool {
         let model = ticket.arrival.model;
-        self.iter()
-            .any(|(id, node)| node.duty == Duty::Serving && node.serves(model) && !ticket.tried.contains(&id))
+        self.iter().any(|(id, node)| {
+            node.duty == AdminState::Serving && node.serves(model) && !ticket.tried.contains(&id)
+        })
     }
 
     /// Tells when the first of the nodes that could do a request has rested; `now` if one is not resting.
     pub(crate) fn rested_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
         self.iter()
-            .filter(|(id, node)| node.duty == Duty::Serving && node.serves(model) && !tried.contains(id))
+            .filter(|(id, node)| {
+                node.duty == AdminState::Serving && node.serves(model) && !tried.contains(id)
+            })
             .map(|(_, node)| node.rest.until().unwrap_or(now))
             .min()
             .unwrap_or(now)
     }
 
     /// Tells whether a node can do a request now.
-    pub(crate) fn can_take(&self, id: NodeId, ticket: &Ticket) -> bool {
+    pub(crate) fn can_take(&self, id: NodeId, ticket: &RequestRecord) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
         node.has_room()
             && node.serves(ticket.arrival.model)
@@ -171,7 +174,7 @@ impl Nodes {
     }
 
     /// Names the node that a request's like was served on, if it can take the request now.
-    pub(crate) fn warm(&self, cache: &NodeSelectionCache, ticket: &Ticket) -> Option<NodeId> {
+    pub(crate) fn warm(&self, cache: &NodeSelectionCache, ticket: &RequestRecord) -> Option<NodeId> {
         let key = ticket.arrival.affinity?;
         cache.peek((ticket.arrival.model, key)).filter(|node| self.can_take(*node, ticket))
     }
@@ -182,12 +185,12 @@ impl Nodes {
     }
 
     /// Chooses: the node remembered, else the one preferred, else the chooser's.
-    pub(crate) fn pick(&mut self, cache: &NodeSelectionCache, ticket: &Ticket) -> Option<Pick> {
+    pub(crate) fn pick(&mut self, cache: &NodeSelectionCache, ticket: &RequestRecord) -> Option<Pick> {
         if let Some(node) = self.warm(cache, ticket) {
-            return Some(Pick { node, because: Because::Cached });
+            return Some(Pick { node, because: PickReason::Cached });
         }
         if let Some(node) = ticket.arrival.affinity.and_then(|key| self.preferred(key, ticket)) {
-            return Some(Pick { node, because: Because::Preferred });
+            return Some(Pick { node, because: PickReason::Preferred });
         }
         self.candidates.clear();
         for (id, node) in &self.nodes {
@@ -197,15 +200,15 @@ impl Nodes {
         }
         let random = self.random.unit();
         let choice = self.picker.pick(&self.candidates, ticket.arrival.request, random)?;
-        Some(Pick { node: choice.node, because: Because::Chosen(choice.because) })
+        Some(Pick { node: choice.node, because: PickReason::Chosen(choice.because) })
     }
 
-    fn preferred(&self, key: u64, ticket: &Ticket) -> Option<NodeId> {
-        let mut pool = Pool::default();
-        let mut best: Option<(u64, NodeId, Load)> = None;
+    fn preferred(&self, key: u64, ticket: &RequestRecord) -> Option<NodeId> {
+        let mut pool = PoolLoad::default();
+        let mut best: Option<(u64, NodeId, NodeLoad)> = None;
         for (id, node) in self.iter().filter(|(_, node)| node.is_open() && node.serves(ticket.arrival.model))
         {
-            let load = Load { busy: node.busy.saturating_add(node.elsewhere()), slots: node.slots() };
+            let load = NodeLoad { busy: node.busy.saturating_add(node.elsewhere()), slots: node.slots() };
             pool.add(load);
             let rank = affinity::rank(key, id);
             if best.is_none_or(|(highest, ..)| highest < rank) {

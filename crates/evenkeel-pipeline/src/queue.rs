@@ -13,19 +13,19 @@ use std::collections::BTreeMap;
 
 use evenkeel_policy::backpressure::{Admission, BackpressureController, TooManyTenants};
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{DrrConfig, DrrScheduler, NewKey, Settlement, Standing};
+use evenkeel_policy::drr::{DrrConfig, DrrScheduler, KeyStatus, NewKey, Settlement};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::{Duration, Instant};
 
-pub(crate) use ring::Ring;
+pub(crate) use ring::ModelQueue;
 pub use tenants::TenantRule;
-pub(crate) use tenants::{Tenant, Tenants};
+pub(crate) use tenants::{TenantEntry, Tenants};
 
-use crate::accept::{Arrival, Line, ModelId, RequestId, Ticket, Urgency};
-use crate::admit::Places;
+use crate::accept::{Arrival, ModelId, ModelQueueId, Priority, RequestId, RequestRecord};
+use crate::admit::AdmissionControl;
 use crate::options::PipelineOptions;
-use rate::LoadedRate;
+use rate::BusyThroughput;
 
 /// A round gives this part of a usual request's cost: what is charged when a request is sent may be much less than it
 /// will cost, and a turn must not last for several of those.
@@ -34,15 +34,15 @@ const ROUNDS_PER_QUANTUM: u64 = 20;
 /// Everything that waits, by model and tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue {
-    rings: BTreeMap<Line, Ring>,
+    rings: BTreeMap<ModelQueueId, ModelQueue>,
     tenants: Tenants,
     /// What a new ring starts as.
-    fresh: (DrrScheduler, Places),
+    fresh: (DrrScheduler, AdmissionControl),
 }
 
 /// The end of a lane at which a request is put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LaneEnd {
+pub(crate) enum QueueEnd {
     /// Before the others: it has been in turn once.
     Front,
     /// Behind the others.
@@ -57,7 +57,8 @@ impl WaitQueue {
         let tenants_max = options.limits.tenants_max;
         let quantum = Cost(options.quantum.0.div_ceil(ROUNDS_PER_QUANTUM));
         let config = DrrConfig { quantum, new_key: NewKey::First, keys_max: tenants_max };
-        let fresh = (DrrScheduler::new(config)?, Places::new(options.admit, controller, tenants_max));
+        let fresh =
+            (DrrScheduler::new(config)?, AdmissionControl::new(options.admit, controller, tenants_max));
         Ok(Self { rings: BTreeMap::new(), tenants: Tenants::default(), fresh })
     }
 
@@ -67,7 +68,7 @@ impl WaitQueue {
     }
 
     /// How long the tenant's next request waits behind what it has queued for the model.
-    pub(crate) fn expected_wait(&self, line: Line, tenant: TenantId) -> Option<Duration> {
+    pub(crate) fn expected_wait(&self, line: ModelQueueId, tenant: TenantId) -> Option<Duration> {
         self.rings.get(&line)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
     }
 
@@ -75,46 +76,46 @@ impl WaitQueue {
     pub(crate) fn admit(
         &mut self,
         now: Instant,
-        line: Line,
+        line: ModelQueueId,
         tenant: TenantId,
     ) -> Result<Admission, TooManyTenants> {
         let (drr, places) = &self.fresh;
-        let fresh = || Ring::new(drr.clone(), places.clone(), LoadedRate::new(now));
+        let fresh = || ModelQueue::new(drr.clone(), places.clone(), BusyThroughput::new(now));
         // A model is told of by the ring of those who wait for it.
-        self.rings.entry(Line { urgency: Urgency::Interactive, ..line }).or_insert_with(fresh);
+        self.rings.entry(ModelQueueId { urgency: Priority::Interactive, ..line }).or_insert_with(fresh);
         let ring = self.rings.entry(line).or_insert_with(fresh);
         let weight = self.tenants.rule(tenant).weight;
         match line.urgency {
-            Urgency::Interactive => ring.places.admit(tenant, weight),
-            Urgency::Background => ring.places.take_in(tenant, weight),
+            Priority::Interactive => ring.places.admit(tenant, weight),
+            Priority::Background => ring.places.take_in(tenant, weight),
         }
     }
 
     /// Takes a place for a request that comes back from a node; `false` when there is none.
-    pub(crate) fn rejoin(&mut self, line: Line, tenant: TenantId) -> bool {
+    pub(crate) fn rejoin(&mut self, line: ModelQueueId, tenant: TenantId) -> bool {
         let weight = self.tenants.rule(tenant).weight;
         self.rings.get_mut(&line).is_some_and(|ring| match line.urgency {
-            Urgency::Interactive => ring.places.rejoin(tenant, weight),
-            Urgency::Background => ring.places.take_in(tenant, weight).is_ok(),
+            Priority::Interactive => ring.places.rejoin(tenant, weight),
+            Priority::Background => ring.places.take_in(tenant, weight).is_ok(),
         })
     }
 
     /// Gives back the place of a request that waits no more.
-    pub(crate) fn give_place_back(&mut self, line: Line, tenant: TenantId) {
+    pub(crate) fn give_place_back(&mut self, line: ModelQueueId, tenant: TenantId) {
         if let Some(ring) = self.rings.get_mut(&line) {
             ring.places.leave(tenant);
         }
     }
 
     /// Notes a request that has its place and does not take turns yet.
-    pub(crate) fn join(&mut self, request: RequestId, ticket: &Ticket) {
+    pub(crate) fn join(&mut self, request: RequestId, ticket: &RequestRecord) {
         if let Some(ring) = self.rings.get_mut(&ticket.arrival.line()) {
             ring.join(request, ticket);
         }
     }
 
     /// Puts a request that has joined into its lane; its tenant takes turns from then on.
-    pub(crate) fn enter(&mut self, request: RequestId, ticket: &Ticket, end: LaneEnd) {
+    pub(crate) fn enter(&mut self, request: RequestId, ticket: &RequestRecord, end: QueueEnd) {
         let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
         let Some(ring) = self.rings.get_mut(&line) else { return };
         let begins = ring.enter(request, tenant, end);
@@ -124,7 +125,7 @@ impl WaitQueue {
     }
 
     /// Takes a request out of everything but its place.
-    pub(crate) fn leave(&mut self, request: RequestId, ticket: &Ticket) {
+    pub(crate) fn leave(&mut self, request: RequestId, ticket: &RequestRecord) {
         if let Some(ring) = self.rings.get_mut(&ticket.arrival.line()) {
             ring.leave(request, ticket);
         }
@@ -161,7 +162,7 @@ impl WaitQueue {
     }
 
     /// Settles a request that gives its slot back.
-    pub(crate) fn settle(&mut self, line: Line, tenant: TenantId, charged: Cost, actual: Cost) {
+    pub(crate) fn settle(&mut self, line: ModelQueueId, tenant: TenantId, charged: Cost, actual: Cost) {
         self.correct(line, tenant, (charged, actual), Settlement::Final);
         let entry = self.tenants.entry(tenant);
         let was_capped = entry.is_capped();
@@ -178,14 +179,14 @@ impl WaitQueue {
 
     fn correct(
         &mut self,
-        line: Line,
+        line: ModelQueueId,
         tenant: TenantId,
         (charged, actual): (Cost, Cost),
         how: Settlement,
     ) -> Cost {
         let Some(ring) = self.rings.get_mut(&line) else { return charged };
         let settled = ring.drr.settle(key(tenant), charged, actual, how);
-        if ring.drr.standing(key(tenant)) == Standing::Idle {
+        if ring.drr.standing(key(tenant)) == KeyStatus::Idle {
             self.send_debt_along(line.urgency, tenant);
         }
         settled
@@ -224,7 +225,7 @@ impl WaitQueue {
     }
 
     /// Makes a tenant take turns in a ring, with the debt it left in rings where it takes none.
-    fn begin_turns(&mut self, line: Line, tenant: TenantId) {
+    fn begin_turns(&mut self, line: ModelQueueId, tenant: TenantId) {
         let debt = self.collect_debt(line.urgency, tenant);
         let entry = self.tenants.entry(tenant);
         entry.rings.insert(line);
@@ -247,9 +248,9 @@ impl WaitQueue {
     /// Moves debt from rings where a tenant takes no turns to one where it does, if there is one.
     ///
     /// What was done in the background used what nobody wanted: it is no debt to those who wait.
-    fn send_debt_along(&mut self, urgency: Urgency, tenant: TenantId) {
-        let takes_turns = |(line, ring): (&Line, &Ring)| {
-            (ring.drr.standing(key(tenant)) != Standing::Idle).then_some(*line)
+    fn send_debt_along(&mut self, urgency: Priority, tenant: TenantId) {
+        let takes_turns = |(line, ring): (&ModelQueueId, &ModelQueue)| {
+            (ring.drr.standing(key(tenant)) != KeyStatus::Idle).then_some(*line)
         };
         let entry = self.tenants.entry(tenant);
         let alike = entry.rings.iter().filter(|line| line.urgency == urgency);
@@ -262,12 +263,12 @@ impl WaitQueue {
     }
 
     /// Takes a tenant's debt out of every ring where it takes no turns.
-    fn collect_debt(&mut self, urgency: Urgency, tenant: TenantId) -> Cost {
+    fn collect_debt(&mut self, urgency: Priority, tenant: TenantId) -> Cost {
         let mut collected = Cost::ZERO;
         for line in self.tenants.entry(tenant).rings.iter().filter(|line| line.urgency == urgency) {
             let Some(ring) = self.rings.get_mut(line) else { continue };
             let debt = ring.drr.debt(key(tenant));
-            if debt == Cost::ZERO || ring.drr.standing(key(tenant)) != Standing::Idle {
+            if debt == Cost::ZERO || ring.drr.standing(key(tenant)) != KeyStatus::Idle {
                 continue;
             }
             ring.drr.settle(key(tenant), debt, Cost::ZERO, Settlement::Final);
@@ -276,15 +277,15 @@ impl WaitQueue {
         collected
     }
 
-    pub(crate) fn ring(&self, line: Line) -> Option<&Ring> {
+    pub(crate) fn ring(&self, line: ModelQueueId) -> Option<&ModelQueue> {
         self.rings.get(&line)
     }
 
-    pub(crate) fn ring_mut(&mut self, line: Line) -> Option<&mut Ring> {
+    pub(crate) fn ring_mut(&mut self, line: ModelQueueId) -> Option<&mut ModelQueue> {
         self.rings.get_mut(&line)
     }
 
-    pub(crate) fn rings(&self) -> impl Iterator<Item = (Line, &Ring)> {
+    pub(crate) fn rings(&self) -> impl Iterator<Item = (ModelQueueId, &ModelQueue)> {
         self.rings.iter().map(|(line, ring)| (*line, ring))
     }
 
@@ -293,13 +294,13 @@ impl WaitQueue {
     }
 
     /// Tells whether anybody's turn could come in a line.
-    pub(crate) fn has_turn(&self, line: Line) -> bool {
+    pub(crate) fn has_turn(&self, line: ModelQueueId) -> bool {
         self.rings.get(&line).is_some_and(|ring| ring.drr.has_active_keys())
     }
 
     /// Tells whether anybody's turn could come for a model.
     pub(crate) fn has_turn_for(&self, model: ModelId) -> bool {
-        Urgency::ALL.into_iter().any(|urgency| self.has_turn(Line { model, urgency }))
+        Priority::ALL.into_iter().any(|urgency| self.has_turn(ModelQueueId { model, urgency }))
     }
 
     /// Tells whether anybody's turn could come at all.
@@ -307,11 +308,11 @@ impl WaitQueue {
         self.rings.values().any(|ring| ring.drr.has_active_keys())
     }
 
-    pub(crate) fn newest(&self, line: Line, tenant: TenantId) -> Option<RequestId> {
+    pub(crate) fn newest(&self, line: ModelQueueId, tenant: TenantId) -> Option<RequestId> {
         self.rings.get(&line)?.newest(tenant)
     }
 
-    pub(crate) fn waiting(&self, line: Line) -> usize {
+    pub(crate) fn waiting(&self, line: ModelQueueId) -> usize {
         self.rings.get(&line).map_or(0, |ring| ring.places.waiting())
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
 
-use crate::accept::{Failure, ModelId, RequestId};
+use crate::accept::{AttemptFailure, ModelId, RequestId};
 
 /// Why a request was not served.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,15 +64,15 @@ pub enum Rejection {
         /// How often it was tried.
         attempts: u32,
         /// How the last attempt failed.
-        failure: Failure,
+        failure: AttemptFailure,
         /// Why there is no other.
-        stopped: Stopped,
+        stopped: NoRetryReason,
     },
 }
 
 /// Why a failed request is not tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum NoRetryReason {
     /// It was tried as often as a request may be.
     AttemptsUsed,
     /// Too many are being retried.
@@ -143,7 +143,7 @@ impl fmt::Display for Rejection {
 
 impl std::error::Error for Rejection {}
 
-impl fmt::Display for Failure {
+impl fmt::Display for AttemptFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreachable => "node was unreachable",
@@ -154,7 +154,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl fmt::Display for Stopped {
+impl fmt::Display for NoRetryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::AttemptsUsed => "every attempt is used",

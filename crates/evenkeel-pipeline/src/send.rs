@@ -14,18 +14,21 @@ use evenkeel_policy::time::Instant;
 pub(crate) use budget::RetryBudget;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Answer, Arrival, Failure, Flight, Line, ModelId, RequestId, Stage, Ticket, Urgency};
+use crate::accept::{
+    Arrival, Attempt, AttemptFailure, ModelId, ModelQueueId, Priority, RequestId, RequestRecord,
+    RequestState, ResponseState,
+};
 use crate::observe::Event;
-use crate::pick_node::{Because, Duty, FIGURES_AGE_MAX, Node, Pick, Taken, Work};
-use crate::queue::LaneEnd;
-use crate::rejection::{Rejection, Stopped};
-use crate::walk::Due;
+use crate::pick_node::{AdminState, FIGURES_AGE_MAX, Node, Pick, PickReason, SlotRequest, SlotReservation};
+use crate::queue::QueueEnd;
+use crate::rejection::{NoRetryReason, Rejection};
+use crate::walk::TimerTarget;
 
 /// A request, and the node that has a slot for it.
-struct Placed {
+struct Placement {
     request: RequestId,
     tenant: TenantId,
-    line: Line,
+    line: ModelQueueId,
     pick: Pick,
     /// Who was in turn before and could not be placed.
     passed_over: Vec<Key>,
@@ -44,15 +47,15 @@ impl OptimizedLoadManager {
     }
 
     /// Finds somebody whose turn it is at a node with room; one in the background only for want of anybody else.
-    fn place(&mut self) -> Option<Placed> {
+    fn place(&mut self) -> Option<Placement> {
         if !self.wait_queue.has_any_turn() || self.options.limits.in_flight_max <= self.in_flight {
             return None;
         }
-        Urgency::ALL.into_iter().find_map(|urgency| self.place_one(urgency))
+        Priority::ALL.into_iter().find_map(|urgency| self.place_one(urgency))
     }
 
     /// Finds somebody of this urgency, each node turning to another of its models in turn.
-    fn place_one(&mut self, urgency: Urgency) -> Option<Placed> {
+    fn place_one(&mut self, urgency: Priority) -> Option<Placement> {
         let mut looked_at: Vec<ModelId> = Vec::new();
         let with_room: Vec<NodeId> =
             self.nodes.iter().filter(|(_, node)| node.has_room()).map(|(id, _)| id).collect();
@@ -60,7 +63,7 @@ impl OptimizedLoadManager {
             let models: Vec<ModelId> =
                 self.nodes.get(node).map(|node| node.models_in_turn().collect()).unwrap_or_default();
             for model in models {
-                let line = Line { model, urgency };
+                let line = ModelQueueId { model, urgency };
                 if looked_at.contains(&model) || !self.wait_queue.has_turn(line) {
                     continue;
                 }
@@ -77,11 +80,11 @@ impl OptimizedLoadManager {
     ///
     /// Somebody may be in turn whose every request has failed on the nodes with room, or is closed out of them by a
     /// gate: it is set aside until another has been served, and keeps its turn.
-    fn place_one_of(&mut self, line: Line) -> Option<Placed> {
+    fn place_one_of(&mut self, line: ModelQueueId) -> Option<Placement> {
         let mut passed_over = Vec::new();
         while let Some(key) = self.wait_queue.ring(line).and_then(|ring| ring.drr.next_key()) {
             if let Some(placed) = self.place_one_of_lane(line, TenantId(key.0)) {
-                return Some(Placed { passed_over, ..placed });
+                return Some(Placement { passed_over, ..placed });
             }
             passed_over.push(key);
             self.wait_queue.ring_mut(line)?.drr.park(key);
@@ -90,14 +93,14 @@ impl OptimizedLoadManager {
         None
     }
 
-    fn wake(&mut self, line: Line, passed_over: Vec<Key>) {
+    fn wake(&mut self, line: ModelQueueId, passed_over: Vec<Key>) {
         if let Some(ring) = self.wait_queue.ring_mut(line) {
             passed_over.into_iter().for_each(|key| ring.drr.wake(key));
         }
     }
 
     /// Finds the first of a lane that can be placed, or one soon after it whose node is warm.
-    fn place_one_of_lane(&mut self, line: Line, tenant: TenantId) -> Option<Placed> {
+    fn place_one_of_lane(&mut self, line: ModelQueueId, tenant: TenantId) -> Option<Placement> {
         let lane = self.wait_queue.ring(line)?.lane(tenant)?;
         let mut picked = None;
         for (at, request) in lane.queue().iter().enumerate() {
@@ -108,15 +111,15 @@ impl OptimizedLoadManager {
             }
         }
         let (at, request, pick) = picked?;
-        let head = Placed { request, tenant, line, pick, passed_over: Vec::new() };
-        if at > 0 || pick.because == Because::Cached {
+        let head = Placement { request, tenant, line, pick, passed_over: Vec::new() };
+        if at > 0 || pick.because == PickReason::Cached {
             return Some(head);
         }
         Some(self.warmer(&head).unwrap_or(head))
     }
 
     /// Finds one soon after the head of a lane whose node is warm, unless the head was passed over too often.
-    fn warmer(&mut self, head: &Placed) -> Option<Placed> {
+    fn warmer(&mut self, head: &Placement) -> Option<Placement> {
         let affinity = self.options.affinity;
         if affinity.skips_max <= self.requests.get(head.request)?.skipped {
             return None;
@@ -124,16 +127,16 @@ impl OptimizedLoadManager {
         let lane = self.wait_queue.ring(head.line)?.lane(head.tenant)?;
         let warm = |request: &RequestId| {
             let node = self.nodes.warm(&self.node_cache, self.requests.get(*request)?)?;
-            Some((*request, Pick { node, because: Because::Cached }))
+            Some((*request, Pick { node, because: PickReason::Cached }))
         };
         let (request, pick) = lane.queue().iter().take(affinity.look_max).skip(1).find_map(warm)?;
         self.requests.get_mut(head.request)?.skipped += 1;
-        Some(Placed { request, tenant: head.tenant, line: head.line, pick, passed_over: Vec::new() })
+        Some(Placement { request, tenant: head.tenant, line: head.line, pick, passed_over: Vec::new() })
     }
 
     /// Binds a request to its slot.
-    fn send(&mut self, placed: Placed) {
-        let Placed { request, tenant, line, pick, passed_over } = placed;
+    fn send(&mut self, placed: Placement) {
+        let Placement { request, tenant, line, pick, passed_over } = placed;
         let model = line.model;
         let now = self.now;
         let Some(ticket) = self.requests.get(request) else { return };
@@ -142,9 +145,9 @@ impl OptimizedLoadManager {
         self.leave_queue(request);
         self.wait_queue.give_place_back(line, tenant);
         self.wake(line, passed_over);
-        let work = Work { model, request: arrival.request, cost: arrival.cost };
+        let work = SlotRequest { model, request: arrival.request, cost: arrival.cost };
         let taken = self.nodes.get_mut(pick.node).map(|node| node.take(now, request, &work));
-        let Taken { path, epoch } = taken.unwrap_or_default();
+        let SlotReservation { path, epoch } = taken.unwrap_or_default();
         self.time_node(pick.node);
         if let Some(affinity) = arrival.affinity {
             self.node_cache.note(now, (model, affinity), pick.node);
@@ -154,12 +157,12 @@ impl OptimizedLoadManager {
         let Some(ticket) = self.requests.get_mut(request) else { return };
         ticket.attempts += 1;
         ticket.waited_before = waited;
-        ticket.stage = Stage::InFlight(Flight {
+        ticket.stage = RequestState::InFlight(Attempt {
             node: pick.node,
             path,
             since: now,
             epoch,
-            answer: Answer::Awaited,
+            answer: ResponseState::Awaited,
             charged,
             load: arrival.cost,
             actual: Cost::ZERO,
@@ -173,20 +176,20 @@ impl OptimizedLoadManager {
     }
 
     /// Takes a slot back, and charges what was used of it.
-    pub(crate) fn release(&mut self, request: RequestId, arrival: &Arrival, flight: &Flight, actual: Cost) {
+    pub(crate) fn release(&mut self, request: RequestId, arrival: &Arrival, flight: &Attempt, actual: Cost) {
         self.in_flight -= 1;
         self.wait_queue.settle(arrival.line(), arrival.tenant, flight.charged, actual);
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
-        let work = Work { model: arrival.model, request: arrival.request, cost: flight.load };
+        let work = SlotRequest { model: arrival.model, request: arrival.request, cost: flight.load };
         node.release(request, &work, flight.path);
-        if node.duty == Duty::Leaving && node.busy == 0 {
+        if node.duty == AdminState::Leaving && node.busy == 0 {
             self.forget_node(flight.node);
         }
         self.time_node(flight.node);
     }
 
     /// Tries a failed request elsewhere, or says why not.
-    pub(crate) fn retry(&mut self, request: RequestId, failure: Failure) {
+    pub(crate) fn retry(&mut self, request: RequestId, failure: AttemptFailure) {
         match self.may_retry(request) {
             Ok(()) => self.queue_again(request, failure),
             Err(stopped) => self.stop(request, failure, stopped),
@@ -196,7 +199,7 @@ impl OptimizedLoadManager {
     /// Lets a request wait on that a node without room refused: it had no slot, so this is no second attempt.
     ///
     /// It is turned away if no node will have rested before its time is over.
-    pub(crate) fn wait_again(&mut self, request: RequestId, failure: Failure) {
+    pub(crate) fn wait_again(&mut self, request: RequestId, failure: AttemptFailure) {
         let Some(ticket) = self.requests.get_mut(request) else { return };
         ticket.refused += 1;
         let Some(ticket) = self.requests.get(request) else { return };
@@ -206,24 +209,24 @@ impl OptimizedLoadManager {
             let retry_after = retry_after(Some(rested_at.since(self.now)));
             self.reject(request, Rejection::TooLate { retry_after });
         } else if !self.nodes.has_untried(ticket) {
-            self.stop(request, failure, Stopped::NoOtherNode);
+            self.stop(request, failure, NoRetryReason::NoOtherNode);
         } else if self.wait_ends_at(ticket) <= self.now {
-            self.stop(request, failure, Stopped::DeadlinePassed);
+            self.stop(request, failure, NoRetryReason::DeadlinePassed);
         } else if !self.wait_queue.rejoin(line, tenant) {
-            self.stop(request, failure, Stopped::QueueFull);
+            self.stop(request, failure, NoRetryReason::QueueFull);
         } else {
             self.queue_again(request, failure);
         }
     }
 
     /// Ends a request that is not tried again.
-    fn stop(&mut self, request: RequestId, failure: Failure, stopped: Stopped) {
+    fn stop(&mut self, request: RequestId, failure: AttemptFailure, stopped: NoRetryReason) {
         let attempts = self.requests.get(request).map_or(0, |ticket| ticket.attempts);
         self.reject(request, Rejection::Failed { attempts, failure, stopped });
     }
 
     /// Puts a request that has its place to the front of its lane, with what is left of its time.
-    fn queue_again(&mut self, request: RequestId, failure: Failure) {
+    fn queue_again(&mut self, request: RequestId, failure: AttemptFailure) {
         let now = self.now;
         let Some(timeout_at) = self.requests.get(request).map(|ticket| self.wait_ends_at(ticket)) else {
             return;
@@ -231,40 +234,40 @@ impl OptimizedLoadManager {
         let Some(ticket) = self.requests.get_mut(request) else { return };
         ticket.waiting_since = now;
         ticket.timeout_at = timeout_at;
-        ticket.stage = Stage::Queued;
+        ticket.stage = RequestState::Queued;
         let (tenant, attempt) = (ticket.arrival.tenant, ticket.attempts);
         self.wait_queue.join(request, ticket);
-        self.wait_queue.enter(request, ticket, LaneEnd::Front);
+        self.wait_queue.enter(request, ticket, QueueEnd::Front);
         self.timers.set_request(request, ticket);
         self.counts.retried += 1;
         self.tell(Event::Retry { request, tenant, failure, attempt });
     }
 
     /// Until when a request that comes back from a node may wait.
-    fn wait_ends_at(&self, ticket: &Ticket) -> Instant {
+    fn wait_ends_at(&self, ticket: &RequestRecord) -> Instant {
         let wait_max = self.options.load.wait_queue.default_timeout;
         ticket.deadline_at.unwrap_or(self.now + wait_max.saturating_sub(ticket.waited_before))
     }
 
     /// Takes a place and a retry for a request, or says why it gets neither.
-    fn may_retry(&mut self, request: RequestId) -> Result<(), Stopped> {
-        let ticket = self.requests.get(request).ok_or(Stopped::NoOtherNode)?;
+    fn may_retry(&mut self, request: RequestId) -> Result<(), NoRetryReason> {
+        let ticket = self.requests.get(request).ok_or(NoRetryReason::NoOtherNode)?;
         if self.options.retry.attempts_max <= ticket.attempts - ticket.refused {
-            return Err(Stopped::AttemptsUsed);
+            return Err(NoRetryReason::AttemptsUsed);
         }
         if self.wait_ends_at(ticket) <= self.now {
-            return Err(Stopped::DeadlinePassed);
+            return Err(NoRetryReason::DeadlinePassed);
         }
         if !self.nodes.has_untried(ticket) {
-            return Err(Stopped::NoOtherNode);
+            return Err(NoRetryReason::NoOtherNode);
         }
         let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
         if !self.wait_queue.rejoin(line, tenant) {
-            return Err(Stopped::QueueFull);
+            return Err(NoRetryReason::QueueFull);
         }
         if !self.retries.spend(self.now) {
             self.wait_queue.give_place_back(line, tenant);
-            return Err(Stopped::BudgetSpent);
+            return Err(NoRetryReason::BudgetSpent);
         }
         Ok(())
     }
@@ -272,7 +275,7 @@ impl OptimizedLoadManager {
     /// Sets when something about a node changes by itself, if a request that came or went changed that.
     fn time_node(&mut self, id: NodeId) {
         let at = self.nodes.get(id).and_then(Node::timeout);
-        if self.timers.of(Due::Node(id)) != at {
+        if self.timers.of(TimerTarget::Node(id)) != at {
             self.timers.set_node(id, at);
         }
     }

@@ -16,15 +16,16 @@ use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::{Duration, Instant};
 
 pub use registry::RegistryError;
-pub(crate) use timers::{Due, Timers};
+pub(crate) use timers::{TimerTarget, Timers};
 
 use crate::accept::{
-    Answer, Arrival, End, Failure, Flight, Line, ModelId, RequestId, Requests, Stage, Ticket, Urgency,
+    Arrival, Attempt, AttemptFailure, ModelId, ModelQueueId, Priority, RequestEnd, RequestId, RequestRecord,
+    RequestState, Requests, ResponseState,
 };
-use crate::observe::{Counts, Ending, Event};
+use crate::observe::{Counts, Event, RequestOutcome};
 use crate::options::{InvalidOptions, PipelineOptions};
-use crate::pick_node::{EngineLoad, NodeSelectionCache, Nodes};
-use crate::queue::{LaneEnd, Ring, WaitQueue};
+use crate::pick_node::{EngineLoad, NodePool, NodeSelectionCache};
+use crate::queue::{ModelQueue, QueueEnd, WaitQueue};
 use crate::rejection::{Rejection, WaitEntry};
 use crate::send::RetryBudget;
 
@@ -39,7 +40,7 @@ pub struct OptimizedLoadManager {
     pub(crate) requests: Requests,
     pub(crate) arrivals: u64,
     pub(crate) wait_queue: WaitQueue,
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodePool,
     pub(crate) node_cache: NodeSelectionCache,
     pub(crate) retries: RetryBudget,
     pub(crate) timers: Timers,
@@ -58,7 +59,7 @@ impl OptimizedLoadManager {
             requests: Requests::default(),
             arrivals: 0,
             wait_queue: WaitQueue::new(&options, controller)?,
-            nodes: Nodes::new(&options)?,
+            nodes: NodePool::new(&options)?,
             node_cache: NodeSelectionCache::new(options.load.node_cache),
             retries: RetryBudget::new(options.retry),
             timers: Timers::default(),
@@ -73,7 +74,7 @@ impl OptimizedLoadManager {
     pub fn handle_arrival(&mut self, now: Instant, arrival: Arrival) -> RequestId {
         self.advance(now);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
-        let request = self.requests.insert(Ticket {
+        let request = self.requests.insert(RequestRecord {
             arrival,
             order: self.arrivals,
             deadline_at: arrival.deadline.map(|deadline| self.now + deadline),
@@ -84,7 +85,7 @@ impl OptimizedLoadManager {
             refused: 0,
             tried: Vec::new(),
             skipped: 0,
-            stage: Stage::Queued,
+            stage: RequestState::Queued,
         });
         self.arrivals += 1;
         self.admit(request);
@@ -104,8 +105,12 @@ impl OptimizedLoadManager {
     pub fn handle_cancel(&mut self, now: Instant, request: RequestId) {
         self.advance(now);
         match self.requests.get(request).map(|ticket| ticket.stage) {
-            Some(Stage::Delayed { .. } | Stage::Queued) => self.turn_away(request, Rejection::Cancelled),
-            Some(Stage::InFlight(flight)) => self.finish(request, flight.actual, Ending::Cancelled),
+            Some(RequestState::Delayed { .. } | RequestState::Queued) => {
+                self.turn_away(request, Rejection::Cancelled)
+            }
+            Some(RequestState::InFlight(flight)) => {
+                self.finish(request, flight.actual, RequestOutcome::Cancelled)
+            }
             None => self.counts.unknown += 1,
         }
         self.dispatch();
@@ -115,10 +120,10 @@ impl OptimizedLoadManager {
     pub fn handle_first_byte(&mut self, now: Instant, request: RequestId) {
         self.advance(now);
         let Some(flight) = self.known_flight(request) else { return };
-        if flight.answer == Answer::Begun {
+        if flight.answer == ResponseState::Begun {
             return;
         }
-        self.set_flight(request, Flight { answer: Answer::Begun, ..flight });
+        self.set_flight(request, Attempt { answer: ResponseState::Begun, ..flight });
         self.observe_answer(request, &flight);
         self.observe_first_token(request, &flight);
         self.dispatch();
@@ -137,40 +142,40 @@ impl OptimizedLoadManager {
         if let Some(node) = self.nodes.get_mut(flight.node) {
             node.reprice(flight.load, load);
         }
-        self.set_flight(request, Flight { charged, load, actual, ..flight });
+        self.set_flight(request, Attempt { charged, load, actual, ..flight });
         self.dispatch();
     }
 
     /// Takes in that a request is done.
-    pub fn handle_end(&mut self, now: Instant, request: RequestId, end: End) {
+    pub fn handle_end(&mut self, now: Instant, request: RequestId, end: RequestEnd) {
         self.advance(now);
         let Some(flight) = self.known_flight(request) else { return };
-        if flight.answer == Answer::Awaited && end.outcome == Outcome::Good {
+        if flight.answer == ResponseState::Awaited && end.outcome == Outcome::Good {
             self.observe_answer(request, &flight);
         }
         self.observe_outcome(request, &flight, end.outcome);
-        self.finish(request, end.actual, Ending::Served { outcome: end.outcome });
+        self.finish(request, end.actual, RequestOutcome::Served { outcome: end.outcome });
         self.dispatch();
     }
 
     /// Takes in that a node failed a request: it is tried elsewhere if nothing of an answer was seen.
-    pub fn handle_failure(&mut self, now: Instant, request: RequestId, failure: Failure) {
+    pub fn handle_failure(&mut self, now: Instant, request: RequestId, failure: AttemptFailure) {
         self.advance(now);
         let Some(flight) = self.known_flight(request) else { return };
         self.observe_failure(request, &flight, failure);
         match flight.answer {
-            Answer::Begun => self.finish(request, flight.actual, Ending::Broken { failure }),
-            Answer::Awaited => {
+            ResponseState::Begun => self.finish(request, flight.actual, RequestOutcome::Broken { failure }),
+            ResponseState::Awaited => {
                 self.give_slot_back(request, &flight, Cost::ZERO);
                 match failure {
-                    Failure::Busy { .. } => self.wait_again(request, failure),
-                    Failure::Unreachable | Failure::TimedOut | Failure::Broken => {
+                    AttemptFailure::Busy { .. } => self.wait_again(request, failure),
+                    AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::Broken => {
                         self.retry(request, failure);
                     }
                 }
             }
         }
-        if let Failure::Busy { .. } = failure {
+        if let AttemptFailure::Busy { .. } = failure {
             self.turn_hopeless_away(flight.node);
         }
         self.dispatch();
@@ -216,19 +221,19 @@ impl OptimizedLoadManager {
             request_id: request,
             model_id: ticket.arrival.model,
         };
-        (!matches!(ticket.stage, Stage::InFlight(_))).then_some(entry)
+        (!matches!(ticket.stage, RequestState::InFlight(_))).then_some(entry)
     }
 
     /// Counts the requests that wait for a model, those in the background excepted.
     pub fn waiting(&self, model: ModelId) -> usize {
-        self.wait_queue.waiting(Line { model, urgency: Urgency::Interactive })
+        self.wait_queue.waiting(ModelQueueId { model, urgency: Priority::Interactive })
     }
 
     /// Tells until when a request is slowed before it takes turns; `None` when it is not.
     pub fn delayed_until(&self, request: RequestId) -> Option<Instant> {
         match self.requests.get(request)?.stage {
-            Stage::Delayed { enters_at } => Some(enters_at),
-            Stage::Queued | Stage::InFlight(_) => None,
+            RequestState::Delayed { enters_at } => Some(enters_at),
+            RequestState::Queued | RequestState::InFlight(_) => None,
         }
     }
 
@@ -242,9 +247,9 @@ impl OptimizedLoadManager {
         }
         while let Some(due) = self.timers.pop(self.now) {
             match due {
-                Due::Request(request) => self.request_due(request),
-                Due::Node(node) => self.observe_time(node),
-                Due::Recheck => {}
+                TimerTarget::Request(request) => self.request_due(request),
+                TimerTarget::Node(node) => self.observe_time(node),
+                TimerTarget::Recheck => {}
             }
         }
         // Slots may have come free for those who wait, before anybody else is decided on.
@@ -254,7 +259,7 @@ impl OptimizedLoadManager {
     fn request_due(&mut self, request: RequestId) {
         let Some(ticket) = self.requests.get_mut(request) else { return };
         if self.now < ticket.timeout_at {
-            ticket.stage = Stage::Queued;
+            ticket.stage = RequestState::Queued;
             self.timers.set_request(request, ticket);
             self.enter(request);
             return;
@@ -266,7 +271,7 @@ impl OptimizedLoadManager {
     /// Lets a request take turns.
     pub(crate) fn enter(&mut self, request: RequestId) {
         if let Some(ticket) = self.requests.get(request) {
-            self.wait_queue.enter(request, ticket, LaneEnd::Back);
+            self.wait_queue.enter(request, ticket, QueueEnd::Back);
         }
     }
 
@@ -295,8 +300,8 @@ impl OptimizedLoadManager {
             if rested_at <= self.now {
                 continue;
             }
-            let lines = Urgency::ALL.into_iter().map(|urgency| Line { model, urgency });
-            let lanes = lines.filter_map(|line| self.wait_queue.ring(line)).flat_map(Ring::lanes);
+            let lines = Priority::ALL.into_iter().map(|urgency| ModelQueueId { model, urgency });
+            let lanes = lines.filter_map(|line| self.wait_queue.ring(line)).flat_map(ModelQueue::lanes);
             let waiting = lanes.flat_map(|(_, lane)| lane.waiting()).map(|(_, request)| *request);
             let hopeless = |request: &RequestId| {
                 self.requests.get(*request).is_some_and(|ticket| ticket.timeout_at <= rested_at)
@@ -318,8 +323,8 @@ impl OptimizedLoadManager {
     }
 
     /// Ends a request that has a slot.
-    fn finish(&mut self, request: RequestId, actual: Cost, ending: Ending) {
-        let Some(flight) = self.requests.get(request).and_then(Ticket::flight) else { return };
+    fn finish(&mut self, request: RequestId, actual: Cost, ending: RequestOutcome) {
+        let Some(flight) = self.requests.get(request).and_then(RequestRecord::flight) else { return };
         self.give_slot_back(request, &flight, actual);
         if let Some(ticket) = self.requests.remove(request) {
             self.counts.finished += 1;
@@ -328,21 +333,21 @@ impl OptimizedLoadManager {
         }
     }
 
-    fn give_slot_back(&mut self, request: RequestId, flight: &Flight, actual: Cost) {
+    fn give_slot_back(&mut self, request: RequestId, flight: &Attempt, actual: Cost) {
         if let Some(arrival) = self.requests.get(request).map(|ticket| ticket.arrival) {
             self.release(request, &arrival, flight, actual);
         }
     }
 
-    fn set_flight(&mut self, request: RequestId, flight: Flight) {
+    fn set_flight(&mut self, request: RequestId, flight: Attempt) {
         if let Some(ticket) = self.requests.get_mut(request) {
-            ticket.stage = Stage::InFlight(flight);
+            ticket.stage = RequestState::InFlight(flight);
         }
     }
 
     /// Finds a request that has a slot; a word about any other is counted.
-    fn known_flight(&mut self, request: RequestId) -> Option<Flight> {
-        let flight = self.requests.get(request).and_then(Ticket::flight);
+    fn known_flight(&mut self, request: RequestId) -> Option<Attempt> {
+        let flight = self.requests.get(request).and_then(RequestRecord::flight);
         if flight.is_none() {
             self.counts.unknown += 1;
         }

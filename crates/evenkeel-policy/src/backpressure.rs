@@ -15,8 +15,8 @@ pub use config::{
     BackpressureConfig, ConnectionPoolConfig, InvalidConfig, LoadManagerConfig, NodeCacheConfig,
     WaitQueueConfig,
 };
-pub use deadline::{TooLate, admit_by_deadline, expected_wait, retry_after};
-pub use fair::{Admission, FairAdmission, TooManyTenants, Waiter};
+pub use deadline::{WouldMissDeadline, admit_by_deadline, expected_wait, retry_after};
+pub use fair::{Admission, FairAdmission, TooManyTenants, WaiterState};
 
 /// How loaded the queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

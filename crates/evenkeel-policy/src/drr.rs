@@ -20,10 +20,10 @@ use crate::cost::Cost;
 use crate::id::Key;
 use crate::setting::{self, SettingOutOfRange};
 use crate::weight::Weight;
-use level::{Level, milli, units};
-use slot::Slots;
+use level::{DrrLevel, milli, units};
+use slot::KeyAccounts;
 
-pub use tenant::{AddKeyError, Lane, TenantDrr, Turn};
+pub use tenant::{AddKeyError, TenantDrr, Turn, WeightedKey};
 
 /// What a key that just became active may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Settlement {
 
 /// Where a key stands, in the words an explanation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum KeyStatus {
     /// Has nothing to serve.
     Idle,
     /// Set aside until it is woken.
@@ -108,8 +108,8 @@ impl Default for DrrConfig {
 /// is used up; what it overdraws is debt, paid from its later grants.
 #[derive(Clone, Debug)]
 pub struct DrrScheduler {
-    level: Level,
-    slots: Slots,
+    level: DrrLevel,
+    slots: KeyAccounts,
     keys_max: u32,
 }
 
@@ -118,8 +118,8 @@ impl DrrScheduler {
     pub fn new(config: DrrConfig) -> Result<Self, SettingOutOfRange> {
         config.check()?;
         Ok(Self {
-            level: Level::new(config.new_key, config.quantum),
-            slots: Slots::default(),
+            level: DrrLevel::new(config.new_key, config.quantum),
+            slots: KeyAccounts::default(),
             keys_max: config.keys_max,
         })
     }
@@ -239,7 +239,7 @@ impl DrrScheduler {
     }
 
     /// Tells where a key stands.
-    pub fn standing(&self, key: Key) -> Standing {
+    pub fn standing(&self, key: Key) -> KeyStatus {
         self.level.standing(&self.slots, key.0)
     }
 

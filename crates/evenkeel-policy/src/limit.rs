@@ -96,12 +96,12 @@ struct Window {
     sum_ms: f64,
     /// The most that were in flight at once.
     peak: u32,
-    queue: Queue,
+    queue: EngineQueue,
 }
 
 /// Whether the engine was seen to have a queue of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Queue {
+enum EngineQueue {
     #[default]
     Unseen,
     Seen,
@@ -184,7 +184,7 @@ impl ConcurrencyLimit {
         if f64::from(waiting) * 8.0 <= self.limit {
             return;
         }
-        self.window.queue = Queue::Seen;
+        self.window.queue = EngineQueue::Seen;
         // Above the limit it still falls; far below it, the queue is not ours.
         let ours = self.is_used(in_flight) && in_flight <= self.limit();
         if ours {
@@ -234,8 +234,8 @@ impl ConcurrencyLimit {
         let late = self.config.tolerance * idle + SLACK_MS;
         let gradient = if recent <= late { 1.0 } else { (late / recent).max(0.5) };
         let headroom = match self.window.queue {
-            Queue::Unseen => libm::sqrt(self.limit),
-            Queue::Seen => 0.0,
+            EngineQueue::Unseen => libm::sqrt(self.limit),
+            EngineQueue::Seen => 0.0,
         };
         let target = self.limit * gradient + headroom;
         self.move_to(self.limit + SMOOTHING * (target - self.limit));

@@ -21,7 +21,7 @@ mod stats;
 mod transition;
 
 pub use hops::{HopConfig, HopCount, HopRule, Relays};
-pub use prune::{Alternative, PruneConfig, PruneRule, Streak, Swap, Used};
+pub use prune::{ActivePath, Alternative, PruneConfig, PruneRule, Streak, Swap};
 pub use rule::{PathConfig, PathRule};
 pub use stats::{PathStats, Probe, Role};
 pub use transition::{Cause, Transition};

@@ -26,12 +26,12 @@ mod node;
 mod parts;
 mod rank;
 
-pub use because::{Because, LatencyBasis, Scored};
+pub use because::{ChoiceReason, LatencyBasis, ScoreBreakdown};
 pub use config::{HotColdConfig, LimitsConfig, ScoreConfig, TOP_K_MAX};
 pub use gate::Gate;
 pub use limits::{Limits, relative_latency};
 pub use node::{NodeStats, Status};
-pub use parts::{Parts, Request, clamp01};
+pub use parts::{RequestKind, SubScores, clamp01};
 
 /// A node that may be chosen, with its latest figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,12 +52,12 @@ pub struct Choice {
     /// The node to use.
     pub node: NodeId,
     /// Why this one; its `Display` is what a dashboard shows.
-    pub because: Because,
+    pub because: ChoiceReason,
 }
 
 /// How a pool chooses among its open nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Chooser {
+pub enum SelectionPolicy {
     /// Draws one of the nodes with the best scores.
     Score(ScoreConfig),
     /// Takes the quickest node that has not too much in flight.
@@ -66,17 +66,17 @@ pub enum Chooser {
 
 /// A chooser with valid settings, and the scratch space its picks share.
 #[derive(Clone, Debug)]
-pub struct Picker {
-    chooser: Chooser,
+pub struct NodeSelector {
+    chooser: SelectionPolicy,
     scratch: Vec<f64>,
 }
 
-impl Picker {
+impl NodeSelector {
     /// Makes a picker, unless a setting of the chooser is out of range.
-    pub fn new(chooser: Chooser) -> Result<Self, SettingOutOfRange> {
+    pub fn new(chooser: SelectionPolicy) -> Result<Self, SettingOutOfRange> {
         match &chooser {
-            Chooser::Score(config) => config.check()?,
-            Chooser::HotCold(config) => config.check()?,
+            SelectionPolicy::Score(config) => config.check()?,
+            SelectionPolicy::HotCold(config) => config.check()?,
         }
         Ok(Self { chooser, scratch: Vec::new() })
     }
@@ -85,10 +85,14 @@ impl Picker {
     ///
     /// `random` is a fresh number in 0..1 for the draw among the best scores; hot/cold needs none. One
     /// outside the range counts as the nearer end, and one that is no number as 0.
-    pub fn pick(&mut self, candidates: &[Candidate], request: Request, random: f64) -> Option<Choice> {
+    pub fn pick(&mut self, candidates: &[Candidate], request: RequestKind, random: f64) -> Option<Choice> {
         match &self.chooser {
-            Chooser::Score(config) => rank::choose(config, candidates, request, random, &mut self.scratch),
-            Chooser::HotCold(config) => hot_cold::choose(config, candidates, request, &mut self.scratch),
+            SelectionPolicy::Score(config) => {
+                rank::choose(config, candidates, request, random, &mut self.scratch)
+            }
+            SelectionPolicy::HotCold(config) => {
+                hot_cold::choose(config, candidates, request, &mut self.scratch)
+            }
         }
     }
 }
@@ -100,22 +104,26 @@ mod tests {
 
     #[test]
     fn a_picker_is_not_made_of_bad_settings() {
-        let score = Chooser::Score(ScoreConfig { top_k: 0, ..ScoreConfig::default() });
-        let hot_cold = Chooser::HotCold(HotColdConfig { hot_quantile: 0.9, ..HotColdConfig::default() });
-        assert!(Picker::new(score).is_err());
-        assert!(Picker::new(hot_cold).is_err());
+        let score = SelectionPolicy::Score(ScoreConfig { top_k: 0, ..ScoreConfig::default() });
+        let hot_cold =
+            SelectionPolicy::HotCold(HotColdConfig { hot_quantile: 0.9, ..HotColdConfig::default() });
+        assert!(NodeSelector::new(score).is_err());
+        assert!(NodeSelector::new(hot_cold).is_err());
     }
 
     #[test]
     fn a_warm_picker_allocates_nothing() {
-        for chooser in [Chooser::Score(ScoreConfig::default()), Chooser::HotCold(HotColdConfig::default())] {
-            let mut picker = Picker::new(chooser).unwrap();
+        for chooser in [
+            SelectionPolicy::Score(ScoreConfig::default()),
+            SelectionPolicy::HotCold(HotColdConfig::default()),
+        ] {
+            let mut picker = NodeSelector::new(chooser).unwrap();
             let candidates: Vec<_> = (0..100).map(|node| candidate(node, worked_node())).collect();
-            assert!(picker.pick(&candidates, Request::Infer, 0.5).is_some());
+            assert!(picker.pick(&candidates, RequestKind::Infer, 0.5).is_some());
             let warm = picker.scratch.capacity();
             assert!(warm >= 100, "{chooser:?} does not use the scratch this test watches");
             for count in [100, 3, 57] {
-                assert!(picker.pick(&candidates[..count], Request::Infer, 0.5).is_some());
+                assert!(picker.pick(&candidates[..count], RequestKind::Infer, 0.5).is_some());
                 assert_eq!(picker.scratch.capacity(), warm);
             }
         }
@@ -123,8 +131,11 @@ mod tests {
 
     #[test]
     fn no_candidates_no_choice() {
-        for chooser in [Chooser::Score(ScoreConfig::default()), Chooser::HotCold(HotColdConfig::default())] {
-            assert_eq!(Picker::new(chooser).unwrap().pick(&[], Request::Query, 0.5), None);
+        for chooser in [
+            SelectionPolicy::Score(ScoreConfig::default()),
+            SelectionPolicy::HotCold(HotColdConfig::default()),
+        ] {
+            assert_eq!(NodeSelector::new(chooser).unwrap().pick(&[], RequestKind::Query, 0.5), None);
         }
     }
 

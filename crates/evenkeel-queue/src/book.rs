@@ -22,31 +22,31 @@ use std::sync::Arc;
 use core::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{Lane as Turns, TenantDrr};
+use evenkeel_policy::drr::{TenantDrr, WeightedKey as Turns};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::interner::Interner;
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::weight::Weight;
 
 use crate::id::{Epoch, KeyId, Seq};
-use crate::message::{Appended, Header, Payload};
+use crate::message::{AppendedMessage, MessageMeta, Payload};
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::settings::{CostMode, KEYS_MAX, Order, QueueSettings};
-use crate::time::Wall;
-use cost::Took;
-use ends::Ends;
-use gate::Gates;
-use lane::{Handle, Lane, PAYLOAD_BYTES_MAX};
-use waits::Histogram;
+use crate::settings::{CostMode, DeliveryOrder, KEYS_MAX, QueueSettings};
+use crate::time::UnixMillis;
+use cost::ServiceTime;
+use ends::ExpiryIndex;
+use gate::Limiters;
+use lane::{KeyQueue, MessageEntry, PAYLOAD_BYTES_MAX};
+use waits::WaitHistogram;
 
-pub use gate::{Held, HeldBy, Who};
-pub use give_up::GivenUp;
-pub use moves::{MoveCursor, NextMove};
-pub use recover::{KeptKey, KeptState, Standing};
-pub use returns::{Ended, Returned};
-pub use stats::{Explanation, KeyStats, QueueStats, Totals};
-pub use waits::Waits;
+pub use gate::{Throttle, ThrottleReason, ThrottleScope};
+pub use give_up::AbandonMode;
+pub use moves::{MoveCursor, MoveStep};
+pub use recover::{StoredKey, StoredMessage, StoredState};
+pub use returns::{Disposition, RedeliveryRecord};
+pub use stats::{Explanation, KeyStats, QueueStats, QueueTotals};
+pub use waits::WaitPercentiles;
 
 /// A turn waits this long for the store; then others go on, and the lane takes part again when it was answered.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -55,15 +55,15 @@ const IDLE_KEY: Duration = Duration::from_secs(60);
 
 /// The book of one queue.
 #[derive(Debug)]
-pub struct Book {
+pub struct QueueState {
     epoch: Epoch,
     limits: Limits,
-    order: Order,
+    order: DeliveryOrder,
     /// Counts the takes.
     takes: u64,
     drr: TenantDrr,
     /// By the number the scheduler knows them by.
-    lanes: Vec<Option<Lane>>,
+    lanes: Vec<Option<KeyQueue>>,
     /// Numbers of lanes that were forgotten.
     free: Vec<Key>,
     keys: HashMap<KeyId, Key>,
@@ -72,29 +72,29 @@ pub struct Book {
     tenant_lanes: Vec<u32>,
     /// What was set for a key or tenant, by its name.
     rules: HashMap<Arc<str>, KeyRule>,
-    gates: Gates,
+    gates: Limiters,
     /// What is not waiting: in flight, delayed, being acknowledged, being moved, over.
-    out: HashMap<Seq, Out>,
+    out: HashMap<Seq, InvisibleMessage>,
     /// When what is in flight or delayed comes back, and what could not be removed is tried again.
-    due: BTreeSet<(Wall, Seq)>,
+    due: BTreeSet<(UnixMillis, Seq)>,
     /// When messages end by themselves.
-    ends: Ends,
-    refills: VecDeque<RefillAsk>,
+    ends: ExpiryIndex,
+    refills: VecDeque<PrefetchRequest>,
     /// Lanes whose refill failed.
     starved: Vec<Key>,
     /// Lanes whose turn waits for the store, and until when; some may have been answered.
-    starving: VecDeque<(Wall, Key)>,
+    starving: VecDeque<(UnixMillis, Key)>,
     /// Lanes that hold nothing, the longest first.
-    idle: VecDeque<(Wall, Key)>,
+    idle: VecDeque<(UnixMillis, Key)>,
     payload_bytes: usize,
-    totals: Totals,
+    totals: QueueTotals,
     delivered: u64,
     redelivered: u64,
-    waits: Histogram,
+    waits: WaitHistogram,
     /// How long messages of all keys took lately, where that is what they cost.
-    took: Took,
+    took: ServiceTime,
     /// The latest time it was handed.
-    now: Wall,
+    now: UnixMillis,
     /// The last message it was told of; the store may have found later ones.
     told: Seq,
 }
@@ -110,28 +110,28 @@ struct Limits {
 
 /// A message that is not waiting for its turn.
 #[derive(Debug)]
-struct Out {
+struct InvisibleMessage {
     lane: Key,
-    handle: Handle,
-    how: How,
+    handle: MessageEntry,
+    how: InvisibleState,
 }
 
 /// Why a message is not waiting for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum InvisibleState {
     /// A consumer has it.
-    Leased { until: Wall, epoch: Epoch },
+    Leased { until: UnixMillis, epoch: Epoch },
     /// It is not to be delivered before then.
-    Delayed { until: Wall },
+    Delayed { until: UnixMillis },
     /// It is acknowledged once that is written down.
-    Acking { was: Was },
+    Acking { was: PriorState },
     /// It is in another queue once that is written down.
     Moving,
     /// Its time is over, and it is gone once that is written down; if that failed, it is tried again then.
-    Over { again: Option<Wall> },
+    Over { again: Option<UnixMillis> },
 }
 
-impl How {
+impl InvisibleState {
     /// Whether it holds up others of its key: what is over holds up nobody, for it never comes back.
     const fn is_out(self) -> bool {
         matches!(self, Self::Leased { .. } | Self::Acking { .. } | Self::Moving)
@@ -140,22 +140,22 @@ impl How {
 
 /// What a message was before somebody acknowledged it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Was {
-    Leased { until: Wall, epoch: Epoch },
-    Delayed { until: Wall },
+enum PriorState {
+    Leased { until: UnixMillis, epoch: Epoch },
+    Delayed { until: UnixMillis },
     Waiting,
 }
 
 /// How often a message was delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delivered {
+pub struct DeliveryCount {
     /// Deliveries that count.
     pub attempts: u32,
     /// Deliveries that reached nobody, and do not.
     pub taken_back: u32,
 }
 
-impl Delivered {
+impl DeliveryCount {
     /// Numbers the last delivery; no two of a message have the same.
     pub const fn number(self) -> u32 {
         self.attempts.saturating_add(self.taken_back)
@@ -164,35 +164,35 @@ impl Delivered {
 
 /// A message leased to a consumer.
 #[derive(Clone, Debug)]
-pub struct Leased {
+pub struct LeasedMessage {
     /// Its key.
     pub key: KeyId,
     /// What its key is called.
     pub name: Arc<str>,
     /// What is known of it.
-    pub header: Header,
+    pub header: MessageMeta,
     /// How often it was delivered, this time included.
-    pub delivered: Delivered,
+    pub delivered: DeliveryCount,
     /// When it was first delivered.
-    pub first_delivered_at: Wall,
+    pub first_delivered_at: UnixMillis,
     /// Until when.
-    pub until: Wall,
+    pub until: UnixMillis,
     /// What was sent, unless it must be read.
     pub payload: Option<Payload>,
 }
 
 /// What a take brought.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct LeaseBatch {
     /// For the consumer.
-    pub leased: Vec<Leased>,
+    pub leased: Vec<LeasedMessage>,
     /// Their time is over: to be removed, and [`acked`](Book::acked) or [`undo_ack`](Book::undo_ack) must follow.
-    pub expired: Vec<(KeyId, Header)>,
+    pub expired: Vec<(KeyId, MessageMeta)>,
 }
 
 /// What the store is to be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RefillAsk {
+pub struct PrefetchRequest {
     /// Of which key.
     pub key: KeyId,
     /// After which message.
@@ -201,7 +201,7 @@ pub struct RefillAsk {
     pub count: usize,
 }
 
-impl Book {
+impl QueueState {
     /// Opens an empty book; `secret` is a random number nobody else knows.
     pub fn new(
         epoch: Epoch,
@@ -222,21 +222,21 @@ impl Book {
             tenants: Interner::new(KEYS_MAX, secret),
             tenant_lanes: Vec::new(),
             rules: HashMap::new(),
-            gates: Gates::default(),
+            gates: Limiters::default(),
             out: HashMap::new(),
             due: BTreeSet::new(),
-            ends: Ends::default(),
+            ends: ExpiryIndex::default(),
             refills: VecDeque::new(),
             starved: Vec::new(),
             starving: VecDeque::new(),
             idle: VecDeque::new(),
             payload_bytes: 0,
-            totals: Totals::default(),
+            totals: QueueTotals::default(),
             delivered: 0,
             redelivered: 0,
-            waits: Histogram::EMPTY,
-            took: Took::default(),
-            now: Wall::default(),
+            waits: WaitHistogram::EMPTY,
+            took: ServiceTime::default(),
+            now: UnixMillis::default(),
             told: Seq(0),
         })
     }
@@ -247,24 +247,24 @@ impl Book {
     }
 
     /// Tells the time, for what follows and is not told it itself.
-    pub fn see(&mut self, now: Wall) {
+    pub fn see(&mut self, now: UnixMillis) {
         self.now = now;
     }
 
     /// Takes in a message that was written down; messages are told in order.
-    pub fn append(&mut self, now: Wall, message: Appended) -> Result<(), Rejection> {
+    pub fn append(&mut self, now: UnixMillis, message: AppendedMessage) -> Result<(), Rejection> {
         self.now = now;
         let lane = self.lane_of(message.key, &message.name)?;
         if let Some(weight) = message.weight.filter(|_| self.rule(&message.name).weight.is_none()) {
             self.weigh(lane, weight);
         }
-        let Appended { header, payload, not_before, .. } = message;
+        let AppendedMessage { header, payload, not_before, .. } = message;
         self.told = header.seq;
-        let mut handle = Handle::new(header);
+        let mut handle = MessageEntry::new(header);
         self.totals.bytes += u64::from(header.size);
         if let Some(until) = not_before.filter(|&until| now < until) {
             self.at(lane).pass_over(header.seq);
-            self.set_out(lane, handle, How::Delayed { until });
+            self.set_out(lane, handle, InvisibleState::Delayed { until });
             self.follow(lane);
             return Ok(());
         }
@@ -282,14 +282,14 @@ impl Book {
     }
 
     /// Leases up to `max` messages, in turns, until `lease` from now.
-    pub fn take(&mut self, now: Wall, max: usize, lease: Duration) -> Result<Taken, Rejection> {
+    pub fn take(&mut self, now: UnixMillis, max: usize, lease: Duration) -> Result<LeaseBatch, Rejection> {
         self.now = now;
         let room = self.limits.in_flight_max.saturating_sub(self.totals.in_flight);
         if room == 0 {
             return Err(Rejection::TooManyInFlight { max: self.limits.in_flight_max });
         }
         let max = usize::try_from(room).unwrap_or(usize::MAX).min(max);
-        let mut taken = Taken::default();
+        let mut taken = LeaseBatch::default();
         while taken.leased.len() < max {
             let Some(turn) = self.drr.next_key() else { break };
             // Without a next one, it is on its way from the store.
@@ -319,12 +319,12 @@ impl Book {
 
     fn lease(
         &mut self,
-        now: Wall,
+        now: UnixMillis,
         at: Key,
-        mut handle: Handle,
+        mut handle: MessageEntry,
         payload: Option<Payload>,
         lease: Duration,
-    ) -> Leased {
+    ) -> LeasedMessage {
         handle.delivered.attempts = handle.delivered.attempts.saturating_add(1);
         self.count(now, at, &handle);
         let first_delivered_at = *handle.first_delivered_at.get_or_insert(now);
@@ -333,7 +333,7 @@ impl Book {
         if let Some(in_order) = &mut lane.in_order {
             in_order.taken_in = take;
         }
-        let leased = Leased {
+        let leased = LeasedMessage {
             key: lane.key,
             name: lane.name.clone(),
             header: handle.header,
@@ -342,11 +342,11 @@ impl Book {
             until,
             payload,
         };
-        self.set_out(at, handle, How::Leased { until, epoch });
+        self.set_out(at, handle, InvisibleState::Leased { until, epoch });
         leased
     }
 
-    fn count(&mut self, now: Wall, at: Key, handle: &Handle) {
+    fn count(&mut self, now: UnixMillis, at: Key, handle: &MessageEntry) {
         let again = u64::from(1 < handle.delivered.attempts);
         self.delivered += 1;
         self.redelivered += again;
@@ -358,17 +358,17 @@ impl Book {
         lane.redelivered += again;
         if let Some(wait) = wait {
             self.waits.record(wait);
-            lane.waits.get_or_insert_with(|| Box::new(Histogram::EMPTY)).record(wait);
+            lane.waits.get_or_insert_with(|| Box::new(WaitHistogram::EMPTY)).record(wait);
         }
     }
 
     /// Names what the store is to be asked for next.
-    pub fn poll_refill(&mut self) -> Option<RefillAsk> {
+    pub fn poll_refill(&mut self) -> Option<PrefetchRequest> {
         self.refills.pop_front()
     }
 
     /// Takes in what the store found, and counts messages that it should have found.
-    pub fn take_refill(&mut self, ask: RefillAsk, found: Vec<(Header, Payload)>) -> u64 {
+    pub fn take_refill(&mut self, ask: PrefetchRequest, found: Vec<(MessageMeta, Payload)>) -> u64 {
         let Some(at) = self.awaiting(ask) else { return 0 };
         let is_empty = found.is_empty();
         let told = self.told;
@@ -378,7 +378,7 @@ impl Book {
         let handles = known.map(|(header, payload)| {
             let payload = Some(payload).filter(|payload| payload.size() <= room);
             room -= payload.as_ref().map_or(0, Payload::size);
-            Handle { payload, ..Handle::new(header) }
+            MessageEntry { payload, ..MessageEntry::new(header) }
         });
         let lane = self.lanes[at.index()].as_mut().expect("a key that is known has a lane");
         self.payload_bytes += lane.take_refill(handles);
@@ -394,19 +394,19 @@ impl Book {
     }
 
     fn mean_bytes(&self) -> u64 {
-        let Totals { pending, in_flight, delayed, bytes, .. } = self.totals;
+        let QueueTotals { pending, in_flight, delayed, bytes, .. } = self.totals;
         bytes / (pending + in_flight + delayed + self.ends.over as u64).max(1)
     }
 
     /// Notes that the store could not be read; it is asked again at the next tick.
-    pub fn fail_refill(&mut self, ask: RefillAsk) {
+    pub fn fail_refill(&mut self, ask: PrefetchRequest) {
         if let Some(at) = self.awaiting(ask) {
             self.starved.push(at);
         }
     }
 
     /// Finds the lane that waits for this answer; one that was emptied meanwhile does not.
-    fn awaiting(&self, ask: RefillAsk) -> Option<Key> {
+    fn awaiting(&self, ask: PrefetchRequest) -> Option<Key> {
         let at = *self.keys.get(&ask.key)?;
         self.lane(at).awaits(ask.after).then_some(at)
     }
@@ -435,7 +435,7 @@ impl Book {
 
     /// Tells whether a message could be delivered now.
     pub fn has_ready(&self) -> bool {
-        self.in_turn().is_some_and(Lane::is_ready)
+        self.in_turn().is_some_and(KeyQueue::is_ready)
     }
 
     /// Tells whether a turn waits for the store, a few milliseconds at most.
@@ -443,7 +443,7 @@ impl Book {
         self.in_turn().is_some_and(|lane| !lane.is_ready())
     }
 
-    fn in_turn(&self) -> Option<&Lane> {
+    fn in_turn(&self) -> Option<&KeyQueue> {
         self.lanes[self.drr.next_key()?.key.index()].as_ref()
     }
 
@@ -460,9 +460,9 @@ impl Book {
         }
         self.tenant_lanes[tenant.index()] += 1;
         let (weight, gates) = (self.rule(name).weight.unwrap_or_default(), self.gates_of(name));
-        let mut lane = Lane::new(key, name.clone(), tenant, weight);
+        let mut lane = KeyQueue::new(key, name.clone(), tenant, weight);
         lane.gates = gates;
-        lane.in_order = (self.order == Order::Fifo).then(Box::default);
+        lane.in_order = (self.order == DeliveryOrder::Fifo).then(Box::default);
         let at = self.free.pop().unwrap_or(Key(self.lanes.len() as u32));
         if at.index() == self.lanes.len() {
             self.lanes.push(None);
@@ -477,8 +477,11 @@ impl Book {
         let lanes = self.keys.len();
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
         let window = lane.window_len(lanes);
-        let ask =
-            lane.refill_len(window).map(|count| RefillAsk { key: lane.key, after: lane.cursor(), count });
+        let ask = lane.refill_len(window).map(|count| PrefetchRequest {
+            key: lane.key,
+            after: lane.cursor(),
+            count,
+        });
         if let Some(ask) = ask {
             lane.begin_refill();
             self.refills.push_back(ask);
@@ -533,27 +536,27 @@ impl Book {
         }
     }
 
-    fn set_out(&mut self, lane: Key, handle: Handle, how: How) {
+    fn set_out(&mut self, lane: Key, handle: MessageEntry, how: InvisibleState) {
         let seq = handle.header.seq;
         match how {
-            How::Leased { until, .. } => {
+            InvisibleState::Leased { until, .. } => {
                 self.due.insert((until, seq));
                 self.at(lane).in_flight += 1;
                 self.totals.in_flight += 1;
             }
-            How::Delayed { until } => {
+            InvisibleState::Delayed { until } => {
                 self.due.insert((until, seq));
                 self.at(lane).delay(seq);
                 self.totals.delayed += 1;
             }
-            How::Acking { .. } | How::Moving => self.at(lane).leaving += 1,
-            How::Over { again } => {
+            InvisibleState::Acking { .. } | InvisibleState::Moving => self.at(lane).leaving += 1,
+            InvisibleState::Over { again } => {
                 self.due.extend(again.map(|again| (again, seq)));
                 self.at(lane).over += 1;
                 self.ends.over += 1;
             }
         }
-        if matches!(how, How::Delayed { .. }) {
+        if matches!(how, InvisibleState::Delayed { .. }) {
             self.ends.list(lane, &handle.header);
         } else {
             self.ends.unlist(&handle.header);
@@ -561,25 +564,25 @@ impl Book {
         if how.is_out() {
             self.count_out(lane, 1);
         }
-        self.out.insert(seq, Out { lane, handle, how });
+        self.out.insert(seq, InvisibleMessage { lane, handle, how });
     }
 
     /// Takes a message out of what is not waiting.
-    fn take_out(&mut self, seq: Seq) -> Option<Out> {
+    fn take_out(&mut self, seq: Seq) -> Option<InvisibleMessage> {
         let out = self.out.remove(&seq)?;
         match out.how {
-            How::Leased { until, .. } => {
+            InvisibleState::Leased { until, .. } => {
                 self.due.remove(&(until, seq));
                 self.at(out.lane).in_flight -= 1;
                 self.totals.in_flight -= 1;
             }
-            How::Delayed { until } => {
+            InvisibleState::Delayed { until } => {
                 self.due.remove(&(until, seq));
                 self.at(out.lane).end_delay(seq);
                 self.totals.delayed -= 1;
             }
-            How::Acking { .. } | How::Moving => self.at(out.lane).leaving -= 1,
-            How::Over { again } => {
+            InvisibleState::Acking { .. } | InvisibleState::Moving => self.at(out.lane).leaving -= 1,
+            InvisibleState::Over { again } => {
                 again.map(|again| self.due.remove(&(again, seq)));
                 self.at(out.lane).over -= 1;
                 self.ends.over -= 1;
@@ -591,15 +594,15 @@ impl Book {
         Some(out)
     }
 
-    fn lane(&self, lane: Key) -> &Lane {
+    fn lane(&self, lane: Key) -> &KeyQueue {
         self.lanes[lane.index()].as_ref().expect("whoever holds a lane's number keeps it known")
     }
 
-    fn at(&mut self, lane: Key) -> &mut Lane {
+    fn at(&mut self, lane: Key) -> &mut KeyQueue {
         self.lanes[lane.index()].as_mut().expect("whoever holds a lane's number keeps it known")
     }
 
-    fn drop_payload(&mut self, handle: Option<Handle>) {
+    fn drop_payload(&mut self, handle: Option<MessageEntry>) {
         let dropped = handle.and_then(|handle| handle.payload);
         self.payload_bytes -= dropped.as_ref().map_or(0, Payload::size);
     }

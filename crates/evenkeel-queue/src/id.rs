@@ -53,16 +53,16 @@ impl fmt::Display for MessageId {
 }
 
 impl FromStr for MessageId {
-    type Err = NotAMessageId;
+    type Err = MessageIdError;
 
-    fn from_str(text: &str) -> Result<Self, NotAMessageId> {
+    fn from_str(text: &str) -> Result<Self, MessageIdError> {
         let parts: Vec<&str> = text.split('-').collect();
         let lens = parts.iter().map(|part| part.len());
         let is_hex = parts.iter().all(|part| part.bytes().all(|byte| byte.is_ascii_hexdigit()));
         if !is_hex || !lens.eq([8, 4, 4, 4, 12]) {
-            return Err(NotAMessageId);
+            return Err(MessageIdError);
         }
-        let number = u128::from_str_radix(&parts.concat(), 16).map_err(|_| NotAMessageId)?;
+        let number = u128::from_str_radix(&parts.concat(), 16).map_err(|_| MessageIdError)?;
         // Each cast keeps exactly the part meant.
         Ok(Self {
             queue: QueueId((number >> 96) as u32),
@@ -74,15 +74,15 @@ impl FromStr for MessageId {
 
 /// Text that names no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAMessageId;
+pub struct MessageIdError;
 
-impl fmt::Display for NotAMessageId {
+impl fmt::Display for MessageIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not a message id, which looks like 00000001-0000-0002-0000-000000000003")
     }
 }
 
-impl core::error::Error for NotAMessageId {}
+impl core::error::Error for MessageIdError {}
 
 #[cfg(test)]
 mod tests {
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn what_is_no_message_id_is_refused() {
         for bad in ["", "-", "0000000100000002000000000000000003", "+0000001-0000-0002-0000-000000000003"] {
-            assert_eq!(bad.parse::<MessageId>(), Err(NotAMessageId), "{bad:?} was taken");
+            assert_eq!(bad.parse::<MessageId>(), Err(MessageIdError), "{bad:?} was taken");
         }
     }
 }

@@ -10,20 +10,20 @@ use parking_lot::Mutex;
 
 use crate::id::MessageId;
 use crate::queue::Queue;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// Notes of one queue.
 const NOTES_MAX: usize = 10_000;
 
 /// Where a job was last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whereabouts {
+pub enum JobStatus {
     /// It waits for a slot of a node, behind whoever asks in person.
     Admitted {
         /// Which delivery.
         attempt: u32,
         /// Since then.
-        since: Wall,
+        since: UnixMillis,
     },
     /// A node works on it.
     Sent {
@@ -34,7 +34,7 @@ pub enum Whereabouts {
         /// Which delivery.
         attempt: u32,
         /// Since then.
-        since: Wall,
+        since: UnixMillis,
     },
     /// Whoever listens at a URL works on it.
     Posted {
@@ -43,7 +43,7 @@ pub enum Whereabouts {
         /// Which delivery.
         attempt: u32,
         /// Since then.
-        since: Wall,
+        since: UnixMillis,
     },
     /// It was not served, and is tried again.
     Failed {
@@ -52,11 +52,11 @@ pub enum Whereabouts {
         /// Why.
         why: String,
         /// Then.
-        at: Wall,
+        at: UnixMillis,
     },
 }
 
-impl fmt::Display for Whereabouts {
+impl fmt::Display for JobStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Admitted { attempt, since } => {
@@ -74,11 +74,11 @@ impl fmt::Display for Whereabouts {
 }
 
 #[derive(Default)]
-pub(crate) struct Notes(Mutex<BTreeMap<MessageId, Whereabouts>>);
+pub(crate) struct JobStatusTable(Mutex<BTreeMap<MessageId, JobStatus>>);
 
 impl Queue {
     /// Notes where a job is.
-    pub fn note_job(&self, of: MessageId, whereabouts: Whereabouts) {
+    pub fn note_job(&self, of: MessageId, whereabouts: JobStatus) {
         let mut notes = self.0.notes.0.lock();
         notes.insert(of, whereabouts);
         if NOTES_MAX < notes.len() {
@@ -92,7 +92,7 @@ impl Queue {
     }
 
     /// Tells where a job was last, if that is known.
-    pub fn whereabouts(&self, of: MessageId) -> Option<Whereabouts> {
+    pub fn whereabouts(&self, of: MessageId) -> Option<JobStatus> {
         self.0.notes.0.lock().get(&of).cloned()
     }
 }

@@ -12,24 +12,27 @@ use std::sync::Arc;
 
 use core::time::Duration;
 
-use evenkeel_actor::{Actor, ActorRef, Context, Flow, Handled, Repeat, Reply, Signal, TimerId};
+use evenkeel_actor::{Actor, ActorRef, Context, Flow, HandlerResult, Repeat, Reply, Signal, TimerId};
 use parking_lot::RwLock;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::book::{Book, Ended, Explanation, GivenUp, KeyStats, Leased, QueueStats, RefillAsk, Returned};
+use crate::book::{
+    AbandonMode, Disposition, Explanation, KeyStats, LeasedMessage, PrefetchRequest, QueueState, QueueStats,
+    RedeliveryRecord,
+};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Header, Payload};
-use crate::receipt::Claim;
+use crate::message::{AppendedMessage, MessageMeta, Payload};
+use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
 use crate::settings::QueueSettings;
-use crate::store::{Change, Commit, Fetch, Store, StoreError};
-use crate::time::{Wall, WallClock};
+use crate::store::{Commit, Fetch, MessageChange, Store, StoreError};
+use crate::time::{UnixMillis, WallClock};
 
-pub(crate) use gauge::{Gauge, Tally};
-pub(crate) use moving::Move;
-pub use moving::Moved;
-pub(crate) use parcel::Parcel;
+pub(crate) use gauge::{AtomicTotals, QueueGauge};
+pub use moving::MoveProgress;
+pub(crate) use moving::MoveRequest;
+pub(crate) use parcel::LeaseGuard;
 
 /// Something comes back: a lease ends, a delay is over.
 const DUE: TimerId = TimerId(0);
@@ -53,31 +56,31 @@ pub(crate) enum Msg {
     /// Every queue has its keeper: time begins.
     Begin,
     /// By the store: these were written down.
-    Tail(Vec<Appended>),
+    Tail(Vec<AppendedMessage>),
     /// Lease up to so many messages; wait in line when there is none.
-    Receive(Receive),
+    Receive(ReceiveRequest),
     /// Acknowledge these, or say of each why not.
-    Ack(Vec<Claim>, Reply<Answers>),
+    Ack(Vec<DeliveryId>, Reply<ReceiptResults>),
     /// By the store: the acknowledgement is written down, or is not.
-    Acked(Acking),
+    Acked(PendingAck),
     /// Go on with a move.
-    Move(Move),
+    Move(MoveRequest),
     /// By the store: what follows in the key that a move has come to.
-    MoveFound(Move, KeyId, Result<Vec<(Header, Payload)>, StoreError>),
+    MoveFound(MoveRequest, KeyId, Result<Vec<(MessageMeta, Payload)>, StoreError>),
     /// By the store: messages were moved, or removed because they were over, or were not, and whose move that was.
-    Left(Vec<Seq>, Result<(), StoreError>, Option<Move>),
+    Left(Vec<Seq>, Result<(), StoreError>, Option<MoveRequest>),
     /// Give these back; without a delay after the queue's backoff.
-    Nack(Vec<(Claim, Option<Duration>)>, Reply<Answers>),
+    Nack(Vec<(DeliveryId, Option<Duration>)>, Reply<ReceiptResults>),
     /// These were not done, and that is no failure of a consumer's.
-    GiveUp(Vec<(Claim, GivenUp)>, Reply<Answers>),
+    GiveUp(Vec<(DeliveryId, AbandonMode)>, Reply<ReceiptResults>),
     /// Have these leases end so long from now.
-    Extend(Vec<(Claim, Duration)>, Reply<Answers>),
+    Extend(Vec<(DeliveryId, Duration)>, Reply<ReceiptResults>),
     /// Take these back, uncounted.
-    TakeBack(Vec<Claim>, Reply<Answers>),
+    TakeBack(Vec<DeliveryId>, Reply<ReceiptResults>),
     /// By a parcel that reached nobody.
     GiveBack(Vec<(Seq, u32)>),
     /// By the store: what follows in a key.
-    Refilled(RefillAsk, Result<Vec<(Header, Payload)>, StoreError>),
+    Refilled(PrefetchRequest, Result<Vec<(MessageMeta, Payload)>, StoreError>),
     /// Remove everything.
     Purge(Reply<Result<(), Rejection>>),
     /// By the store: everything before this is gone.
@@ -93,7 +96,7 @@ pub(crate) enum Msg {
     /// Tell what each key holds, from so many on, at most so many.
     KeyStats(usize, usize, Reply<Vec<KeyStats>>),
     /// Name the next messages.
-    Peek(usize, Reply<Vec<(KeyId, Arc<str>, Header)>>),
+    Peek(usize, Reply<Vec<(KeyId, Arc<str>, MessageMeta)>>),
     /// Say why a message is where it is.
     Explain(MessageId, Reply<Explanation>),
     /// End.
@@ -101,47 +104,47 @@ pub(crate) enum Msg {
 }
 
 /// One answer for each that was asked about.
-pub(crate) type Answers = Vec<Result<(), Rejection>>;
+pub(crate) type ReceiptResults = Vec<Result<(), Rejection>>;
 
-pub(crate) struct Receive {
+pub(crate) struct ReceiveRequest {
     pub(crate) max: usize,
     pub(crate) lease: Option<Duration>,
-    pub(crate) line: Line,
-    pub(crate) reply: Reply<Result<Parcel, Rejection>>,
+    pub(crate) line: WhenEmpty,
+    pub(crate) reply: Reply<Result<LeaseGuard, Rejection>>,
 }
 
 /// Whether a consumer waits when there is nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum WhenEmpty {
     Wait,
     Leave,
 }
 
 /// An acknowledgement that is being written down.
-pub(crate) struct Acking {
+pub(crate) struct PendingAck {
     seqs: Vec<Seq>,
-    answers: Answers,
+    answers: ReceiptResults,
     result: Result<(), StoreError>,
-    reply: Reply<Answers>,
+    reply: Reply<ReceiptResults>,
 }
 
 /// What a keeper is made of.
-pub(crate) struct Keeper {
+pub(crate) struct QueueActor {
     pub(crate) queue: QueueId,
     pub(crate) epoch: Epoch,
     pub(crate) settings: Arc<QueueSettings>,
     pub(crate) store: Arc<dyn Store>,
     /// Queues that messages may be moved to.
-    pub(crate) known: Known,
+    pub(crate) known: KnownQueues,
     pub(crate) clock: WallClock,
-    pub(crate) book: Book,
-    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) book: QueueState,
+    pub(crate) gauge: Arc<QueueGauge>,
     /// Messages in its mailbox.
-    pub(crate) mail: Arc<Tally>,
+    pub(crate) mail: Arc<AtomicTotals>,
     /// Consumers for whom there was nothing, the longest waiting first.
-    pub(crate) waiting: VecDeque<Receive>,
+    pub(crate) waiting: VecDeque<ReceiveRequest>,
     /// When the timer fires that is set.
-    pub(crate) timer: Option<Wall>,
+    pub(crate) timer: Option<UnixMillis>,
     /// Feeds the jitter of backoffs; any start will do.
     pub(crate) random: u64,
     /// How many keys the store is being asked for.
@@ -151,36 +154,36 @@ pub(crate) struct Keeper {
     /// Keys that had neither messages nor a rule when the queue was read.
     pub(crate) unused: Vec<KeyId>,
     /// Says so when the keeper is no more, however that came.
-    pub(crate) _vigil: Vigil,
+    pub(crate) _vigil: DropNotifier,
 }
 
 /// Which queues there are.
-pub(crate) type Known = Arc<RwLock<HashSet<QueueId>>>;
+pub(crate) type KnownQueues = Arc<RwLock<HashSet<QueueId>>>;
 
 /// Tells, when it is dropped, that a keeper is no more.
-pub(crate) struct Vigil {
-    pub(crate) fallen: Fallen,
-    pub(crate) tell: UnboundedSender<Fallen>,
+pub(crate) struct DropNotifier {
+    pub(crate) fallen: ActorStopped,
+    pub(crate) tell: UnboundedSender<ActorStopped>,
 }
 
 /// A keeper that is no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fallen {
+pub(crate) struct ActorStopped {
     pub(crate) queue: QueueId,
     pub(crate) epoch: Epoch,
 }
 
-impl Drop for Vigil {
+impl Drop for DropNotifier {
     fn drop(&mut self) {
         // When all queues end, nobody wants to know.
         self.tell.send(self.fallen).ok();
     }
 }
 
-impl Actor for Keeper {
+impl Actor for QueueActor {
     type Msg = Msg;
 
-    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
             // Not before: a lease that ends may move a message to a queue whose keeper was not told yet.
             Msg::Begin => self.begin(ctx),
@@ -232,7 +235,7 @@ impl Actor for Keeper {
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match signal {
             Signal::Timer(DUE) => {
                 self.timer = None;
@@ -246,16 +249,16 @@ impl Actor for Keeper {
     }
 }
 
-impl Keeper {
+impl QueueActor {
     fn begin(&mut self, ctx: &mut Context<'_, Self>) {
         let unused = core::mem::take(&mut self.unused);
-        self.note(unused.into_iter().map(Change::Forgotten).collect());
+        self.note(unused.into_iter().map(MessageChange::Forgotten).collect());
         if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
             tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
         }
     }
 
-    fn append(&mut self, appended: Vec<Appended>) {
+    fn append(&mut self, appended: Vec<AppendedMessage>) {
         let now = self.clock.now();
         let (count, bytes) = gauge::weigh(&appended);
         self.arrived = (self.arrived.0 + count, self.arrived.1 + bytes);
@@ -268,11 +271,11 @@ impl Keeper {
         }
     }
 
-    fn line_up(&mut self, receive: Receive, me: &ActorRef<Msg>) {
+    fn line_up(&mut self, receive: ReceiveRequest, me: &ActorRef<Msg>) {
         if self.book.has_ready() {
             self.deliver(receive, me);
-        } else if receive.line == Line::Leave && !self.book.is_stalled() {
-            answer(receive.reply, Ok(Parcel::empty()));
+        } else if receive.line == WhenEmpty::Leave && !self.book.is_stalled() {
+            answer(receive.reply, Ok(LeaseGuard::empty()));
         } else if WAITING_MAX <= self.waiting.len() {
             self.waiting.retain(|receive| receive.reply.is_awaited());
             if WAITING_MAX <= self.waiting.len() {
@@ -285,23 +288,23 @@ impl Keeper {
     }
 
     /// Leases to one consumer what is its turn now.
-    fn deliver(&mut self, receive: Receive, me: &ActorRef<Msg>) {
+    fn deliver(&mut self, receive: ReceiveRequest, me: &ActorRef<Msg>) {
         let lease = receive.lease.unwrap_or(self.settings.lease());
         let taken = match self.book.take(self.clock.now(), receive.max, lease) {
             Ok(taken) => taken,
             Err(why) => return answer(receive.reply, Err(why)),
         };
         let leased = taken.leased.iter();
-        self.note(leased.map(|leased| Change::Leased(self.written(leased), leased.until)).collect());
+        self.note(leased.map(|leased| MessageChange::Leased(self.written(leased), leased.until)).collect());
         self.remove(taken.expired, me);
-        if taken.leased.is_empty() && (receive.line == Line::Wait || self.book.is_stalled()) {
+        if taken.leased.is_empty() && (receive.line == WhenEmpty::Wait || self.book.is_stalled()) {
             return self.waiting.push_front(receive);
         }
-        Parcel::send(taken.leased, receive.reply, me.clone(), &self.store, self.queue);
+        LeaseGuard::send(taken.leased, receive.reply, me.clone(), &self.store, self.queue);
     }
 
-    fn written(&self, leased: &Leased) -> Returned {
-        Returned {
+    fn written(&self, leased: &LeasedMessage) -> RedeliveryRecord {
+        RedeliveryRecord {
             key: leased.key,
             header: leased.header,
             delivered: leased.delivered,
@@ -311,15 +314,15 @@ impl Keeper {
         }
     }
 
-    fn ack(&mut self, claims: Vec<Claim>, reply: Reply<Answers>, me: ActorRef<Msg>) {
+    fn ack(&mut self, claims: Vec<DeliveryId>, reply: Reply<ReceiptResults>, me: ActorRef<Msg>) {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
-        let mut answers = Answers::with_capacity(claims.len());
+        let mut answers = ReceiptResults::with_capacity(claims.len());
         self.book.see(self.clock.now());
         for claim in claims {
             answers.push(match self.book.ack(claim) {
                 Ok(header) => {
                     seqs.push(claim.seq);
-                    changes.push(Change::Removed(claim.key, header));
+                    changes.push(MessageChange::Removed(claim.key, header));
                     Ok(())
                 }
                 // Named twice, it is answered twice.
@@ -330,12 +333,12 @@ impl Keeper {
         if seqs.is_empty() {
             return answer(reply, answers);
         }
-        let done = move |result| me.tell(Msg::Acked(Acking { seqs, answers, result, reply }));
+        let done = move |result| me.tell(Msg::Acked(PendingAck { seqs, answers, result, reply }));
         self.store.commit(self.commit(changes), Box::new(done));
     }
 
-    fn acked(&mut self, acking: Acking) {
-        let Acking { seqs, mut answers, result, reply } = acking;
+    fn acked(&mut self, acking: PendingAck) {
+        let PendingAck { seqs, mut answers, result, reply } = acking;
         match result {
             Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
             Err(why) => {
@@ -348,9 +351,14 @@ impl Keeper {
         answer(reply, answers);
     }
 
-    fn nack(&mut self, which: &[(Claim, Option<Duration>)], reply: Reply<Answers>, me: &ActorRef<Msg>) {
+    fn nack(
+        &mut self,
+        which: &[(DeliveryId, Option<Duration>)],
+        reply: Reply<ReceiptResults>,
+        me: &ActorRef<Msg>,
+    ) {
         let now = self.clock.now();
-        let (mut answers, mut ended) = (Answers::with_capacity(which.len()), Vec::new());
+        let (mut answers, mut ended) = (ReceiptResults::with_capacity(which.len()), Vec::new());
         for &(claim, delay) in which {
             let delay = delay.unwrap_or_else(|| self.backoff(self.book.attempts(claim.seq)));
             answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
@@ -359,9 +367,14 @@ impl Keeper {
         answer(reply, answers);
     }
 
-    fn give_up(&mut self, which: &[(Claim, GivenUp)], reply: Reply<Answers>, me: &ActorRef<Msg>) {
+    fn give_up(
+        &mut self,
+        which: &[(DeliveryId, AbandonMode)],
+        reply: Reply<ReceiptResults>,
+        me: &ActorRef<Msg>,
+    ) {
         let now = self.clock.now();
-        let (mut answers, mut ended) = (Answers::with_capacity(which.len()), Vec::new());
+        let (mut answers, mut ended) = (ReceiptResults::with_capacity(which.len()), Vec::new());
         for &(claim, how) in which {
             answers.push(self.book.give_up(now, claim, how).map(|how| ended.push(how)));
         }
@@ -369,22 +382,22 @@ impl Keeper {
         answer(reply, answers);
     }
 
-    fn extend(&mut self, which: &[(Claim, Duration)], reply: Reply<Answers>) {
+    fn extend(&mut self, which: &[(DeliveryId, Duration)], reply: Reply<ReceiptResults>) {
         let now = self.clock.now();
-        let (mut answers, mut changes) = (Answers::with_capacity(which.len()), Vec::new());
+        let (mut answers, mut changes) = (ReceiptResults::with_capacity(which.len()), Vec::new());
         for &(claim, lease) in which {
             let extended = self.book.extend(now, claim, lease);
-            answers.push(extended.map(|(state, until)| changes.push(Change::Leased(state, until))));
+            answers.push(extended.map(|(state, until)| changes.push(MessageChange::Leased(state, until))));
         }
         self.note(changes);
         answer(reply, answers);
     }
 
-    fn take_back(&mut self, claims: &[Claim], reply: Reply<Answers>) {
-        let (mut answers, mut changes) = (Answers::with_capacity(claims.len()), Vec::new());
+    fn take_back(&mut self, claims: &[DeliveryId], reply: Reply<ReceiptResults>) {
+        let (mut answers, mut changes) = (ReceiptResults::with_capacity(claims.len()), Vec::new());
         for &claim in claims {
             let taken = self.book.take_back(claim);
-            answers.push(taken.map(|returned| changes.extend(returned.map(Change::Returned))));
+            answers.push(taken.map(|returned| changes.extend(returned.map(MessageChange::Returned))));
         }
         self.note(changes);
         answer(reply, answers);
@@ -392,22 +405,22 @@ impl Keeper {
 
     fn give_back(&mut self, which: &[(Seq, u32)]) {
         let returned = which.iter().filter_map(|&(seq, number)| self.book.give_back(seq, number));
-        let changes = returned.map(Change::Returned).collect();
+        let changes = returned.map(MessageChange::Returned).collect();
         self.note(changes);
     }
 
     /// Answers those who wait only while a turn waits for the store.
     fn send_away(&mut self) {
         // Wherever they are in line: one who waits may stand before them.
-        let (leaving, staying) = self.waiting.drain(..).partition(|receive| receive.line == Line::Leave);
+        let (leaving, staying) = self.waiting.drain(..).partition(|receive| receive.line == WhenEmpty::Leave);
         self.waiting = staying;
-        let leaving: VecDeque<Receive> = leaving;
+        let leaving: VecDeque<ReceiveRequest> = leaving;
         for receive in leaving {
-            answer(receive.reply, Ok(Parcel::empty()));
+            answer(receive.reply, Ok(LeaseGuard::empty()));
         }
     }
 
-    fn refilled(&mut self, ask: RefillAsk, found: Result<Vec<(Header, Payload)>, StoreError>) {
+    fn refilled(&mut self, ask: PrefetchRequest, found: Result<Vec<(MessageMeta, Payload)>, StoreError>) {
         self.refilling = self.refilling.saturating_sub(1);
         match found {
             Ok(found) => {
@@ -454,24 +467,24 @@ impl Keeper {
         if self.book.has_idle(now) {
             ctx.set_timer(SWEEP_ON, SWEEP_ON_AFTER, Repeat::Once);
         }
-        self.note(forgotten.into_iter().map(Change::Forgotten).collect());
+        self.note(forgotten.into_iter().map(MessageChange::Forgotten).collect());
         self.waiting.retain(|receive| receive.reply.is_awaited());
     }
 
-    fn write_ended(&mut self, ended: Vec<Ended>, me: &ActorRef<Msg>) {
+    fn write_ended(&mut self, ended: Vec<Disposition>, me: &ActorRef<Msg>) {
         let (mut changes, mut over) = (Vec::with_capacity(ended.len()), Vec::new());
         for how in ended {
             match (how, self.settings.redrive) {
-                (Ended::Waits(returned), _) => changes.push(Change::Returned(returned)),
-                (Ended::Over { key, header }, _) => over.push((key, header)),
-                (Ended::Dead { key, header, .. }, Some(redrive)) => {
+                (Disposition::Waits(returned), _) => changes.push(MessageChange::Returned(returned)),
+                (Disposition::Over { key, header }, _) => over.push((key, header)),
+                (Disposition::Dead { key, header, .. }, Some(redrive)) => {
                     let (me, seq) = (me.clone(), header.seq);
-                    let commit = self.commit(vec![Change::Moved(key, header, redrive.to)]);
+                    let commit = self.commit(vec![MessageChange::Moved(key, header, redrive.to)]);
                     self.store
                         .commit(commit, Box::new(move |result| me.tell(Msg::Left(vec![seq], result, None))));
                 }
                 // The settings changed meanwhile; it comes back in a second.
-                (Ended::Dead { header, .. }, None) => self.book.undo_ack(header.seq),
+                (Disposition::Dead { header, .. }, None) => self.book.undo_ack(header.seq),
             }
         }
         self.note(changes);
@@ -479,18 +492,18 @@ impl Keeper {
     }
 
     /// Removes what is over; lost in a crash, that is found out once more.
-    fn remove(&self, over: Vec<(KeyId, Header)>, me: &ActorRef<Msg>) {
+    fn remove(&self, over: Vec<(KeyId, MessageMeta)>, me: &ActorRef<Msg>) {
         if over.is_empty() {
             return;
         }
         let seqs = over.iter().map(|(_, header)| header.seq).collect();
-        let changes = over.into_iter().map(|(key, header)| Change::Removed(key, header)).collect();
+        let changes = over.into_iter().map(|(key, header)| MessageChange::Removed(key, header)).collect();
         let (commit, me) = (self.commit_later(changes), me.clone());
         self.store.commit(commit, Box::new(move |result| me.tell(Msg::Left(seqs, result, None))));
     }
 
     /// Has something written down that nobody waits for; lost in a crash, a message is delivered once more.
-    fn note(&self, changes: Vec<Change>) {
+    fn note(&self, changes: Vec<MessageChange>) {
         if changes.is_empty() {
             return;
         }
@@ -506,11 +519,11 @@ impl Keeper {
     }
 
     /// Makes a commit that may be lost in a crash.
-    fn commit_later(&self, changes: Vec<Change>) -> Commit {
+    fn commit_later(&self, changes: Vec<MessageChange>) -> Commit {
         Commit { durability: crate::settings::Durability::Os, ..self.commit(changes) }
     }
 
-    fn commit(&self, changes: Vec<Change>) -> Commit {
+    fn commit(&self, changes: Vec<MessageChange>) -> Commit {
         Commit { queue: self.queue, epoch: self.epoch, changes, durability: self.settings.durability }
     }
 

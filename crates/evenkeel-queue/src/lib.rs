@@ -30,10 +30,10 @@ pub mod store;
 pub mod time;
 
 pub use id::{Epoch, KeyId, MessageId, QueueId, Seq};
-pub use message::{Delivery, Draft, Payload};
+pub use message::{Delivery, NewMessage, Payload};
 pub use queue::Queue;
 pub use queues::Queues;
 pub use rejection::Rejection;
 pub use rule::KeyRule;
-pub use settings::{CostMode, Durability, Order, QueueSettings};
-pub use time::Wall;
+pub use settings::{CostMode, DeliveryOrder, Durability, QueueSettings};
+pub use time::UnixMillis;

@@ -9,7 +9,7 @@ use evenkeel_policy::weight::Weight;
 
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::receipt::Receipt;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// The key of a message that names none.
 pub const DEFAULT_KEY: &str = "default";
@@ -42,14 +42,14 @@ impl DedupId {
 
 /// What became of a message that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum EnqueueResult {
     /// It was written down.
     New(MessageId),
     /// It was sent before; this is what it is called.
     Duplicate(MessageId),
 }
 
-impl Sent {
+impl EnqueueResult {
     /// What the message is called.
     pub const fn id(self) -> MessageId {
         match self {
@@ -76,7 +76,7 @@ impl Payload {
 
 /// A message to be sent.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct NewMessage {
     /// Who it belongs to, `tenant` or `tenant/subkey`.
     pub key: Arc<str>,
     /// The key's weight, unless one was set for the key itself.
@@ -93,7 +93,7 @@ pub struct Draft {
     pub payload: Payload,
 }
 
-impl Draft {
+impl NewMessage {
     /// Makes a message without wishes, for the default key.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self {
@@ -117,32 +117,32 @@ impl Draft {
 
 /// What is known of a stored message without its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct MessageMeta {
     /// Its place in the order.
     pub seq: Seq,
     /// When it was sent.
-    pub sent_at: Wall,
+    pub sent_at: UnixMillis,
     /// Bytes of headers and body.
     pub size: u32,
     /// What its delivery costs.
     pub cost: Cost,
     /// Where it was before, if it was moved.
-    pub from: Option<Moved>,
+    pub from: Option<MoveOrigin>,
     /// When its own time is over, if it was sent with one.
-    pub expires_at: Option<Wall>,
+    pub expires_at: Option<UnixMillis>,
 }
 
-impl Header {
+impl MessageMeta {
     /// Says where a message comes from that leaves `queue`.
-    pub(crate) fn leaving(&self, queue: QueueId, key: KeyId) -> Moved {
+    pub(crate) fn leaving(&self, queue: QueueId, key: KeyId) -> MoveOrigin {
         let here = MessageId { queue, key, seq: self.seq };
-        Moved { queue, id: self.from.map_or(here, |before| before.id) }
+        MoveOrigin { queue, id: self.from.map_or(here, |before| before.id) }
     }
 }
 
 /// Where a message was that was moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MoveOrigin {
     /// The queue it was moved from.
     pub queue: QueueId,
     /// What it was called when it was sent, and is still.
@@ -151,7 +151,7 @@ pub struct Moved {
 
 /// A message that was written down.
 #[derive(Clone, Debug)]
-pub struct Appended {
+pub struct AppendedMessage {
     /// Its key.
     pub key: KeyId,
     /// What its key is called.
@@ -159,9 +159,9 @@ pub struct Appended {
     /// The weight it wishes for its key.
     pub weight: Option<Weight>,
     /// What is known of it.
-    pub header: Header,
+    pub header: MessageMeta,
     /// When it may first be delivered.
-    pub not_before: Option<Wall>,
+    pub not_before: Option<UnixMillis>,
     /// What was sent.
     pub payload: Payload,
 }
@@ -178,9 +178,9 @@ pub struct Delivery {
     /// How often it was delivered, this time included.
     pub attempt: u32,
     /// When it was sent.
-    pub sent_at: Wall,
+    pub sent_at: UnixMillis,
     /// When it was first delivered.
-    pub first_delivered_at: Wall,
+    pub first_delivered_at: UnixMillis,
     /// The queue it was moved from.
     pub from: Option<QueueId>,
     /// What was sent.

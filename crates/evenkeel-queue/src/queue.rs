@@ -13,20 +13,20 @@ use evenkeel_actor::{AskError, Reply};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
-use crate::book::{Explanation, GivenUp, KeyStats, Leased, MoveCursor, QueueStats, Totals};
+use crate::book::{AbandonMode, Explanation, KeyStats, LeasedMessage, MoveCursor, QueueStats, QueueTotals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::job::Notes;
-use crate::keeper::{Answers, Gauge, Line, Move, Msg, Receive};
-use crate::message::{Delivery, Draft, Header, KEY_BYTES_MAX, Payload, Sent};
-use crate::receipt::{Claim, Receipt, Seal};
+use crate::job::JobStatusTable;
+use crate::keeper::{MoveRequest, Msg, QueueGauge, ReceiptResults, ReceiveRequest, WhenEmpty};
+use crate::message::{Delivery, EnqueueResult, KEY_BYTES_MAX, MessageMeta, NewMessage, Payload};
+use crate::receipt::{DeliveryId, Receipt, ReceiptSigner};
 use crate::rejection::Rejection;
-use crate::settings::{Order, QueueSettings, TIMED_MAX};
-use crate::store::{Batch, QueueBody, Store, StoreError};
-use crate::time::{Wall, WallClock};
+use crate::settings::{DeliveryOrder, QueueSettings, TIMED_MAX};
+use crate::store::{Batch, QueueDescriptor, Store, StoreError};
+use crate::time::{UnixMillis, WallClock};
 
-pub use crate::keeper::Moved;
-pub(crate) use owner::{Falls, Kept, Owner};
-pub use ruling::Ruling;
+pub use crate::keeper::MoveProgress;
+pub(crate) use owner::{ActiveOwner, Owner, RestartBackoff};
+pub use ruling::KeyRuleGuard;
 
 /// Questions to a keeper that take longer are given up.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -35,26 +35,26 @@ const ASKS_MAX: u64 = 65_536;
 
 /// A handle on one queue; cheap to clone.
 #[derive(Clone)]
-pub struct Queue(pub(crate) Arc<Shared>);
+pub struct Queue(pub(crate) Arc<QueueInner>);
 
-pub(crate) struct Shared {
+pub(crate) struct QueueInner {
     pub(crate) id: QueueId,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) seal: Arc<Seal>,
+    pub(crate) seal: Arc<ReceiptSigner>,
     pub(crate) clock: WallClock,
-    pub(crate) gauge: Arc<Gauge>,
-    pub(crate) body: RwLock<Arc<QueueBody>>,
+    pub(crate) gauge: Arc<QueueGauge>,
+    pub(crate) body: RwLock<Arc<QueueDescriptor>>,
     pub(crate) owner: watch::Sender<Owner>,
     pub(crate) asks: AtomicU64,
-    pub(crate) notes: Notes,
+    pub(crate) notes: JobStatusTable,
     /// Whoever changes a rule by what it was.
     pub(crate) ruling: Arc<tokio::sync::Mutex<()>>,
-    pub(crate) falls: Mutex<Falls>,
+    pub(crate) falls: Mutex<RestartBackoff>,
 }
 
 /// What a consumer wants.
 #[derive(Clone, Copy, Debug)]
-pub struct Want {
+pub struct ReceiveOptions {
     /// At most so many messages.
     pub max: usize,
     /// Invisible to others for so long; as the queue says when `None`.
@@ -70,17 +70,17 @@ impl Queue {
     }
 
     /// Reads what it is, beside its messages.
-    pub fn body(&self) -> Arc<QueueBody> {
+    pub fn body(&self) -> Arc<QueueDescriptor> {
         self.0.body.read().clone()
     }
 
     /// Reads the time as the queue sees it.
-    pub fn now(&self) -> Wall {
+    pub fn now(&self) -> UnixMillis {
         self.0.clock.now()
     }
 
     /// Tells what it holds, as of its keeper's last message.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> QueueTotals {
         self.0.gauge.read()
     }
 
@@ -89,7 +89,7 @@ impl Queue {
     /// One that was sent under the same name within [`DEDUP_WINDOW`](crate::message::DEDUP_WINDOW) is not sent
     /// again: what it was called is answered.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = drafts.len()))]
-    pub async fn enqueue(&self, drafts: Vec<Draft>) -> Result<Vec<MessageId>, Rejection> {
+    pub async fn enqueue(&self, drafts: Vec<NewMessage>) -> Result<Vec<MessageId>, Rejection> {
         let body = self.body();
         // Without a keeper nobody takes messages in; they would pile up.
         self.await_keeper(None, ANSWER_MAX).await?;
@@ -125,31 +125,31 @@ impl Queue {
             StoreError::TooManyKeys => Rejection::TooManyKeys { max: u64::from(body.settings.keys_max) },
             why => Rejection::Store(why),
         })?;
-        Ok(sent.into_iter().map(Sent::id).collect())
+        Ok(sent.into_iter().map(EnqueueResult::id).collect())
     }
 
     /// Leases messages to a consumer, in turns; waits for the first as long as it wants.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, max = want.max))]
-    pub async fn receive(&self, want: Want) -> Result<Vec<Delivery>, Rejection> {
+    pub async fn receive(&self, want: ReceiveOptions) -> Result<Vec<Delivery>, Rejection> {
         if want.max == 0 {
             return Ok(Vec::new());
         }
-        let line = if want.wait.is_zero() { Line::Leave } else { Line::Wait };
+        let line = if want.wait.is_zero() { WhenEmpty::Leave } else { WhenEmpty::Wait };
         let within = if want.wait.is_zero() { ANSWER_MAX } else { want.wait };
-        let Want { max, lease, .. } = want;
+        let ReceiveOptions { max, lease, .. } = want;
         let (began, mut fallen) = (Instant::now(), None);
         loop {
             let left = within.saturating_sub(began.elapsed());
             let kept = match self.await_keeper(fallen, left).await {
-                Err(Rejection::Interrupted) if line == Line::Wait => return Ok(Vec::new()),
+                Err(Rejection::Interrupted) if line == WhenEmpty::Wait => return Ok(Vec::new()),
                 kept => kept?,
             };
             let left = within.saturating_sub(began.elapsed());
-            let question = |reply| Msg::Receive(Receive { max, lease, line, reply });
+            let question = |reply| Msg::Receive(ReceiveRequest { max, lease, line, reply });
             // The keeper limits its line itself: consumers who wait must not keep others from acknowledging.
             let parcel = match kept.keeper.ask(question).within(left).await {
                 Ok(parcel) => parcel?,
-                Err(AskError::TimedOut) if line == Line::Wait => return Ok(Vec::new()),
+                Err(AskError::TimedOut) if line == WhenEmpty::Wait => return Ok(Vec::new()),
                 Err(why) => match self.refusal(why) {
                     // Nothing was delivered: whoever waits, waits on with the next keeper.
                     Rejection::Interrupted => {
@@ -164,10 +164,10 @@ impl Queue {
         }
     }
 
-    fn delivery(&self, leased: Leased, payload: Payload, epoch: Epoch) -> Delivery {
-        let Leased { key, name, header, delivered, first_delivered_at, .. } = leased;
+    fn delivery(&self, leased: LeasedMessage, payload: Payload, epoch: Epoch) -> Delivery {
+        let LeasedMessage { key, name, header, delivered, first_delivered_at, .. } = leased;
         let (queue, seq) = (self.0.id, header.seq);
-        let claim = Claim { queue, key, seq, epoch, attempt: delivered.number() };
+        let claim = DeliveryId { queue, key, seq, epoch, attempt: delivered.number() };
         Delivery {
             id: header.from.map_or(MessageId { queue, key, seq }, |from| from.id),
             receipt: self.0.seal.sign(claim),
@@ -182,7 +182,7 @@ impl Queue {
 
     /// Acknowledges deliveries; each is answered once its end is written down.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
-    pub async fn ack(&self, receipts: &[Receipt]) -> Answers {
+    pub async fn ack(&self, receipts: &[Receipt]) -> ReceiptResults {
         self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
             Msg::Ack(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
         })
@@ -191,28 +191,29 @@ impl Queue {
 
     /// Gives deliveries back, each after its delay, or after the queue's backoff.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
-    pub async fn nack(&self, which: &[(Receipt, Option<Duration>)]) -> Answers {
+    pub async fn nack(&self, which: &[(Receipt, Option<Duration>)]) -> ReceiptResults {
         self.each(which.iter().map(|(receipt, delay)| (receipt, *delay)), Msg::Nack).await
     }
 
     /// Takes deliveries back that did not count, each to be delivered again after its delay.
-    pub async fn defer(&self, which: &[(Receipt, Duration)]) -> Answers {
-        let given_up = |&(ref receipt, delay): &(Receipt, Duration)| (receipt.clone(), GivenUp::For(delay));
+    pub async fn defer(&self, which: &[(Receipt, Duration)]) -> ReceiptResults {
+        let given_up =
+            |&(ref receipt, delay): &(Receipt, Duration)| (receipt.clone(), AbandonMode::For(delay));
         self.give_up(which.iter().map(given_up).collect()).await
     }
 
     /// Moves deliveries to the dead-letter queue at once, however often they were tried.
-    pub async fn bury(&self, receipts: &[Receipt]) -> Answers {
-        self.give_up(receipts.iter().map(|receipt| (receipt.clone(), GivenUp::ForGood)).collect()).await
+    pub async fn bury(&self, receipts: &[Receipt]) -> ReceiptResults {
+        self.give_up(receipts.iter().map(|receipt| (receipt.clone(), AbandonMode::ForGood)).collect()).await
     }
 
-    async fn give_up(&self, which: Vec<(Receipt, GivenUp)>) -> Answers {
+    async fn give_up(&self, which: Vec<(Receipt, AbandonMode)>) -> ReceiptResults {
         self.each(which.iter().map(|(receipt, how)| (receipt, *how)), Msg::GiveUp).await
     }
 
     /// Gives deliveries back as if they had never been made: they come again at once, and do not count.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
-    pub async fn take_back(&self, receipts: &[Receipt]) -> Answers {
+    pub async fn take_back(&self, receipts: &[Receipt]) -> ReceiptResults {
         self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
             Msg::TakeBack(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
         })
@@ -221,7 +222,7 @@ impl Queue {
 
     /// Has leases end so long from now.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = which.len()))]
-    pub async fn extend(&self, which: &[(Receipt, Duration)]) -> Answers {
+    pub async fn extend(&self, which: &[(Receipt, Duration)]) -> ReceiptResults {
         self.each(which.iter().map(|(receipt, lease)| (receipt, *lease)), Msg::Extend).await
     }
 
@@ -229,12 +230,12 @@ impl Queue {
     async fn each<'a, T>(
         &self,
         receipts: impl Iterator<Item = (&'a Receipt, T)>,
-        ask: impl FnOnce(Vec<(Claim, T)>, Reply<Answers>) -> Msg,
-    ) -> Answers {
+        ask: impl FnOnce(Vec<(DeliveryId, T)>, Reply<ReceiptResults>) -> Msg,
+    ) -> ReceiptResults {
         let mut claims = Vec::new();
-        let mut answers: Answers = receipts
+        let mut answers: ReceiptResults = receipts
             .map(|(receipt, more)| {
-                let claim = self.0.seal.open(receipt).filter(|claim| claim.queue == self.0.id);
+                let claim = self.0.seal.verify(receipt).filter(|claim| claim.queue == self.0.id);
                 claims.push((claim.ok_or(Rejection::ForgedReceipt)?, more));
                 Ok(())
             })
@@ -266,8 +267,8 @@ impl Queue {
         from: MoveCursor,
         to: Option<QueueId>,
         max: usize,
-    ) -> Result<Moved, Rejection> {
-        self.ask(|reply| Msg::Move(Move::new(from, to, max, reply))).await?
+    ) -> Result<MoveProgress, Rejection> {
+        self.ask(|reply| Msg::Move(MoveRequest::new(from, to, max, reply))).await?
     }
 
     /// Tells what it holds and how it has delivered.
@@ -283,12 +284,12 @@ impl Queue {
     /// Reads the next messages without touching them, key by key.
     pub async fn peek(&self, max: usize) -> Result<Vec<(MessageId, Arc<str>, Payload)>, Rejection> {
         let next = self.ask(|reply| Msg::Peek(max, reply)).await?;
-        let which: Vec<(KeyId, Header)> = next.iter().map(|(key, _, header)| (*key, *header)).collect();
+        let which: Vec<(KeyId, MessageMeta)> = next.iter().map(|(key, _, header)| (*key, *header)).collect();
         let (done, answered) = oneshot::channel();
         self.0.store.read(self.0.id, which, Box::new(move |found| drop(done.send(found))));
         let mut found: std::collections::HashMap<Seq, Payload> =
             answered.await.unwrap_or(Err(StoreError::Closed))?.into_iter().collect();
-        let named = next.into_iter().filter_map(|(key, name, Header { seq, from, .. })| {
+        let named = next.into_iter().filter_map(|(key, name, MessageMeta { seq, from, .. })| {
             let id = from.map_or(MessageId { queue: self.0.id, key, seq }, |from| from.id);
             Some((id, name, found.remove(&seq)?))
         });
@@ -306,16 +307,16 @@ impl Queue {
     }
 
     async fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> Msg) -> Result<T, Rejection> {
-        let _asking = Asking::begin(&self.0.asks)?;
+        let _asking = RequestPermit::begin(&self.0.asks)?;
         let kept = self.await_keeper(None, ANSWER_MAX).await?;
         kept.keeper.ask(question).within(ANSWER_MAX).await.map_err(|why| self.refusal(why))
     }
 
-    fn check(&self, settings: &QueueSettings, drafts: &[Draft]) -> Result<u64, Rejection> {
+    fn check(&self, settings: &QueueSettings, drafts: &[NewMessage]) -> Result<u64, Rejection> {
         let mut bytes = 0;
         for draft in drafts {
             check_key(&draft.key)?;
-            if settings.order == Order::Fifo && draft.delay.is_some() {
+            if settings.order == DeliveryOrder::Fifo && draft.delay.is_some() {
                 return Err(Rejection::DelayInOrder);
             }
             check_ttl(settings, draft)?;
@@ -329,40 +330,45 @@ impl Queue {
     }
 
     /// Counts messages that are on their way, if there is room for them.
-    fn expect(&self, settings: &QueueSettings, drafts: &[Draft], bytes: u64) -> Result<Expected, Rejection> {
+    fn expect(
+        &self,
+        settings: &QueueSettings,
+        drafts: &[NewMessage],
+        bytes: u64,
+    ) -> Result<CapacityReservation, Rejection> {
         let count = drafts.len() as u64;
         self.0.gauge.coming.add(count, bytes);
-        let expected = Expected { gauge: self.0.gauge.clone(), count, bytes };
+        let expected = CapacityReservation { gauge: self.0.gauge.clone(), count, bytes };
         check_room(settings, drafts, self.0.gauge.read())?;
         Ok(expected)
     }
 }
 
 /// Messages on their way; dropped, they will never come.
-struct Expected {
-    gauge: Arc<Gauge>,
+struct CapacityReservation {
+    gauge: Arc<QueueGauge>,
     count: u64,
     bytes: u64,
 }
 
-impl Expected {
+impl CapacityReservation {
     /// They were written down: the keeper is told of them, and counts them itself; those sent before will not come.
-    fn keep(&mut self, sent: &[Sent], sizes: &[u64]) {
-        let again = sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, Sent::Duplicate(_)));
+    fn keep(&mut self, sent: &[EnqueueResult], sizes: &[u64]) {
+        let again = sent.iter().zip(sizes).filter(|(sent, _)| matches!(sent, EnqueueResult::Duplicate(_)));
         (self.count, self.bytes) = again.fold((0, 0), |(count, bytes), (_, size)| (count + 1, bytes + size));
     }
 }
 
-impl Drop for Expected {
+impl Drop for CapacityReservation {
     fn drop(&mut self) {
         self.gauge.coming.take(self.count, self.bytes);
     }
 }
 
 /// One question under way.
-struct Asking<'a>(&'a AtomicU64);
+struct RequestPermit<'a>(&'a AtomicU64);
 
-impl<'a> Asking<'a> {
+impl<'a> RequestPermit<'a> {
     fn begin(asks: &'a AtomicU64) -> Result<Self, Rejection> {
         let asking = Self(asks);
         if ASKS_MAX <= asks.fetch_add(1, Ordering::Relaxed) {
@@ -372,15 +378,15 @@ impl<'a> Asking<'a> {
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for RequestPermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Refuses messages with which the queue would hold more than it may; they are counted already.
-fn check_room(settings: &QueueSettings, drafts: &[Draft], totals: Totals) -> Result<(), Rejection> {
-    let Totals { pending, in_flight, delayed, bytes, timed, .. } = totals;
+fn check_room(settings: &QueueSettings, drafts: &[NewMessage], totals: QueueTotals) -> Result<(), Rejection> {
+    let QueueTotals { pending, in_flight, delayed, bytes, timed, .. } = totals;
     if settings.messages_max < pending + in_flight + delayed {
         return Err(Rejection::QueueFull { limit: "messages", max: settings.messages_max });
     }
@@ -399,7 +405,7 @@ fn check_key(name: &str) -> Result<(), Rejection> {
 }
 
 /// Refuses a time to live in which a message could never be delivered, or that its queue would cut short.
-fn check_ttl(settings: &QueueSettings, draft: &Draft) -> Result<(), Rejection> {
+fn check_ttl(settings: &QueueSettings, draft: &NewMessage) -> Result<(), Rejection> {
     let Some(ttl) = draft.ttl else { return Ok(()) };
     let delay_ms = draft.delay.map_or(u128::from(settings.delay_ms), |delay| delay.as_millis());
     let min = u64::try_from(delay_ms).unwrap_or(u64::MAX).saturating_add(1);
@@ -414,10 +420,10 @@ mod tests {
 
     #[test]
     fn a_queue_with_a_million_messages_that_have_a_time_to_live_takes_only_others() {
-        let drafts = |ttl| [Draft::new("x"), Draft { ttl, ..Draft::new("x") }];
+        let drafts = |ttl| [NewMessage::new("x"), NewMessage { ttl, ..NewMessage::new("x") }];
         let (with, without) = (drafts(Some(Duration::from_secs(1))), drafts(None));
         let check = |drafts, timed| {
-            check_room(&QueueSettings::default(), drafts, Totals { timed, ..Totals::default() })
+            check_room(&QueueSettings::default(), drafts, QueueTotals { timed, ..QueueTotals::default() })
         };
         assert_eq!(check(&with, 1_000_000), Ok(()));
         assert_eq!(check(&without, 1_000_001), Ok(()));

@@ -16,12 +16,12 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 
 use crate::id::QueueId;
-use crate::keeper::{Fallen, Known, Msg};
+use crate::keeper::{ActorStopped, KnownQueues, Msg};
 use crate::queue::{Owner, Queue};
-use crate::receipt::Seal;
+use crate::receipt::ReceiptSigner;
 use crate::rejection::Rejection;
 use crate::settings::{BadSetting, QueueSettings};
-use crate::store::{QueueBody, QueueRecord, Store, StoreError};
+use crate::store::{QueueDescriptor, QueueRecord, Store, StoreError};
 use crate::time::WallClock;
 
 /// A queue's name is at most this long.
@@ -33,16 +33,16 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 pub struct Queues {
     pub(crate) store: Arc<dyn Store>,
     system: ReadyQueueScheduler,
-    seal: Arc<Seal>,
+    seal: Arc<ReceiptSigner>,
     pub(crate) clock: WallClock,
     queues_max: usize,
     /// Told when a queue was made, changed or removed.
     changes: watch::Sender<()>,
-    open: RwLock<Open>,
+    open: RwLock<QueueTable>,
     /// The ids of those that are open, for their keepers.
-    known: Known,
+    known: KnownQueues,
     /// Whom keepers tell that they are no more.
-    fallen: UnboundedSender<Fallen>,
+    fallen: UnboundedSender<ActorStopped>,
     /// Held while a queue is made, removed or given another keeper, so that a name is given once.
     changing: tokio::sync::Mutex<()>,
     random: Mutex<u64>,
@@ -50,7 +50,7 @@ pub struct Queues {
 
 /// The queues that there are.
 #[derive(Default)]
-struct Open {
+struct QueueTable {
     by_name: BTreeMap<Arc<str>, Queue>,
     by_id: HashMap<QueueId, Queue>,
 }
@@ -64,7 +64,7 @@ impl Queues {
         let seed = store.secret().iter().fold(1_u64, |seed, &byte| seed.wrapping_mul(257) ^ u64::from(byte));
         let (fallen, falls) = unbounded_channel();
         let queues = Arc::new(Self {
-            seal: Arc::new(Seal::new(&store.secret())),
+            seal: Arc::new(ReceiptSigner::new(&store.secret())),
             system,
             clock: WallClock::start(),
             queues_max,
@@ -72,7 +72,7 @@ impl Queues {
             open: RwLock::default(),
             changing: tokio::sync::Mutex::default(),
             random: Mutex::new(seed),
-            known: Known::default(),
+            known: KnownQueues::default(),
             fallen,
             store,
         });
@@ -112,18 +112,18 @@ impl Queues {
         name: &str,
         settings: QueueSettings,
         notes: String,
-    ) -> Result<Created, CreateError> {
+    ) -> Result<CreateResult, CreateError> {
         check_name(name)?;
         settings.check().map_err(CreateError::Setting)?;
         let _changing = self.changing.lock().await;
         if let Some(queue) = self.get(name) {
-            return Ok(Created::Found(queue));
+            return Ok(CreateResult::Found(queue));
         }
         if self.queues_max <= self.open.read().by_id.len() {
             return Err(CreateError::TooMany { max: self.queues_max });
         }
         let now = self.clock.now().0;
-        let body = QueueBody { name: name.into(), settings, created_at: now, changed_at: now, notes };
+        let body = QueueDescriptor { name: name.into(), settings, created_at: now, changed_at: now, notes };
         let id = self.put(None, body.clone()).await.map_err(CreateError::Store)?;
         let opened = match self.open_all(vec![QueueRecord { id, body }]).await {
             Ok(opened) => opened,
@@ -137,7 +137,7 @@ impl Queues {
         };
         opened.iter().for_each(Queue::begin);
         let queue = opened.into_iter().next().ok_or(CreateError::Store(StoreError::NoQueue))?;
-        Ok(Created::New(queue))
+        Ok(CreateResult::New(queue))
     }
 
     /// Changes what a queue is, beside its messages.
@@ -153,7 +153,7 @@ impl Queues {
         if old.settings.order != settings.order {
             return Err(CreateError::OrderIsFixed);
         }
-        let body = QueueBody { settings, notes, changed_at: self.clock.now().0, ..(*old).clone() };
+        let body = QueueDescriptor { settings, notes, changed_at: self.clock.now().0, ..(*old).clone() };
         self.put(Some(queue.id()), body.clone()).await.map_err(CreateError::Store)?;
         let settings = Arc::new(body.settings.clone());
         *queue.0.body.write() = Arc::new(body);
@@ -204,7 +204,7 @@ impl Queues {
         }
     }
 
-    async fn put(&self, id: Option<QueueId>, body: QueueBody) -> Result<QueueId, StoreError> {
+    async fn put(&self, id: Option<QueueId>, body: QueueDescriptor) -> Result<QueueId, StoreError> {
         let (done, answered) = oneshot::channel();
         self.store.put_queue(id, body, Box::new(move |id| drop(done.send(id))));
         answered.await.unwrap_or(Err(StoreError::Closed))
@@ -233,14 +233,14 @@ impl Queues {
 }
 
 /// A queue that was asked for.
-pub enum Created {
+pub enum CreateResult {
     /// It was made.
     New(Queue),
     /// There was one of that name; whether it is like the one wished for is the door's to say.
     Found(Queue),
 }
 
-impl Created {
+impl CreateResult {
     /// Takes the queue either way.
     pub fn queue(self) -> Queue {
         match self {

@@ -38,7 +38,7 @@ impl fmt::Display for Receipt {
 
 /// What a receipt says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct DeliveryId {
     /// The queue that delivered.
     pub queue: QueueId,
     /// The message's key.
@@ -52,16 +52,16 @@ pub struct Claim {
 }
 
 /// Makes receipts and knows its own again.
-pub struct Seal(hmac::Key);
+pub struct ReceiptSigner(hmac::Key);
 
-impl Seal {
+impl ReceiptSigner {
     /// Makes a seal of a secret that survives restarts, so that receipts do.
     pub fn new(secret: &[u8]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
     /// Writes a receipt.
-    pub fn sign(&self, claim: Claim) -> Receipt {
+    pub fn sign(&self, claim: DeliveryId) -> Receipt {
         let bytes = claim.encode();
         let mac = hmac::sign(&self.0, &bytes);
         let mut all = [0; CLAIM_LEN + MAC_LEN];
@@ -71,17 +71,17 @@ impl Seal {
     }
 
     /// Reads a receipt; `None` when it is not one of ours.
-    pub fn open(&self, receipt: &Receipt) -> Option<Claim> {
+    pub fn verify(&self, receipt: &Receipt) -> Option<DeliveryId> {
         let all = from_text(receipt.as_str())?;
         let (bytes, mac) = all.split_first_chunk::<CLAIM_LEN>()?;
         let expected = hmac::sign(&self.0, bytes);
         // Every byte is compared whatever the first ones are, so that time tells nothing.
         let differing = mac.iter().zip(expected.as_ref()).fold(0, |seen, (a, b)| seen | (a ^ b));
-        (mac.len() == MAC_LEN && differing == 0).then(|| Claim::decode(bytes))
+        (mac.len() == MAC_LEN && differing == 0).then(|| DeliveryId::decode(bytes))
     }
 }
 
-impl Claim {
+impl DeliveryId {
     fn encode(self) -> [u8; CLAIM_LEN] {
         let mut bytes = [0; CLAIM_LEN];
         bytes[..4].copy_from_slice(&self.queue.0.to_be_bytes());
@@ -154,37 +154,38 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const CLAIM: Claim = Claim { queue: QueueId(1), key: KeyId(2), seq: Seq(3), epoch: Epoch(4), attempt: 5 };
+    const CLAIM: DeliveryId =
+        DeliveryId { queue: QueueId(1), key: KeyId(2), seq: Seq(3), epoch: Epoch(4), attempt: 5 };
 
     #[test]
     fn another_secret_opens_nothing() {
-        let receipt = Seal::new(b"one").sign(CLAIM);
-        assert_eq!(Seal::new(b"one").open(&receipt), Some(CLAIM));
-        assert_eq!(Seal::new(b"other").open(&receipt), None);
+        let receipt = ReceiptSigner::new(b"one").sign(CLAIM);
+        assert_eq!(ReceiptSigner::new(b"one").verify(&receipt), Some(CLAIM));
+        assert_eq!(ReceiptSigner::new(b"other").verify(&receipt), None);
     }
 
     proptest! {
         #[test]
         fn a_receipt_says_what_was_signed(queue: u32, key: u32, seq: u64, epoch: u64, attempt: u32) {
-            let claim = Claim {
+            let claim = DeliveryId {
                 queue: QueueId(queue), key: KeyId(key), seq: Seq(seq), epoch: Epoch(epoch), attempt,
             };
-            let seal = Seal::new(b"secret");
-            prop_assert_eq!(seal.open(&seal.sign(claim)), Some(claim));
+            let seal = ReceiptSigner::new(b"secret");
+            prop_assert_eq!(seal.verify(&seal.sign(claim)), Some(claim));
         }
 
         #[test]
         fn any_change_of_a_receipt_is_seen(at in 0_usize..59, digit in "[A-Za-z0-9_-]") {
-            let seal = Seal::new(b"secret");
+            let seal = ReceiptSigner::new(b"secret");
             let genuine = seal.sign(CLAIM);
             let mut text = genuine.as_str().to_owned();
             text.replace_range(at..=at, &digit);
-            prop_assert_eq!(seal.open(&Receipt::new(text.clone())).is_some(), text == genuine.as_str());
+            prop_assert_eq!(seal.verify(&Receipt::new(text.clone())).is_some(), text == genuine.as_str());
         }
 
         #[test]
         fn what_is_no_receipt_is_refused(text in ".*") {
-            prop_assert_eq!(Seal::new(b"secret").open(&Receipt::new(text)), None);
+            prop_assert_eq!(ReceiptSigner::new(b"secret").verify(&Receipt::new(text)), None);
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::id::MessageId;
 use crate::queue::Queue;
 use crate::queues::Queues;
 use crate::rejection::Rejection;
-use crate::store::{Done, KeptResult, StoreError};
-use crate::time::Wall;
+use crate::store::{Completion, StoreError, StoredResult};
+use crate::time::UnixMillis;
 
 /// Results that are swept in one go; then others are heard.
 const SWEEP_MAX: usize = 1_000;
@@ -77,14 +77,14 @@ impl Queue {
         ttl: Duration,
         max: usize,
     ) -> Result<(), Rejection> {
-        let kept = KeptResult { expires_at: self.now() + ttl, bytes: result.encode()? };
+        let kept = StoredResult { expires_at: self.now() + ttl, bytes: result.encode()? };
         Ok(told(|done| self.0.store.put_result(of, kept, max, done)).await?)
     }
 
     /// Reads what came of a message and until when it is kept; `None` when nothing is.
     ///
     /// A message that was moved is named after the queue it was sent to, which may be another, or gone.
-    pub async fn result(&self, of: MessageId) -> Result<Option<(JobResult, Wall)>, Rejection> {
+    pub async fn result(&self, of: MessageId) -> Result<Option<(JobResult, UnixMillis)>, Rejection> {
         let kept = told(|done| self.0.store.result(of, done)).await?;
         let Some(kept) = kept.filter(|kept| self.now() < kept.expires_at) else { return Ok(None) };
         let garbled = || StoreError::Io(format!("cannot make sense of the result of {of}"));
@@ -100,7 +100,7 @@ impl Queues {
     }
 }
 
-async fn told<T: Send + 'static>(ask: impl FnOnce(Done<T>)) -> Result<T, StoreError> {
+async fn told<T: Send + 'static>(ask: impl FnOnce(Completion<T>)) -> Result<T, StoreError> {
     let (done, answered) = oneshot::channel();
     ask(Box::new(move |result| drop(done.send(result))));
     answered.await.unwrap_or(Err(StoreError::Closed))

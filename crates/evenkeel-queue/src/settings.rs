@@ -30,7 +30,7 @@ pub struct QueueSettings {
     /// How large a message may be, headers included.
     pub message_bytes_max: u64,
     /// Where messages go that nobody acknowledges.
-    pub redrive: Option<Redrive>,
+    pub redrive: Option<RedrivePolicy>,
     /// How long a message that was given back waits: this long, then twice as long every time.
     pub backoff_ms_min: u64,
     /// The longest such wait.
@@ -49,13 +49,13 @@ pub struct QueueSettings {
     pub durability: Durability,
     /// Who runs its messages as jobs; `None` leaves them to consumers.
     #[serde(default)]
-    pub dispatch: Option<Dispatch>,
+    pub dispatch: Option<DispatchSettings>,
     /// What turns are counted in.
     #[serde(default)]
     pub cost_mode: CostMode,
     /// In which order messages of a key are delivered; fixed when the queue is made.
     #[serde(default)]
-    pub order: Order,
+    pub order: DeliveryOrder,
 }
 
 impl QueueSettings {
@@ -76,7 +76,7 @@ impl QueueSettings {
         quantum: 1_000,
         durability: Durability::Fsync,
         cost_mode: CostMode::Count,
-        order: Order::Fair,
+        order: DeliveryOrder::Fair,
         dispatch: None,
     };
 }
@@ -90,7 +90,7 @@ impl Default for QueueSettings {
 /// Where messages go that were delivered too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Redrive {
+pub struct RedrivePolicy {
     /// The dead-letter queue.
     pub to: QueueId,
     /// After so many deliveries.
@@ -100,21 +100,21 @@ pub struct Redrive {
 /// A queue whose messages are jobs that the gateway runs itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Dispatch {
+pub struct DispatchSettings {
     /// The route that each job is a request to, as in `/v1/chat/completions`, or the URL that it is posted to.
     pub target: String,
     /// How many jobs are under way at once.
-    #[serde(default = "Dispatch::default_concurrency")]
+    #[serde(default = "DispatchSettings::default_concurrency")]
     pub concurrency: u32,
     /// How long what came of a job is kept.
-    #[serde(default = "Dispatch::default_result_ttl_ms")]
+    #[serde(default = "DispatchSettings::default_result_ttl_ms")]
     pub result_ttl_ms: u64,
     /// What came of how many jobs is kept at most; beyond, what would expire first is forgotten.
-    #[serde(default = "Dispatch::default_results_max")]
+    #[serde(default = "DispatchSettings::default_results_max")]
     pub results_max: u32,
 }
 
-impl Dispatch {
+impl DispatchSettings {
     const fn default_concurrency() -> u32 {
         4
     }
@@ -150,7 +150,7 @@ pub enum CostMode {
 /// In which order messages of a key are delivered; keys take turns either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum DeliveryOrder {
     /// As they were sent, to as many consumers as ask; what comes back does so when it is due.
     #[default]
     Fair,
@@ -250,16 +250,16 @@ mod tests {
 
     #[test]
     fn a_dispatch_has_defaults_and_bounds_and_older_records_have_none() {
-        let read = |text: &str| serde_json::from_str::<Dispatch>(text).unwrap();
+        let read = |text: &str| serde_json::from_str::<DispatchSettings>(text).unwrap();
         let dispatch = read(r#"{"target": "/v1/embeddings"}"#);
         let defaults = (dispatch.concurrency, dispatch.result_ttl_ms, dispatch.results_max);
         assert_eq!(defaults, (4, DAY_MS, 100_000));
         for (dispatch, wrong) in [
-            (Dispatch { concurrency: 0, ..dispatch.clone() }, "concurrency"),
-            (Dispatch { concurrency: 1_001, ..dispatch.clone() }, "concurrency"),
-            (Dispatch { result_ttl_ms: 14 * DAY_MS + 1, ..dispatch.clone() }, "result_ttl_ms"),
-            (Dispatch { results_max: 0, ..dispatch.clone() }, "results_max"),
-            (Dispatch { results_max: 1_000_001, ..dispatch }, "results_max"),
+            (DispatchSettings { concurrency: 0, ..dispatch.clone() }, "concurrency"),
+            (DispatchSettings { concurrency: 1_001, ..dispatch.clone() }, "concurrency"),
+            (DispatchSettings { result_ttl_ms: 14 * DAY_MS + 1, ..dispatch.clone() }, "result_ttl_ms"),
+            (DispatchSettings { results_max: 0, ..dispatch.clone() }, "results_max"),
+            (DispatchSettings { results_max: 1_000_001, ..dispatch }, "results_max"),
         ] {
             let settings = QueueSettings { dispatch: Some(dispatch), ..QueueSettings::default() };
             assert_eq!(settings.check().unwrap_err().name, wrong);

@@ -14,17 +14,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::book::{KeptKey, KeptState, Returned};
+use crate::book::{RedeliveryRecord, StoredKey, StoredMessage};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Draft, Header, Payload, Sent};
+use crate::message::{AppendedMessage, EnqueueResult, MessageMeta, NewMessage, Payload};
 use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// Whom to tell how it went; called once, from any thread, and must not wait.
-pub type Done<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
+pub type Completion<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 /// Whom to tell of messages that were written down; must not wait.
-pub type Tail = Arc<dyn Fn(Vec<Appended>) + Send + Sync>;
+pub type AppendListener = Arc<dyn Fn(Vec<AppendedMessage>) + Send + Sync>;
 
 /// Where queues live.
 ///
@@ -33,52 +33,52 @@ pub type Tail = Arc<dyn Fn(Vec<Appended>) + Send + Sync>;
 /// is opened, never by an actor.
 pub trait Store: Send + Sync + 'static {
     /// Writes messages down, all or none, but for those that were sent before.
-    fn append(&self, batch: Batch, done: Done<Vec<Sent>>);
+    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>);
 
     /// Reads a queue's keys, and how many messages each has before this one.
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError>;
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError>;
 
     /// Reads those messages of a queue before this one that are not simply waiting.
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError>;
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError>;
 
     /// Reads messages of a key, in order.
-    fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>);
+    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>);
 
     /// Reads these messages; those that are gone are left out.
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>);
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>);
 
     /// Writes down what became of messages, all or nothing.
-    fn commit(&self, commit: Commit, done: Done<()>);
+    fn commit(&self, commit: Commit, done: Completion<()>);
 
     /// Removes every message that is in a queue, and says before which; later ones are told after that.
-    fn purge(&self, queue: QueueId, done: Done<Seq>);
+    fn purge(&self, queue: QueueId, done: Completion<Seq>);
 
     /// Sets what a key is bound to, in place of what was set before, and names the key.
-    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>);
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>);
 
     /// Keeps what came of a message, as durably as can be; what was kept of it before is forgotten, and so is what
     /// would expire first of its queue's others, while there are more than `max`.
-    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>);
+    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>);
 
     /// Reads what came of a message, if that is kept.
-    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>);
+    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>);
 
     /// Forgets results that have expired, at most `max` of them, and counts them.
-    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>);
+    fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>);
 
     /// Reads every queue.
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError>;
 
     /// Writes a queue down, new or changed; a new one is given its id.
-    fn put_queue(&self, id: Option<QueueId>, record: QueueBody, done: Done<QueueId>);
+    fn put_queue(&self, id: Option<QueueId>, record: QueueDescriptor, done: Completion<QueueId>);
 
     /// Removes a queue and its messages.
-    fn remove_queue(&self, queue: QueueId, done: Done<()>);
+    fn remove_queue(&self, queue: QueueId, done: Completion<()>);
 
     /// Becomes the owner of queues, all or none, in one write: earlier owners can write nothing any more.
     ///
     /// Messages that are appended from then on are told to the tails, in order.
-    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError>;
+    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError>;
 
     /// Stays the owner; `false` when another has become it.
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
@@ -95,7 +95,7 @@ pub trait Store: Send + Sync + 'static {
 
 /// A queue that somebody has become the owner of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct Ownership {
     /// Which owner this is.
     pub epoch: Epoch,
     /// Messages from this one on are told; those before are read.
@@ -108,9 +108,9 @@ pub struct Batch {
     /// Into which queue.
     pub queue: QueueId,
     /// Which.
-    pub drafts: Vec<Draft>,
+    pub drafts: Vec<NewMessage>,
     /// When they were sent.
-    pub sent_at: Wall,
+    pub sent_at: UnixMillis,
     /// The delay of those that name none.
     pub delay_ms: u64,
     /// How durably.
@@ -140,7 +140,7 @@ pub struct Commit {
     /// Who says so; refused when another owns the queue.
     pub epoch: Epoch,
     /// What became of them.
-    pub changes: Vec<Change>,
+    pub changes: Vec<MessageChange>,
     /// How durably.
     pub durability: Durability,
 }
@@ -148,8 +148,11 @@ pub struct Commit {
 impl Commit {
     /// Whether nobody waits for it: lost in a crash, a message is delivered once more.
     pub(crate) fn is_note(&self) -> bool {
-        let is_note = |change: &Change| {
-            matches!(change, Change::Leased(..) | Change::Returned(_) | Change::Forgotten(_))
+        let is_note = |change: &MessageChange| {
+            matches!(
+                change,
+                MessageChange::Leased(..) | MessageChange::Returned(_) | MessageChange::Forgotten(_)
+            )
         };
         self.durability == Durability::Os && self.changes.iter().all(is_note)
     }
@@ -157,20 +160,20 @@ impl Commit {
 
 /// What became of a message, or of a key.
 #[derive(Clone, Copy, Debug)]
-pub enum Change {
+pub enum MessageChange {
     /// A consumer has it until then.
-    Leased(Returned, Wall),
+    Leased(RedeliveryRecord, UnixMillis),
     /// It waits again.
-    Returned(Returned),
+    Returned(RedeliveryRecord),
     /// It is gone.
-    Removed(KeyId, Header),
+    Removed(KeyId, MessageMeta),
     /// It is in another queue, under the same key.
-    Moved(KeyId, Header, QueueId),
+    Moved(KeyId, MessageMeta, QueueId),
     /// A key has no message; it is forgotten unless it has one or a rule.
     Forgotten(KeyId),
 }
 
-impl Change {
+impl MessageChange {
     /// Where a message goes that is moved.
     pub(crate) fn target(&self) -> Option<QueueId> {
         match self {
@@ -182,9 +185,9 @@ impl Change {
 
 /// What came of a message, as text that only its reader understands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptResult {
+pub struct StoredResult {
     /// Kept until then.
-    pub expires_at: Wall,
+    pub expires_at: UnixMillis,
     /// What it is.
     pub bytes: Bytes,
 }
@@ -195,13 +198,13 @@ pub struct QueueRecord {
     /// Which queue.
     pub id: QueueId,
     /// What it is.
-    pub body: QueueBody,
+    pub body: QueueDescriptor,
 }
 
 /// What a queue is, beside its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct QueueBody {
+pub struct QueueDescriptor {
     /// What it is called.
     pub name: String,
     /// How it behaves.
@@ -215,7 +218,7 @@ pub struct QueueBody {
 }
 
 #[cfg(test)]
-impl QueueBody {
+impl QueueDescriptor {
     /// A queue as stores are tested with.
     pub(crate) fn plain() -> Self {
         let (name, notes) = ("jobs".to_owned(), String::new());
@@ -272,17 +275,17 @@ impl fmt::Display for StoreError {
 impl core::error::Error for StoreError {}
 
 /// What a message is charged when it names no cost.
-pub(crate) fn cost_of(draft: &Draft) -> evenkeel_policy::cost::Cost {
+pub(crate) fn cost_of(draft: &NewMessage) -> evenkeel_policy::cost::Cost {
     draft.cost.unwrap_or(evenkeel_policy::cost::Cost::MESSAGE)
 }
 
 /// When a message may first be delivered; `None` at once.
-pub(crate) fn due_of(draft: &Draft, batch_delay_ms: u64, sent_at: Wall) -> Option<Wall> {
+pub(crate) fn due_of(draft: &NewMessage, batch_delay_ms: u64, sent_at: UnixMillis) -> Option<UnixMillis> {
     let delay = draft.delay.unwrap_or(core::time::Duration::from_millis(batch_delay_ms));
     (!delay.is_zero()).then(|| sent_at + delay)
 }
 
 /// When a message's own time is over; `None` when it has none.
-pub(crate) fn expiry_of(draft: &Draft, sent_at: Wall) -> Option<Wall> {
+pub(crate) fn expiry_of(draft: &NewMessage, sent_at: UnixMillis) -> Option<UnixMillis> {
     draft.ttl.map(|ttl| sent_at + ttl)
 }

@@ -9,16 +9,16 @@ use std::time::{Instant, SystemTime};
 ///
 /// What is written down must mean the same after a restart, so the queue counts in wall time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Wall(pub u64);
+pub struct UnixMillis(pub u64);
 
-impl Wall {
+impl UnixMillis {
     /// How long ago `earlier` was; zero when it lies ahead.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
 
-impl Add<Duration> for Wall {
+impl Add<Duration> for UnixMillis {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
@@ -26,7 +26,7 @@ impl Add<Duration> for Wall {
     }
 }
 
-impl fmt::Display for Wall {
+impl fmt::Display for UnixMillis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ms", self.0)
     }
@@ -39,18 +39,18 @@ impl fmt::Display for Wall {
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     started: Instant,
-    at: Wall,
+    at: UnixMillis,
 }
 
 impl WallClock {
     /// Starts from the machine's wall time.
     pub fn start() -> Self {
         let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        Self { started: Instant::now(), at: Wall::default() + since_1970 }
+        Self { started: Instant::now(), at: UnixMillis::default() + since_1970 }
     }
 
     /// Reads the time.
-    pub fn now(&self) -> Wall {
+    pub fn now(&self) -> UnixMillis {
         self.at + self.started.elapsed()
     }
 }

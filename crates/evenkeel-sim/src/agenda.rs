@@ -7,13 +7,13 @@ use evenkeel_policy::time::{Duration, Instant};
 
 /// Hands out what is due in the order of time; of two things due at once, the one noted first.
 #[derive(Debug)]
-pub struct Agenda<T> {
-    due: BinaryHeap<Reverse<(Instant, u64, Due<T>)>>,
+pub struct EventQueue<T> {
+    due: BinaryHeap<Reverse<(Instant, u64, ScheduledItem<T>)>>,
     noted: u64,
     now: Instant,
 }
 
-impl<T> Agenda<T> {
+impl<T> EventQueue<T> {
     /// Makes an empty agenda at the origin of time.
     pub fn new() -> Self {
         Self { due: BinaryHeap::new(), noted: 0, now: Instant::ORIGIN }
@@ -26,7 +26,7 @@ impl<T> Agenda<T> {
 
     /// Notes something that happens `after` from now.
     pub fn note(&mut self, after: Duration, what: T) {
-        self.due.push(Reverse((self.now + after, self.noted, Due(what))));
+        self.due.push(Reverse((self.now + after, self.noted, ScheduledItem(what))));
         self.noted += 1;
     }
 
@@ -45,13 +45,13 @@ impl<T> Agenda<T> {
         if self.due.peek().is_none_or(|Reverse((at, ..))| end < *at) {
             return None;
         }
-        let Reverse((at, _, Due(what))) = self.due.pop()?;
+        let Reverse((at, _, ScheduledItem(what))) = self.due.pop()?;
         self.now = at;
         Some(what)
     }
 }
 
-impl<T> Default for Agenda<T> {
+impl<T> Default for EventQueue<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -59,23 +59,23 @@ impl<T> Default for Agenda<T> {
 
 /// Something due, of which only time and number decide the order.
 #[derive(Debug)]
-struct Due<T>(T);
+struct ScheduledItem<T>(T);
 
-impl<T> PartialEq for Due<T> {
+impl<T> PartialEq for ScheduledItem<T> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl<T> Eq for Due<T> {}
+impl<T> Eq for ScheduledItem<T> {}
 
-impl<T> PartialOrd for Due<T> {
+impl<T> PartialOrd for ScheduledItem<T> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Due<T> {
+impl<T> Ord for ScheduledItem<T> {
     fn cmp(&self, _: &Self) -> std::cmp::Ordering {
         std::cmp::Ordering::Equal
     }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn things_happen_in_the_order_of_time_then_of_notice() {
-        let mut agenda = Agenda::new();
+        let mut agenda = EventQueue::new();
         for (millis, what) in [(5, "late"), (1, "first"), (1, "second"), (9, "too late")] {
             agenda.note(Duration::from_millis(millis), what);
         }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::time::Duration;
-use evenkeel_sim::fairness::{Turns, measure, workloads};
-use evenkeel_sim::{Admit, Order, Scenario, SimError, by_name, demo, names, run};
+use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
+use evenkeel_sim::{AdmitPolicy, Scenario, ServiceOrder, SimError, by_name, demo, names, run};
 
 use crate::report;
 
@@ -80,7 +80,7 @@ pub(crate) fn run_with(args: impl Iterator<Item = String>) -> ExitCode {
     match execute(&mut out, &options).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads has seen enough, as `head` does.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("evenkeel-sim: {failure}");
             ExitCode::FAILURE
@@ -89,24 +89,24 @@ pub(crate) fn run_with(args: impl Iterator<Item = String>) -> ExitCode {
 }
 
 /// Why nothing, or not everything, was shown.
-enum Failure {
+enum CliError {
     Simulation(SimError),
     Output(io::Error),
 }
 
-impl From<SimError> for Failure {
+impl From<SimError> for CliError {
     fn from(error: SimError) -> Self {
         Self::Simulation(error)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Simulation(error) => error.fmt(f),
@@ -115,7 +115,7 @@ impl fmt::Display for Failure {
     }
 }
 
-fn execute(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
+fn execute(out: &mut impl Write, options: &Options) -> Result<(), CliError> {
     match &options.command {
         Command::Help => write!(out, "{HELP}")?,
         Command::Version => writeln!(out, "evenkeel-sim {}", env!("CARGO_PKG_VERSION"))?,
@@ -136,7 +136,7 @@ fn execute(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(), Failure> {
+fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(), CliError> {
     let done = run(scenario)?;
     match detail {
         Detail::Table => report::table(out, scenario, &done)?,
@@ -146,13 +146,16 @@ fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(),
     Ok(())
 }
 
-fn show_demo(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
+fn show_demo(out: &mut impl Write, options: &Options) -> Result<(), CliError> {
     let fair = limited(demo(options.seed), options);
     if options.detail != Detail::Table {
         return show(out, &fair, options.detail);
     }
-    let plain =
-        Scenario { order: Order::Fifo, admit: Admit::ByLoad(BackpressureConfig::default()), ..fair.clone() };
+    let plain = Scenario {
+        order: ServiceOrder::Fifo,
+        admit: AdmitPolicy::ByLoad(BackpressureConfig::default()),
+        ..fair.clone()
+    };
     let seconds = fair.duration.as_secs();
     writeln!(out, "{seconds} simulated seconds of three tenants on three nodes.")?;
     writeln!(out, "'greedy' alone asks for more than all nodes can do.")?;
@@ -163,12 +166,12 @@ fn show_demo(out: &mut impl Write, options: &Options) -> Result<(), Failure> {
     show(out, &fair, Detail::Table)
 }
 
-fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), Failure> {
+fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
     let mut rows = vec![];
     for workload in workloads() {
         let run = |turns| measure(&workload, turns, seed);
-        let ours = run(Turns::Evenkeel)?;
-        let (vtc, fifo) = (run(Turns::Vtc)?, run(Turns::Fifo)?);
+        let ours = run(SchedulingPolicy::Evenkeel)?;
+        let (vtc, fifo) = (run(SchedulingPolicy::Vtc)?, run(SchedulingPolicy::Fifo)?);
         rows.push((workload, [ours, vtc, fifo]));
     }
     Ok(report::fairness(out, seed, &rows)?)

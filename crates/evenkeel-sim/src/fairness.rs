@@ -15,11 +15,11 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::Duration;
 
 pub use gap::Gap;
-pub use stage::{Fairness, measure};
+pub use stage::{FairnessResult, measure};
 
 /// Who is served next by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turns {
+pub enum SchedulingPolicy {
     /// Evenkeel's pipeline, as a door drives it.
     Evenkeel,
     /// Whoever has the smallest virtual counter, as published.
@@ -34,7 +34,7 @@ pub struct Workload {
     /// What reports call it.
     pub name: &'static str,
     /// Who asks.
-    pub clients: Vec<Client>,
+    pub clients: Vec<ClientPlan>,
     /// How long they ask.
     pub duration: Duration,
     /// The gap that plain VTC is said to have, and that is not to be exceeded.
@@ -43,7 +43,7 @@ pub struct Workload {
 
 /// One client: every request is like the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Client {
+pub struct ClientPlan {
     /// Tokens of its prompts.
     pub input: u64,
     /// Tokens of its answers, which is also the most that it asks for.
@@ -51,12 +51,12 @@ pub struct Client {
     /// How many requests it sends a minute.
     pub rpm: u32,
     /// When it sends them.
-    pub rhythm: Rhythm,
+    pub rhythm: ArrivalPattern,
 }
 
 /// When a client sends its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rhythm {
+pub enum ArrivalPattern {
     /// As evenly as a clock.
     Even,
     /// At random.
@@ -65,13 +65,13 @@ pub enum Rhythm {
     OnOff(Duration),
 }
 
-impl Client {
+impl ClientPlan {
     const fn even(rpm: u32, input: u64, output: u64) -> Self {
-        Self { input, output, rpm, rhythm: Rhythm::Even }
+        Self { input, output, rpm, rhythm: ArrivalPattern::Even }
     }
 
     const fn random(rpm: u32, input: u64, output: u64) -> Self {
-        Self { input, output, rpm, rhythm: Rhythm::Random }
+        Self { input, output, rpm, rhythm: ArrivalPattern::Random }
     }
 
     /// What one of its requests costs.
@@ -82,22 +82,25 @@ impl Client {
 
 /// The workloads of the paper in which every client wants more than its share.
 pub fn workloads() -> Vec<Workload> {
-    let workload = |name, clients: &[Client], vtc_gap| Workload {
+    let workload = |name, clients: &[ClientPlan], vtc_gap| Workload {
         name,
         clients: clients.to_vec(),
         duration: Duration::from_secs(600),
         vtc_gap: Cost(vtc_gap),
     };
-    let eight = [24, 24, 24, 36, 36, 36, 36, 36].map(|rpm| Client::even(rpm, 256, 256));
-    let minute = Rhythm::OnOff(Duration::from_secs(60));
+    let eight = [24, 24, 24, 36, 36, 36, 36, 36].map(|rpm| ClientPlan::even(rpm, 256, 256));
+    let minute = ArrivalPattern::OnOff(Duration::from_secs(60));
     vec![
-        workload("2 clients", &[Client::even(90, 256, 256), Client::even(180, 256, 256)], 7_878),
+        workload("2 clients", &[ClientPlan::even(90, 256, 256), ClientPlan::even(180, 256, 256)], 7_878),
         workload("8 clients", &eight, 3_346),
-        workload("short, long", &[Client::random(480, 64, 64), Client::random(90, 256, 256)], 6_598),
-        workload("in, out", &[Client::random(480, 512, 32), Client::random(90, 32, 512)], 1_501),
+        workload("short, long", &[ClientPlan::random(480, 64, 64), ClientPlan::random(90, 256, 256)], 6_598),
+        workload("in, out", &[ClientPlan::random(480, 512, 32), ClientPlan::random(90, 32, 512)], 1_501),
         workload(
             "on and off",
-            &[Client { rhythm: minute, ..Client::even(120, 256, 256) }, Client::even(180, 256, 256)],
+            &[
+                ClientPlan { rhythm: minute, ..ClientPlan::even(120, 256, 256) },
+                ClientPlan::even(180, 256, 256),
+            ],
             9_975,
         ),
     ]

@@ -6,18 +6,18 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
-    Arrival, End, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId,
-    Slots, Urgency,
+    Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
+    RequestEnd, RequestId, Slots,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, TenantId};
-use evenkeel_policy::score::Request;
+use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use crate::agenda::Agenda;
+use crate::agenda::EventQueue;
 use crate::rng::Rng;
 use crate::world::SimError;
 
@@ -61,7 +61,7 @@ pub enum Scrapes {
 #[derive(Clone, Debug, Default)]
 pub struct KneeRun {
     /// Once a second: the node's limit, and how many wait inside of the engine.
-    pub looks: Vec<Look>,
+    pub looks: Vec<KneeSample>,
     /// When each answer ended.
     pub finished: Vec<Duration>,
     /// When each answer began, and how long after it was sent.
@@ -70,7 +70,7 @@ pub struct KneeRun {
 
 /// How everything stood at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct KneeSample {
     /// When.
     pub at: Duration,
     /// How many requests the node may have.
@@ -107,14 +107,14 @@ impl KneeRun {
         took.get(took.len() * 95 / 100).copied().unwrap_or_default()
     }
 
-    fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Look> {
+    fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &KneeSample> {
         self.looks.iter().filter(move |look| (from..to).contains(&look.at))
     }
 }
 
 /// Runs it to its end.
 pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
-    let mut stage = Stage::new(plan)?;
+    let mut stage = KneeSim::new(plan)?;
     let end = Instant::ORIGIN + plan.duration;
     for _ in 0..plan.clients {
         stage.ask();
@@ -127,7 +127,7 @@ pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
     Ok(stage.run)
 }
 
-enum Due {
+enum KneeEvent {
     StepEnds,
     Look,
     Scrape,
@@ -143,8 +143,8 @@ struct Sequence {
     sent_at: Instant,
 }
 
-struct Stage {
-    agenda: Agenda<Due>,
+struct KneeSim {
+    agenda: EventQueue<KneeEvent>,
     rng: Rng,
     walk: OptimizedLoadManager,
     /// What each request that is not sent yet wants: its prompt's and its answer's length.
@@ -156,7 +156,7 @@ struct Stage {
     run: KneeRun,
 }
 
-impl Stage {
+impl KneeSim {
     fn new(plan: &KneePlan) -> Result<Self, SimError> {
         let places = plan.clients as usize + 1;
         let backpressure = BackpressureConfig {
@@ -175,11 +175,11 @@ impl Stage {
         let mut walk = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
         let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
         walk.add_node(Instant::ORIGIN, &spec)?;
-        let mut agenda = Agenda::new();
-        plan.batches.iter().for_each(|(at, batch)| agenda.note(*at, Due::Batch(*batch)));
-        agenda.note(LOOKS, Due::Look);
+        let mut agenda = EventQueue::new();
+        plan.batches.iter().for_each(|(at, batch)| agenda.note(*at, KneeEvent::Batch(*batch)));
+        agenda.note(LOOKS, KneeEvent::Look);
         if plan.scrapes == Scrapes::Every {
-            agenda.note(SCRAPES, Due::Scrape);
+            agenda.note(SCRAPES, KneeEvent::Scrape);
         }
         Ok(Self {
             agenda,
@@ -203,29 +203,29 @@ impl Stage {
             upfront: Cost(prompt),
             affinity: None,
             deadline: None,
-            request: Request::Infer,
-            urgency: Urgency::Interactive,
+            request: RequestKind::Infer,
+            urgency: Priority::Interactive,
         };
         let request = self.walk.handle_arrival(self.agenda.now(), arrival);
         self.wanted.insert(request, (prompt, output));
     }
 
-    fn happen(&mut self, due: Due) {
+    fn happen(&mut self, due: KneeEvent) {
         let now = self.agenda.now();
         match due {
-            Due::StepEnds => self.end_step(),
-            Due::Batch(batch) => self.batch = batch as usize,
-            Due::Look => {
+            KneeEvent::StepEnds => self.end_step(),
+            KneeEvent::Batch(batch) => self.batch = batch as usize,
+            KneeEvent::Look => {
                 let limit = self.walk.status().nodes[0].slots;
                 let at = now.since(Instant::ORIGIN);
-                self.run.looks.push(Look { at, limit, queued: self.queue.len() });
-                self.agenda.note(LOOKS, Due::Look);
+                self.run.looks.push(KneeSample { at, limit, queued: self.queue.len() });
+                self.agenda.note(LOOKS, KneeEvent::Look);
             }
-            Due::Scrape => {
+            KneeEvent::Scrape => {
                 let (running, waiting) = (self.running.len() as u32, self.queue.len() as u32);
                 let load = EngineLoad { running, waiting, cache_used: None };
                 self.walk.handle_engine_load(now, NODE, Some(load));
-                self.agenda.note(SCRAPES, Due::Scrape);
+                self.agenda.note(SCRAPES, KneeEvent::Scrape);
             }
         }
         self.begin_step();
@@ -258,7 +258,7 @@ impl Stage {
         }
         self.stepping = true;
         let takes = STEP + STEP_PER_ANSWER * self.running.len() as u32 + READING * prompts as u32;
-        self.agenda.note(takes, Due::StepEnds);
+        self.agenda.note(takes, KneeEvent::StepEnds);
     }
 
     fn end_step(&mut self) {
@@ -279,7 +279,7 @@ impl Stage {
         self.running.retain(|sequence| sequence.said < sequence.output);
         for sequence in done {
             let actual = Cost(sequence.prompt + 2 * sequence.output);
-            self.walk.handle_end(now, sequence.request, End { actual, outcome: Outcome::Good });
+            self.walk.handle_end(now, sequence.request, RequestEnd { actual, outcome: Outcome::Good });
             self.run.finished.push(at);
             self.ask();
         }

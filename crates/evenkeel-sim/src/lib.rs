@@ -12,11 +12,13 @@ mod scenario;
 mod scenarios;
 mod world;
 
-pub use agenda::Agenda;
-pub use knee::{KneePlan, KneeRun, Look, Scrapes, run_knee};
-pub use record::{Event, Run, Share, Stamped, TenantSummary};
+pub use agenda::EventQueue;
+pub use knee::{KneePlan, KneeRun, KneeSample, Scrapes, run_knee};
+pub use record::{Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 pub use rng::Rng;
-pub use scenario::{Admit, Change, Demand, NodePlan, Order, PathPlan, Scenario, TenantPlan};
+pub use scenario::{
+    AdmitPolicy, Demand, NodePlan, PathPlan, Scenario, ServiceOrder, TenantAction, TenantPlan,
+};
 pub use scenarios::{
     by_name, database, demo, flood_and_trickle, inference, names, park_wake_storm, sybil, weight_change,
     weights,

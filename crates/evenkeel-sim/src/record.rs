@@ -10,7 +10,7 @@ use evenkeel_policy::weight::Weight;
 /// One thing that happened to a request or a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields say what the variant's sentence names")]
-pub enum Event {
+pub enum TraceEvent {
     /// A request arrived.
     Arrived { ticket: u32, tenant: TenantId, key: Key },
     /// It was turned away.
@@ -38,18 +38,18 @@ pub enum Event {
 
 /// An event and when it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamped {
+pub struct TimedEvent {
     /// When it happened.
     pub at: Instant,
     /// What happened.
-    pub event: Event,
+    pub event: TraceEvent,
 }
 
 /// A simulation that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct SimRun {
     /// Everything that happened, in order.
-    pub events: Vec<Stamped>,
+    pub events: Vec<TimedEvent>,
     /// How many requests still waited at the end.
     pub left_waiting: usize,
     /// How often a slot was free while somebody could have been served; counted where nobody is slowed or turned away.
@@ -83,21 +83,23 @@ impl TenantSummary {
     }
 }
 
-impl Run {
+impl SimRun {
     /// Adds up what one tenant saw.
     pub fn tenant(&self, wanted: TenantId) -> TenantSummary {
         let mut summary = TenantSummary::default();
-        for Stamped { event, .. } in &self.events {
+        for TimedEvent { event, .. } in &self.events {
             match *event {
-                Event::Arrived { tenant, .. } if tenant == wanted => summary.arrived += 1,
-                Event::Rejected { tenant, .. } | Event::PushedOut { tenant, .. } if tenant == wanted => {
+                TraceEvent::Arrived { tenant, .. } if tenant == wanted => summary.arrived += 1,
+                TraceEvent::Rejected { tenant, .. } | TraceEvent::PushedOut { tenant, .. }
+                    if tenant == wanted =>
+                {
                     summary.rejected += 1;
                 }
-                Event::Dispatched { tenant, waited, .. } if tenant == wanted => {
+                TraceEvent::Dispatched { tenant, waited, .. } if tenant == wanted => {
                     summary.dispatched += 1;
                     summary.waits.push(waited);
                 }
-                Event::Finished { tenant, actual, .. } if tenant == wanted => {
+                TraceEvent::Finished { tenant, actual, .. } if tenant == wanted => {
                     summary.finished += 1;
                     summary.service += actual;
                 }
@@ -110,8 +112,8 @@ impl Run {
 
     /// Whose requests were sent, in order.
     pub fn dispatches(&self) -> Vec<TenantId> {
-        let sent = |stamped: &Stamped| match stamped.event {
-            Event::Dispatched { tenant, .. } => Some(tenant),
+        let sent = |stamped: &TimedEvent| match stamped.event {
+            TraceEvent::Dispatched { tenant, .. } => Some(tenant),
             _ => None,
         };
         self.events.iter().filter_map(sent).collect()

@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use evenkeel_policy::id::TenantId;
-use evenkeel_sim::fairness::{Fairness, Workload};
-use evenkeel_sim::{Event, Run, Scenario, Share, Stamped, TenantSummary};
+use evenkeel_sim::fairness::{FairnessResult, Workload};
+use evenkeel_sim::{Scenario, Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 
 /// Prints a table of the tenants and one of the nodes.
-pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, done: &Run) -> io::Result<()> {
+pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result<()> {
     let tenants = summaries(scenario, done);
     let total: u64 = tenants.iter().map(|(_, tenant)| tenant.service.0).sum();
     writeln!(
@@ -35,7 +35,7 @@ pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, done: &Run) -> io
 }
 
 /// Prints one line: what was served, refused and waited for, per tenant.
-pub(crate) fn line(out: &mut impl Write, scenario: &Scenario, done: &Run) -> io::Result<()> {
+pub(crate) fn line(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result<()> {
     let said = |(name, tenant): (&str, TenantSummary)| {
         let wait = millis(tenant.wait_percentile(99));
         format!("{name}: {} served, {} refused, wait p99 {wait}", tenant.dispatched, tenant.rejected)
@@ -49,7 +49,7 @@ pub(crate) fn line(out: &mut impl Write, scenario: &Scenario, done: &Run) -> io:
 pub(crate) fn fairness(
     out: &mut impl Write,
     seed: u64,
-    rows: &[(Workload, [Fairness; 3])],
+    rows: &[(Workload, [FairnessResult; 3])],
 ) -> io::Result<()> {
     writeln!(
         out,
@@ -66,8 +66,9 @@ pub(crate) fn fairness(
         "clients", "Evenkeel", "plain VTC", "first come", "VTC, to beat"
     )?;
     for (workload, runs) in rows {
-        let said =
-            |run: &Fairness| format!("{} ({})", run.gap.since_both_waited, run.from_start.since_both_waited);
+        let said = |run: &FairnessResult| {
+            format!("{} ({})", run.gap.since_both_waited, run.from_start.since_both_waited)
+        };
         let [ours, vtc, fifo] = runs.each_ref().map(said);
         writeln!(
             out,
@@ -80,18 +81,18 @@ pub(crate) fn fairness(
 }
 
 /// Prints every event.
-pub(crate) fn events(out: &mut impl Write, done: &Run) -> io::Result<()> {
-    for Stamped { at, event } in &done.events {
+pub(crate) fn events(out: &mut impl Write, done: &SimRun) -> io::Result<()> {
+    for TimedEvent { at, event } in &done.events {
         writeln!(out, "{:>14.6} {event:?}", at.as_nanos() as f64 / 1e9)?;
     }
     Ok(())
 }
 
-fn nodes(out: &mut impl Write, scenario: &Scenario, done: &Run) -> io::Result<()> {
+fn nodes(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result<()> {
     for (id, node) in (0..).zip(&scenario.nodes) {
         let (mut sent, mut by_path) = (0_usize, vec![0_usize; node.paths.len()]);
-        for Stamped { event, .. } in &done.events {
-            if let Event::Dispatched { node, path, .. } = event
+        for TimedEvent { event, .. } in &done.events {
+            if let TraceEvent::Dispatched { node, path, .. } = event
                 && node.0 == id
             {
                 sent += 1;
@@ -116,7 +117,7 @@ fn nodes(out: &mut impl Write, scenario: &Scenario, done: &Run) -> io::Result<()
     Ok(())
 }
 
-fn summaries<'a>(scenario: &'a Scenario, done: &Run) -> Vec<(&'a str, TenantSummary)> {
+fn summaries<'a>(scenario: &'a Scenario, done: &SimRun) -> Vec<(&'a str, TenantSummary)> {
     (0..).zip(&scenario.tenants).map(|(id, plan)| (plan.name, done.tenant(TenantId(id)))).collect()
 }
 

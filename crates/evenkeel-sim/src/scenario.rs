@@ -3,7 +3,7 @@
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
-use evenkeel_policy::score::{Chooser, Request};
+use evenkeel_policy::score::{RequestKind, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
@@ -19,17 +19,17 @@ pub struct Scenario {
     /// Who does the work.
     pub nodes: Vec<NodePlan>,
     /// Who is turned away.
-    pub admit: Admit,
+    pub admit: AdmitPolicy,
     /// Who is served next.
-    pub order: Order,
+    pub order: ServiceOrder,
     /// What a tenant of weight 1 may spend per round.
     pub quantum: Cost,
     /// What is asked for.
-    pub request: Request,
+    pub request: RequestKind,
     /// How a node is chosen.
-    pub chooser: Chooser,
+    pub chooser: SelectionPolicy,
     /// What happens to tenants meanwhile.
-    pub changes: Vec<(Duration, Change)>,
+    pub changes: Vec<(Duration, TenantAction)>,
 }
 
 /// One tenant and its appetite.
@@ -94,7 +94,7 @@ pub struct PathPlan {
 
 /// Who is turned away.
 #[derive(Clone, Copy, Debug)]
-pub enum Admit {
+pub enum AdmitPolicy {
     /// Nobody, as far as there is room: a thousand places.
     Everybody,
     /// Whoever arrives when the queue is loaded.
@@ -105,7 +105,7 @@ pub enum Admit {
 
 /// Who is served next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ServiceOrder {
     /// Whoever came first: tenants are not told apart, neither by turns nor by places.
     Fifo,
     /// Whoever's turn it is, by deficit round robin over tenants.
@@ -114,7 +114,7 @@ pub enum Order {
 
 /// What happens to a tenant.
 #[derive(Clone, Copy, Debug)]
-pub enum Change {
+pub enum TenantAction {
     /// It has another weight from now on.
     Weight(TenantId, Weight),
     /// A random one is set aside.

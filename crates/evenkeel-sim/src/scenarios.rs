@@ -3,11 +3,13 @@
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
-use evenkeel_policy::score::{Chooser, HotColdConfig, Request, ScoreConfig};
+use evenkeel_policy::score::{HotColdConfig, RequestKind, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
-use crate::scenario::{Admit, Change, Demand, NodePlan, Order, PathPlan, Scenario, TenantPlan};
+use crate::scenario::{
+    AdmitPolicy, Demand, NodePlan, PathPlan, Scenario, ServiceOrder, TenantAction, TenantPlan,
+};
 
 /// Sets up one of the situations from a seed.
 type Make = fn(u64) -> Scenario;
@@ -39,7 +41,7 @@ pub fn flood_and_trickle(seed: u64) -> Scenario {
         TenantPlan::new("flood", Demand::Every(Duration::from_micros(500))),
         TenantPlan::new("quiet", Demand::Every(Duration::from_millis(500))),
     ];
-    Scenario { admit: Admit::ByShare(BackpressureConfig::default()), ..one_node(seed, tenants, 4) }
+    Scenario { admit: AdmitPolicy::ByShare(BackpressureConfig::default()), ..one_node(seed, tenants, 4) }
 }
 
 /// Five tenants with weights 1 to 5 that all want everything.
@@ -53,7 +55,7 @@ pub fn weights(seed: u64) -> Scenario {
 pub fn weight_change(seed: u64) -> Scenario {
     let tenants = vec![weighted("steady", 1), weighted("promoted", 1)];
     let four = Weight::whole(4).unwrap_or(Weight::MAX);
-    let changes = vec![(Duration::from_secs(30), Change::Weight(TenantId(1), four))];
+    let changes = vec![(Duration::from_secs(30), TenantAction::Weight(TenantId(1), four))];
     Scenario { changes, ..one_node(seed, tenants, 1) }
 }
 
@@ -70,10 +72,10 @@ pub fn park_wake_storm(seed: u64) -> Scenario {
         .into();
     let mut changes = vec![];
     for step in 0..500_000_u32 {
-        let change = if step % 2 == 0 { Change::ParkSome } else { Change::WakeSome };
+        let change = if step % 2 == 0 { TenantAction::ParkSome } else { TenantAction::WakeSome };
         changes.push((Duration::from_micros(100) * step, change));
     }
-    changes.push((Duration::from_secs(50), Change::WakeAll));
+    changes.push((Duration::from_secs(50), TenantAction::WakeAll));
     Scenario { changes, ..one_node(seed, tenants, 4) }
 }
 
@@ -99,7 +101,7 @@ pub fn inference(seed: u64) -> Scenario {
         duration: Duration::from_secs(300),
         nodes: vec![engine; 4],
         quantum: Cost(500),
-        admit: Admit::ByShare(BackpressureConfig::default()),
+        admit: AdmitPolicy::ByShare(BackpressureConfig::default()),
         ..one_node(seed, vec![batch("long", 2, 200, 1_200, 400), batch("short", 1, 50, 300, 400), talk], 0)
     }
 }
@@ -117,9 +119,9 @@ pub fn database(seed: u64) -> Scenario {
     Scenario {
         nodes: vec![node(20, Duration::from_secs(1)); 2],
         quantum: Cost(50),
-        request: Request::Query,
-        chooser: Chooser::Score(ScoreConfig::default()),
-        admit: Admit::ByShare(BackpressureConfig::default()),
+        request: RequestKind::Query,
+        chooser: SelectionPolicy::Score(ScoreConfig::default()),
+        admit: AdmitPolicy::ByShare(BackpressureConfig::default()),
         ..one_node(seed, vec![reports, app], 0)
     }
 }
@@ -141,7 +143,7 @@ pub fn demo(seed: u64) -> Scenario {
     Scenario {
         tenants: vec![tenant("greedy", 1, 4), tenant("steady", 2, 35), tenant("quiet", 1, 700)],
         nodes: vec![node(100), node(120), node(160)],
-        admit: Admit::ByShare(BackpressureConfig::default()),
+        admit: AdmitPolicy::ByShare(BackpressureConfig::default()),
         ..one_node(seed, vec![], 0)
     }
 }
@@ -153,11 +155,11 @@ fn one_node(seed: u64, tenants: Vec<TenantPlan>, slots: u32) -> Scenario {
         duration: Duration::from_secs(60),
         tenants,
         nodes: vec![node(slots, Duration::from_millis(10))],
-        admit: Admit::Everybody,
-        order: Order::Drr,
+        admit: AdmitPolicy::Everybody,
+        order: ServiceOrder::Drr,
         quantum: Cost::MESSAGE,
-        request: Request::Infer,
-        chooser: Chooser::HotCold(HotColdConfig::default()),
+        request: RequestKind::Infer,
+        chooser: SelectionPolicy::HotCold(HotColdConfig::default()),
         changes: vec![],
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, End, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec,
-    PipelineOptions, RegistryError, Rejection, RequestId, Slots, TenantRule, Urgency,
+    AdmitRule, Arrival, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
+    Priority, RegistryError, Rejection, RequestEnd, RequestId, Slots, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -15,10 +15,10 @@ use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use crate::agenda::Agenda;
-use crate::record::{Event, Run, Stamped};
+use crate::agenda::EventQueue;
+use crate::record::{SimRun, TimedEvent, TraceEvent};
 use crate::rng::Rng;
-use crate::scenario::{Admit, Change, Demand, NodePlan, Order, Scenario};
+use crate::scenario::{AdmitPolicy, Demand, NodePlan, Scenario, ServiceOrder, TenantAction};
 
 const MODEL: ModelId = ModelId(0);
 
@@ -26,8 +26,8 @@ const MODEL: ModelId = ModelId(0);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs a scenario to its end.
-pub fn run(scenario: &Scenario) -> Result<Run, SimError> {
-    let mut world = World::new(scenario)?;
+pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
+    let mut world = Simulation::new(scenario)?;
     world.start()?;
     let end = Instant::ORIGIN + scenario.duration;
     loop {
@@ -44,7 +44,7 @@ pub fn run(scenario: &Scenario) -> Result<Run, SimError> {
         world.follow()?;
     }
     let status = world.walk.status();
-    Ok(Run {
+    Ok(SimRun {
         events: world.events,
         left_waiting: status.waiting,
         idle_while_waiting: world.idle_while_waiting,
@@ -53,17 +53,17 @@ pub fn run(scenario: &Scenario) -> Result<Run, SimError> {
 }
 
 /// Something that is due.
-enum Due {
+enum SimEvent {
     Arrival(TenantId),
     FirstByte(RequestId),
     Half(RequestId),
     Done(RequestId),
-    Change(Change),
+    Change(TenantAction),
 }
 
 /// What is known of a request, whatever becomes of it.
 #[derive(Clone, Copy)]
-struct Ticket {
+struct SimRequest {
     number: u32,
     tenant: TenantId,
     key: Key,
@@ -71,9 +71,9 @@ struct Ticket {
     sent: Option<(NodeId, Option<PathId>)>,
 }
 
-struct World<'a> {
+struct Simulation<'a> {
     scenario: &'a Scenario,
-    agenda: Agenda<Due>,
+    agenda: EventQueue<SimEvent>,
     /// Draws for what is changed.
     rng: Rng,
     /// Draws for each tenant's requests, so that they do not depend on what is decided.
@@ -81,16 +81,16 @@ struct World<'a> {
     rules: Vec<TenantRule>,
     first_keys: Vec<u32>,
     walk: OptimizedLoadManager,
-    tickets: BTreeMap<RequestId, Ticket>,
+    tickets: BTreeMap<RequestId, SimRequest>,
     arrived: u32,
     /// How many of each tenant wait, and how many of each node's slots are taken, counted from the events alone.
     waiting: Vec<usize>,
     busy: Vec<u32>,
-    events: Vec<Stamped>,
+    events: Vec<TimedEvent>,
     idle_while_waiting: usize,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     fn new(scenario: &'a Scenario) -> Result<Self, SimError> {
         let mut rng = Rng::new(scenario.seed);
         let mut first_keys = vec![];
@@ -103,7 +103,7 @@ impl<'a> World<'a> {
         let rule = |weight| TenantRule { weight, ..TenantRule::default() };
         Ok(Self {
             scenario,
-            agenda: Agenda::new(),
+            agenda: EventQueue::new(),
             tenant_rngs,
             rules: scenario.tenants.iter().map(|tenant| rule(tenant.weight)).collect(),
             first_keys,
@@ -132,7 +132,7 @@ impl<'a> World<'a> {
             match tenant.demand {
                 Demand::Every(mean) => {
                     let first = self.tenant_rngs[id as usize].exponential(mean);
-                    self.agenda.note(first, Due::Arrival(TenantId(id)));
+                    self.agenda.note(first, SimEvent::Arrival(TenantId(id)));
                 }
                 Demand::Backlog(depth) => {
                     for _ in 0..depth {
@@ -142,28 +142,28 @@ impl<'a> World<'a> {
             }
         }
         for &(at, change) in &self.scenario.changes {
-            self.agenda.note(at, Due::Change(change));
+            self.agenda.note(at, SimEvent::Change(change));
         }
         self.follow()
     }
 
-    fn happen(&mut self, due: Due) -> Result<(), SimError> {
+    fn happen(&mut self, due: SimEvent) -> Result<(), SimError> {
         let now = self.agenda.now();
         match due {
-            Due::Arrival(tenant) => {
+            SimEvent::Arrival(tenant) => {
                 if let Demand::Every(mean) = self.scenario.tenants[tenant.index()].demand {
                     let next = self.tenant_rngs[tenant.index()].exponential(mean);
-                    self.agenda.note(next, Due::Arrival(tenant));
+                    self.agenda.note(next, SimEvent::Arrival(tenant));
                 }
                 self.accept(tenant)?;
             }
-            Due::FirstByte(request) => self.walk.handle_first_byte(now, request),
-            Due::Half(request) => {
+            SimEvent::FirstByte(request) => self.walk.handle_first_byte(now, request),
+            SimEvent::Half(request) => {
                 let half = self.tickets.get(&request).map_or(Cost::ZERO, |ticket| Cost(ticket.actual.0 / 2));
                 self.walk.handle_progress(now, request, half);
             }
-            Due::Done(request) => self.done(request),
-            Due::Change(change) => self.change(change)?,
+            SimEvent::Done(request) => self.done(request),
+            SimEvent::Change(change) => self.change(change)?,
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl<'a> World<'a> {
         let key = Key(self.first_keys[tenant.index()] + rng.below(u64::from(plan.keys)) as u32);
         let number = self.arrived;
         self.arrived = number.checked_add(1).ok_or(SimError::TooManyRequests)?;
-        self.tell(Event::Arrived { ticket: number, tenant, key });
+        self.tell(TraceEvent::Arrived { ticket: number, tenant, key });
         let arrival = Arrival {
             tenant: self.told_apart(tenant),
             model: MODEL,
@@ -186,10 +186,10 @@ impl<'a> World<'a> {
             affinity: (plan.keys > 1).then_some(u64::from(key.0)),
             deadline: None,
             request: self.scenario.request,
-            urgency: Urgency::Interactive,
+            urgency: Priority::Interactive,
         };
         let request = self.walk.handle_arrival(self.agenda.now(), arrival);
-        self.tickets.insert(request, Ticket { number, tenant, key, actual, sent: None });
+        self.tickets.insert(request, SimRequest { number, tenant, key, actual, sent: None });
         self.waiting[tenant.index()] += 1;
         Ok(())
     }
@@ -197,8 +197,8 @@ impl<'a> World<'a> {
     /// Who the pipeline takes a tenant for.
     fn told_apart(&self, tenant: TenantId) -> TenantId {
         match self.scenario.order {
-            Order::Drr => tenant,
-            Order::Fifo => TenantId(0),
+            ServiceOrder::Drr => tenant,
+            ServiceOrder::Fifo => TenantId(0),
         }
     }
 
@@ -216,7 +216,7 @@ impl<'a> World<'a> {
                 _ => {}
             }
         }
-        let kept = matches!(self.scenario.admit, Admit::Everybody);
+        let kept = matches!(self.scenario.admit, AdmitPolicy::Everybody);
         if kept && self.has_free_slot() && self.somebody_could_be_served() {
             self.idle_while_waiting += 1;
         }
@@ -232,18 +232,18 @@ impl<'a> World<'a> {
     ) -> Result<(), SimError> {
         let Some(ticket) = self.tickets.get_mut(&request) else { return Ok(()) };
         ticket.sent = Some((node, path));
-        let Ticket { number, tenant, key, actual, .. } = *ticket;
+        let SimRequest { number, tenant, key, actual, .. } = *ticket;
         self.waiting[tenant.index()] -= 1;
         self.busy[node.index()] += 1;
         let plan = &self.scenario.nodes[node.index()];
         let begun = rtt(plan, path) + plan.first_byte;
         let takes = begun + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
         if plan.first_byte > Duration::ZERO {
-            self.agenda.note(begun, Due::FirstByte(request));
-            self.agenda.note((begun + takes) / 2, Due::Half(request));
+            self.agenda.note(begun, SimEvent::FirstByte(request));
+            self.agenda.note((begun + takes) / 2, SimEvent::Half(request));
         }
-        self.agenda.note(takes, Due::Done(request));
-        self.tell(Event::Dispatched { ticket: number, tenant, key, node, path, waited });
+        self.agenda.note(takes, SimEvent::Done(request));
+        self.tell(TraceEvent::Dispatched { ticket: number, tenant, key, node, path, waited });
         if matches!(self.scenario.tenants[tenant.index()].demand, Demand::Backlog(_)) {
             self.accept(tenant)?;
         }
@@ -251,11 +251,11 @@ impl<'a> World<'a> {
     }
 
     fn turned_away(&mut self, request: RequestId, rejection: &Rejection) {
-        let Some(Ticket { number, tenant, .. }) = self.tickets.remove(&request) else { return };
+        let Some(SimRequest { number, tenant, .. }) = self.tickets.remove(&request) else { return };
         self.waiting[tenant.index()] -= 1;
         self.tell(match rejection {
-            Rejection::PushedOut { .. } => Event::PushedOut { ticket: number, tenant },
-            _ => Event::Rejected { ticket: number, tenant },
+            Rejection::PushedOut { .. } => TraceEvent::PushedOut { ticket: number, tenant },
+            _ => TraceEvent::Rejected { ticket: number, tenant },
         });
     }
 
@@ -265,33 +265,33 @@ impl<'a> World<'a> {
         let Some((node, path)) = ticket.sent else { return };
         let now = self.agenda.now();
         self.busy[node.index()] -= 1;
-        let Ticket { number, tenant, actual, .. } = ticket;
-        self.tell(Event::Finished { ticket: number, tenant, node, actual });
+        let SimRequest { number, tenant, actual, .. } = ticket;
+        self.tell(TraceEvent::Finished { ticket: number, tenant, node, actual });
         if path.is_some() {
             let rtt = rtt(&self.scenario.nodes[node.index()], path);
             self.walk.handle_probe(now, node, path, Probe::Answered { rtt });
         }
-        self.walk.handle_end(now, request, End { actual, outcome: Outcome::Good });
+        self.walk.handle_end(now, request, RequestEnd { actual, outcome: Outcome::Good });
     }
 
-    fn change(&mut self, change: Change) -> Result<(), SimError> {
+    fn change(&mut self, change: TenantAction) -> Result<(), SimError> {
         match change {
-            Change::Weight(tenant, weight) => {
+            TenantAction::Weight(tenant, weight) => {
                 self.rules[tenant.index()].weight = weight;
                 self.set_rule(tenant)?;
-                self.tell(Event::Reweighed { tenant, weight });
+                self.tell(TraceEvent::Reweighed { tenant, weight });
             }
-            Change::ParkSome => {
+            TenantAction::ParkSome => {
                 let tenant = self.some_tenant();
                 self.rules[tenant.index()].concurrency_max = 0;
                 self.set_rule(tenant)?;
-                self.tell(Event::Parked { tenant });
+                self.tell(TraceEvent::Parked { tenant });
             }
-            Change::WakeSome => {
+            TenantAction::WakeSome => {
                 let tenant = self.some_tenant();
                 self.wake(tenant)?;
             }
-            Change::WakeAll => {
+            TenantAction::WakeAll => {
                 for tenant in 0..self.rules.len() {
                     self.wake(TenantId(tenant as u32))?;
                 }
@@ -310,7 +310,7 @@ impl<'a> World<'a> {
         }
         self.rules[tenant.index()].concurrency_max = u32::MAX;
         self.set_rule(tenant)?;
-        self.tell(Event::Woken { tenant });
+        self.tell(TraceEvent::Woken { tenant });
         Ok(())
     }
 
@@ -328,8 +328,8 @@ impl<'a> World<'a> {
         self.waiting.iter().zip(&self.rules).any(|(waiting, rule)| *waiting > 0 && rule.concurrency_max > 0)
     }
 
-    fn tell(&mut self, event: Event) {
-        self.events.push(Stamped { at: self.agenda.now(), event });
+    fn tell(&mut self, event: TraceEvent) {
+        self.events.push(TimedEvent { at: self.agenda.now(), event });
     }
 }
 
@@ -339,7 +339,7 @@ fn rtt(plan: &NodePlan, path: Option<PathId>) -> Duration {
 
 fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
     let (admit, backpressure) = match scenario.admit {
-        Admit::Everybody => {
+        AdmitPolicy::Everybody => {
             let places = BackpressureConfig {
                 max_queue_size: 1_000,
                 warning_threshold: 0.99,
@@ -348,8 +348,8 @@ fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
             };
             (AdmitRule::ByLoad, places)
         }
-        Admit::ByLoad(config) => (AdmitRule::ByLoad, config),
-        Admit::ByShare(config) => (AdmitRule::ByShare, config),
+        AdmitPolicy::ByLoad(config) => (AdmitRule::ByLoad, config),
+        AdmitPolicy::ByShare(config) => (AdmitRule::ByShare, config),
     };
     let wait_queue = WaitQueueConfig {
         max_waiting: backpressure.max_queue_size,

@@ -6,16 +6,16 @@ use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Queue, Rejection};
 use serde::Deserialize;
 
-use crate::batch::{Done, Outcome, check_ids, outcome};
-use crate::door::{Nothing, Sqs, needed, seconds};
-use crate::fault::Fault;
+use crate::batch::{BatchResponse, BatchSuccess, check_ids, outcome};
+use crate::door::{EmptyResponse, SqsApi, needed, seconds};
+use crate::fault::SqsError;
 use crate::limit::VISIBILITY_SECS;
 use crate::time::Seconds;
 
 /// One delivery, alone or as an entry of a batch, and what shall become of it.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct OfDelivery {
+pub(crate) struct ReceiptRequest {
     #[serde(default)]
     id: String,
     queue_url: Option<String>,
@@ -25,28 +25,31 @@ pub(crate) struct OfDelivery {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct OfDeliveries {
+pub(crate) struct ReceiptBatchRequest {
     queue_url: Option<String>,
     #[serde(default)]
-    entries: Vec<OfDelivery>,
+    entries: Vec<ReceiptRequest>,
 }
 
-impl Sqs {
-    pub(crate) async fn delete_message(&self, wish: &OfDelivery) -> Result<Nothing, Fault> {
+impl SqsApi {
+    pub(crate) async fn delete_message(&self, wish: &ReceiptRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let results = self.delete(&queue, &[wish.receipt()?]).await;
         all(results)
     }
 
-    pub(crate) async fn delete_message_batch(&self, wish: OfDeliveries) -> Result<Outcome<Done>, Fault> {
+    pub(crate) async fn delete_message_batch(
+        &self,
+        wish: ReceiptBatchRequest,
+    ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
-        let receipts = wish.entries.iter().map(OfDelivery::receipt).collect::<Result<Vec<_>, _>>()?;
+        let receipts = wish.entries.iter().map(ReceiptRequest::receipt).collect::<Result<Vec<_>, _>>()?;
         let results = self.delete(&queue, &receipts).await;
         Ok(outcome(wish.ids().zip(results).collect()))
     }
 
-    async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), Fault>> {
+    async fn delete(&self, queue: &Queue, receipts: &[Receipt]) -> Vec<Result<(), SqsError>> {
         let answers = queue.ack(receipts).await;
         let deleted = answers.iter().filter(|answer| answer.is_ok()).count();
         self.meters.deleted(queue, deleted as u64);
@@ -61,16 +64,19 @@ impl Sqs {
         judged.collect()
     }
 
-    pub(crate) async fn change_visibility(&self, wish: &OfDelivery) -> Result<Nothing, Fault> {
+    pub(crate) async fn change_visibility(&self, wish: &ReceiptRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let results = self.change_all(&queue, vec![(wish.receipt()?, wish.visibility()?)]).await;
         all(results)
     }
 
-    pub(crate) async fn change_visibility_batch(&self, wish: OfDeliveries) -> Result<Outcome<Done>, Fault> {
+    pub(crate) async fn change_visibility_batch(
+        &self,
+        wish: ReceiptBatchRequest,
+    ) -> Result<BatchResponse<BatchSuccess>, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
-        let mut results: Vec<Result<(), Fault>> = Vec::with_capacity(wish.entries.len());
+        let mut results: Vec<Result<(), SqsError>> = Vec::with_capacity(wish.entries.len());
         let mut wishes = Vec::with_capacity(wish.entries.len());
         for entry in &wish.entries {
             let wished = entry.receipt().and_then(|receipt| Ok((receipt, entry.visibility()?)));
@@ -78,13 +84,13 @@ impl Sqs {
         }
         let mut changed = self.change_all(&queue, wishes).await.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
-            *result = changed.next().unwrap_or(Err(Fault::Internal));
+            *result = changed.next().unwrap_or(Err(SqsError::Internal));
         }
         Ok(outcome(wish.ids().zip(results).collect()))
     }
 
     /// Has deliveries end at another time; at once is to give them back.
-    async fn change_all(&self, queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), Fault>> {
+    async fn change_all(&self, queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), SqsError>> {
         let (mut back, mut longer) = (Vec::new(), Vec::new());
         for (receipt, span) in &wishes {
             match span {
@@ -107,32 +113,32 @@ impl Sqs {
     }
 }
 
-impl OfDelivery {
-    fn receipt(&self) -> Result<Receipt, Fault> {
+impl ReceiptRequest {
+    fn receipt(&self) -> Result<Receipt, SqsError> {
         Ok(Receipt::new(needed("ReceiptHandle", self.receipt_handle.as_deref())?))
     }
 
-    fn visibility(&self) -> Result<Seconds, Fault> {
-        let missing = Fault::Missing { name: "VisibilityTimeout" };
+    fn visibility(&self) -> Result<Seconds, SqsError> {
+        let missing = SqsError::Missing { name: "VisibilityTimeout" };
         seconds("VisibilityTimeout", self.visibility_timeout, &VISIBILITY_SECS)?.ok_or(missing)
     }
 }
 
-impl OfDeliveries {
+impl ReceiptBatchRequest {
     fn ids(&self) -> impl Iterator<Item = String> {
         self.entries.iter().map(|entry| entry.id.clone())
     }
 }
 
-fn all(results: Vec<Result<(), Fault>>) -> Result<Nothing, Fault> {
-    results.into_iter().collect::<Result<Vec<()>, Fault>>().map(|_| Nothing {})
+fn all(results: Vec<Result<(), SqsError>>) -> Result<EmptyResponse, SqsError> {
+    results.into_iter().collect::<Result<Vec<()>, SqsError>>().map(|_| EmptyResponse {})
 }
 
 /// Says what is wrong with a receipt, and shows it.
-fn fault_of(rejection: Rejection, receipt: &Receipt) -> Fault {
+fn fault_of(rejection: Rejection, receipt: &Receipt) -> SqsError {
     match rejection {
-        Rejection::ForgedReceipt => Fault::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
-        Rejection::MessageGone | Rejection::DeliveredAgain => Fault::value(
+        Rejection::ForgedReceipt => SqsError::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
+        Rejection::MessageGone | Rejection::DeliveredAgain => SqsError::value(
             "ReceiptHandle",
             receipt,
             "Message does not exist or is not available for visibility timeout change.",

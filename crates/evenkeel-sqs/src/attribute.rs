@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::base64;
 use crate::contents::is_valid_text;
-use crate::fault::Fault;
+use crate::fault::SqsError;
 use crate::limit::{ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, TRACE_MAX};
 
 /// The one attribute that AWS itself reads.
 const TRACE_HEADER: &str = "AWSTraceHeader";
 
 /// Attributes as they are sent, by name.
-pub(crate) type Sent = std::collections::BTreeMap<String, SentValue>;
+pub(crate) type AttributeMap = std::collections::BTreeMap<String, AttributeInput>;
 
 /// An attribute's value as it is sent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct SentValue {
+pub(crate) struct AttributeInput {
     data_type: Option<String>,
     string_value: Option<String>,
     #[serde(default, deserialize_with = "bytes")]
@@ -29,7 +29,7 @@ pub(crate) struct SentValue {
     binary_list_values: Option<Vec<serde::de::IgnoredAny>>,
 }
 
-impl SentValue {
+impl AttributeInput {
     /// Makes a value of text.
     pub(crate) fn text(text: String) -> Self {
         Self { data_type: Some("String".to_owned()), string_value: Some(text), ..Self::default() }
@@ -91,21 +91,21 @@ impl Serialize for Attribute<'_> {
 }
 
 /// Reads the attributes of a message, sorted by name.
-pub(crate) fn check(sent: &Sent) -> Result<Vec<Attribute<'_>>, Fault> {
+pub(crate) fn check(sent: &AttributeMap) -> Result<Vec<Attribute<'_>>, SqsError> {
     if ATTRIBUTES_MAX < sent.len() {
         let count = sent.len();
-        return Err(Fault::invalid(format!(
+        return Err(SqsError::invalid(format!(
             "Number of message attributes [{count}] exceeds the allowed maximum [{ATTRIBUTES_MAX}]."
         )));
     }
     sent.iter().map(|(name, value)| check_one(name, value)).collect()
 }
 
-fn check_one<'a>(name: &'a str, sent: &'a SentValue) -> Result<Attribute<'a>, Fault> {
+fn check_one<'a>(name: &'a str, sent: &'a AttributeInput) -> Result<Attribute<'a>, SqsError> {
     let wrong =
-        |what: fmt::Arguments<'_>| Fault::invalid(format!("Message (user) attribute '{name}' {what}."));
+        |what: fmt::Arguments<'_>| SqsError::invalid(format!("Message (user) attribute '{name}' {what}."));
     if !is_name(name) {
-        return Err(Fault::invalid(format!(
+        return Err(SqsError::invalid(format!(
             "Message (user) attribute name '{name}' is invalid: it has 1 to 256 letters, digits, hyphens, underscores \
              or periods, none of the latter first, last or twice in a row, and does not begin with AWS. or Amazon."
         )));
@@ -113,7 +113,7 @@ fn check_one<'a>(name: &'a str, sent: &'a SentValue) -> Result<Attribute<'a>, Fa
     let lists = [&sent.string_list_values, &sent.binary_list_values];
     if lists.into_iter().flatten().any(|list| !list.is_empty()) {
         let message = "Message attribute list values in SendMessage operation are not supported.".to_owned();
-        return Err(Fault::Unsupported { message });
+        return Err(SqsError::Unsupported { message });
     }
     let data_type = sent.data_type.as_deref().filter(|kind| !kind.is_empty());
     let data_type =
@@ -130,10 +130,10 @@ fn check_one<'a>(name: &'a str, sent: &'a SentValue) -> Result<Attribute<'a>, Fa
     } else {
         let text = sent.string_value.as_deref().filter(|text| !text.is_empty()).ok_or_else(empty)?;
         if !is_valid_text(text) {
-            return Err(Fault::Contents);
+            return Err(SqsError::Contents);
         }
         if base == "Number" && !is_number(text) {
-            return Err(Fault::invalid(format!(
+            return Err(SqsError::invalid(format!(
                 "Can't cast the value of message (user) attribute '{name}' to a number."
             )));
         }
@@ -156,15 +156,15 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Reads the one attribute that may be sent to AWS itself.
-pub(crate) fn check_system(sent: &Sent) -> Result<Option<Attribute<'_>>, Fault> {
+pub(crate) fn check_system(sent: &AttributeMap) -> Result<Option<Attribute<'_>>, SqsError> {
     if let Some(name) = sent.keys().find(|name| *name != TRACE_HEADER) {
-        return Err(Fault::invalid(format!("Message system attribute name '{name}' is invalid.")));
+        return Err(SqsError::invalid(format!("Message system attribute name '{name}' is invalid.")));
     }
     let Some((name, value)) = sent.iter().next() else { return Ok(None) };
     let text = value.string_value.as_deref().unwrap_or_default();
     let fits = (1..=TRACE_MAX).contains(&text.len()) && is_valid_text(text);
     if value.data_type.as_deref() != Some("String") || !fits {
-        return Err(Fault::invalid(format!(
+        return Err(SqsError::invalid(format!(
             "Message system attribute '{name}' must be a String of 1 to {TRACE_MAX} bytes."
         )));
     }
@@ -262,10 +262,10 @@ mod tests {
     #[test]
     fn what_is_no_attribute_is_refused() {
         let refused = |name: &str, kind: &str, value: &str| {
-            let value = SentValue {
+            let value = AttributeInput {
                 data_type: Some(kind.to_owned()),
                 string_value: Some(value.to_owned()),
-                ..SentValue::default()
+                ..AttributeInput::default()
             };
             check_one(name, &value).is_err()
         };

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use evenkeel_door::body::Response;
 use evenkeel_door::disconnect::Disconnect;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::{Call, RouteError, Routes, handler};
-use evenkeel_door::tenant::{Access, Gate};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_door::tenant::{Access, Authenticator};
 use evenkeel_queue::{Queue, QueueId, Queues};
 use evenkeel_telemetry::{RegisterError, Registry};
 use http::header::{CONTENT_TYPE, HOST};
@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::fault::{Fault, JSON};
+use crate::fault::{JSON, SqsError};
 use crate::key::MasterKey;
 use crate::limit::{BATCH_BYTES_MAX, HEADROOM};
-use crate::meters::Meters;
+use crate::meters::SqsMetrics;
 use crate::move_task::MoveTasks;
 use crate::native::Streams;
 use crate::operation::Operation;
@@ -35,12 +35,12 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 const TRACE: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 
 /// The queue door.
-pub struct Sqs {
+pub struct SqsApi {
     pub(crate) options: SqsOptions,
     pub(crate) queues: Arc<Queues>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gate: Arc<Authenticator>,
     pub(crate) master: MasterKey,
-    pub(crate) meters: Meters,
+    pub(crate) meters: SqsMetrics,
     pub(crate) moves: MoveTasks,
     /// Who consumes by a stream.
     pub(crate) streams: Streams,
@@ -55,7 +55,7 @@ pub struct Sqs {
 }
 
 /// What an operation needs to know of its request.
-pub(crate) struct Ask {
+pub(crate) struct RequestContext {
     /// The host as the client calls it.
     pub(crate) host: String,
     /// Who sends.
@@ -66,16 +66,16 @@ pub(crate) struct Ask {
     pub(crate) disconnect: Disconnect,
 }
 
-impl Sqs {
+impl SqsApi {
     /// Sets up the door before queues; `gate` knows who may ask, `master` derives their secrets.
     pub fn new(
         mut options: SqsOptions,
         queues: Arc<Queues>,
-        gate: Arc<Gate>,
+        gate: Arc<Authenticator>,
         master: MasterKey,
         registry: &Registry,
     ) -> Result<Arc<Self>, RegisterError> {
-        let meters = Meters::new(registry, options.queues_metered_max)?;
+        let meters = SqsMetrics::new(registry, options.queues_metered_max)?;
         options.defaults.message_bytes_max = BATCH_BYTES_MAX as u64 + HEADROOM;
         Ok(Arc::new_cyclic(|me| Self {
             options,
@@ -119,7 +119,7 @@ impl Sqs {
         self.meters.show(&self.queues);
     }
 
-    async fn serve(self: Arc<Self>, mut call: Call) -> Result<Response, Refusal> {
+    async fn serve(self: Arc<Self>, mut call: ServerRequest) -> Result<Response, ApiError> {
         let began = Instant::now();
         let request_id = call.request_id.clone();
         let (operation, result) = match operation_of(&call) {
@@ -131,17 +131,17 @@ impl Sqs {
             (Ok(_), None) => {}
             (Err(fault), operation) => self.meters.refused(operation, fault.code()),
         }
-        let mut response = result.unwrap_or_else(Fault::into_response);
+        let mut response = result.unwrap_or_else(SqsError::into_response);
         response.headers_mut().insert(REQUEST_ID, request_id);
         Ok(response)
     }
 
-    async fn answer(&self, operation: Operation, call: &mut Call) -> Result<Response, Fault> {
+    async fn answer(&self, operation: Operation, call: &mut ServerRequest) -> Result<Response, SqsError> {
         let signed = self.begin_sign(&call.request)?;
         let body = call.read_body().await?;
         let tenant = self.finish_sign(signed, &call.request, &body)?;
         tenant.take_request(call.accepted_at)?;
-        let ask = Ask {
+        let ask = RequestContext {
             host: host_of(call),
             sender: tenant.settings.name.clone(),
             trace: text_of(call, &TRACE).map(str::to_owned),
@@ -153,7 +153,12 @@ impl Sqs {
         Ok(response)
     }
 
-    async fn run(&self, operation: Operation, ask: &Ask, body: &[u8]) -> Result<Vec<u8>, Fault> {
+    async fn run(
+        &self,
+        operation: Operation,
+        ask: &RequestContext,
+        body: &[u8],
+    ) -> Result<Vec<u8>, SqsError> {
         match operation {
             Operation::AddPermission => told(&self.add_permission(read(body)?).await?),
             Operation::CancelMessageMoveTask => told(&self.cancel_move_task(&read(body)?)?),
@@ -184,13 +189,13 @@ impl Sqs {
     }
 
     /// Finds the queue that a URL names.
-    pub(crate) fn queue(&self, url: Option<&str>) -> Result<Queue, Fault> {
+    pub(crate) fn queue(&self, url: Option<&str>) -> Result<Queue, SqsError> {
         let url = needed("QueueUrl", url)?;
-        self.queues.get(name_of_url(url)).ok_or(Fault::NoQueue)
+        self.queues.get(name_of_url(url)).ok_or(SqsError::NoQueue)
     }
 }
 
-impl fmt::Debug for Sqs {
+impl fmt::Debug for SqsApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sqs").field("options", &self.options).finish_non_exhaustive()
     }
@@ -198,32 +203,32 @@ impl fmt::Debug for Sqs {
 
 /// An answer that says nothing but that it was done.
 #[derive(Serialize)]
-pub(crate) struct Nothing {}
+pub(crate) struct EmptyResponse {}
 
 /// What most answers fit in.
 const ANSWER_BYTES: usize = 512;
 
 /// Writes an answer.
-pub(crate) fn told(answer: &impl Serialize) -> Result<Vec<u8>, Fault> {
+pub(crate) fn told(answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
     told_within(ANSWER_BYTES, answer)
 }
 
 /// Writes an answer of which it is known how long it may be.
-pub(crate) fn told_within(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, Fault> {
+pub(crate) fn told_within(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
     let mut text = Vec::with_capacity(bytes);
-    serde_json::to_writer(&mut text, answer).map_err(|_| Fault::Internal)?;
+    serde_json::to_writer(&mut text, answer).map_err(|_| SqsError::Internal)?;
     Ok(text)
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Fault> {
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError> {
     // A request without parameters may come without a body.
     let body = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body).map_err(|error| Fault::Serialization { message: error.to_string() })
+    serde_json::from_slice(body).map_err(|error| SqsError::Serialization { message: error.to_string() })
 }
 
 /// Reads a parameter that must be there.
-pub(crate) fn needed<'a>(name: &'static str, value: Option<&'a str>) -> Result<&'a str, Fault> {
-    value.filter(|value| !value.is_empty()).ok_or(Fault::Missing { name })
+pub(crate) fn needed<'a>(name: &'static str, value: Option<&'a str>) -> Result<&'a str, SqsError> {
+    value.filter(|value| !value.is_empty()).ok_or(SqsError::Missing { name })
 }
 
 /// Reads a parameter in seconds that has bounds.
@@ -231,36 +236,40 @@ pub(crate) fn seconds(
     name: &'static str,
     value: Option<i64>,
     range: &core::ops::RangeInclusive<i64>,
-) -> Result<Option<Seconds>, Fault> {
+) -> Result<Option<Seconds>, SqsError> {
     match value {
         None => Ok(None),
         Some(value) if range.contains(&value) => Ok(Some(Seconds(value.unsigned_abs()))),
         Some(value) => {
             let (least, most) = (range.start(), range.end());
-            Err(Fault::value(name, value, format_args!("Must be between {least} and {most}, if provided.")))
+            Err(SqsError::value(
+                name,
+                value,
+                format_args!("Must be between {least} and {most}, if provided."),
+            ))
         }
     }
 }
 
-fn operation_of(call: &Call) -> Result<Operation, Fault> {
+fn operation_of(call: &ServerRequest) -> Result<Operation, SqsError> {
     if let Some(target) = text_of(call, &TARGET) {
-        return Operation::of_target(target).ok_or(Fault::UnknownOperation);
+        return Operation::of_target(target).ok_or(SqsError::UnknownOperation);
     }
     let is_form = text_of(call, &CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/x-www-form"));
     if is_form {
         let message =
             "The query protocol is not spoken here; AWS SDKs since November 2023 speak JSON.".to_owned();
-        return Err(Fault::Unsupported { message });
+        return Err(SqsError::Unsupported { message });
     }
-    Err(Fault::UnknownOperation)
+    Err(SqsError::UnknownOperation)
 }
 
-fn text_of<'a>(call: &'a Call, name: &HeaderName) -> Option<&'a str> {
+fn text_of<'a>(call: &'a ServerRequest, name: &HeaderName) -> Option<&'a str> {
     call.request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok())
 }
 
 /// The host as the client calls it; what is none cannot end up in a URL.
-fn host_of(call: &Call) -> String {
+fn host_of(call: &ServerRequest) -> String {
     let authority = call.request.uri().authority().map(http::uri::Authority::as_str);
     let host = authority.or_else(|| text_of(call, &HOST)).unwrap_or_default();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);

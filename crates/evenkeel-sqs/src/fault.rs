@@ -5,7 +5,7 @@
 use core::fmt;
 
 use evenkeel_door::body::{self, Response};
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 use evenkeel_queue::Rejection;
 use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::store::StoreError;
@@ -26,7 +26,7 @@ const CORAL: &str = "com.amazon.coral.service";
 
 /// A request that is not done, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum SqsError {
     /// The body is not what the operation takes.
     Serialization {
         message: String,
@@ -117,7 +117,7 @@ pub(crate) enum Fault {
 }
 
 /// What a fault looks like from outside.
-struct Look {
+struct ErrorParts {
     status: StatusCode,
     space: &'static str,
     name: &'static str,
@@ -126,13 +126,13 @@ struct Look {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ErrorBody<'a> {
     #[serde(rename = "__type")]
     kind: &'a str,
     message: &'a str,
 }
 
-impl Fault {
+impl SqsError {
     /// Says that a parameter cannot be.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into() }
@@ -155,9 +155,9 @@ impl Fault {
 
     /// Writes it as a response.
     pub(crate) fn into_response(self) -> Response {
-        let Look { status, space, name, code } = self.look();
+        let ErrorParts { status, space, name, code } = self.look();
         let (kind, message) = (format!("{space}#{name}"), self.to_string());
-        let told = Told { kind: &kind, message: &message };
+        let told = ErrorBody { kind: &kind, message: &message };
         let mut response = Response::new(body::full(serde_json::to_vec(&told).unwrap_or_default()));
         *response.status_mut() = status;
         let side = if self.is_senders() { "Sender" } else { "Receiver" };
@@ -169,7 +169,7 @@ impl Fault {
         response
     }
 
-    fn look(&self) -> Look {
+    fn look(&self) -> ErrorParts {
         let (status, space, name, code) = match self {
             Self::Serialization { .. } => (400, CORAL, "SerializationException", "MalformedInput"),
             Self::UnknownOperation => (400, CORAL, "UnknownOperationException", "InvalidAction"),
@@ -229,11 +229,11 @@ impl Fault {
             Self::Internal => (500, CORAL, "InternalFailure", "InternalFailure"),
         };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Look { status, space, name, code }
+        ErrorParts { status, space, name, code }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SqsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Serialization { message }
@@ -303,7 +303,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl From<Rejection> for Fault {
+impl From<Rejection> for SqsError {
     fn from(rejection: Rejection) -> Self {
         match rejection {
             Rejection::QueueFull { .. }
@@ -328,13 +328,13 @@ impl From<Rejection> for Fault {
 }
 
 /// Says that a message is larger than its queue takes.
-pub(crate) fn too_large(bytes_max: u64) -> Fault {
-    Fault::invalid(format!(
+pub(crate) fn too_large(bytes_max: u64) -> SqsError {
+    SqsError::invalid(format!(
         "One or more parameters are invalid. Reason: Message must be shorter than {bytes_max} bytes."
     ))
 }
 
-impl From<StoreError> for Fault {
+impl From<StoreError> for SqsError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NoQueue => Self::NoQueue,
@@ -352,7 +352,7 @@ impl From<StoreError> for Fault {
     }
 }
 
-impl From<CreateError> for Fault {
+impl From<CreateError> for SqsError {
     fn from(error: CreateError) -> Self {
         match error {
             CreateError::Name => bad_queue_name(),
@@ -369,43 +369,43 @@ impl From<CreateError> for Fault {
 }
 
 /// Says what a queue may be called.
-pub(crate) fn bad_queue_name() -> Fault {
-    Fault::invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
+pub(crate) fn bad_queue_name() -> SqsError {
+    SqsError::invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
 }
 
 /// Says that a FIFO queue cannot be called so.
-pub(crate) fn bad_fifo_name() -> Fault {
-    Fault::invalid(
+pub(crate) fn bad_fifo_name() -> SqsError {
+    SqsError::invalid(
         "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with \
          .fifo suffix and be 1 to 80 in length",
     )
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
+impl From<ApiError> for SqsError {
+    fn from(refusal: ApiError) -> Self {
         match refusal {
-            Refusal::BodyTooLarge { bytes_max } => Self::BodyTooLarge { bytes_max },
-            Refusal::BodyTimeout => Self::BodyTimeout,
-            Refusal::RateLimited { .. } => Self::Throttled,
-            Refusal::TenantDisabled => Self::Disabled,
-            Refusal::Unauthenticated => Self::NoToken,
-            Refusal::Draining
-            | Refusal::Unready
-            | Refusal::QueueFull { .. }
-            | Refusal::Unavailable { .. } => Self::Unavailable { message: refusal.to_string() },
-            Refusal::Invalid { message, .. } => Self::Serialization { message },
-            Refusal::Framing
-            | Refusal::AdminOnly
-            | Refusal::ModelForbidden { .. }
-            | Refusal::NoRoute
-            | Refusal::Method { .. }
-            | Refusal::NotFound { .. }
-            | Refusal::Conflict { .. }
-            | Refusal::NoModel { .. }
-            | Refusal::WaitTimeout
-            | Refusal::Upstream
-            | Refusal::UpstreamTimeout
-            | Refusal::Internal => Self::Internal,
+            ApiError::BodyTooLarge { bytes_max } => Self::BodyTooLarge { bytes_max },
+            ApiError::BodyTimeout => Self::BodyTimeout,
+            ApiError::RateLimited { .. } => Self::Throttled,
+            ApiError::TenantDisabled => Self::Disabled,
+            ApiError::Unauthenticated => Self::NoToken,
+            ApiError::Draining
+            | ApiError::Unready
+            | ApiError::QueueFull { .. }
+            | ApiError::Unavailable { .. } => Self::Unavailable { message: refusal.to_string() },
+            ApiError::Invalid { message, .. } => Self::Serialization { message },
+            ApiError::Framing
+            | ApiError::AdminOnly
+            | ApiError::ModelForbidden { .. }
+            | ApiError::NoRoute
+            | ApiError::Method { .. }
+            | ApiError::NotFound { .. }
+            | ApiError::Conflict { .. }
+            | ApiError::NoModel { .. }
+            | ApiError::WaitTimeout
+            | ApiError::Upstream
+            | ApiError::UpstreamTimeout
+            | ApiError::Internal => Self::Internal,
         }
     }
 }
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn an_error_has_a_type_for_new_clients_and_a_code_for_old_ones() {
-        let response = Fault::NoQueue.into_response();
+        let response = SqsError::NoQueue.into_response();
         assert_eq!(response.status(), 400);
         assert_eq!(
             response.headers()["x-amzn-query-error"],
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn what_is_our_fault_is_not_called_the_senders() {
-        let response = Fault::Internal.into_response();
+        let response = SqsError::Internal.into_response();
         assert_eq!(response.headers()["x-amzn-query-error"], "InternalFailure;Receiver");
     }
 }

@@ -1,18 +1,18 @@
 //! FIFO queues: what they are told, and what a message is called so that it is sent once.
 
-use evenkeel_queue::Order;
+use evenkeel_queue::DeliveryOrder;
 use evenkeel_queue::message::DedupId;
-use evenkeel_queue::store::QueueBody;
+use evenkeel_queue::store::QueueDescriptor;
 use ring::digest::{SHA256, digest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::attribute::hex;
-use crate::fault::Fault;
+use crate::fault::SqsError;
 use crate::limit::DEDUP_MAX;
-use crate::notes::Notes;
-use crate::settings::{Name, Shape};
+use crate::notes::QueueMetadata;
+use crate::settings::{Name, QueueSpec};
 
 /// How FIFO queues' names end.
 pub(crate) const SUFFIX: &str = ".fifo";
@@ -20,7 +20,7 @@ pub(crate) const SUFFIX: &str = ".fifo";
 /// What a FIFO queue is told beside its order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct FifoNotes {
+pub(crate) struct FifoSettings {
     /// Whether a message that its sender gave no name is called by its body.
     content_based: bool,
     scope: Scope,
@@ -47,25 +47,25 @@ enum Throughput {
 
 /// How a queue tells that a message was sent before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SentOnce {
-    pub(crate) order: Order,
-    fifo: FifoNotes,
+pub(crate) struct DedupPolicy {
+    pub(crate) order: DeliveryOrder,
+    fifo: FifoSettings,
 }
 
 /// What a message is called.
-pub(crate) struct Called {
+pub(crate) struct DedupName {
     /// As its consumers are told.
     pub(crate) name: String,
     /// As the queue knows it.
     pub(crate) id: DedupId,
 }
 
-impl SentOnce {
-    pub(crate) fn of(body: &QueueBody) -> Self {
+impl DedupPolicy {
+    pub(crate) fn of(body: &QueueDescriptor) -> Self {
         let order = body.settings.order;
         let fifo = match order {
-            Order::Fair => FifoNotes::default(),
-            Order::Fifo => Notes::read(&body.notes).fifo,
+            DeliveryOrder::Fair => FifoSettings::default(),
+            DeliveryOrder::Fifo => QueueMetadata::read(&body.notes).fifo,
         };
         Self { order, fifo }
     }
@@ -76,18 +76,18 @@ impl SentOnce {
         group: &str,
         given: Option<String>,
         body: &str,
-    ) -> Result<Option<Called>, Fault> {
+    ) -> Result<Option<DedupName>, SqsError> {
         let by_body = || hex(digest(&SHA256, body.as_bytes()).as_ref());
         let Some(name) = given.or_else(|| self.fifo.content_based.then(by_body)) else { return Ok(None) };
         let reason = "MessageDeduplicationId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
         if !is_plain(&name) {
-            return Err(Fault::value("MessageDeduplicationId", name, reason));
+            return Err(SqsError::value("MessageDeduplicationId", name, reason));
         }
         let scope = match self.fifo.scope {
             Scope::Queue => "",
             Scope::MessageGroup => group,
         };
-        Ok(Some(Called { id: DedupId::new(scope, &name), name }))
+        Ok(Some(DedupName { id: DedupId::new(scope, &name), name }))
     }
 }
 
@@ -97,11 +97,11 @@ pub(crate) fn is_plain(id: &str) -> bool {
 }
 
 /// Tells a FIFO queue what only those are told.
-pub(crate) fn apply(shape: &mut Shape, name: Name, value: &str) -> Result<(), Fault> {
-    if shape.settings.order == Order::Fair {
-        return Err(Fault::UnknownAttribute { name: name.as_str().to_owned() });
+pub(crate) fn apply(shape: &mut QueueSpec, name: Name, value: &str) -> Result<(), SqsError> {
+    if shape.settings.order == DeliveryOrder::Fair {
+        return Err(SqsError::UnknownAttribute { name: name.as_str().to_owned() });
     }
-    let bad = |why: &str| Fault::AttributeValue { name: name.as_str(), why: why.to_owned() };
+    let bad = |why: &str| SqsError::AttributeValue { name: name.as_str(), why: why.to_owned() };
     let fifo = &mut shape.notes.fifo;
     match name {
         Name::ContentBasedDeduplication => {
@@ -121,21 +121,21 @@ pub(crate) fn apply(shape: &mut Shape, name: Name, value: &str) -> Result<(), Fa
 }
 
 /// Refuses what contradicts itself.
-pub(crate) fn check(shape: &Shape) -> Result<(), Fault> {
-    let FifoNotes { scope, throughput, .. } = shape.notes.fifo;
+pub(crate) fn check(shape: &QueueSpec) -> Result<(), SqsError> {
+    let FifoSettings { scope, throughput, .. } = shape.notes.fifo;
     if throughput == Throughput::PerMessageGroupId && scope == Scope::Queue {
         let why = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup.".to_owned();
-        return Err(Fault::AttributeValue { name: Name::FifoThroughputLimit.as_str(), why });
+        return Err(SqsError::AttributeValue { name: Name::FifoThroughputLimit.as_str(), why });
     }
     Ok(())
 }
 
 /// Shows what a FIFO queue was told.
-pub(crate) fn show(shape: &Shape, name: Name) -> Option<String> {
-    if shape.settings.order == Order::Fair {
+pub(crate) fn show(shape: &QueueSpec, name: Name) -> Option<String> {
+    if shape.settings.order == DeliveryOrder::Fair {
         return None;
     }
-    let FifoNotes { content_based, scope, throughput } = shape.notes.fifo;
+    let FifoSettings { content_based, scope, throughput } = shape.notes.fifo;
     match name {
         Name::ContentBasedDeduplication => Some(content_based.to_string()),
         Name::DeduplicationScope => text(&scope),

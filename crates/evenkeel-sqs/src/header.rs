@@ -13,7 +13,7 @@ const BINARY: u8 = 2;
 
 /// What is kept with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kept<'a> {
+pub(crate) struct StoredHeaders<'a> {
     /// Whether its sender named its group.
     pub(crate) has_group: bool,
     /// The MD5 of its body.
@@ -28,7 +28,7 @@ pub(crate) struct Kept<'a> {
     pub(crate) attributes: Vec<Attribute<'a>>,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> StoredHeaders<'a> {
     /// Writes it; the door's limits keep every length within its field.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let attributes: usize = self.attributes.iter().map(|attribute| attribute.size() + 9).sum();
@@ -58,7 +58,7 @@ impl<'a> Kept<'a> {
 
     /// Reads it.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let mut rest = Rest(bytes);
+        let mut rest = HeaderReader(bytes);
         let [LAYOUT, flags] = *rest.take(2)? else { return None };
         let body_md5 = rest.take(16)?.try_into().ok()?;
         let (sender, trace) = (rest.short()?, rest.short()?);
@@ -88,13 +88,13 @@ impl<'a> Kept<'a> {
 
 /// Reads who sent a message from the headers of its payload; `None` when that is not known.
 pub fn sender_of(headers: &[u8]) -> Option<&str> {
-    Kept::decode(headers).map(|kept| kept.sender).filter(|sender| !sender.is_empty())
+    StoredHeaders::decode(headers).map(|kept| kept.sender).filter(|sender| !sender.is_empty())
 }
 
 /// Reads what an attribute of a message says, by its name in any case, from the headers of its payload; `None` unless
 /// that is text.
 pub fn header_of<'a>(headers: &'a [u8], name: &str) -> Option<&'a str> {
-    let mut attributes = Kept::decode(headers)?.attributes.into_iter();
+    let mut attributes = StoredHeaders::decode(headers)?.attributes.into_iter();
     match attributes.find(|attribute| attribute.name.eq_ignore_ascii_case(name))?.value {
         Value::Text(text) => Some(text),
         Value::Binary(_) => None,
@@ -107,9 +107,9 @@ fn short(out: &mut Vec<u8>, text: &str) {
 }
 
 /// What is left to read.
-struct Rest<'a>(&'a [u8]);
+struct HeaderReader<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> HeaderReader<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -139,26 +139,26 @@ mod tests {
             ];
             let trace = Some(trace.as_str()).filter(|trace| !trace.is_empty());
             let dedup = dedup.as_deref();
-            let kept = Kept { has_group, body_md5, sender: &sender, trace, dedup, attributes };
+            let kept = StoredHeaders { has_group, body_md5, sender: &sender, trace, dedup, attributes };
             let bytes = kept.encode();
-            prop_assert_eq!(Kept::decode(&bytes), Some(kept));
+            prop_assert_eq!(StoredHeaders::decode(&bytes), Some(kept));
         }
 
         #[test]
         fn bytes_of_any_kind_are_read_or_refused(bytes: Vec<u8>) {
-            Kept::decode(&bytes);
+            StoredHeaders::decode(&bytes);
         }
 
         #[test]
         fn a_header_cut_short_is_none(at in 0_usize..40) {
             let attributes = vec![Attribute { name: "a", data_type: "String", value: Value::Text("x") }];
-            let kept = Kept {
+            let kept = StoredHeaders {
                 has_group: true, body_md5: [7; 16], sender: "me", trace: None, dedup: None, attributes,
             };
             let bytes = kept.encode();
             // Between attributes it is a header with fewer of them.
             let whole = [bytes.len(), 2 + 16 + 4 + 2];
-            prop_assert_eq!(Kept::decode(&bytes[..at.min(bytes.len())]).is_some(), whole.contains(&at.min(bytes.len())));
+            prop_assert_eq!(StoredHeaders::decode(&bytes[..at.min(bytes.len())]).is_some(), whole.contains(&at.min(bytes.len())));
         }
     }
 }

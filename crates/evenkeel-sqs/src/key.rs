@@ -7,13 +7,13 @@ use core::fmt;
 use std::sync::Arc;
 
 use evenkeel_door::key::KeyHash;
-use evenkeel_door::tenant::{Standing, Tenant, TenantSettings, Tenants};
+use evenkeel_door::tenant::{Tenant, TenantSettings, TenantState, Tenants};
 use evenkeel_telemetry::Secret;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::attribute::hex;
-use crate::fault::Fault;
+use crate::fault::SqsError;
 
 /// Digits of an API key's hash that an access key id names it by.
 const NAMED_BY: usize = 8;
@@ -40,13 +40,13 @@ impl MasterKey {
     }
 
     /// Reads one.
-    pub fn parse(text: &str) -> Result<Self, NotAMasterKey> {
+    pub fn parse(text: &str) -> Result<Self, MasterKeyError> {
         let digits: Option<Vec<u8>> = text
             .trim()
             .chars()
             .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
             .collect();
-        let digits = digits.filter(|digits| digits.len() == 64).ok_or(NotAMasterKey)?;
+        let digits = digits.filter(|digits| digits.len() == 64).ok_or(MasterKeyError)?;
         let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
@@ -74,15 +74,15 @@ impl fmt::Debug for MasterKey {
 }
 
 /// Finds the tenant that an access key id names.
-pub(crate) fn tenant_of(tenants: &Tenants, access_key_id: &str) -> Result<Arc<Tenant>, Fault> {
-    let (name, digits) = access_key_id.rsplit_once('.').ok_or(Fault::UnknownKey)?;
-    let tenant = tenants.get(name).ok_or(Fault::UnknownKey)?;
+pub(crate) fn tenant_of(tenants: &Tenants, access_key_id: &str) -> Result<Arc<Tenant>, SqsError> {
+    let (name, digits) = access_key_id.rsplit_once('.').ok_or(SqsError::UnknownKey)?;
+    let tenant = tenants.get(name).ok_or(SqsError::UnknownKey)?;
     if !tenant.settings.key_hashes.iter().any(|hash| named_by(hash) == digits) {
-        return Err(Fault::UnknownKey);
+        return Err(SqsError::UnknownKey);
     }
     match tenant.settings.standing {
-        Standing::Active => Ok(tenant.clone()),
-        Standing::Disabled => Err(Fault::Disabled),
+        TenantState::Active => Ok(tenant.clone()),
+        TenantState::Disabled => Err(SqsError::Disabled),
     }
 }
 
@@ -94,21 +94,21 @@ fn named_by(hash: &KeyHash) -> String {
 
 /// A text that is no master key; it is not repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAMasterKey;
+pub struct MasterKeyError;
 
-impl fmt::Display for NotAMasterKey {
+impl fmt::Display for MasterKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a master key is 64 hexadecimal digits")
     }
 }
 
-impl core::error::Error for NotAMasterKey {}
+impl core::error::Error for MasterKeyError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tenants(standing: Standing) -> Tenants {
+    fn tenants(standing: TenantState) -> Tenants {
         let key_hashes = vec![KeyHash::of("ek-1"), KeyHash::of("ek-2")];
         let acme =
             TenantSettings { name: "a.b".to_owned(), key_hashes, standing, ..TenantSettings::default() };
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn every_api_key_has_an_access_key_and_another_has_none() {
         let master = MasterKey::parse(MasterKey::draw().unwrap().expose()).unwrap();
-        let tenants = tenants(Standing::Active);
+        let tenants = tenants(TenantState::Active);
         let pairs = master.credentials(&tenants.get("a.b").unwrap().settings);
         assert_eq!(pairs.len(), 2);
         assert_ne!(pairs[0].secret_access_key.expose(), pairs[1].secret_access_key.expose());
@@ -127,22 +127,22 @@ mod tests {
             assert_eq!(&master.secret(&pair.access_key_id), pair.secret_access_key.expose());
         }
         for unknown in ["", "a.b", "a.b.00000000", "b.12345678", "AKIAIOSFODNN7EXAMPLE"] {
-            assert_eq!(tenant_of(&tenants, unknown).unwrap_err(), Fault::UnknownKey);
+            assert_eq!(tenant_of(&tenants, unknown).unwrap_err(), SqsError::UnknownKey);
         }
     }
 
     #[test]
     fn a_disabled_tenants_key_is_known_and_refused() {
         let master = MasterKey::parse(&"0".repeat(64)).unwrap();
-        let tenants = tenants(Standing::Disabled);
+        let tenants = tenants(TenantState::Disabled);
         let pair = &master.credentials(&tenants.get("a.b").unwrap().settings)[0];
-        assert_eq!(tenant_of(&tenants, &pair.access_key_id).unwrap_err(), Fault::Disabled);
+        assert_eq!(tenant_of(&tenants, &pair.access_key_id).unwrap_err(), SqsError::Disabled);
     }
 
     #[test]
     fn what_is_no_master_key_is_refused_and_never_shown() {
         for bad in ["", "00", &"g".repeat(64), &"0".repeat(63), &"0".repeat(65)] {
-            assert_eq!(MasterKey::parse(bad).unwrap_err(), NotAMasterKey);
+            assert_eq!(MasterKey::parse(bad).unwrap_err(), MasterKeyError);
         }
         assert_eq!(format!("{:?}", MasterKey::parse(&"a".repeat(64))), "Ok(MasterKey(..))");
     }

@@ -35,7 +35,7 @@ mod sign;
 mod tag;
 mod time;
 
-pub use door::Sqs;
+pub use door::SqsApi;
 pub use header::{header_of, sender_of};
-pub use key::{Credentials, MasterKey, NotAMasterKey};
+pub use key::{Credentials, MasterKey, MasterKeyError};
 pub use options::SqsOptions;

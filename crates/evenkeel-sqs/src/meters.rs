@@ -7,34 +7,34 @@ use std::collections::{BTreeMap, HashMap};
 
 use evenkeel_queue::{Queue, QueueId, Queues};
 use evenkeel_telemetry::{
-    Counter, DURATION_BOUNDS, Family, Gauge, Histogram, Label, Named, OTHER, RegisterError, Registry,
+    Counter, DURATION_BOUNDS, Family, Gauge, Histogram, Label, MetricDesc, OTHER, RegisterError, Registry,
 };
 use parking_lot::{Mutex, RwLock};
 
 use crate::operation::Operation;
 
-const QUEUE_MESSAGES: Named = Named::new(
+const QUEUE_MESSAGES: MetricDesc = MetricDesc::new(
     "evenkeel_queue_messages",
     "messages that wait, are in flight or are delayed, by queue and state",
 );
-const QUEUE_BYTES: Named = Named::new("evenkeel_queue_bytes", "bytes of the messages of a queue");
-const QUEUE_SENT_TOTAL: Named = Named::new("evenkeel_queue_sent_total", "messages sent, by queue");
-const QUEUE_RECEIVED_TOTAL: Named =
-    Named::new("evenkeel_queue_received_total", "deliveries of messages, by queue");
-const QUEUE_DELETED_TOTAL: Named =
-    Named::new("evenkeel_queue_deleted_total", "messages acknowledged, by queue");
-const QUEUE_EXPIRED_TOTAL: Named = Named::new(
+const QUEUE_BYTES: MetricDesc = MetricDesc::new("evenkeel_queue_bytes", "bytes of the messages of a queue");
+const QUEUE_SENT_TOTAL: MetricDesc = MetricDesc::new("evenkeel_queue_sent_total", "messages sent, by queue");
+const QUEUE_RECEIVED_TOTAL: MetricDesc =
+    MetricDesc::new("evenkeel_queue_received_total", "deliveries of messages, by queue");
+const QUEUE_DELETED_TOTAL: MetricDesc =
+    MetricDesc::new("evenkeel_queue_deleted_total", "messages acknowledged, by queue");
+const QUEUE_EXPIRED_TOTAL: MetricDesc = MetricDesc::new(
     "evenkeel_queue_expired_total",
     "messages removed because their time to live or their queue's retention was over, by queue",
 );
-const QUEUE_KEEPERS_REPLACED_TOTAL: Named = Named::new(
+const QUEUE_KEEPERS_REPLACED_TOTAL: MetricDesc = MetricDesc::new(
     "evenkeel_queue_keepers_replaced_total",
     "keepers of a queue that failed and were replaced, by queue",
 );
-const SQS_WAITING: Named = Named::new("evenkeel_sqs_waiting", "receives that wait for a message");
-const SQS_REQUESTS_TOTAL: Named =
-    Named::new("evenkeel_sqs_requests_total", "requests in the SQS protocol, by operation and code");
-const SQS_REQUEST_SECONDS: Named = Named::new(
+const SQS_WAITING: MetricDesc = MetricDesc::new("evenkeel_sqs_waiting", "receives that wait for a message");
+const SQS_REQUESTS_TOTAL: MetricDesc =
+    MetricDesc::new("evenkeel_sqs_requests_total", "requests in the SQS protocol, by operation and code");
+const SQS_REQUEST_SECONDS: MetricDesc = MetricDesc::new(
     "evenkeel_sqs_request_seconds",
     "how long requests in the SQS protocol took that were done, waits included, by operation",
 );
@@ -44,20 +44,20 @@ const OK: &str = "OK";
 /// More than there are ways to fail.
 const CODES_MAX: usize = 64;
 
-pub(crate) struct Meters {
+pub(crate) struct SqsMetrics {
     waiting: Gauge,
     requests: Family<Counter, 2>,
     /// One per [`Operation`].
-    done: Vec<Done>,
+    done: Vec<OperationMetrics>,
     families: Families,
-    queues: RwLock<HashMap<QueueId, QueueMeters>>,
+    queues: RwLock<HashMap<QueueId, QueueCounters>>,
     queues_max: usize,
     /// Names that have gauges, to put those of queues that are gone to zero.
-    shown: Mutex<BTreeMap<String, Gauges>>,
+    shown: Mutex<BTreeMap<String, QueueGauges>>,
 }
 
 /// What is counted of every operation that is done.
-struct Done {
+struct OperationMetrics {
     requests: Counter,
     seconds: Histogram,
 }
@@ -73,14 +73,14 @@ struct Families {
 }
 
 #[derive(Clone)]
-struct QueueMeters {
+struct QueueCounters {
     sent: Counter,
     received: Counter,
     deleted: Counter,
 }
 
 #[derive(Clone)]
-struct Gauges {
+struct QueueGauges {
     pending: Gauge,
     in_flight: Gauge,
     delayed: Gauge,
@@ -89,7 +89,7 @@ struct Gauges {
     replaced: Counter,
 }
 
-impl Meters {
+impl SqsMetrics {
     pub(crate) fn new(registry: &Registry, queues_max: usize) -> Result<Self, RegisterError> {
         let operation = Label { name: "operation", values_max: Operation::ALL.len() };
         let code = Label { name: "code", values_max: CODES_MAX };
@@ -97,7 +97,7 @@ impl Meters {
         let state = Label { name: "state", values_max: 3 };
         let requests = registry.counters(SQS_REQUESTS_TOTAL, [operation, code])?;
         let seconds = registry.histograms(SQS_REQUEST_SECONDS, [operation], DURATION_BOUNDS)?;
-        let done = Operation::ALL.iter().map(|operation| Done {
+        let done = Operation::ALL.iter().map(|operation| OperationMetrics {
             requests: requests.with([operation.name(), OK]),
             seconds: seconds.with([operation.name()]),
         });
@@ -122,7 +122,7 @@ impl Meters {
 
     /// Counts a request that was done.
     pub(crate) fn done(&self, operation: Operation, took: Duration) {
-        let Done { requests, seconds } = &self.done[operation as usize];
+        let OperationMetrics { requests, seconds } = &self.done[operation as usize];
         requests.count();
         seconds.record(took);
     }
@@ -133,9 +133,9 @@ impl Meters {
     }
 
     /// Counts a receive as waiting, until what is returned is dropped.
-    pub(crate) fn wait(&self) -> Waiting<'_> {
+    pub(crate) fn wait(&self) -> WaitingGuard<'_> {
         self.waiting.add(1);
-        Waiting(&self.waiting)
+        WaitingGuard(&self.waiting)
     }
 
     pub(crate) fn sent(&self, queue: &Queue, count: u64) {
@@ -150,7 +150,7 @@ impl Meters {
         self.of(queue).deleted.add(count);
     }
 
-    fn of(&self, queue: &Queue) -> QueueMeters {
+    fn of(&self, queue: &Queue) -> QueueCounters {
         if let Some(meters) = self.queues.read().get(&queue.id()) {
             return meters.clone();
         }
@@ -161,7 +161,7 @@ impl Meters {
             queues.clear();
         }
         let name = [body.name.as_str()];
-        let meters = QueueMeters {
+        let meters = QueueCounters {
             sent: self.families.sent.with(name),
             received: self.families.received.with(name),
             deleted: self.families.deleted.with(name),
@@ -192,17 +192,17 @@ impl Meters {
 }
 
 /// A receive that waits.
-pub(crate) struct Waiting<'a>(&'a Gauge);
+pub(crate) struct WaitingGuard<'a>(&'a Gauge);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.add(-1);
     }
 }
 
 impl Families {
-    fn gauges(&self, name: &str) -> Gauges {
-        Gauges {
+    fn gauges(&self, name: &str) -> QueueGauges {
+        QueueGauges {
             pending: self.messages.with([name, "pending"]),
             in_flight: self.messages.with([name, "in_flight"]),
             delayed: self.messages.with([name, "delayed"]),
@@ -213,7 +213,7 @@ impl Families {
     }
 }
 
-impl Gauges {
+impl QueueGauges {
     fn set(&self, [pending, in_flight, delayed, bytes]: [u64; 4]) {
         let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.pending.set(number(pending));

@@ -18,10 +18,10 @@ use tokio::sync::watch;
 
 use crate::attribute::hex;
 use crate::base64;
-use crate::door::{Sqs, needed};
-use crate::fault::Fault;
+use crate::door::{SqsApi, needed};
+use crate::fault::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
-use crate::notes::{BegunMove, Notes};
+use crate::notes::{MoveTaskRecord, QueueMetadata};
 
 /// Messages moved in one go when there is no hurry to slow down.
 const BATCH: usize = 100;
@@ -57,25 +57,25 @@ pub(crate) struct ListMoves {
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Started {
+pub(crate) struct StartMoveResponse {
     task_handle: String,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Cancelled {
+pub(crate) struct CancelMoveResponse {
     approximate_number_of_messages_moved: u64,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct ListedMoves {
-    results: Vec<ListedMove>,
+pub(crate) struct ListMovesResponse {
+    results: Vec<MoveTaskEntry>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct ListedMove {
+struct MoveTaskEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     task_handle: Option<String>,
     status: &'static str,
@@ -132,8 +132,8 @@ impl State {
     }
 }
 
-impl Sqs {
-    pub(crate) async fn start_move_task(&self, wish: &StartMove) -> Result<Started, Fault> {
+impl SqsApi {
+    pub(crate) async fn start_move_task(&self, wish: &StartMove) -> Result<StartMoveResponse, SqsError> {
         let (source, source_arn) = self.by_arn("SourceArn", wish.source_arn.as_deref(), NO_SOURCE)?;
         let destination = match wish.destination_arn.as_deref() {
             Some(arn) => Some(self.by_arn("DestinationArn", Some(arn), NO_DESTINATION)?),
@@ -142,20 +142,20 @@ impl Sqs {
         let rate = wish.max_number_of_messages_per_second;
         if let Some(rate) = rate.filter(|rate| !MOVE_RATE.contains(rate)) {
             let reason = "Must be between 1 and 500, if provided.";
-            return Err(Fault::value("MaxNumberOfMessagesPerSecond", rate, reason));
+            return Err(SqsError::value("MaxNumberOfMessagesPerSecond", rate, reason));
         }
         if self.sources_of(source.id()).is_empty() {
-            return Err(Fault::invalid("Source queue must be configured as a Dead Letter Queue."));
+            return Err(SqsError::invalid("Source queue must be configured as a Dead Letter Queue."));
         }
         if destination.as_ref().is_some_and(|(queue, _)| queue.id() == source.id()) {
-            return Err(Fault::invalid("Source queue and destination queue must not be the same."));
+            return Err(SqsError::invalid("Source queue and destination queue must not be the same."));
         }
         let order = source.body().settings.order;
         if destination.as_ref().is_some_and(|(queue, _)| queue.body().settings.order != order) {
-            return Err(Fault::invalid("Source queue and destination queue must be of the same type."));
+            return Err(SqsError::invalid("Source queue and destination queue must be of the same type."));
         }
         let (to, destination_arn) = destination.map(|(queue, arn)| (queue.id(), arn)).unzip();
-        let begun = BegunMove {
+        let begun = MoveTaskRecord {
             id: new_id()?,
             source_arn,
             destination_arn,
@@ -175,7 +175,7 @@ impl Sqs {
         }
         let task_handle = task.handle();
         tokio::spawn(run(self.me.clone(), task, source, to, self.stopping.subscribe()));
-        Ok(Started { task_handle })
+        Ok(StartMoveResponse { task_handle })
     }
 
     /// Forgets that a move began, now that it is over.
@@ -189,35 +189,35 @@ impl Sqs {
         }
     }
 
-    pub(crate) fn cancel_move_task(&self, wish: &CancelMove) -> Result<Cancelled, Fault> {
+    pub(crate) fn cancel_move_task(&self, wish: &CancelMove) -> Result<CancelMoveResponse, SqsError> {
         let handle = needed("TaskHandle", wish.task_handle.as_deref())?;
         let text = base64::decode(handle).and_then(|bytes| String::from_utf8(bytes).ok());
         let (id, arn) = text
             .as_deref()
             .and_then(|text| text.split_once(' '))
-            .ok_or_else(|| Fault::invalid("Value for parameter TaskHandle is invalid."))?;
+            .ok_or_else(|| SqsError::invalid("Value for parameter TaskHandle is invalid."))?;
         self.by_arn("SourceArn", Some(arn), NO_SOURCE)?;
         let found = self.moves.0.lock().iter().find(|task| task.id == id).cloned();
-        let task = found.ok_or(Fault::NoResource { message: "Task does not exist." })?;
+        let task = found.ok_or(SqsError::NoResource { message: "Task does not exist." })?;
         let mut state = task.state.lock();
         if *state != State::Running {
             let message = "Only active tasks can be cancelled.".to_owned();
-            return Err(Fault::Unsupported { message });
+            return Err(SqsError::Unsupported { message });
         }
         *state = State::Cancelling;
-        Ok(Cancelled { approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed) })
+        Ok(CancelMoveResponse { approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed) })
     }
 
-    pub(crate) fn list_move_tasks(&self, wish: &ListMoves) -> Result<ListedMoves, Fault> {
+    pub(crate) fn list_move_tasks(&self, wish: &ListMoves) -> Result<ListMovesResponse, SqsError> {
         let (source, _) = self.by_arn("SourceArn", wish.source_arn.as_deref(), NO_SOURCE)?;
         let max = wish.max_results.unwrap_or(1);
         if !TASKS.contains(&max) {
-            return Err(Fault::value("MaxResults", max, "Must be between 1 and 10, if provided."));
+            return Err(SqsError::value("MaxResults", max, "Must be between 1 and 10, if provided."));
         }
         let tasks = self.moves.0.lock();
         let of_source = tasks.iter().filter(|task| task.source == source.id());
         let results = of_source.take(usize::try_from(max).unwrap_or(1)).map(|task| task.listed()).collect();
-        Ok(ListedMoves { results })
+        Ok(ListMovesResponse { results })
     }
 
     fn by_arn(
@@ -225,16 +225,16 @@ impl Sqs {
         name: &'static str,
         arn: Option<&str>,
         missing: &'static str,
-    ) -> Result<(Queue, String), Fault> {
+    ) -> Result<(Queue, String), SqsError> {
         let arn = needed(name, arn)?;
         let queue_name = self.options.name_of_arn(arn).map_err(|_| {
-            Fault::invalid(format!(
+            SqsError::invalid(format!(
                 "You must use this format to specify the {name}: \
                  arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
             ))
         })?;
         let queue = queue_name.and_then(|queue_name| self.queues.get(queue_name));
-        Ok((queue.ok_or(Fault::NoResource { message: missing })?, arn.to_owned()))
+        Ok((queue.ok_or(SqsError::NoResource { message: missing })?, arn.to_owned()))
     }
 }
 
@@ -242,25 +242,25 @@ impl MoveTasks {
     /// Remembers the tasks that the gateway's end has cut short.
     pub(crate) fn of_before(queues: &Queues) -> Self {
         let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
-            let begun = Notes::read(&queue.body().notes).move_task?;
+            let begun = QueueMetadata::read(&queue.body().notes).move_task?;
             let moved = begun.to_move.saturating_sub(queue.totals().pending);
             Some(Arc::new(Task::new(queue.id(), begun, moved, State::Failed(CUT_SHORT))))
         });
         Self(Mutex::new(tasks.collect()))
     }
 
-    fn add(&self, task: Arc<Task>) -> Result<(), Fault> {
+    fn add(&self, task: Arc<Task>) -> Result<(), SqsError> {
         let mut tasks = self.0.lock();
         let active = |task: &&Arc<Task>| !task.state.lock().is_over();
         if tasks.iter().filter(active).any(|other| other.source == task.source) {
-            return Err(Fault::invalid(
+            return Err(SqsError::invalid(
                 "There is already a task running. Only one active task is allowed for a source queue arn at a \
                  given time.",
             ));
         }
         if TASKS_ACTIVE_MAX <= tasks.iter().filter(active).count() {
             let message = format!("{TASKS_ACTIVE_MAX} move tasks are active, which is the most");
-            return Err(Fault::OverLimit { message });
+            return Err(SqsError::OverLimit { message });
         }
         let source = task.source;
         tasks.push_front(task);
@@ -276,8 +276,8 @@ impl MoveTasks {
 }
 
 impl Task {
-    fn new(source: QueueId, begun: BegunMove, moved: u64, state: State) -> Self {
-        let BegunMove { id, source_arn, destination_arn, rate, started_ms, to_move } = begun;
+    fn new(source: QueueId, begun: MoveTaskRecord, moved: u64, state: State) -> Self {
+        let MoveTaskRecord { id, source_arn, destination_arn, rate, started_ms, to_move } = begun;
         let (moved, state) = (AtomicU64::new(moved), Mutex::new(state));
         Self { id, source, source_arn, destination_arn, rate, started_ms, to_move, moved, state }
     }
@@ -286,9 +286,9 @@ impl Task {
         base64::encode(format!("{} {}", self.id, self.source_arn).as_bytes())
     }
 
-    fn listed(&self) -> ListedMove {
+    fn listed(&self) -> MoveTaskEntry {
         let state = *self.state.lock();
-        ListedMove {
+        MoveTaskEntry {
             task_handle: (state == State::Running).then(|| self.handle()),
             status: state.word(),
             source_arn: self.source_arn.clone(),
@@ -307,7 +307,7 @@ impl Task {
 
 /// Moves messages until there are no more, somebody cancels it, or the server stops.
 async fn run(
-    sqs: Weak<Sqs>,
+    sqs: Weak<SqsApi>,
     task: Arc<Task>,
     source: Queue,
     to: Option<QueueId>,
@@ -336,7 +336,7 @@ async fn run(
                 tries += 1;
                 TRY_AGAIN_AFTER
             }
-            Err(rejection) => break State::Failed(Fault::from(rejection).code()),
+            Err(rejection) => break State::Failed(SqsError::from(rejection).code()),
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -364,9 +364,9 @@ fn pace(rate: Option<u64>) -> (usize, Duration) {
     }
 }
 
-fn new_id() -> Result<String, Fault> {
+fn new_id() -> Result<String, SqsError> {
     let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| Fault::Internal)?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| SqsError::Internal)?;
     let hex = hex(&bytes);
     Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use evenkeel_door::body::Response;
 use evenkeel_door::percent;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::{Call, RouteError, Routes, handler};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_door::tenant::{Access, Caller};
 use evenkeel_queue::Queue;
 use http::header::CONTENT_TYPE;
@@ -30,7 +30,7 @@ use self::consume::peek;
 use self::control::purge;
 use self::keys::keys;
 use self::result::{explain, result};
-use crate::Sqs;
+use crate::SqsApi;
 use crate::pieces::body_of;
 
 const QUEUES: &str = "/api/queues";
@@ -41,10 +41,10 @@ const METHODS: [Method; 6] =
 /// Queues as the native API shows them.
 #[derive(Clone)]
 struct Native {
-    sqs: Arc<Sqs>,
+    sqs: Arc<SqsApi>,
 }
 
-impl Sqs {
+impl SqsApi {
     /// Adds the native API to a table of routes.
     pub fn add_native_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
         let native = Native { sqs: self.clone() };
@@ -65,10 +65,10 @@ impl Sqs {
 }
 
 impl Native {
-    async fn answer(self, mut call: Call) -> Result<Response, Refusal> {
-        let path = call.request.uri().path().strip_prefix(QUEUE).ok_or(Refusal::NoRoute)?;
+    async fn answer(self, mut call: ServerRequest) -> Result<Response, ApiError> {
+        let path = call.request.uri().path().strip_prefix(QUEUE).ok_or(ApiError::NoRoute)?;
         let parts: Option<Vec<String>> = path.split('/').map(percent::decode).collect();
-        let parts = parts.ok_or(Refusal::NoRoute)?;
+        let parts = parts.ok_or(ApiError::NoRoute)?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         // What is answered to GET is asked by HEAD, too.
         let method =
@@ -94,34 +94,34 @@ impl Native {
         }
     }
 
-    fn queue(&self, name: &str) -> Result<Queue, Refusal> {
-        self.sqs.queues.get(name).ok_or_else(|| Refusal::NotFound { what: format!("queue {name:?}") })
+    fn queue(&self, name: &str) -> Result<Queue, ApiError> {
+        self.sqs.queues.get(name).ok_or_else(|| ApiError::NotFound { what: format!("queue {name:?}") })
     }
 }
 
 /// Says which methods a path takes, if it takes any.
-fn unrouted(parts: &[&str]) -> Refusal {
+fn unrouted(parts: &[&str]) -> ApiError {
     let allow = match parts {
         [_] => "GET, PUT, DELETE",
         [_, "messages"] => "GET, POST",
         [_, "messages" | "results", _] | [_, "stream" | "keys"] => "GET",
         [_, "receive" | "ack" | "nack" | "extend" | "purge" | "redrive"] => "POST",
         [_, "keys", _] => "PUT",
-        _ => return Refusal::NoRoute,
+        _ => return ApiError::NoRoute,
     };
-    Refusal::Method { allow: allow.to_owned() }
+    ApiError::Method { allow: allow.to_owned() }
 }
 
 /// Refuses whoever is not an administrator.
-fn check_admin(call: &Call) -> Result<(), Refusal> {
+fn check_admin(call: &ServerRequest) -> Result<(), ApiError> {
     match call.caller {
         Caller::Admin => Ok(()),
-        Caller::Public | Caller::Tenant(_) => Err(Refusal::AdminOnly),
+        Caller::Public | Caller::Tenant(_) => Err(ApiError::AdminOnly),
     }
 }
 
 /// Who sends, as consumers are told.
-fn sender_of(call: &Call) -> &str {
+fn sender_of(call: &ServerRequest) -> &str {
     match &call.caller {
         Caller::Tenant(tenant) => &tenant.settings.name,
         Caller::Admin => "admin",
@@ -130,30 +130,33 @@ fn sender_of(call: &Call) -> &str {
 }
 
 /// Reads a body, which is an object; none at all is an empty one.
-async fn read<T: DeserializeOwned>(call: &mut Call) -> Result<T, Refusal> {
+async fn read<T: DeserializeOwned>(call: &mut ServerRequest) -> Result<T, ApiError> {
     let bytes = call.read_body().await?;
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
     // A list of the right length would be read as if its items had names.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Refusal::invalid("the body is not a JSON object"));
+        return Err(ApiError::invalid("the body is not a JSON object"));
     }
     serde_json::from_slice(bytes).map_err(unexpected)
 }
 
-fn unexpected(error: serde_json::Error) -> Refusal {
-    Refusal::invalid(format!("the body is not what is expected: {error}"))
+fn unexpected(error: serde_json::Error) -> ApiError {
+    ApiError::invalid(format!("the body is not what is expected: {error}"))
 }
 
 /// Reads what stands after the question mark; a key that nobody knows is refused.
-fn query<const N: usize>(call: &Call, known: [&'static str; N]) -> Result<[Option<String>; N], Refusal> {
+fn query<const N: usize>(
+    call: &ServerRequest,
+    known: [&'static str; N],
+) -> Result<[Option<String>; N], ApiError> {
     let mut values = [const { None }; N];
     for pair in call.request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let unknown =
-            || Refusal::invalid(format!("unknown parameter {key:?}; there is {}", known.join(", ")));
+            || ApiError::invalid(format!("unknown parameter {key:?}; there is {}", known.join(", ")));
         let at = known.iter().position(|name| *name == key).ok_or_else(unknown)?;
         let value = percent::decode(value);
-        values[at] = Some(value.ok_or_else(|| Refusal::invalid(format!("{key} cannot be read")))?);
+        values[at] = Some(value.ok_or_else(|| ApiError::invalid(format!("{key} cannot be read")))?);
     }
     Ok(values)
 }
@@ -164,24 +167,24 @@ fn number(
     value: Option<&str>,
     otherwise: u64,
     range: core::ops::RangeInclusive<u64>,
-) -> Result<u64, Refusal> {
+) -> Result<u64, ApiError> {
     let Some(value) = value else { return Ok(otherwise) };
-    let wrong = |_| Refusal::invalid(format!("{name} is not a whole number: {value:?}"));
+    let wrong = |_| ApiError::invalid(format!("{name} is not a whole number: {value:?}"));
     within(name, value.parse().map_err(wrong)?, range)
 }
 
 /// Refuses a number that is out of bounds.
-fn within(name: &str, value: u64, range: core::ops::RangeInclusive<u64>) -> Result<u64, Refusal> {
+fn within(name: &str, value: u64, range: core::ops::RangeInclusive<u64>) -> Result<u64, ApiError> {
     if range.contains(&value) {
         return Ok(value);
     }
     let (min, max) = range.into_inner();
-    Err(Refusal::invalid(format!("{name} {value} is not between {min} and {max}")))
+    Err(ApiError::invalid(format!("{name} {value} is not between {min} and {max}")))
 }
 
 /// Writes an answer.
-fn told(status: StatusCode, answer: &impl Serialize) -> Result<Response, Refusal> {
-    let bytes = serde_json::to_vec(answer).map_err(|_| Refusal::Internal)?;
+fn told(status: StatusCode, answer: &impl Serialize) -> Result<Response, ApiError> {
+    let bytes = serde_json::to_vec(answer).map_err(|_| ApiError::Internal)?;
     let mut response = Response::new(body_of(bytes));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

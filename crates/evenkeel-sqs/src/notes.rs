@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fifo::FifoNotes;
+use crate::fifo::FifoSettings;
 
 /// What the door keeps with a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Notes {
+pub(crate) struct QueueMetadata {
     /// Kept, and not enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,
     /// Where dead letters go, by a name that outlives the queue which has it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dead_letters: Option<DeadLetters>,
+    pub(crate) dead_letters: Option<DeadLetterTarget>,
     /// Who may use this queue for dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redrive_allow: Option<String>,
@@ -29,10 +29,10 @@ pub(crate) struct Notes {
     pub(crate) managed_sse: bool,
     /// What a FIFO queue was told.
     #[serde(skip_serializing_if = "is_default")]
-    pub(crate) fifo: FifoNotes,
+    pub(crate) fifo: FifoSettings,
     /// The last move of its messages that began and did not come to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) move_task: Option<BegunMove>,
+    pub(crate) move_task: Option<MoveTaskRecord>,
     /// What users label it with.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tags: BTreeMap<String, String>,
@@ -40,14 +40,14 @@ pub(crate) struct Notes {
 
 /// Where dead letters go, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DeadLetters {
+pub(crate) struct DeadLetterTarget {
     pub(crate) arn: String,
     pub(crate) receives_max: u32,
 }
 
 /// A move of messages that began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BegunMove {
+pub(crate) struct MoveTaskRecord {
     pub(crate) id: String,
     pub(crate) source_arn: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,11 +58,11 @@ pub(crate) struct BegunMove {
     pub(crate) to_move: u64,
 }
 
-fn is_default(fifo: &FifoNotes) -> bool {
-    *fifo == FifoNotes::default()
+fn is_default(fifo: &FifoSettings) -> bool {
+    *fifo == FifoSettings::default()
 }
 
-impl Notes {
+impl QueueMetadata {
     /// Reads them; what another door wrote is as if there were none.
     pub(crate) fn read(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()

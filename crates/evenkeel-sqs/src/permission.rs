@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::door::{Nothing, Sqs, needed};
-use crate::fault::Fault;
+use crate::door::{EmptyResponse, SqsApi, needed};
+use crate::fault::SqsError;
 use crate::operation::Operation;
 
 #[derive(Deserialize)]
@@ -26,8 +26,8 @@ pub(crate) struct RemovePermission {
     label: Option<String>,
 }
 
-impl Sqs {
-    pub(crate) async fn add_permission(&self, wish: AddPermission) -> Result<Nothing, Fault> {
+impl SqsApi {
+    pub(crate) async fn add_permission(&self, wish: AddPermission) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let label = needed("Label", wish.label.as_deref())?;
         check(label, &wish)?;
@@ -35,7 +35,7 @@ impl Sqs {
         self.change(&queue, |shape| {
             let mut policy = Policy::read(shape.notes.policy.as_deref(), &arn);
             if policy.statements.iter().any(|known| known["Sid"] == label) {
-                return Err(Fault::value("Label", label, "Already exists."));
+                return Err(SqsError::value("Label", label, "Already exists."));
             }
             policy.statements.push(statement(label, &wish, &arn));
             shape.notes.policy = policy.write();
@@ -44,7 +44,7 @@ impl Sqs {
         .await
     }
 
-    pub(crate) async fn remove_permission(&self, wish: &RemovePermission) -> Result<Nothing, Fault> {
+    pub(crate) async fn remove_permission(&self, wish: &RemovePermission) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let label = needed("Label", wish.label.as_deref())?;
         let arn = self.options.arn(&queue.body().name);
@@ -53,7 +53,7 @@ impl Sqs {
             let before = policy.statements.len();
             policy.statements.retain(|known| known["Sid"] != label);
             if policy.statements.len() == before {
-                return Err(Fault::value("Label", label, "can't find label."));
+                return Err(SqsError::value("Label", label, "can't find label."));
             }
             shape.notes.policy = policy.write();
             Ok(())
@@ -62,27 +62,27 @@ impl Sqs {
     }
 }
 
-fn check(label: &str, wish: &AddPermission) -> Result<(), Fault> {
+fn check(label: &str, wish: &AddPermission) -> Result<(), SqsError> {
     let plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if !plain || 80 < label.len() {
         let reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.";
-        return Err(Fault::value("Label", label, reason));
+        return Err(SqsError::value("Label", label, reason));
     }
     if wish.accounts.is_empty() {
-        return Err(Fault::Missing { name: "AWSAccountIds" });
+        return Err(SqsError::Missing { name: "AWSAccountIds" });
     }
     if wish.actions.is_empty() {
-        return Err(Fault::Missing { name: "Actions" });
+        return Err(SqsError::Missing { name: "Actions" });
     }
     let is_account =
         |account: &&String| account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(account) = wish.accounts.iter().find(|account| !is_account(account)) {
-        return Err(Fault::value("PrincipalId", account, "Unable to verify."));
+        return Err(SqsError::value("PrincipalId", account, "Unable to verify."));
     }
     if let Some(action) = wish.actions.iter().find(|name| *name != "*" && Operation::of_name(name).is_none())
     {
         let reason = "Please refer to the appropriate WSDL for a list of valid actions.";
-        return Err(Fault::value("ActionName", format_args!("SQS:{action}"), reason));
+        return Err(SqsError::value("ActionName", format_args!("SQS:{action}"), reason));
     }
     Ok(())
 }

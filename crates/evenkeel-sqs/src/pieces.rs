@@ -19,13 +19,13 @@ pub(crate) fn body_of(answer: Vec<u8>) -> Body {
     if answer.len() <= PIECE {
         return body::full(answer);
     }
-    Pieces(answer.into()).map_err(|never| match never {}).boxed_unsync()
+    ChunkedBody(answer.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// What is left of an answer.
-struct Pieces(Bytes);
+struct ChunkedBody(Bytes);
 
-impl http_body::Body for Pieces {
+impl http_body::Body for ChunkedBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -9,11 +9,11 @@ impl SqsOptions {
     }
 
     /// Reads a queue's name out of its ARN; `Err` when it is no ARN, `Ok(None)` when it is another account's or region's.
-    pub(crate) fn name_of_arn<'a>(&self, arn: &'a str) -> Result<Option<&'a str>, NotAnArn> {
+    pub(crate) fn name_of_arn<'a>(&self, arn: &'a str) -> Result<Option<&'a str>, ArnError> {
         let parts: Vec<&str> = arn.split(':').collect();
-        let ["arn", _, "sqs", region, account, name] = parts[..] else { return Err(NotAnArn) };
+        let ["arn", _, "sqs", region, account, name] = parts[..] else { return Err(ArnError) };
         if name.is_empty() {
-            return Err(NotAnArn);
+            return Err(ArnError);
         }
         Ok(Some(name).filter(|_| region == self.region && account == self.account))
     }
@@ -26,7 +26,7 @@ impl SqsOptions {
 
 /// A text that is no ARN of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotAnArn;
+pub(crate) struct ArnError;
 
 /// Reads a queue's name out of its URL, whatever host that names: its last part.
 pub(crate) fn name_of_url(url: &str) -> &str {
@@ -56,7 +56,7 @@ mod tests {
         for bad in
             ["", "dummy", "arn:aws:sns:us-east-1:000000000000:q", "arn:aws:sqs:us-east-1:000000000000:"]
         {
-            assert_eq!(options.name_of_arn(bad), Err(NotAnArn), "{bad:?}");
+            assert_eq!(options.name_of_arn(bad), Err(ArnError), "{bad:?}");
         }
     }
 }

@@ -4,16 +4,16 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use evenkeel_queue::queues::Created;
-use evenkeel_queue::{Order, Queue, QueueSettings, Rejection};
+use evenkeel_queue::queues::CreateResult;
+use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::base64;
-use crate::door::{Ask, Nothing, Sqs, needed};
-use crate::fault::{Fault, bad_fifo_name, bad_queue_name};
+use crate::door::{EmptyResponse, RequestContext, SqsApi, needed};
+use crate::fault::{SqsError, bad_fifo_name, bad_queue_name};
 use crate::fifo;
 use crate::limit::PAGE;
-use crate::settings::{Attributes, Name, Shape};
+use crate::settings::{Attributes, Name, QueueSpec};
 use crate::tag::{Tags, check_tags};
 
 const NAME_MAX: usize = 80;
@@ -40,7 +40,7 @@ pub(crate) struct GetQueueUrl {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct OfQueue {
+pub(crate) struct QueueRequest {
     queue_url: Option<String>,
 }
 
@@ -69,13 +69,13 @@ pub(crate) struct ListQueues {
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Named {
+pub(crate) struct QueueUrlResponse {
     queue_url: String,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Listed {
+pub(crate) struct ListQueuesResponse {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     queue_urls: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,13 +84,17 @@ pub(crate) struct Listed {
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Shown {
+pub(crate) struct AttributesResponse {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     attributes: BTreeMap<&'static str, String>,
 }
 
-impl Sqs {
-    pub(crate) async fn create_queue(&self, ask: &Ask, wish: CreateQueue) -> Result<Named, Fault> {
+impl SqsApi {
+    pub(crate) async fn create_queue(
+        &self,
+        ask: &RequestContext,
+        wish: CreateQueue,
+    ) -> Result<QueueUrlResponse, SqsError> {
         let name = needed("QueueName", wish.queue_name.as_deref())?;
         let attributes = wish.attributes.unwrap_or_default();
         check_name(name, &attributes)?;
@@ -100,51 +104,59 @@ impl Sqs {
         let url = self.options.url(&ask.host, name);
         if let Some(queue) = self.queues.get(name) {
             self.check_same(&queue, &attributes)?;
-            return Ok(Named { queue_url: url });
+            return Ok(QueueUrlResponse { queue_url: url });
         }
         let mut shape = self.new_shape(name);
         self.apply(&mut shape, &attributes)?;
         shape.notes.tags = tags;
         match self.queues.create(name, shape.settings, shape.notes.write()).await? {
-            Created::New(queue) => self.link(&queue).await,
+            CreateResult::New(queue) => self.link(&queue).await,
             // Somebody who speaks another protocol was quicker.
-            Created::Found(queue) => self.check_same(&queue, &attributes)?,
+            CreateResult::Found(queue) => self.check_same(&queue, &attributes)?,
         }
-        Ok(Named { queue_url: url })
+        Ok(QueueUrlResponse { queue_url: url })
     }
 
-    pub(crate) fn new_shape(&self, name: &str) -> Shape {
-        let order = if name.ends_with(fifo::SUFFIX) { Order::Fifo } else { Order::Fair };
-        Shape {
+    pub(crate) fn new_shape(&self, name: &str) -> QueueSpec {
+        let order = if name.ends_with(fifo::SUFFIX) { DeliveryOrder::Fifo } else { DeliveryOrder::Fair };
+        QueueSpec {
             id: None,
             name: name.to_owned(),
             settings: QueueSettings { order, ..self.options.defaults.clone() },
-            notes: crate::notes::Notes::default(),
+            notes: crate::notes::QueueMetadata::default(),
         }
     }
 
     /// Refuses to make a queue again as another.
-    fn check_same(&self, queue: &Queue, attributes: &Attributes) -> Result<(), Fault> {
-        let before = Shape::of(queue);
+    fn check_same(&self, queue: &Queue, attributes: &Attributes) -> Result<(), SqsError> {
+        let before = QueueSpec::of(queue);
         let mut after = before.clone();
         self.apply(&mut after, attributes)?;
         for name in attributes.keys() {
             let name = Name::parse(name)?;
             if self.show_told(&before, name) != self.show_told(&after, name) {
-                return Err(Fault::QueueExists { attribute: name.as_str() });
+                return Err(SqsError::QueueExists { attribute: name.as_str() });
             }
         }
         Ok(())
     }
 
-    pub(crate) fn queue_url(&self, ask: &Ask, wish: &GetQueueUrl) -> Result<Named, Fault> {
+    pub(crate) fn queue_url(
+        &self,
+        ask: &RequestContext,
+        wish: &GetQueueUrl,
+    ) -> Result<QueueUrlResponse, SqsError> {
         let name = needed("QueueName", wish.queue_name.as_deref())?;
         let is_ours = wish.owner.as_deref().is_none_or(|owner| owner == self.options.account);
-        self.queues.get(name).filter(|_| is_ours).ok_or(Fault::NoQueue)?;
-        Ok(Named { queue_url: self.options.url(&ask.host, name) })
+        self.queues.get(name).filter(|_| is_ours).ok_or(SqsError::NoQueue)?;
+        Ok(QueueUrlResponse { queue_url: self.options.url(&ask.host, name) })
     }
 
-    pub(crate) fn list_queues(&self, ask: &Ask, wish: &ListQueues) -> Result<Listed, Fault> {
+    pub(crate) fn list_queues(
+        &self,
+        ask: &RequestContext,
+        wish: &ListQueues,
+    ) -> Result<ListQueuesResponse, SqsError> {
         let page = page_of(wish.max_results, wish.next_token.as_deref())?;
         let prefix = wish.queue_name_prefix.as_deref().unwrap_or_default();
         let found = self.queues.list(prefix, page.after.as_deref(), page.max + 1);
@@ -153,36 +165,36 @@ impl Sqs {
         let next_token = wish.max_results.and_then(|_| page.next(&names, String::as_str));
         names.truncate(page.max);
         let queue_urls = names.iter().map(|name| self.options.url(&ask.host, name)).collect();
-        Ok(Listed { queue_urls, next_token })
+        Ok(ListQueuesResponse { queue_urls, next_token })
     }
 
-    pub(crate) fn queue_attributes(&self, wish: &GetAttributes) -> Result<Shown, Fault> {
+    pub(crate) fn queue_attributes(&self, wish: &GetAttributes) -> Result<AttributesResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let (body, shape) = (queue.body(), Shape::of(&queue));
+        let (body, shape) = (queue.body(), QueueSpec::of(&queue));
         let wants_all = wish.attribute_names.iter().any(|name| name == "All");
         let named = wish.attribute_names.iter().filter(|name| *name != "All").map(|name| Name::parse(name));
-        let named = named.collect::<Result<Vec<Name>, Fault>>()?;
+        let named = named.collect::<Result<Vec<Name>, SqsError>>()?;
         let names = if wants_all { Name::ALL } else { &named };
         let shown = names.iter().filter_map(|&name| {
             let value = self.show(&queue, &body, &shape, name)?;
             Some((name.as_str(), value))
         });
-        Ok(Shown { attributes: shown.collect() })
+        Ok(AttributesResponse { attributes: shown.collect() })
     }
 
-    pub(crate) async fn set_queue_attributes(&self, wish: SetAttributes) -> Result<Nothing, Fault> {
+    pub(crate) async fn set_queue_attributes(&self, wish: SetAttributes) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let attributes = wish.attributes.ok_or(Fault::Missing { name: "Attributes" })?;
+        let attributes = wish.attributes.ok_or(SqsError::Missing { name: "Attributes" })?;
         self.change(&queue, |shape| self.apply(shape, &attributes)).await
     }
 
-    pub(crate) async fn purge_queue(&self, wish: &OfQueue) -> Result<Nothing, Fault> {
+    pub(crate) async fn purge_queue(&self, wish: &QueueRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         {
             let (mut purged, now) = (self.purged.lock(), Instant::now());
             purged.retain(|_, at| now.duration_since(*at) < PURGE_EVERY);
             if purged.contains_key(&queue.id()) {
-                return Err(Fault::PurgeInProgress { queue: queue.body().name.clone() });
+                return Err(SqsError::PurgeInProgress { queue: queue.body().name.clone() });
             }
             purged.insert(queue.id(), now);
         }
@@ -190,10 +202,10 @@ impl Sqs {
         if done.is_err() {
             self.purged.lock().remove(&queue.id());
         }
-        Ok(done.map(|()| Nothing {})?)
+        Ok(done.map(|()| EmptyResponse {})?)
     }
 
-    pub(crate) async fn delete_queue(&self, wish: &OfQueue) -> Result<Nothing, Fault> {
+    pub(crate) async fn delete_queue(&self, wish: &QueueRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let _changing = self.changing.lock().await;
         match self.queues.remove(&queue.body().name).await {
@@ -202,15 +214,15 @@ impl Sqs {
             Err(Rejection::QueueDeleted) => {}
             Err(rejection) => return Err(rejection.into()),
         }
-        Ok(Nothing {})
+        Ok(EmptyResponse {})
     }
 }
 
-fn check_name(name: &str, attributes: &Attributes) -> Result<(), Fault> {
+fn check_name(name: &str, attributes: &Attributes) -> Result<(), SqsError> {
     let is_fifo = attributes.get(Name::FifoQueue.as_str()).is_some_and(|value| value == "true");
     let (stem, bad) = match is_fifo {
-        true => (name.strip_suffix(fifo::SUFFIX).unwrap_or_default(), bad_fifo_name as fn() -> Fault),
-        false => (name, bad_queue_name as fn() -> Fault),
+        true => (name.strip_suffix(fifo::SUFFIX).unwrap_or_default(), bad_fifo_name as fn() -> SqsError),
+        false => (name, bad_queue_name as fn() -> SqsError),
     };
     let plain =
         !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
@@ -225,14 +237,14 @@ pub(crate) struct Page {
 }
 
 /// Reads which page is wanted.
-pub(crate) fn page_of(max: Option<i64>, token: Option<&str>) -> Result<Page, Fault> {
+pub(crate) fn page_of(max: Option<i64>, token: Option<&str>) -> Result<Page, SqsError> {
     let wished = max.unwrap_or(*PAGE.end());
     if !PAGE.contains(&wished) {
-        return Err(Fault::value("MaxResults", wished, "Must be between 1 and 1000, if provided."));
+        return Err(SqsError::value("MaxResults", wished, "Must be between 1 and 1000, if provided."));
     }
     let after = token.map(|token| {
         let name = base64::decode(token).and_then(|bytes| String::from_utf8(bytes).ok());
-        name.ok_or_else(|| Fault::invalid("Invalid or expired next token."))
+        name.ok_or_else(|| SqsError::invalid("Invalid or expired next token."))
     });
     Ok(Page { max: usize::try_from(wished).unwrap_or(1), after: after.transpose()? })
 }

@@ -3,17 +3,17 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use evenkeel_door::disconnect::{Disconnect, Ending};
-use evenkeel_queue::queue::Want;
+use evenkeel_door::disconnect::{Disconnect, ResponseEnd};
+use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
-use evenkeel_queue::{Delivery, Order, Queue, Rejection};
+use evenkeel_queue::{Delivery, DeliveryOrder, Queue, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
-use crate::door::{Ask, Sqs, seconds, told_within};
-use crate::fault::Fault;
+use crate::door::{RequestContext, SqsApi, seconds, told_within};
+use crate::fault::SqsError;
 use crate::fifo::is_plain;
-use crate::header::Kept;
+use crate::header::StoredHeaders;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
 use crate::send::{NOT_OF_TYPE, sequence_number};
 
@@ -35,13 +35,13 @@ pub(crate) struct ReceiveMessage {
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Received<'a> {
+struct ReceiveResponse<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    messages: Vec<Message<'a>>,
+    messages: Vec<ReceivedMessage<'a>>,
 }
 
 #[derive(Serialize)]
-struct Message<'a> {
+struct ReceivedMessage<'a> {
     #[serde(rename = "MessageId")]
     message_id: String,
     #[serde(rename = "ReceiptHandle")]
@@ -87,8 +87,12 @@ const SYSTEM: &[(&str, System)] = &[
 /// What is around a body in an answer.
 const AROUND_BYTES: usize = 384;
 
-impl Sqs {
-    pub(crate) async fn receive_message(&self, ask: &Ask, wish: &ReceiveMessage) -> Result<Vec<u8>, Fault> {
+impl SqsApi {
+    pub(crate) async fn receive_message(
+        &self,
+        ask: &RequestContext,
+        wish: &ReceiveMessage,
+    ) -> Result<Vec<u8>, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let settings = queue.body();
         check_attempt(wish, settings.settings.order)?;
@@ -101,13 +105,13 @@ impl Sqs {
             deliveries.iter().map(|delivery| self.shown(&queue, delivery, &system, &filter)).collect();
         // Bodies with much to escape need more, which is given as it is needed.
         let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + AROUND_BYTES).sum();
-        let answer = told_within(bytes, &Received { messages });
+        let answer = told_within(bytes, &ReceiveResponse { messages });
         give_back_unless_served(queue, &deliveries, ask.disconnect.clone());
         answer
     }
 
     /// Waits for a first message, but not for one that may come after the server.
-    pub(crate) async fn wait(&self, queue: &Queue, want: Want) -> Result<Vec<Delivery>, Rejection> {
+    pub(crate) async fn wait(&self, queue: &Queue, want: ReceiveOptions) -> Result<Vec<Delivery>, Rejection> {
         let _waiting = self.meters.wait();
         let mut stopping = self.stopping.subscribe();
         tokio::select! {
@@ -123,9 +127,9 @@ impl Sqs {
         delivery: &'a Delivery,
         wanted: &[(&'static str, System)],
         filter: &Filter<'_>,
-    ) -> Message<'a> {
+    ) -> ReceivedMessage<'a> {
         let body = str::from_utf8(&delivery.payload.body).unwrap_or_default();
-        let kept = Kept::decode(&delivery.payload.headers).unwrap_or_else(|| Kept {
+        let kept = StoredHeaders::decode(&delivery.payload.headers).unwrap_or_else(|| StoredHeaders {
             has_group: false,
             body_md5: digest_body(body.as_bytes()),
             sender: "",
@@ -139,7 +143,7 @@ impl Sqs {
             .collect();
         let attributes: Vec<Attribute<'a>> =
             kept.attributes.into_iter().filter(|attribute| filter.wants(attribute.name)).collect();
-        Message {
+        ReceivedMessage {
             message_id: delivery.id.to_string(),
             receipt_handle: delivery.receipt.as_str(),
             body_md5: hex(&kept.body_md5),
@@ -150,7 +154,13 @@ impl Sqs {
         }
     }
 
-    fn system(&self, queue: &Queue, delivery: &Delivery, kept: &Kept<'_>, which: System) -> Option<String> {
+    fn system(
+        &self,
+        queue: &Queue,
+        delivery: &Delivery,
+        kept: &StoredHeaders<'_>,
+        which: System,
+    ) -> Option<String> {
         match which {
             System::SenderId => Some(kept.sender.to_owned()).filter(|sender| !sender.is_empty()),
             System::SentTimestamp => Some(delivery.sent_at.0.to_string()),
@@ -158,7 +168,7 @@ impl Sqs {
             System::FirstReceive => Some(delivery.first_delivered_at.0.to_string()),
             // Only FIFO queues have them.
             System::SequenceNumber => {
-                let is_fifo = queue.body().settings.order == Order::Fifo;
+                let is_fifo = queue.body().settings.order == DeliveryOrder::Fifo;
                 is_fifo.then(|| sequence_number(delivery.id))
             }
             System::DeduplicationId => kept.dedup.map(str::to_owned),
@@ -175,29 +185,29 @@ impl Sqs {
 }
 
 /// Takes an attempt's id on FIFO queues: a receive whose answer was lost is undone by its disconnect, not by its id.
-fn check_attempt(wish: &ReceiveMessage, order: Order) -> Result<(), Fault> {
+fn check_attempt(wish: &ReceiveMessage, order: DeliveryOrder) -> Result<(), SqsError> {
     let Some(id) = &wish.receive_request_attempt_id else { return Ok(()) };
     let reason = match order {
-        Order::Fair => NOT_OF_TYPE,
-        Order::Fifo if is_plain(id) => return Ok(()),
-        Order::Fifo => {
+        DeliveryOrder::Fair => NOT_OF_TYPE,
+        DeliveryOrder::Fifo if is_plain(id) => return Ok(()),
+        DeliveryOrder::Fifo => {
             "ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. 1 to 128 in length."
         }
     };
-    Err(Fault::value("ReceiveRequestAttemptId", id, reason))
+    Err(SqsError::value("ReceiveRequestAttemptId", id, reason))
 }
 
-fn want(wish: &ReceiveMessage, wait_ms: u64) -> Result<Want, Fault> {
+fn want(wish: &ReceiveMessage, wait_ms: u64) -> Result<ReceiveOptions, SqsError> {
     let max = wish.max_number_of_messages.unwrap_or(1);
     if !RECEIVE.contains(&max) {
-        return Err(Fault::value("MaxNumberOfMessages", max, "Must be between 1 and 10, if provided."));
+        return Err(SqsError::value("MaxNumberOfMessages", max, "Must be between 1 and 10, if provided."));
     }
     let reason = "Must be >= 0 and <= 20, if provided.";
     let wait = wish.wait_time_seconds;
     let wait = seconds("WaitTimeSeconds", wait, &WAIT_SECS)
-        .map_err(|_| Fault::value("WaitTimeSeconds", wait.unwrap_or_default(), reason))?;
+        .map_err(|_| SqsError::value("WaitTimeSeconds", wait.unwrap_or_default(), reason))?;
     let lease = seconds("VisibilityTimeout", wish.visibility_timeout, &VISIBILITY_SECS)?;
-    Ok(Want {
+    Ok(ReceiveOptions {
         max: usize::try_from(max).unwrap_or(1),
         lease: lease.map(Duration::from),
         wait: wait.map_or(Duration::from_millis(wait_ms), Duration::from),
@@ -205,11 +215,11 @@ fn want(wish: &ReceiveMessage, wait_ms: u64) -> Result<Want, Fault> {
 }
 
 /// Which system attributes the consumer wants, under the older parameter or the newer.
-fn system_of(wish: &ReceiveMessage) -> Result<Vec<(&'static str, System)>, Fault> {
+fn system_of(wish: &ReceiveMessage) -> Result<Vec<(&'static str, System)>, SqsError> {
     let names = || wish.message_system_attribute_names.iter().chain(&wish.attribute_names);
     let is_known = |name: &str| name == "All" || SYSTEM.iter().any(|(known, _)| *known == name);
     if let Some(name) = names().find(|name| !is_known(name)) {
-        return Err(Fault::UnknownAttribute { name: name.clone() });
+        return Err(SqsError::UnknownAttribute { name: name.clone() });
     }
     let wanted = |name: &str| names().any(|wanted| wanted == "All" || wanted == name);
     Ok(SYSTEM.iter().filter(|(name, _)| wanted(name)).copied().collect())
@@ -222,7 +232,7 @@ pub(crate) fn give_back_unless_served(queue: Queue, deliveries: &[Delivery], mut
     }
     let back: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
     tokio::spawn(async move {
-        if disconnect.ended().await == Ending::Gone {
+        if disconnect.ended().await == ResponseEnd::Gone {
             // Those that were given back or acknowledged meanwhile need nothing.
             drop(queue.take_back(&back).await);
         }

@@ -1,16 +1,16 @@
 //! Dead-letter queues by name: RedrivePolicy, RedriveAllowPolicy and ListDeadLetterSourceQueues.
 
-use evenkeel_queue::settings::Redrive;
+use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{Queue, QueueId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::door::{Ask, Sqs};
-use crate::fault::Fault;
+use crate::door::{RequestContext, SqsApi};
+use crate::fault::SqsError;
 use crate::limit::{ALLOWED_MAX, RECEIVES};
-use crate::notes::{DeadLetters, Notes};
+use crate::notes::{DeadLetterTarget, QueueMetadata};
 use crate::queue::page_of;
-use crate::settings::Shape;
+use crate::settings::QueueSpec;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -21,7 +21,7 @@ pub(crate) struct ListSources {
 }
 
 #[derive(Serialize)]
-pub(crate) struct ListedSources {
+pub(crate) struct ListSourcesResponse {
     #[serde(rename = "queueUrls")]
     queue_urls: Vec<String>,
     #[serde(rename = "NextToken", skip_serializing_if = "Option::is_none")]
@@ -44,13 +44,13 @@ struct Allow {
 }
 
 /// Tells a queue where its dead letters go; an empty policy has them stay.
-pub(crate) fn apply_policy(sqs: &Sqs, shape: &mut Shape, value: &str) -> Result<(), Fault> {
+pub(crate) fn apply_policy(sqs: &SqsApi, shape: &mut QueueSpec, value: &str) -> Result<(), SqsError> {
     if value.is_empty() {
         shape.settings.redrive = None;
         shape.notes.dead_letters = None;
         return Ok(());
     }
-    let wrong = |reason: &str| Fault::value("RedrivePolicy", value, reason);
+    let wrong = |reason: &str| SqsError::value("RedrivePolicy", value, reason);
     let policy: Policy =
         serde_json::from_str(value).map_err(|_| wrong("Redrive policy is not valid JSON."))?;
     let arn = policy
@@ -81,23 +81,23 @@ pub(crate) fn apply_policy(sqs: &Sqs, shape: &mut Shape, value: &str) -> Result<
     if !allows(&target, &sqs.options.arn(&shape.name)) {
         return Err(wrong("The dead letter target's redrive allow policy does not allow this queue."));
     }
-    shape.settings.redrive = Some(Redrive { to: target.id(), attempts_max: number });
-    shape.notes.dead_letters = Some(DeadLetters { arn, receives_max: number });
+    shape.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: number });
+    shape.notes.dead_letters = Some(DeadLetterTarget { arn, receives_max: number });
     Ok(())
 }
 
 /// Shows where a queue's dead letters go.
-pub(crate) fn show_policy(notes: &Notes) -> Option<String> {
-    let DeadLetters { arn, receives_max } = notes.dead_letters.as_ref()?;
+pub(crate) fn show_policy(notes: &QueueMetadata) -> Option<String> {
+    let DeadLetterTarget { arn, receives_max } = notes.dead_letters.as_ref()?;
     Some(json!({"deadLetterTargetArn": arn, "maxReceiveCount": receives_max}).to_string())
 }
 
 /// Reads who may use a queue for dead letters; everybody when it is empty.
-pub(crate) fn check_allow(value: &str) -> Result<Option<String>, Fault> {
+pub(crate) fn check_allow(value: &str) -> Result<Option<String>, SqsError> {
     if value.is_empty() {
         return Ok(None);
     }
-    let wrong = |reason: &str| Fault::value("RedriveAllowPolicy", value, reason);
+    let wrong = |reason: &str| SqsError::value("RedriveAllowPolicy", value, reason);
     let allow: Allow = serde_json::from_str(value).map_err(|_| wrong("it is not valid JSON."))?;
     let (permission, arns) = (allow.redrive_permission.unwrap_or_default(), allow.source_queue_arns.len());
     match (permission.as_str(), arns) {
@@ -110,7 +110,7 @@ pub(crate) fn check_allow(value: &str) -> Result<Option<String>, Fault> {
 }
 
 fn allows(target: &Queue, arn: &str) -> bool {
-    let notes = Notes::read(&target.body().notes);
+    let notes = QueueMetadata::read(&target.body().notes);
     let allow = notes.redrive_allow.and_then(|text| serde_json::from_str::<Allow>(&text).ok());
     let Some(allow) = allow else { return true };
     match allow.redrive_permission.as_deref() {
@@ -120,8 +120,12 @@ fn allows(target: &Queue, arn: &str) -> bool {
     }
 }
 
-impl Sqs {
-    pub(crate) fn dead_letter_sources(&self, ask: &Ask, wish: &ListSources) -> Result<ListedSources, Fault> {
+impl SqsApi {
+    pub(crate) fn dead_letter_sources(
+        &self,
+        ask: &RequestContext,
+        wish: &ListSources,
+    ) -> Result<ListSourcesResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let page = page_of(wish.max_results, wish.next_token.as_deref())?;
         let mut sources = self.sources_of(queue.id());
@@ -129,7 +133,7 @@ impl Sqs {
         let next_token = page.next(&sources, String::as_str);
         sources.truncate(page.max);
         let queue_urls = sources.iter().map(|name| self.options.url(&ask.host, name)).collect();
-        Ok(ListedSources { queue_urls, next_token })
+        Ok(ListSourcesResponse { queue_urls, next_token })
     }
 
     /// Names the queues whose dead letters go to this one, in order.
@@ -145,9 +149,10 @@ impl Sqs {
     pub(crate) async fn link(&self, target: &Queue) {
         let arn = self.options.arn(&target.body().name);
         for queue in self.queues.list("", None, usize::MAX) {
-            let named = Notes::read(&queue.body().notes).dead_letters.filter(|named| named.arn == arn);
-            if let Some(DeadLetters { receives_max, .. }) = named {
-                let redrive = Redrive { to: target.id(), attempts_max: receives_max };
+            let named =
+                QueueMetadata::read(&queue.body().notes).dead_letters.filter(|named| named.arn == arn);
+            if let Some(DeadLetterTarget { receives_max, .. }) = named {
+                let redrive = RedrivePolicy { to: target.id(), attempts_max: receives_max };
                 self.set_redrive(&queue, Some(redrive)).await;
             }
         }
@@ -162,8 +167,8 @@ impl Sqs {
         }
     }
 
-    async fn set_redrive(&self, queue: &Queue, redrive: Option<Redrive>) {
-        let mut shape = Shape::of(queue);
+    async fn set_redrive(&self, queue: &Queue, redrive: Option<RedrivePolicy>) {
+        let mut shape = QueueSpec::of(queue);
         shape.settings.redrive = redrive;
         if let Err(error) = self.queues.change(queue, shape.settings, shape.notes.write()).await {
             tracing::warn!(queue = shape.name, %error, "where dead letters go was not changed");

@@ -6,16 +6,16 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_queue::message::DEFAULT_KEY;
-use evenkeel_queue::{Draft, MessageId, Order, Payload, Queue};
+use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
 use serde::{Deserialize, Serialize};
 
-use crate::attribute::{Attribute, Sent, check, check_system, digest, digest_body, hex};
-use crate::batch::{Failed, Outcome, check_ids};
+use crate::attribute::{Attribute, AttributeMap, check, check_system, digest, digest_body, hex};
+use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::contents::is_valid_text;
-use crate::door::{Ask, Sqs, needed, seconds};
-use crate::fault::{Fault, too_large};
-use crate::fifo::{Called, SentOnce};
-use crate::header::Kept;
+use crate::door::{RequestContext, SqsApi, needed, seconds};
+use crate::fault::{SqsError, too_large};
+use crate::fifo::{DedupName, DedupPolicy};
+use crate::header::StoredHeaders;
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
 
 /// A batch as it is sent.
@@ -38,15 +38,15 @@ pub(crate) struct SendMessage {
     queue_url: Option<String>,
     message_body: Option<String>,
     delay_seconds: Option<i64>,
-    message_attributes: Option<Sent>,
-    message_system_attributes: Option<Sent>,
+    message_attributes: Option<AttributeMap>,
+    message_system_attributes: Option<AttributeMap>,
     message_deduplication_id: Option<String>,
     message_group_id: Option<String>,
 }
 
 /// What a sender is told.
 #[derive(Serialize)]
-pub(crate) struct SentMessage {
+pub(crate) struct SendResponse {
     #[serde(rename = "Id", skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     #[serde(rename = "MessageId")]
@@ -61,47 +61,51 @@ pub(crate) struct SentMessage {
     sequence_number: Option<String>,
 }
 
-impl SentMessage {
+impl SendResponse {
     /// Says what the message is called, and where it stands if that is told.
-    fn name(&mut self, id: MessageId, order: Order) {
+    fn name(&mut self, id: MessageId, order: DeliveryOrder) {
         self.message_id = id.to_string();
-        self.sequence_number = (order == Order::Fifo).then(|| sequence_number(id));
+        self.sequence_number = (order == DeliveryOrder::Fifo).then(|| sequence_number(id));
     }
 }
 
-impl Sqs {
-    pub(crate) async fn send_message(&self, ask: &Ask, wish: SendMessage) -> Result<SentMessage, Fault> {
+impl SqsApi {
+    pub(crate) async fn send_message(
+        &self,
+        ask: &RequestContext,
+        wish: SendMessage,
+    ) -> Result<SendResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let once = SentOnce::of(&queue.body());
+        let once = DedupPolicy::of(&queue.body());
         let (draft, mut sent) = prepare(ask, &queue, once, wish)?;
         let ids = queue.enqueue(vec![draft]).await?;
-        sent.name(*ids.first().ok_or(Fault::Internal)?, once.order);
+        sent.name(*ids.first().ok_or(SqsError::Internal)?, once.order);
         self.meters.sent(&queue, 1);
         Ok(sent)
     }
 
     pub(crate) async fn send_message_batch(
         &self,
-        ask: &Ask,
+        ask: &RequestContext,
         wish: SendMessageBatch,
-    ) -> Result<Outcome<SentMessage>, Fault> {
+    ) -> Result<BatchResponse<SendResponse>, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         check_ids(wish.entries.iter().map(|entry| entry.id.as_str()))?;
         let bytes: usize = wish.entries.iter().map(SendMessage::size).sum();
         if BATCH_BYTES_MAX < bytes {
-            return Err(Fault::BatchTooLong { bytes });
+            return Err(SqsError::BatchTooLong { bytes });
         }
-        let once = SentOnce::of(&queue.body());
-        let mut outcome = Outcome { successful: Vec::new(), failed: Vec::new() };
+        let once = DedupPolicy::of(&queue.body());
+        let mut outcome = BatchResponse { successful: Vec::new(), failed: Vec::new() };
         let mut drafts = Vec::with_capacity(wish.entries.len());
         for entry in wish.entries {
             let id = entry.id.clone();
             match prepare(ask, &queue, once, entry) {
                 Ok((draft, sent)) => {
                     drafts.push(draft);
-                    outcome.successful.push(SentMessage { id: Some(id), ..sent });
+                    outcome.successful.push(SendResponse { id: Some(id), ..sent });
                 }
-                Err(fault) => outcome.failed.push(Failed::new(id, &fault)),
+                Err(fault) => outcome.failed.push(BatchFailure::new(id, &fault)),
             }
         }
         if drafts.is_empty() {
@@ -127,11 +131,11 @@ impl SendMessage {
 
 /// Reads a message, and what its sender will be told but for its id.
 fn prepare(
-    ask: &Ask,
+    ask: &RequestContext,
     queue: &Queue,
-    once: SentOnce,
+    once: DedupPolicy,
     message: SendMessage,
-) -> Result<(Draft, SentMessage), Fault> {
+) -> Result<(NewMessage, SendResponse), SqsError> {
     let size = message.size() as u64;
     let body = message.message_body.unwrap_or_default();
     needed("MessageBody", Some(&body))?;
@@ -140,16 +144,16 @@ fn prepare(
         return Err(too_large(bytes_max));
     }
     if !is_valid_text(&body) {
-        return Err(Fault::Contents);
+        return Err(SqsError::Contents);
     }
     let delay = delay(message.delay_seconds, once.order)?;
     let group = message.message_group_id.as_deref().map(check_group).transpose()?;
     let called = call(once, group, message.message_deduplication_id, &body)?;
-    let none = Sent::new();
+    let none = AttributeMap::new();
     let attributes = check(message.message_attributes.as_ref().unwrap_or(&none))?;
     let system = check_system(message.message_system_attributes.as_ref().unwrap_or(&none))?;
     let body_md5 = digest_body(body.as_bytes());
-    let sent = SentMessage {
+    let sent = SendResponse {
         id: None,
         message_id: String::new(),
         body_md5: hex(&body_md5),
@@ -157,7 +161,7 @@ fn prepare(
         system_md5: system.as_ref().and_then(|trace| digest(core::slice::from_ref(trace))),
         sequence_number: None,
     };
-    let kept = Kept {
+    let kept = StoredHeaders {
         has_group: group.is_some(),
         body_md5,
         sender: &ask.sender,
@@ -166,7 +170,7 @@ fn prepare(
         attributes,
     };
     let headers = Bytes::from(kept.encode());
-    let draft = Draft {
+    let draft = NewMessage {
         key: Arc::from(group.unwrap_or(DEFAULT_KEY)),
         weight: None,
         cost: None,
@@ -180,19 +184,19 @@ fn prepare(
 
 /// Says what a message is called; on a FIFO queue it must be called something, and be of a group.
 fn call(
-    once: SentOnce,
+    once: DedupPolicy,
     group: Option<&str>,
     given: Option<String>,
     body: &str,
-) -> Result<Option<Called>, Fault> {
-    if once.order == Order::Fair {
-        let not_here = |id| Fault::value("MessageDeduplicationId", id, NOT_OF_TYPE);
+) -> Result<Option<DedupName>, SqsError> {
+    if once.order == DeliveryOrder::Fair {
+        let not_here = |id| SqsError::value("MessageDeduplicationId", id, NOT_OF_TYPE);
         return given.map_or(Ok(None), |id| Err(not_here(id)));
     }
-    let group = group.ok_or(Fault::Missing { name: "MessageGroupId" })?;
+    let group = group.ok_or(SqsError::Missing { name: "MessageGroupId" })?;
     let called = once.call(group, given, body)?;
     called.map(Some).ok_or_else(|| {
-        Fault::invalid(
+        SqsError::invalid(
             "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
         )
     })
@@ -206,29 +210,29 @@ pub(crate) fn sequence_number(id: MessageId) -> String {
 pub(crate) const NOT_OF_TYPE: &str =
     "The request includes a parameter that is not valid for this queue type.";
 
-fn delay(wished: Option<i64>, order: Order) -> Result<Option<Duration>, Fault> {
-    if order == Order::Fifo {
+fn delay(wished: Option<i64>, order: DeliveryOrder) -> Result<Option<Duration>, SqsError> {
+    if order == DeliveryOrder::Fifo {
         // The queue's delay holds; none of its own is what it has anyway.
         let own = wished.filter(|seconds| *seconds != 0);
-        return own.map_or(Ok(None), |own| Err(Fault::value("DelaySeconds", own, NOT_OF_TYPE)));
+        return own.map_or(Ok(None), |own| Err(SqsError::value("DelaySeconds", own, NOT_OF_TYPE)));
     }
     let reason = "DelaySeconds must be >= 0 and <= 900.";
-    let wrong = |_| Fault::value("DelaySeconds", wished.unwrap_or_default(), reason);
+    let wrong = |_| SqsError::value("DelaySeconds", wished.unwrap_or_default(), reason);
     Ok(seconds("DelaySeconds", wished, &DELAY_SECS).map_err(wrong)?.map(Duration::from))
 }
 
 /// Refuses a group that AWS would; it is the key by which turns are taken.
-fn check_group(group: &str) -> Result<&str, Fault> {
+fn check_group(group: &str) -> Result<&str, SqsError> {
     let plain = group.bytes().all(|byte| byte.is_ascii_graphic());
     if plain && (1..=GROUP_MAX).contains(&group.len()) {
         return Ok(group);
     }
     let reason =
         "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in length.";
-    Err(Fault::value("MessageGroupId", group, reason))
+    Err(SqsError::value("MessageGroupId", group, reason))
 }
 
-fn trace_of<'a>(ask: &'a Ask, system: Option<&Attribute<'a>>) -> Option<&'a str> {
+fn trace_of<'a>(ask: &'a RequestContext, system: Option<&Attribute<'a>>) -> Option<&'a str> {
     let own = system.and_then(|trace| str::from_utf8(trace.value.as_bytes()).ok());
     own.or_else(|| ask.trace.as_deref().filter(|trace| trace.len() <= TRACE_MAX))
 }

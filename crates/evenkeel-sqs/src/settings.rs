@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use evenkeel_queue::queue::Queue;
-use evenkeel_queue::store::QueueBody;
+use evenkeel_queue::store::QueueDescriptor;
 use evenkeel_queue::{QueueId, QueueSettings};
 
-use crate::door::{Nothing, Sqs};
-use crate::fault::Fault;
+use crate::door::{EmptyResponse, SqsApi};
+use crate::fault::SqsError;
 use crate::fifo;
 use crate::limit::{
     DELAY_SECS, HEADROOM, KEY_REUSE_SECS, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS, VISIBILITY_SECS,
     WAIT_SECS,
 };
-use crate::notes::Notes;
+use crate::notes::QueueMetadata;
 use crate::redrive;
 
 /// Attributes by name, as they are sent.
@@ -21,22 +21,22 @@ pub(crate) type Attributes = BTreeMap<String, String>;
 
 /// What a queue is, as far as it can be told.
 #[derive(Clone)]
-pub(crate) struct Shape {
+pub(crate) struct QueueSpec {
     /// `None` before it is made.
     pub(crate) id: Option<QueueId>,
     pub(crate) name: String,
     pub(crate) settings: QueueSettings,
-    pub(crate) notes: Notes,
+    pub(crate) notes: QueueMetadata,
 }
 
-impl Shape {
+impl QueueSpec {
     pub(crate) fn of(queue: &Queue) -> Self {
         let body = queue.body();
         Self {
             id: Some(queue.id()),
             name: body.name.clone(),
             settings: body.settings.clone(),
-            notes: Notes::read(&body.notes),
+            notes: QueueMetadata::read(&body.notes),
         }
     }
 }
@@ -67,39 +67,39 @@ attributes! {
 
 impl Name {
     /// Finds one by its name.
-    pub(crate) fn parse(name: &str) -> Result<Self, Fault> {
+    pub(crate) fn parse(name: &str) -> Result<Self, SqsError> {
         let found = Self::ALL.iter().copied().find(|known| known.as_str() == name);
-        found.ok_or_else(|| Fault::UnknownAttribute { name: name.to_owned() })
+        found.ok_or_else(|| SqsError::UnknownAttribute { name: name.to_owned() })
     }
 }
 
-impl Sqs {
+impl SqsApi {
     /// Changes what a queue is told, one at a time.
     pub(crate) async fn change(
         &self,
         queue: &Queue,
-        change: impl FnOnce(&mut Shape) -> Result<(), Fault>,
-    ) -> Result<Nothing, Fault> {
+        change: impl FnOnce(&mut QueueSpec) -> Result<(), SqsError>,
+    ) -> Result<EmptyResponse, SqsError> {
         let _changing = self.changing.lock().await;
-        let mut shape = Shape::of(queue);
+        let mut shape = QueueSpec::of(queue);
         change(&mut shape)?;
         self.queues.change(queue, shape.settings, shape.notes.write()).await?;
-        Ok(Nothing {})
+        Ok(EmptyResponse {})
     }
 
     /// Tells a queue several things, or none of them.
-    pub(crate) fn apply(&self, shape: &mut Shape, attributes: &Attributes) -> Result<(), Fault> {
+    pub(crate) fn apply(&self, shape: &mut QueueSpec, attributes: &Attributes) -> Result<(), SqsError> {
         for (name, value) in attributes {
             self.apply_one(shape, Name::parse(name)?, value)?;
         }
         if shape.notes.managed_sse && shape.notes.kms_key.is_some() {
-            return Err(Fault::BothEncryptions);
+            return Err(SqsError::BothEncryptions);
         }
         fifo::check(shape)
     }
 
-    fn apply_one(&self, shape: &mut Shape, name: Name, value: &str) -> Result<(), Fault> {
-        let bad = |why: String| Fault::AttributeValue { name: name.as_str(), why };
+    fn apply_one(&self, shape: &mut QueueSpec, name: Name, value: &str) -> Result<(), SqsError> {
+        let bad = |why: String| SqsError::AttributeValue { name: name.as_str(), why };
         let number = |range: &core::ops::RangeInclusive<i64>| {
             let number = value.parse::<i64>().ok().filter(|number| range.contains(number));
             number.map(i64::unsigned_abs).ok_or_else(|| {
@@ -135,14 +135,14 @@ impl Sqs {
             | Name::ApproximateNumberOfMessagesDelayed
             | Name::CreatedTimestamp
             | Name::LastModifiedTimestamp
-            | Name::QueueArn => return Err(Fault::UnknownAttribute { name: name.as_str().to_owned() }),
+            | Name::QueueArn => return Err(SqsError::UnknownAttribute { name: name.as_str().to_owned() }),
         }
         Ok(())
     }
 
     /// Shows what a queue was told; `None` where it was told nothing and there is no default.
-    pub(crate) fn show_told(&self, shape: &Shape, name: Name) -> Option<String> {
-        let Shape { settings, notes, .. } = shape;
+    pub(crate) fn show_told(&self, shape: &QueueSpec, name: Name) -> Option<String> {
+        let QueueSpec { settings, notes, .. } = shape;
         let seconds = |millis: u64| Some((millis / 1_000).to_string());
         match name {
             Name::VisibilityTimeout => seconds(settings.lease_ms),
@@ -170,7 +170,13 @@ impl Sqs {
     }
 
     /// Shows an attribute of a queue, what it holds included.
-    pub(crate) fn show(&self, queue: &Queue, body: &QueueBody, shape: &Shape, name: Name) -> Option<String> {
+    pub(crate) fn show(
+        &self,
+        queue: &Queue,
+        body: &QueueDescriptor,
+        shape: &QueueSpec,
+        name: Name,
+    ) -> Option<String> {
         let totals = queue.totals();
         let count = |count: u64| Some(count.to_string());
         match name {

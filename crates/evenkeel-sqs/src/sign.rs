@@ -13,10 +13,10 @@ use ring::hmac;
 use subtle::ConstantTimeEq;
 
 use crate::attribute::hex;
-use crate::door::Sqs;
-use crate::fault::Fault;
+use crate::door::SqsApi;
+use crate::fault::SqsError;
 use crate::key::tenant_of;
-use crate::time::Moment;
+use crate::time::UnixSeconds;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const SERVICE: &str = "sqs";
@@ -31,16 +31,16 @@ const SKEW_MAX_SECS: u64 = 15 * 60;
 const HEADERS_MAX: usize = 100;
 
 /// Who a request says it is from, before its body is read.
-pub(crate) enum Claimed {
+pub(crate) enum ClaimedIdentity {
     /// There are no tenants, and everybody is served.
     Open,
     /// One whose signature is still to be checked.
-    Tenant { tenant: Arc<Tenant>, signed: Signed },
+    Tenant { tenant: Arc<Tenant>, signed: SignatureHeader },
 }
 
 /// What a request says about its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Signed {
+pub(crate) struct SignatureHeader {
     access_key_id: String,
     /// Date, region, service and terminator.
     scope: [String; 4],
@@ -49,30 +49,30 @@ pub(crate) struct Signed {
     date: String,
 }
 
-impl Sqs {
+impl SqsApi {
     /// Finds out who a request says it is from, and refuses what needs no body to refuse.
-    pub(crate) fn begin_sign<B>(&self, request: &Request<B>) -> Result<Claimed, Fault> {
+    pub(crate) fn begin_sign<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SqsError> {
         let tenants = self.gate.tenants();
         if tenants.is_empty() {
-            return Ok(Claimed::Open);
+            return Ok(ClaimedIdentity::Open);
         }
-        let signed = Signed::read(request.headers())?;
+        let signed = SignatureHeader::read(request.headers())?;
         signed.check_scope(request.headers())?;
-        signed.check_date(Moment::now())?;
+        signed.check_date(UnixSeconds::now())?;
         let tenant = tenant_of(&tenants, &signed.access_key_id)?;
-        Ok(Claimed::Tenant { tenant, signed })
+        Ok(ClaimedIdentity::Tenant { tenant, signed })
     }
 
     /// Checks the signature, now that the body is there.
     pub(crate) fn finish_sign<B>(
         &self,
-        claimed: Claimed,
+        claimed: ClaimedIdentity,
         request: &Request<B>,
         body: &[u8],
-    ) -> Result<Arc<Tenant>, Fault> {
+    ) -> Result<Arc<Tenant>, SqsError> {
         match claimed {
-            Claimed::Open => self.gate.tenants().all().into_iter().next().ok_or(Fault::Internal),
-            Claimed::Tenant { tenant, signed } => {
+            ClaimedIdentity::Open => self.gate.tenants().all().into_iter().next().ok_or(SqsError::Internal),
+            ClaimedIdentity::Tenant { tenant, signed } => {
                 signed.check(&self.master.secret(&signed.access_key_id), request, body)?;
                 Ok(tenant)
             }
@@ -80,13 +80,13 @@ impl Sqs {
     }
 }
 
-impl Signed {
+impl SignatureHeader {
     /// Reads `Authorization: AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…`.
-    fn read(headers: &HeaderMap) -> Result<Self, Fault> {
-        let value = headers.get(AUTHORIZATION).ok_or(Fault::NoToken)?;
-        let incomplete = |message| Fault::IncompleteSignature { message };
+    fn read(headers: &HeaderMap) -> Result<Self, SqsError> {
+        let value = headers.get(AUTHORIZATION).ok_or(SqsError::NoToken)?;
+        let incomplete = |message| SqsError::IncompleteSignature { message };
         let value = value.to_str().map_err(|_| incomplete("Authorization is not text"))?;
-        let fields = value.strip_prefix(ALGORITHM).ok_or(Fault::NoToken)?;
+        let fields = value.strip_prefix(ALGORITHM).ok_or(SqsError::NoToken)?;
         let field = |name: &str| {
             let named = fields.split(',').map(str::trim).find_map(|field| field.strip_prefix(name));
             named.and_then(|rest| rest.strip_prefix('='))
@@ -114,8 +114,8 @@ impl Signed {
     }
 
     /// Refuses a signature for something else, or over too little.
-    fn check_scope(&self, headers: &HeaderMap) -> Result<(), Fault> {
-        let incomplete = |message| Err(Fault::IncompleteSignature { message });
+    fn check_scope(&self, headers: &HeaderMap) -> Result<(), SqsError> {
+        let incomplete = |message| Err(SqsError::IncompleteSignature { message });
         let [date, _, service, terminator] = &self.scope;
         if service != SERVICE || terminator != TERMINATOR {
             return incomplete("Credential must be scoped to sqs and end with aws4_request");
@@ -131,20 +131,24 @@ impl Signed {
         Ok(())
     }
 
-    fn check_date(&self, now: Moment) -> Result<(), Fault> {
+    fn check_date(&self, now: UnixSeconds) -> Result<(), SqsError> {
         let message = "X-Amz-Date is not like 20150830T123600Z";
-        let signed = Moment::parse(&self.date).ok_or(Fault::IncompleteSignature { message })?;
+        let signed = UnixSeconds::parse(&self.date).ok_or(SqsError::IncompleteSignature { message })?;
         if SKEW_MAX_SECS < signed.0.abs_diff(now.0) {
-            return Err(Fault::Skewed { signed: self.date.clone(), now: now.show() });
+            return Err(SqsError::Skewed { signed: self.date.clone(), now: now.show() });
         }
         Ok(())
     }
 
-    fn check<B>(&self, secret: &str, request: &Request<B>, body: &[u8]) -> Result<(), Fault> {
+    fn check<B>(&self, secret: &str, request: &Request<B>, body: &[u8]) -> Result<(), SqsError> {
         let payload = payload_hash(request.headers(), body)?;
         let canonical = canonical_request(request, &self.headers, &payload)?;
         let ours = self.sign(secret, &canonical);
-        if ours.as_bytes().ct_eq(self.signature.as_bytes()).into() { Ok(()) } else { Err(Fault::Signature) }
+        if ours.as_bytes().ct_eq(self.signature.as_bytes()).into() {
+            Ok(())
+        } else {
+            Err(SqsError::Signature)
+        }
     }
 
     fn sign(&self, secret: &str, canonical: &str) -> String {
@@ -161,12 +165,12 @@ impl Signed {
 }
 
 /// The hash of the body as the signature has it; one that the body does not have is a signature for another body.
-fn payload_hash(headers: &HeaderMap, body: &[u8]) -> Result<String, Fault> {
+fn payload_hash(headers: &HeaderMap, body: &[u8]) -> Result<String, SqsError> {
     let ours = || sha256(body);
     match headers.get(CONTENT_HASH).map(|said| said.to_str().unwrap_or_default()) {
         None => Ok(ours()),
         Some(UNSIGNED) => Ok(UNSIGNED.to_owned()),
-        Some(said) => Some(ours()).filter(|ours| ours == said).ok_or(Fault::Signature),
+        Some(said) => Some(ours()).filter(|ours| ours == said).ok_or(SqsError::Signature),
     }
 }
 
@@ -174,7 +178,7 @@ fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 
-fn canonical_request<B>(request: &Request<B>, signed: &[String], payload: &str) -> Result<String, Fault> {
+fn canonical_request<B>(request: &Request<B>, signed: &[String], payload: &str) -> Result<String, SqsError> {
     let mut out = String::with_capacity(512);
     for line in [request.method().as_str(), &canonical_path(request.uri().path())] {
         out.push_str(line);
@@ -183,7 +187,7 @@ fn canonical_request<B>(request: &Request<B>, signed: &[String], payload: &str) 
     out.push_str(&canonical_query(request.uri().query().unwrap_or_default()));
     out.push('\n');
     for name in signed {
-        let value = canonical_header(request, name).ok_or(Fault::Signature)?;
+        let value = canonical_header(request, name).ok_or(SqsError::Signature)?;
         out.push_str(name);
         out.push(':');
         out.push_str(&value);

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::door::{Nothing, Sqs};
-use crate::fault::Fault;
+use crate::door::{EmptyResponse, SqsApi};
+use crate::fault::SqsError;
 use crate::limit::{TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX};
-use crate::notes::Notes;
+use crate::notes::QueueMetadata;
 
 pub(crate) type Tags = BTreeMap<String, String>;
 
@@ -33,14 +33,14 @@ pub(crate) struct ListQueueTags {
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct ListedTags {
+pub(crate) struct ListTagsResponse {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     tags: Tags,
 }
 
-impl Sqs {
-    pub(crate) async fn tag_queue(&self, wish: TagQueue) -> Result<Nothing, Fault> {
-        let tags = wish.tags.ok_or(Fault::Missing { name: "Tags" })?;
+impl SqsApi {
+    pub(crate) async fn tag_queue(&self, wish: TagQueue) -> Result<EmptyResponse, SqsError> {
+        let tags = wish.tags.ok_or(SqsError::Missing { name: "Tags" })?;
         let queue = self.queue(wish.queue_url.as_deref())?;
         self.change(&queue, |shape| {
             shape.notes.tags.extend(tags);
@@ -49,8 +49,8 @@ impl Sqs {
         .await
     }
 
-    pub(crate) async fn untag_queue(&self, wish: &UntagQueue) -> Result<Nothing, Fault> {
-        let keys = wish.tag_keys.as_ref().ok_or(Fault::Missing { name: "TagKeys" })?;
+    pub(crate) async fn untag_queue(&self, wish: &UntagQueue) -> Result<EmptyResponse, SqsError> {
+        let keys = wish.tag_keys.as_ref().ok_or(SqsError::Missing { name: "TagKeys" })?;
         let queue = self.queue(wish.queue_url.as_deref())?;
         self.change(&queue, |shape| {
             shape.notes.tags.retain(|key, _| !keys.contains(key));
@@ -59,25 +59,25 @@ impl Sqs {
         .await
     }
 
-    pub(crate) fn queue_tags(&self, wish: &ListQueueTags) -> Result<ListedTags, Fault> {
+    pub(crate) fn queue_tags(&self, wish: &ListQueueTags) -> Result<ListTagsResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        Ok(ListedTags { tags: Notes::read(&queue.body().notes).tags })
+        Ok(ListTagsResponse { tags: QueueMetadata::read(&queue.body().notes).tags })
     }
 }
 
 /// Refuses tags that AWS would.
-pub(crate) fn check_tags(tags: &Tags) -> Result<(), Fault> {
+pub(crate) fn check_tags(tags: &Tags) -> Result<(), SqsError> {
     if TAGS_MAX < tags.len() {
         let count = tags.len();
-        return Err(Fault::invalid(format!("Too many tags: {count}, at most {TAGS_MAX} are allowed.")));
+        return Err(SqsError::invalid(format!("Too many tags: {count}, at most {TAGS_MAX} are allowed.")));
     }
     for (key, value) in tags {
         if !(1..=TAG_KEY_MAX).contains(&key.chars().count()) || TAG_VALUE_MAX < value.chars().count() {
             let reason = format!("a key has 1 to {TAG_KEY_MAX} characters, a value at most {TAG_VALUE_MAX}.");
-            return Err(Fault::value("Tags", key, reason));
+            return Err(SqsError::value("Tags", key, reason));
         }
         if key.to_ascii_lowercase().starts_with("aws:") {
-            return Err(Fault::value("Tags", key, "no key begins with aws:."));
+            return Err(SqsError::value("Tags", key, "no key begins with aws:."));
         }
     }
     Ok(())

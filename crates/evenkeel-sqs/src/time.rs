@@ -15,9 +15,9 @@ impl From<Seconds> for Duration {
 
 /// Seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(pub(crate) u64);
+pub(crate) struct UnixSeconds(pub(crate) u64);
 
-impl Moment {
+impl UnixSeconds {
     /// Reads the machine's clock.
     pub(crate) fn now() -> Self {
         Self(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs())
@@ -79,8 +79,8 @@ mod tests {
         for (text, seconds) in
             [("19700101T000000Z", 0), ("20150830T123600Z", 1_440_938_160), ("20000229T235959Z", 951_868_799)]
         {
-            assert_eq!(Moment::parse(text), Some(Moment(seconds)));
-            assert_eq!(Moment(seconds).show(), text);
+            assert_eq!(UnixSeconds::parse(text), Some(UnixSeconds(seconds)));
+            assert_eq!(UnixSeconds(seconds).show(), text);
         }
     }
 
@@ -94,14 +94,14 @@ mod tests {
             "20150830 123600Z",
             "2015083+T123600Z",
         ] {
-            assert_eq!(Moment::parse(bad), None, "{bad:?} was taken");
+            assert_eq!(UnixSeconds::parse(bad), None, "{bad:?} was taken");
         }
     }
 
     proptest! {
         #[test]
         fn a_moment_reads_back_as_it_was_written(seconds in 0_u64..250_000_000_000) {
-            prop_assert_eq!(Moment::parse(&Moment(seconds).show()), Some(Moment(seconds)));
+            prop_assert_eq!(UnixSeconds::parse(&UnixSeconds(seconds).show()), Some(UnixSeconds(seconds)));
         }
     }
 }

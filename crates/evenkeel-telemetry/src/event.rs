@@ -5,7 +5,7 @@
 
 mod words;
 
-pub(crate) use words::InWords;
+pub(crate) use words::EventDisplay;
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub enum Event {
         /// The node.
         node: NodeId,
         /// What happened.
-        change: NodeChange,
+        change: NodeEvent,
     },
 }
 
@@ -68,7 +68,7 @@ pub enum Step {
     /// It is turned away.
     Rejected {
         /// Why.
-        reason: Reason,
+        reason: RejectReason,
     },
     /// It waited and had to make room for a tenant below its share.
     PushedOut {
@@ -86,7 +86,7 @@ pub enum Step {
         /// How long it waited, before all its attempts together.
         waited: Duration,
         /// Why this node.
-        because: Because,
+        because: PickReason,
         /// Which attempt this is, from 1.
         attempt: u32,
     },
@@ -100,7 +100,7 @@ pub enum Step {
     /// Its node failed it, and it waits for another.
     FailedOver {
         /// How the node failed.
-        failure: Failure,
+        failure: AttemptFailure,
         /// Which attempt failed, from 1.
         attempt: u32,
     },
@@ -113,13 +113,13 @@ pub enum Step {
         /// How long after it came in.
         took: Duration,
         /// How it ended.
-        ending: Ending,
+        ending: RequestOutcome,
     },
 }
 
 /// Why a request was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum RejectReason {
     /// The queue is full, or full for its tenant.
     QueueFull,
     /// No slot came free in time.
@@ -140,18 +140,18 @@ pub enum Reason {
 
 /// Why a node was picked.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Because {
+pub enum PickReason {
     /// Its like was served there lately.
     Cached,
     /// Its affinity prefers the node.
     Preferred,
     /// The chooser took it.
-    Chosen(score::Because),
+    Chosen(score::ChoiceReason),
 }
 
 /// How a node or the way to it failed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum AttemptFailure {
     /// The path refused or dropped it.
     Unreachable,
     /// The node did not answer in time.
@@ -164,18 +164,18 @@ pub enum Failure {
 
 /// How a request ended that had a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RequestOutcome {
     /// It was answered; the outcome says whether the node did its part.
     Served(Outcome),
     /// Whoever asked has gone.
     Cancelled,
     /// The node failed after it had begun to answer.
-    Broken(Failure),
+    Broken(AttemptFailure),
 }
 
 /// Something that happened to a node, or to a path to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum NodeChange {
+pub enum NodeEvent {
     /// It takes new work.
     Serving,
     /// It finishes what it has.
@@ -250,7 +250,7 @@ words! { Step:
     Self::Finished { .. } => 9 "finished",
 }
 
-words! { Reason:
+words! { RejectReason:
     Self::QueueFull => 0 "queue_full",
     Self::WaitTimeout => 1 "wait_timeout",
     Self::TooLate => 2 "too_late",
@@ -261,21 +261,21 @@ words! { Reason:
     Self::RateLimited => 7 "rate_limited",
 }
 
-words! { Failure:
+words! { AttemptFailure:
     Self::Unreachable => 0 "unreachable",
     Self::TimedOut => 1 "timed_out",
     Self::Broken => 2 "broken",
     Self::Busy => 3 "busy",
 }
 
-words! { Ending:
+words! { RequestOutcome:
     Self::Served(Outcome::Good) => 0 "served",
     Self::Served(Outcome::Bad) => 1 "served_badly",
     Self::Cancelled => 2 "cancelled",
     Self::Broken(_) => 3 "broken",
 }
 
-words! { NodeChange:
+words! { NodeEvent:
     Self::Serving => 0 "serving",
     Self::Draining => 1 "draining",
     Self::Leaving => 2 "leaving",

@@ -19,14 +19,14 @@ pub const VALUE_LEN_MAX: usize = 128;
 
 /// A metric's name, and in a phrase what it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Named {
+pub struct MetricDesc {
     /// The name.
     pub name: &'static str,
     /// What it tells.
     pub help: &'static str,
 }
 
-impl Named {
+impl MetricDesc {
     /// Names a metric.
     pub const fn new(name: &'static str, help: &'static str) -> Self {
         Self { name, help }
@@ -123,30 +123,30 @@ kind!(Histogram, bounds => Self::new(bounds));
 
 /// One metric as it was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) named: Named,
+pub(crate) struct FamilySpec {
+    pub(crate) named: MetricDesc,
     pub(crate) bounds: &'static [Duration],
 }
 
 #[derive(Debug)]
 pub(crate) struct Series<M> {
-    pub(crate) shape: Shape,
+    pub(crate) shape: FamilySpec,
     pub(crate) labels: Box<[Label]>,
-    known: Mutex<Known<M>>,
+    known: Mutex<SeriesTable<M>>,
     /// Counts values that became [`OTHER`].
     over: Counter,
 }
 
 #[derive(Debug)]
-struct Known<M> {
+struct SeriesTable<M> {
     /// Each label's values so far.
     values: Vec<BTreeSet<String>>,
     series: BTreeMap<Vec<String>, M>,
 }
 
 impl<M: Clone + Kind> Series<M> {
-    pub(crate) fn new(shape: Shape, labels: &[Label], over: Counter) -> Self {
-        let known = Known { values: vec![BTreeSet::new(); labels.len()], series: BTreeMap::new() };
+    pub(crate) fn new(shape: FamilySpec, labels: &[Label], over: Counter) -> Self {
+        let known = SeriesTable { values: vec![BTreeSet::new(); labels.len()], series: BTreeMap::new() };
         Self { shape, labels: labels.into(), known: Mutex::new(known), over }
     }
 
@@ -170,7 +170,7 @@ impl<M: Clone + Kind> Series<M> {
 
     fn forget(&self, first: &[&str]) {
         let mut known = self.known.lock();
-        let Known { values, series } = &mut *known;
+        let SeriesTable { values, series } = &mut *known;
         series.retain(|key, _| !first.iter().zip(key).all(|(value, of)| value == of));
         for (at, values) in values.iter_mut().enumerate() {
             values.retain(|value| series.keys().any(|key| key[at] == *value));
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(counts(&family), [owned(("a", 7))]);
     }
 
-    const SHAPE: Shape = Shape { named: Named::new("a_total", "a"), bounds: &[] };
+    const SHAPE: FamilySpec = FamilySpec { named: MetricDesc::new("a_total", "a"), bounds: &[] };
 
     fn by_tenant(values_max: usize) -> (Family<Counter, 1>, Counter) {
         let over = Counter::default();

@@ -9,11 +9,11 @@ use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::time::Instant;
 use parking_lot::Mutex;
 
-use crate::event::{Event, NodeChange, RequestId, Step};
+use crate::event::{Event, NodeEvent, RequestId, Step};
 
 /// How much a journal keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalLimits {
+pub struct RequestLogLimits {
     /// How many requests; 0 keeps none.
     pub requests_max: usize,
     /// How many steps of each; the first and the latest are kept.
@@ -22,7 +22,7 @@ pub struct JournalLimits {
     pub changes_max: usize,
 }
 
-impl Default for JournalLimits {
+impl Default for RequestLogLimits {
     fn default() -> Self {
         Self { requests_max: 1024, steps_max: 16, changes_max: 256 }
     }
@@ -30,16 +30,16 @@ impl Default for JournalLimits {
 
 /// What happened lately.
 #[derive(Debug)]
-pub struct Journal {
-    limits: JournalLimits,
-    requests: Mutex<Requests>,
-    changes: Mutex<VecDeque<(Instant, NodeId, NodeChange)>>,
+pub struct RequestLog {
+    limits: RequestLogLimits,
+    requests: Mutex<RequestRing>,
+    changes: Mutex<VecDeque<(Instant, NodeId, NodeEvent)>>,
 }
 
 #[derive(Debug, Default)]
-struct Requests {
+struct RequestRing {
     /// In a circle; `next` is the oldest once all places are taken.
-    places: Vec<Story>,
+    places: Vec<RequestHistory>,
     next: usize,
     /// The place that was written to last: a request's steps come in twos and threes.
     latest: usize,
@@ -49,7 +49,7 @@ struct Requests {
 
 /// What happened to one request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Story {
+pub struct RequestHistory {
     /// The request.
     pub request: RequestId,
     /// Who asked.
@@ -60,9 +60,9 @@ pub struct Story {
     pub left_out: u64,
 }
 
-impl Journal {
+impl RequestLog {
     /// Makes an empty journal.
-    pub fn new(limits: JournalLimits) -> Self {
+    pub fn new(limits: RequestLogLimits) -> Self {
         Self { limits, requests: Mutex::default(), changes: Mutex::default() }
     }
 
@@ -86,18 +86,18 @@ impl Journal {
     }
 
     /// Tells what happened to a request, unless so many came since that it is forgotten.
-    pub fn story(&self, request: RequestId) -> Option<Story> {
+    pub fn story(&self, request: RequestId) -> Option<RequestHistory> {
         let requests = self.requests.lock();
         requests.by_id.get(&request).map(|at| requests.places[*at].clone())
     }
 
     /// Lists the last changes of nodes, oldest first.
-    pub fn changes(&self) -> Vec<(Instant, NodeId, NodeChange)> {
+    pub fn changes(&self) -> Vec<(Instant, NodeId, NodeEvent)> {
         self.changes.lock().iter().copied().collect()
     }
 }
 
-impl Requests {
+impl RequestRing {
     /// Finds the place of a request; a new one takes the place of the oldest.
     fn place(&mut self, request: RequestId, tenant: TenantId, requests_max: usize) -> usize {
         if self.places.get(self.latest).is_some_and(|place| place.request == request) {
@@ -110,7 +110,7 @@ impl Requests {
         let at = self.next;
         self.latest = at;
         if at == self.places.len() {
-            self.places.push(Story { request, tenant, steps: Vec::new(), left_out: 0 });
+            self.places.push(RequestHistory { request, tenant, steps: Vec::new(), left_out: 0 });
         } else {
             let place = &mut self.places[at];
             self.by_id.remove(&place.request);
@@ -123,7 +123,7 @@ impl Requests {
     }
 }
 
-impl Story {
+impl RequestHistory {
     fn add(&mut self, now: Instant, step: Step, steps_max: usize) {
         if steps_max <= self.steps.len() {
             self.left_out += 1;
@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn a_journal_of_nothing_keeps_nothing() {
-        let journal = Journal::new(JournalLimits { requests_max: 0, steps_max: 0, changes_max: 0 });
+        let journal = RequestLog::new(RequestLogLimits { requests_max: 0, steps_max: 0, changes_max: 0 });
         tell(&journal, 1, Step::Cancelled);
-        journal.tell(Instant::ORIGIN, &Event::Node { node: NodeId(0), change: NodeChange::Closed });
+        journal.tell(Instant::ORIGIN, &Event::Node { node: NodeId(0), change: NodeEvent::Closed });
         assert_eq!((journal.story(RequestId(1)), journal.changes()), (None, vec![]));
     }
 
@@ -187,17 +187,17 @@ mod tests {
     fn the_oldest_change_of_a_node_is_forgotten_first() {
         let journal = journal(1, 1);
         for node in 0..4 {
-            journal.tell(Instant::ORIGIN, &Event::Node { node: NodeId(node), change: NodeChange::Closed });
+            journal.tell(Instant::ORIGIN, &Event::Node { node: NodeId(node), change: NodeEvent::Closed });
         }
         let kept: Vec<_> = journal.changes().iter().map(|(_, node, _)| node.0).collect();
         assert_eq!(kept, [2, 3]);
     }
 
-    fn journal(requests_max: usize, steps_max: usize) -> Journal {
-        Journal::new(JournalLimits { requests_max, steps_max, changes_max: 2 })
+    fn journal(requests_max: usize, steps_max: usize) -> RequestLog {
+        RequestLog::new(RequestLogLimits { requests_max, steps_max, changes_max: 2 })
     }
 
-    fn tell(journal: &Journal, request: u64, step: Step) {
+    fn tell(journal: &RequestLog, request: u64, step: Step) {
         let event = Event::Request { request: RequestId(request), tenant: TenantId(0), step };
         journal.tell(Instant::ORIGIN, &event);
     }

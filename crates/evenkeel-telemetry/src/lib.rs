@@ -34,17 +34,19 @@ mod secret;
 pub mod trace;
 mod watch;
 
-pub use event::{Because, Ending, Event, Failure, ModelId, NodeChange, Reason, RequestId, Step};
-pub use family::{Family, Label, Metric, Named, OTHER, VALUE_LEN_MAX};
-pub use journal::{Journal, JournalLimits, Story};
-pub use meters::{
-    DURATION_BOUNDS, EngineFigures, MeterLimits, NodeFigures, POOLS_MAX, PathMeters, RouterFigures,
-    RouterMeters, WalkMeters,
+pub use event::{
+    AttemptFailure, Event, ModelId, NodeEvent, PickReason, RejectReason, RequestId, RequestOutcome, Step,
 };
-pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramReading};
+pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
+pub use journal::{RequestHistory, RequestLog, RequestLogLimits};
+pub use meters::{
+    DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, POOLS_MAX, PathMetrics, PipelineMetrics,
+    RouterGauges, RouterMetrics,
+};
+pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
 pub use secret::Secret;
-pub use watch::Watch;
+pub use watch::Observer;
 
 /// The examples of the README, run as tests.
 #[cfg(doctest)]

@@ -12,8 +12,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::event::{Event, InWords, NodeChange};
-use crate::meters::WalkMeters;
+use crate::event::{Event, EventDisplay, NodeEvent};
+use crate::meters::PipelineMetrics;
 
 /// The filter of whoever gives none.
 const FILTER_DEFAULT: &str = "info";
@@ -102,7 +102,7 @@ where
 
 /// What the one line at the start says.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
+pub struct StartupLine<'a> {
     /// Where to reach the process.
     pub url: &'a str,
     /// Which doors are open.
@@ -113,7 +113,7 @@ pub struct Start<'a> {
     pub tenants: usize,
 }
 
-impl Start<'_> {
+impl StartupLine<'_> {
     /// Logs the line.
     pub fn tell(&self) {
         let Self { url, doors, store, tenants } = self;
@@ -125,7 +125,7 @@ impl Start<'_> {
 ///
 /// Requests are numbered by their walk: only with its pool is the number a name. Names are looked up when a line is
 /// written, not before.
-pub(crate) fn tell(event: &Event, meters: &WalkMeters) {
+pub(crate) fn tell(event: &Event, meters: &PipelineMetrics) {
     let name = || event.node().and_then(|node| meters.node_name(node));
     macro_rules! log {
         ($level:expr) => {
@@ -140,13 +140,13 @@ pub(crate) fn tell(event: &Event, meters: &WalkMeters) {
                 node = name().as_deref(),
                 node_id = event.node().map(|node| node.0),
                 "{}",
-                InWords { event, node_name: name().as_deref() }
+                EventDisplay { event, node_name: name().as_deref() }
             )
         };
     }
     match event {
         Event::Request { .. } => log!(Level::DEBUG),
-        Event::Node { change: NodeChange::Opened { .. }, .. } => log!(Level::WARN),
+        Event::Node { change: NodeEvent::Opened { .. }, .. } => log!(Level::WARN),
         Event::Node { .. } => log!(Level::INFO),
     }
 }

@@ -16,14 +16,14 @@ use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::path::PathState;
 use parking_lot::RwLock;
 
-use crate::event::{Ending, Event, Failure, NodeChange, Reason, Step};
+use crate::event::{AttemptFailure, Event, NodeEvent, RejectReason, RequestOutcome, Step};
 use crate::family::{Family, Label, OTHER};
 use crate::metric::{Counter, Gauge, Histogram};
 use crate::names;
 use crate::registry::{RegisterError, Registry};
 
-pub use paths::PathMeters;
-pub use router::{RouterFigures, RouterMeters};
+pub use paths::PathMetrics;
+pub use router::{RouterGauges, RouterMetrics};
 
 /// How many pools of nodes one process may watch.
 pub const POOLS_MAX: usize = 16;
@@ -52,14 +52,14 @@ pub const DURATION_BOUNDS: &[Duration] = &[
 
 /// How many tenants and nodes have metrics of their own; all walks of a registry have the same limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MeterLimits {
+pub struct MetricLimits {
     /// How many tenants; the ids from here on are `other`.
     pub tenants_max: usize,
     /// How many nodes at a time; further ones are `other`.
     pub nodes_max: usize,
 }
 
-impl Default for MeterLimits {
+impl Default for MetricLimits {
     fn default() -> Self {
         Self { tenants_max: 256, nodes_max: 256 }
     }
@@ -67,18 +67,18 @@ impl Default for MeterLimits {
 
 /// How a node stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeFigures {
+pub struct NodeGauges {
     /// How many requests it may have at once.
     pub slots: u32,
     /// How many it has from here.
     pub busy: u32,
     /// What its engine says, if it says so.
-    pub engine: Option<EngineFigures>,
+    pub engine: Option<EngineGauges>,
 }
 
 /// What an engine says of its load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineFigures {
+pub struct EngineGauges {
     /// Requests it works on, whoever's they are.
     pub running: u32,
     /// Requests that wait inside of it.
@@ -87,17 +87,17 @@ pub struct EngineFigures {
 
 /// The metrics of one walk.
 #[derive(Debug)]
-pub struct WalkMeters {
+pub struct PipelineMetrics {
     pool: String,
     families: Families,
-    tenants: Box<[OnceLock<TenantMeters>]>,
+    tenants: Box<[OnceLock<TenantMetrics>]>,
     /// By id, which of `tenants`; ids are given again, to others.
     tenant_places: Box<[AtomicUsize]>,
-    other_tenant: TenantMeters,
+    other_tenant: TenantMetrics,
     /// Those that are there; ids are never given again.
-    nodes: RwLock<HashMap<NodeId, NodeMeters>>,
+    nodes: RwLock<HashMap<NodeId, NodeMetrics>>,
     nodes_max: usize,
-    other_node: NodeMeters,
+    other_node: NodeMetrics,
     /// One per [`Failure`].
     failed_over: Vec<Counter>,
     /// One per state in [`PATH_STATES`].
@@ -125,7 +125,7 @@ struct Families {
 }
 
 #[derive(Debug)]
-struct TenantMeters {
+struct TenantMetrics {
     name: String,
     accepted: Counter,
     admitted: Counter,
@@ -141,7 +141,7 @@ struct TenantMeters {
 }
 
 #[derive(Debug)]
-struct NodeMeters {
+struct NodeMetrics {
     name: Arc<str>,
     dispatched: Counter,
     first_byte: Histogram,
@@ -149,12 +149,12 @@ struct NodeMeters {
     changes: Vec<Counter>,
 }
 
-impl WalkMeters {
+impl PipelineMetrics {
     /// Registers the metrics of the walk over one pool of nodes.
-    pub fn new(registry: &Registry, pool: &str, limits: MeterLimits) -> Result<Self, RegisterError> {
+    pub fn new(registry: &Registry, pool: &str, limits: MetricLimits) -> Result<Self, RegisterError> {
         let families = Families::new(registry, limits)?;
         let pool_label = Label { name: "pool", values_max: POOLS_MAX };
-        let failure = Label { name: "failure", values_max: Failure::WORDS.len() };
+        let failure = Label { name: "failure", values_max: AttemptFailure::WORDS.len() };
         let failed_over = registry.counters(names::FAILED_OVER_TOTAL, [pool_label, failure])?;
         let to = Label { name: "to", values_max: PATH_STATES.len() };
         let path_changes = registry.counters(names::PATH_CHANGES_TOTAL, [pool_label, to])?;
@@ -165,7 +165,7 @@ impl WalkMeters {
             nodes: RwLock::default(),
             nodes_max: limits.nodes_max,
             other_node: families.node(pool, OTHER),
-            failed_over: Failure::WORDS.iter().map(|word| failed_over.with([pool, word])).collect(),
+            failed_over: AttemptFailure::WORDS.iter().map(|word| failed_over.with([pool, word])).collect(),
             path_changes: PATH_STATES.map(|word| path_changes.with([pool, word])),
             pool: pool.to_owned(),
             families,
@@ -182,7 +182,7 @@ impl WalkMeters {
         if self.tenant_name(tenant) == Some(name) {
             return;
         }
-        let named = |place: &OnceLock<TenantMeters>| {
+        let named = |place: &OnceLock<TenantMetrics>| {
             place.get_or_init(|| self.families.tenant(&self.pool, name)).name == name
         };
         let found = self.tenants.iter().position(named);
@@ -215,13 +215,13 @@ impl WalkMeters {
     }
 
     /// Shows how a node stands; called before a page is printed. One that has no name of its own is not shown.
-    pub fn show_node(&self, node: NodeId, figures: &NodeFigures) {
+    pub fn show_node(&self, node: NodeId, figures: &NodeGauges) {
         let Some(name) = self.node_name(node) else { return };
         let (families, labels) = (&self.families, [self.pool.as_str(), &*name]);
         families.slots.with(labels).set(figures.slots.into());
         families.busy.with(labels).set(figures.busy.into());
         match figures.engine {
-            Some(EngineFigures { running, waiting }) => {
+            Some(EngineGauges { running, waiting }) => {
                 families.engine_running.with(labels).set(running.into());
                 families.engine_waiting.with(labels).set(waiting.into());
             }
@@ -274,23 +274,23 @@ impl WalkMeters {
         }
     }
 
-    fn tell_change(&self, node: NodeId, change: &NodeChange) {
+    fn tell_change(&self, node: NodeId, change: &NodeEvent) {
         self.with_node(node, |node| node.changes[change.index()].count());
-        if let NodeChange::Path { transition, .. } = change {
+        if let NodeEvent::Path { transition, .. } = change {
             self.path_changes[path_state(transition.to)].count();
         }
     }
 
-    fn tenant(&self, tenant: TenantId) -> &TenantMeters {
+    fn tenant(&self, tenant: TenantId) -> &TenantMetrics {
         self.named_tenant(tenant).unwrap_or(&self.other_tenant)
     }
 
-    fn named_tenant(&self, tenant: TenantId) -> Option<&TenantMeters> {
+    fn named_tenant(&self, tenant: TenantId) -> Option<&TenantMetrics> {
         let place = self.tenant_places.get(tenant.index())?.load(Ordering::Acquire);
         self.tenants.get(place)?.get()
     }
 
-    fn with_node(&self, node: NodeId, count: impl FnOnce(&NodeMeters)) {
+    fn with_node(&self, node: NodeId, count: impl FnOnce(&NodeMetrics)) {
         count(self.nodes.read().get(&node).unwrap_or(&self.other_node));
     }
 }
@@ -300,13 +300,13 @@ fn places<T>(max: usize) -> Box<[OnceLock<T>]> {
 }
 
 impl Families {
-    fn new(registry: &Registry, limits: MeterLimits) -> Result<Self, RegisterError> {
+    fn new(registry: &Registry, limits: MetricLimits) -> Result<Self, RegisterError> {
         let pool = Label { name: "pool", values_max: POOLS_MAX };
         let tenant = Label { name: "tenant", values_max: limits.tenants_max };
         let node = Label { name: "node", values_max: limits.nodes_max };
-        let reason = Label { name: "reason", values_max: Reason::WORDS.len() };
-        let ending = Label { name: "ending", values_max: Ending::WORDS.len() };
-        let to = Label { name: "to", values_max: NodeChange::WORDS.len() };
+        let reason = Label { name: "reason", values_max: RejectReason::WORDS.len() };
+        let ending = Label { name: "ending", values_max: RequestOutcome::WORDS.len() };
+        let to = Label { name: "to", values_max: NodeEvent::WORDS.len() };
         Ok(Self {
             accepted: registry.counters(names::ACCEPTED_TOTAL, [pool, tenant])?,
             admitted: registry.counters(names::ADMITTED_TOTAL, [pool, tenant])?,
@@ -327,30 +327,33 @@ impl Families {
         })
     }
 
-    fn tenant(&self, pool: &str, tenant: &str) -> TenantMeters {
-        TenantMeters {
+    fn tenant(&self, pool: &str, tenant: &str) -> TenantMetrics {
+        TenantMetrics {
             name: tenant.to_owned(),
             accepted: self.accepted.with([pool, tenant]),
             admitted: self.admitted.with([pool, tenant]),
             delayed: self.delayed.with([pool, tenant]),
-            rejected: Reason::WORDS.iter().map(|word| self.rejected.with([pool, tenant, word])).collect(),
+            rejected: RejectReason::WORDS
+                .iter()
+                .map(|word| self.rejected.with([pool, tenant, word]))
+                .collect(),
             pushed_out: self.pushed_out.with([pool, tenant]),
             cancelled: self.cancelled.with([pool, tenant]),
             wait: self.wait.with([pool, tenant]),
-            finished: Ending::WORDS.iter().map(|word| self.finished.with([pool, tenant, word])).collect(),
+            finished: RequestOutcome::WORDS
+                .iter()
+                .map(|word| self.finished.with([pool, tenant, word]))
+                .collect(),
             cost: self.cost.with([pool, tenant]),
         }
     }
 
-    fn node(&self, pool: &str, node: &str) -> NodeMeters {
-        NodeMeters {
+    fn node(&self, pool: &str, node: &str) -> NodeMetrics {
+        NodeMetrics {
             name: node.into(),
             dispatched: self.dispatched.with([pool, node]),
             first_byte: self.first_byte.with([pool, node]),
-            changes: NodeChange::WORDS
-                .iter()
-                .map(|word| self.node_changes.with([pool, node, word]))
-                .collect(),
+            changes: NodeEvent::WORDS.iter().map(|word| self.node_changes.with([pool, node, word])).collect(),
         }
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 /// A value on a cache line of its own, so that two cores that count different things do not wait for each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Alone<T>(T);
+struct CachePadded<T>(T);
 
 /// A number that only grows.
 #[derive(Clone, Debug, Default)]
-pub struct Counter(Arc<Alone<AtomicU64>>);
+pub struct Counter(Arc<CachePadded<AtomicU64>>);
 
 impl Counter {
     /// Counts one.
@@ -40,7 +40,7 @@ impl Counter {
 
 /// A whole number that comes and goes.
 #[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<Alone<AtomicI64>>);
+pub struct Gauge(Arc<CachePadded<AtomicI64>>);
 
 impl Gauge {
     /// Replaces the number.
@@ -61,7 +61,7 @@ impl Gauge {
 
 /// A ratio or another number that is measured rather than counted.
 #[derive(Clone, Debug, Default)]
-pub struct FloatGauge(Arc<Alone<AtomicU64>>);
+pub struct FloatGauge(Arc<CachePadded<AtomicU64>>);
 
 impl FloatGauge {
     /// Replaces the number.
@@ -77,7 +77,7 @@ impl FloatGauge {
 
 /// How long things took, by the bucket each falls into.
 #[derive(Clone, Debug)]
-pub struct Histogram(Arc<Alone<Buckets>>);
+pub struct Histogram(Arc<CachePadded<Buckets>>);
 
 #[derive(Debug)]
 struct Buckets {
@@ -90,7 +90,7 @@ struct Buckets {
 
 /// What a histogram held at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HistogramReading {
+pub struct HistogramSnapshot {
     /// The longest span of each bucket, and how many were that long or shorter.
     pub buckets: Vec<(Duration, u64)>,
     /// How many there were.
@@ -102,7 +102,7 @@ pub struct HistogramReading {
 impl Histogram {
     pub(crate) fn new(bounds: &'static [Duration]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self(Arc::new(Alone(Buckets { bounds, counts, sum_nanos: AtomicU64::new(0) })))
+        Self(Arc::new(CachePadded(Buckets { bounds, counts, sum_nanos: AtomicU64::new(0) })))
     }
 
     /// Counts one span; one as long as a bucket's bound is in that bucket.
@@ -117,7 +117,7 @@ impl Histogram {
     ///
     /// The count is that of the buckets read, so that it equals the last of them while others record; the sum may be
     /// a few spans behind.
-    pub fn read(&self) -> HistogramReading {
+    pub fn read(&self) -> HistogramSnapshot {
         let Buckets { bounds, counts, sum_nanos } = &self.0.0;
         let sum = Duration::from_nanos(sum_nanos.load(Relaxed));
         let mut count = 0;
@@ -126,7 +126,7 @@ impl Histogram {
             count += bucket.load(Relaxed);
             buckets.extend(bounds.get(at).map(|bound| (*bound, count)));
         }
-        HistogramReading { buckets, count, sum }
+        HistogramSnapshot { buckets, count, sum }
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         for millis in [5, 20, 30, 70] {
             histogram.record(Duration::from_millis(millis));
         }
-        let expected = HistogramReading {
+        let expected = HistogramSnapshot {
             buckets: vec![(BOUNDS[0], 1), (BOUNDS[1], 3)],
             count: 4,
             sum: Duration::from_millis(125),

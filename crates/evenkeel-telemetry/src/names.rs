@@ -3,17 +3,17 @@
 //! Those of the specifications are kept to the letter: `llm_router_*` of seed 001, `nyx_*` of seed 000. Those of seed
 //! 004 are the actors' own, and come to the page as a source.
 
-use crate::family::Named;
+use crate::family::MetricDesc;
 
 macro_rules! metrics {
     ($($name:ident = $text:literal: $help:literal;)*) => {
         $(
             #[doc = concat!("`", $text, "`: ", $help, ".")]
-            pub const $name: Named = Named::new($text, $help);
+            pub const $name: MetricDesc = MetricDesc::new($text, $help);
         )*
 
         /// Every name with its help, in the order of this page.
-        pub const ALL: &[Named] = &[$($name),*];
+        pub const ALL: &[MetricDesc] = &[$($name),*];
     };
 }
 

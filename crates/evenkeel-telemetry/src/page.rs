@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use crate::family::{AnySeries, Label, Named};
-use crate::metric::HistogramReading;
+use crate::family::{AnySeries, Label, MetricDesc};
+use crate::metric::HistogramSnapshot;
 
 pub(crate) fn write_family(out: &mut String, family: &AnySeries) {
-    let Named { name, help } = family.shape().named;
+    let MetricDesc { name, help } = family.shape().named;
     line(out, format_args!("# HELP {name} {}", Escaped { text: help, quote: Quote::None }));
     line(out, format_args!("# TYPE {name} {}", kind(family)));
     match family {
@@ -43,7 +43,7 @@ fn kind(family: &AnySeries) -> &'static str {
     }
 }
 
-fn write_histogram(out: &mut String, name: &str, labels: &str, reading: &HistogramReading) {
+fn write_histogram(out: &mut String, name: &str, labels: &str, reading: &HistogramSnapshot) {
     let comma = if labels.is_empty() { "" } else { "," };
     let bucket = format!("{name}_bucket");
     for (bound, count) in &reading.buckets {
@@ -125,12 +125,12 @@ impl fmt::Display for Number {
 }
 
 /// What sources print, as long as no metric comes twice.
-pub(crate) struct Appendix {
+pub(crate) struct SourceOutput {
     names: BTreeSet<String>,
     text: String,
 }
 
-impl Appendix {
+impl SourceOutput {
     pub(crate) fn new<'a>(taken: impl Iterator<Item = &'a str>) -> Self {
         Self { names: taken.map(str::to_owned).collect(), text: String::new() }
     }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_source_that_repeats_a_metric_is_left_out_whole() {
-        let mut appendix = Appendix::new(["ours"].into_iter());
+        let mut appendix = SourceOutput::new(["ours"].into_iter());
         assert!(appendix.append("# TYPE theirs counter\ntheirs 1"));
         assert!(!appendix.append("# TYPE fresh gauge\nfresh 1\n# TYPE theirs counter\ntheirs 2\n"));
         assert!(!appendix.append("# TYPE ours counter\nours 2\n"));

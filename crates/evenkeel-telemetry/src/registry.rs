@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::family::{AnySeries, Family, Label, Metric, Named, Series, Shape};
+use crate::family::{AnySeries, Family, FamilySpec, Label, Metric, MetricDesc, Series};
 use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
 use crate::{names, page};
 
@@ -89,7 +89,7 @@ impl Default for Registry {
 impl Registry {
     /// Makes a registry that counts what it had to leave out, and nothing else.
     pub fn new() -> Self {
-        let shape = |named| Shape { named, bounds: &[] };
+        let shape = |named| FamilySpec { named, bounds: &[] };
         let by_metric = [Label { name: "metric", values_max: FAMILIES_MAX }];
         let over = Arc::new(Series::new(shape(names::LABELS_OVER_TOTAL), &by_metric, Counter::default()));
         let skipped = Arc::new(Series::new(shape(names::SOURCES_SKIPPED_TOTAL), &[], Counter::default()));
@@ -103,56 +103,60 @@ impl Registry {
     }
 
     /// Finds or makes a counter without labels.
-    pub fn counter(&self, metric: Named) -> Result<Counter, RegisterError> {
+    pub fn counter(&self, metric: MetricDesc) -> Result<Counter, RegisterError> {
         Ok(self.counters(metric, [])?.with([]))
     }
 
     /// Finds or makes counters with labels.
     pub fn counters<const N: usize>(
         &self,
-        metric: Named,
+        metric: MetricDesc,
         labels: [Label; N],
     ) -> Result<Family<Counter, N>, RegisterError> {
         self.family(metric, labels, &[])
     }
 
     /// Finds or makes a gauge without labels.
-    pub fn gauge(&self, metric: Named) -> Result<Gauge, RegisterError> {
+    pub fn gauge(&self, metric: MetricDesc) -> Result<Gauge, RegisterError> {
         Ok(self.gauges(metric, [])?.with([]))
     }
 
     /// Finds or makes gauges with labels.
     pub fn gauges<const N: usize>(
         &self,
-        metric: Named,
+        metric: MetricDesc,
         labels: [Label; N],
     ) -> Result<Family<Gauge, N>, RegisterError> {
         self.family(metric, labels, &[])
     }
 
     /// Finds or makes a gauge of fractions without labels.
-    pub fn float_gauge(&self, metric: Named) -> Result<FloatGauge, RegisterError> {
+    pub fn float_gauge(&self, metric: MetricDesc) -> Result<FloatGauge, RegisterError> {
         Ok(self.float_gauges(metric, [])?.with([]))
     }
 
     /// Finds or makes gauges of fractions with labels.
     pub fn float_gauges<const N: usize>(
         &self,
-        metric: Named,
+        metric: MetricDesc,
         labels: [Label; N],
     ) -> Result<Family<FloatGauge, N>, RegisterError> {
         self.family(metric, labels, &[])
     }
 
     /// Finds or makes a histogram without labels; the bounds are each bucket's longest span.
-    pub fn histogram(&self, metric: Named, bounds: &'static [Duration]) -> Result<Histogram, RegisterError> {
+    pub fn histogram(
+        &self,
+        metric: MetricDesc,
+        bounds: &'static [Duration],
+    ) -> Result<Histogram, RegisterError> {
         Ok(self.histograms(metric, [], bounds)?.with([]))
     }
 
     /// Finds or makes histograms with labels.
     pub fn histograms<const N: usize>(
         &self,
-        metric: Named,
+        metric: MetricDesc,
         labels: [Label; N],
         bounds: &'static [Duration],
     ) -> Result<Family<Histogram, N>, RegisterError> {
@@ -165,13 +169,13 @@ impl Registry {
 
     fn family<M: Metric, const N: usize>(
         &self,
-        named: Named,
+        named: MetricDesc,
         labels: [Label; N],
         bounds: &'static [Duration],
     ) -> Result<Family<M, N>, RegisterError> {
         let name = named.name;
         check_names(name, &labels)?;
-        let shape = Shape { named, bounds };
+        let shape = FamilySpec { named, bounds };
         let mut families = self.inner.families.lock();
         if let Some(found) = families.iter().find(|family| family.shape().named.name == name) {
             let same = M::from_any(found).filter(|series| series.shape == shape && *series.labels == labels);
@@ -214,7 +218,7 @@ impl Registry {
         let mut families = self.inner.families.lock().clone();
         families.sort_by_key(|family| family.shape().named.name);
         let sources = self.inner.sources.lock().clone();
-        let mut appendix = page::Appendix::new(families.iter().map(|family| family.shape().named.name));
+        let mut appendix = page::SourceOutput::new(families.iter().map(|family| family.shape().named.name));
         for source in &sources {
             let mut text = String::new();
             if source(&mut text).is_err() || !appendix.append(&text) {
@@ -237,7 +241,7 @@ impl fmt::Debug for Registry {
 }
 
 impl AnySeries {
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> FamilySpec {
         match self {
             Self::Counter(family) => family.shape,
             Self::Gauge(family) => family.shape,
@@ -248,8 +252,8 @@ impl AnySeries {
 }
 
 /// Tells whether one of two metrics is a histogram and the other has the name of one of its series.
-fn overlap(a: &Shape, b: &Shape) -> bool {
-    let within = |histogram: &Shape, other: &Shape| {
+fn overlap(a: &FamilySpec, b: &FamilySpec) -> bool {
+    let within = |histogram: &FamilySpec, other: &FamilySpec| {
         let suffix =
             other.named.name.strip_prefix(histogram.named.name).filter(|_| !histogram.bounds.is_empty());
         suffix.is_some_and(|suffix| ["_bucket", "_sum", "_count"].contains(&suffix))

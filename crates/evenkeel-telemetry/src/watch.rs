@@ -4,43 +4,43 @@ use std::sync::Arc;
 
 use evenkeel_policy::time::Instant;
 
-use crate::event::{Event, NodeChange};
-use crate::journal::{Journal, JournalLimits};
+use crate::event::{Event, NodeEvent};
+use crate::journal::{RequestLog, RequestLogLimits};
 use crate::logs;
-use crate::meters::{MeterLimits, PathMeters, RouterMeters, WalkMeters};
+use crate::meters::{MetricLimits, PathMetrics, PipelineMetrics, RouterMetrics};
 use crate::registry::{RegisterError, Registry};
 use crate::trace::Tracer;
 
 /// Where one walk tells its events; shared by all who tell.
 #[derive(Debug)]
-pub struct Watch {
-    meters: WalkMeters,
-    paths: PathMeters,
-    router: Option<RouterMeters>,
-    journal: Journal,
+pub struct Observer {
+    meters: PipelineMetrics,
+    paths: PathMetrics,
+    router: Option<RouterMetrics>,
+    journal: RequestLog,
     tracer: Option<Arc<Tracer>>,
 }
 
-impl Watch {
+impl Observer {
     /// Watches the walk over one pool of nodes.
     pub fn new(
         registry: &Registry,
         pool: &str,
-        meters: MeterLimits,
-        journal: JournalLimits,
+        meters: MetricLimits,
+        journal: RequestLogLimits,
     ) -> Result<Self, RegisterError> {
         Ok(Self {
-            meters: WalkMeters::new(registry, pool, meters)?,
-            paths: PathMeters::new(registry)?,
+            meters: PipelineMetrics::new(registry, pool, meters)?,
+            paths: PathMetrics::new(registry)?,
             router: None,
-            journal: Journal::new(journal),
+            journal: RequestLog::new(journal),
             tracer: None,
         })
     }
 
     /// Feeds the metrics of the LLM door, too.
     #[must_use]
-    pub fn with_router(self, router: RouterMeters) -> Self {
+    pub fn with_router(self, router: RouterMetrics) -> Self {
         Self { router: Some(router), ..self }
     }
 
@@ -64,23 +64,23 @@ impl Watch {
         }
         self.journal.tell(now, event);
         logs::tell(event, &self.meters);
-        if let Event::Node { node, change: NodeChange::Left } = event {
+        if let Event::Node { node, change: NodeEvent::Left } = event {
             self.meters.forget_node(*node);
         }
     }
 
     /// The metrics, to name tenants and nodes.
-    pub fn meters(&self) -> &WalkMeters {
+    pub fn meters(&self) -> &PipelineMetrics {
         &self.meters
     }
 
     /// The metrics of paths, for what no event tells: round trips, and how many there are.
-    pub fn paths(&self) -> &PathMeters {
+    pub fn paths(&self) -> &PathMetrics {
         &self.paths
     }
 
     /// What happened lately.
-    pub fn journal(&self) -> &Journal {
+    pub fn journal(&self) -> &RequestLog {
         &self.journal
     }
 }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 /// Evenkeel keeps a multi-tenant platform on an even keel.
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, after_help = EXAMPLES, disable_help_subcommand = true)]
-struct Line {
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -52,7 +52,7 @@ enum Command {
 /// Does what the command line says.
 pub(crate) fn run() -> ExitCode {
     // What cannot be understood ends here, with 2; help and version with 0.
-    let line = Line::parse();
+    let line = Cli::parse();
     let done = match line.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(args),
@@ -73,10 +73,10 @@ pub(crate) fn run() -> ExitCode {
 }
 
 /// What ends a command before it is done; its text is all a user needs.
-type Failure = Box<dyn Error>;
+type CliError = Box<dyn Error>;
 
 /// Prints what a command was asked for; a reader that has seen enough ends it well.
-fn say(text: &str) -> Result<(), Failure> {
+fn say(text: &str) -> Result<(), CliError> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
@@ -85,7 +85,7 @@ fn say(text: &str) -> Result<(), Failure> {
 
 /// Ends the program as clap does when a value cannot be understood.
 fn end_misused(misuse: impl Display) -> ! {
-    Line::command().error(ErrorKind::ValueValidation, misuse).exit()
+    Cli::command().error(ErrorKind::ValueValidation, misuse).exit()
 }
 
 #[cfg(test)]
@@ -95,12 +95,12 @@ mod tests {
 
     #[test]
     fn the_description_of_the_command_line_is_consistent() {
-        Line::command().debug_assert();
+        Cli::command().debug_assert();
     }
 
     #[test]
     fn a_sim_node_without_flags_is_the_default_one() {
-        let Command::SimNode(args) = Line::parse_from(["evenkeel", "sim-node"]).command else {
+        let Command::SimNode(args) = Cli::parse_from(["evenkeel", "sim-node"]).command else {
             panic!("another command")
         };
         assert_eq!(args.options(), SimOptions::default());

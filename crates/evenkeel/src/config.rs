@@ -20,19 +20,19 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use evenkeel_door::tenant::{Exposure, TenantSettings, TenantsError, Unprotected};
+use evenkeel_door::tenant::{Exposure, InsecurePolicy, TenantSettings, TenantsError};
 use evenkeel_llm::NodeOptions;
 use evenkeel_pipeline::PipelineOptions;
 use serde_json::{Map, Value as Json};
 use toml::de::DeTable;
 
 pub(crate) use llm::nodes_to_toml;
-pub use llm::{KeptNodes, LlmConfig};
-pub use origin::{Mistake, Mistakes, Origin};
+pub use llm::{LlmConfig, StoredNodes};
+pub use origin::{ConfigError, ConfigErrors, ValueSource};
 pub use queue::{QueueConfig, StoreKind};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
-pub use show::{Setting, Shown};
+pub use show::{EffectiveConfig, Setting};
 pub use telemetry::{TelemetryConfig, TraceConfig};
 pub use tenants::describe;
 pub(crate) use tenants::{table_of, to_toml};
@@ -45,7 +45,7 @@ pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// What a configuration is made from.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// The file's name, for messages, and what it says.
     pub file: Option<(String, String)>,
     /// The environment.
@@ -70,12 +70,12 @@ pub struct Config {
     /// Logs and metrics.
     pub telemetry: TelemetryConfig,
     /// All of it as meant, without secrets.
-    pub shown: Shown,
+    pub shown: EffectiveConfig,
 }
 
 impl Config {
     /// Reads a configuration, or tells everything that is wrong with it.
-    pub fn read(sources: &Sources) -> Result<Self, Mistakes> {
+    pub fn read(sources: &ConfigSources) -> Result<Self, ConfigErrors> {
         let (path, text) = match &sources.file {
             Some((path, text)) => (path.as_str(), text.as_str()),
             None => ("", ""),
@@ -101,36 +101,36 @@ impl Config {
     }
 
     /// Refuses to serve others unprotected, by how many tenants there are in all.
-    pub fn check_exposure(&self, tenants: usize) -> Result<(), Mistakes> {
+    pub fn check_exposure(&self, tenants: usize) -> Result<(), ConfigErrors> {
         let wrong = match (self.server.exposure(), self.server.unprotected) {
-            (Exposure::Loopback, _) | (_, Unprotected::Allow) => return Ok(()),
-            (Exposure::Clear, Unprotected::Refuse) if 0 < tenants => TenantsError::Clear,
-            (Exposure::Tls, Unprotected::Refuse) if 0 < tenants => return Ok(()),
-            (Exposure::Clear | Exposure::Tls, Unprotected::Refuse) => TenantsError::Open,
+            (Exposure::Loopback, _) | (_, InsecurePolicy::Allow) => return Ok(()),
+            (Exposure::Clear, InsecurePolicy::Refuse) if 0 < tenants => TenantsError::Clear,
+            (Exposure::Tls, InsecurePolicy::Refuse) if 0 < tenants => return Ok(()),
+            (Exposure::Clear | Exposure::Tls, InsecurePolicy::Refuse) => TenantsError::Open,
         };
         let what = format!("{wrong}; allow_open (--allow-open) allows it");
-        Err(Mistakes(vec![Mistake { origin: self.server.listen_origin.clone(), what }]))
+        Err(ConfigErrors(vec![ConfigError { origin: self.server.listen_origin.clone(), what }]))
     }
 }
 
 /// Reads a file with tenants and nothing else.
-pub fn read_tenants(path: &str, text: &str) -> Result<Vec<TenantSettings>, Mistakes> {
+pub fn read_tenants(path: &str, text: &str) -> Result<Vec<TenantSettings>, ConfigErrors> {
     with_file(path, text, &BTreeMap::new(), &[], |root| tenants::read(root, &[])).map(|(tenants, _)| tenants)
 }
 
 /// Reads one tenant from its settings by name, as programs send them.
-pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, Mistakes> {
+pub fn read_tenant(settings: &Map<String, Json>) -> Result<TenantSettings, ConfigErrors> {
     let mut tenants = read_one("tenants", settings, read_tenants)?;
     Ok(tenants.pop().expect("one table is one tenant"))
 }
 
 /// Reads a file with nodes and nothing else.
-pub fn read_nodes(path: &str, text: &str) -> Result<KeptNodes, Mistakes> {
+pub fn read_nodes(path: &str, text: &str) -> Result<StoredNodes, ConfigErrors> {
     with_file(path, text, &BTreeMap::new(), &[], llm::read_kept).map(|(kept, _)| kept)
 }
 
 /// Reads one node from its settings by name, as programs send them.
-pub fn read_node(settings: &Map<String, Json>) -> Result<NodeOptions, Mistakes> {
+pub fn read_node(settings: &Map<String, Json>) -> Result<NodeOptions, ConfigErrors> {
     let mut kept = read_one("nodes", settings, read_nodes)?;
     Ok(kept.nodes.pop().expect("one table is one node"))
 }
@@ -139,23 +139,23 @@ pub fn read_node(settings: &Map<String, Json>) -> Result<NodeOptions, Mistakes> 
 fn read_one<T>(
     list: &str,
     settings: &Map<String, Json>,
-    read: impl FnOnce(&str, &str) -> Result<T, Mistakes>,
-) -> Result<T, Mistakes> {
+    read: impl FnOnce(&str, &str) -> Result<T, ConfigErrors>,
+) -> Result<T, ConfigErrors> {
     let nested = settings.iter().find(|(_, value)| value.is_object());
     if let Some((key, _)) = nested {
-        return Err(Mistakes::of(format_args!("{key} must not be an object")));
+        return Err(ConfigErrors::of(format_args!("{key} must not be an object")));
     }
-    read("", &table_of(list, settings)).map_err(|Mistakes(mistakes)| {
+    read("", &table_of(list, settings)).map_err(|ConfigErrors(mistakes)| {
         // Lines of a file that nobody wrote say nothing.
-        let placeless = |mistake: Mistake| Mistake { origin: Origin::Default, ..mistake };
-        Mistakes(mistakes.into_iter().map(placeless).collect())
+        let placeless = |mistake: ConfigError| ConfigError { origin: ValueSource::Default, ..mistake };
+        ConfigErrors(mistakes.into_iter().map(placeless).collect())
     })
 }
 
 /// Reads a file of limited size.
-pub fn read_file(path: &Path) -> Result<String, Mistakes> {
+pub fn read_file(path: &Path) -> Result<String, ConfigErrors> {
     let name = path.to_string_lossy();
-    let wrong = |what: &dyn Display| Mistakes::of(format_args!("{name}: {what}"));
+    let wrong = |what: &dyn Display| ConfigErrors::of(format_args!("{name}: {what}"));
     let bytes = fs::read(path).map_err(|error| wrong(&error))?;
     if FILE_BYTES_MAX < bytes.len() {
         return Err(wrong(&format_args!("larger than {FILE_BYTES_MAX} bytes")));
@@ -170,18 +170,18 @@ fn with_file<T>(
     env: &BTreeMap<String, String>,
     flags: &[Flag],
     read: impl FnOnce(&mut Section<'_>) -> T,
-) -> Result<(T, Shown), Mistakes> {
+) -> Result<(T, EffectiveConfig), ConfigErrors> {
     let reader = Reader::new(path, text, env, flags);
     let table = match DeTable::parse(text) {
         Ok(table) => table.into_inner(),
         Err(error) => {
-            let origin = error.span().map_or(Origin::Default, |span| reader.at(span.start));
+            let origin = error.span().map_or(ValueSource::Default, |span| reader.at(span.start));
             let what = error.message().replace('\n', ", ");
-            return Err(Mistakes(vec![Mistake { origin, what }]));
+            return Err(ConfigErrors(vec![ConfigError { origin, what }]));
         }
     };
     let value = read(&mut reader.root(table));
-    let shown = reader.finish().map_err(Mistakes)?;
+    let shown = reader.finish().map_err(ConfigErrors)?;
     Ok((value, shown))
 }
 

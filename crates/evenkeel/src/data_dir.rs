@@ -27,7 +27,7 @@ pub struct DataDir {
 
 /// Whose a folder is.
 #[derive(Debug)]
-pub enum Claim {
+pub enum DataDirClaim {
     /// Ours.
     Ours(DataDir),
     /// A running server's.
@@ -39,7 +39,7 @@ pub enum Claim {
 
 impl DataDir {
     /// Makes the folder if there is none, and takes it if nobody has it.
-    pub fn claim(path: &Path) -> Result<Claim, DataDirError> {
+    pub fn claim(path: &Path) -> Result<DataDirClaim, DataDirError> {
         let failed = |error: io::Error| DataDirError::Io { path: path.to_owned(), error };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         let mut options = OpenOptions::new();
@@ -50,13 +50,13 @@ impl DataDir {
             match lock.try_lock() {
                 Ok(()) => {
                     lock.set_len(0).map_err(failed)?;
-                    return Ok(Claim::Ours(Self { path: path.to_owned(), lock }));
+                    return Ok(DataDirClaim::Ours(Self { path: path.to_owned(), lock }));
                 }
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
             if let Some(url) = announced(&lock).map_err(failed)? {
-                return Ok(Claim::Served { url });
+                return Ok(DataDirClaim::Served { url });
             }
             thread::sleep(LOOK);
         }
@@ -161,8 +161,8 @@ mod tests {
 
         fn ours(&self) -> DataDir {
             match DataDir::claim(&self.0).unwrap() {
-                Claim::Ours(folder) => folder,
-                Claim::Served { url } => panic!("served at {url}"),
+                DataDirClaim::Ours(folder) => folder,
+                DataDirClaim::Served { url } => panic!("served at {url}"),
             }
         }
     }
@@ -179,7 +179,7 @@ mod tests {
         let mut server = nowhere.ours();
         server.announce("http://127.0.0.1:1").unwrap();
         assert!(
-            matches!(DataDir::claim(&nowhere.0), Ok(Claim::Served { url }) if url == "http://127.0.0.1:1")
+            matches!(DataDir::claim(&nowhere.0), Ok(DataDirClaim::Served { url }) if url == "http://127.0.0.1:1")
         );
         assert_eq!(DataDir::server_of(&nowhere.0).as_deref(), Some("http://127.0.0.1:1"));
         drop(server);

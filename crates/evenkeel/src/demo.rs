@@ -18,13 +18,13 @@ use evenkeel_llm::{Origin, TlsRoots, Upstream};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, Sources};
-use crate::data_dir::{Claim, DataDir};
+use crate::config::{Config, ConfigSources};
+use crate::data_dir::{DataDir, DataDirClaim};
 use crate::gateway::Gateway;
 use crate::sim_node::{SimNode, SimOptions};
 
-pub use appetite::{APPETITES, Appetite};
-pub use ledger::{Figures, Ledger};
+pub use appetite::{APPETITES, TenantProfile};
+pub use ledger::{DemoStats, DemoTotals};
 
 use client::Client;
 
@@ -46,11 +46,11 @@ pub struct Demo {
 /// A tenant of the demo.
 pub struct Tenant {
     /// What it is like.
-    pub appetite: &'static Appetite,
+    pub appetite: &'static TenantProfile,
     /// The key it calls with.
     pub key: String,
     /// What it got so far.
-    pub ledger: Arc<Ledger>,
+    pub ledger: Arc<DemoStats>,
 }
 
 impl Demo {
@@ -75,8 +75,8 @@ impl Demo {
         let folder = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
         let text = config(listen, &folder.to_string_lossy(), &nodes, &tenants);
         let file = Some(("demo".to_owned(), text));
-        let config = Config::read(&Sources { file, ..Sources::default() })?;
-        let Claim::Ours(claimed) = DataDir::claim(&folder)? else {
+        let config = Config::read(&ConfigSources { file, ..ConfigSources::default() })?;
+        let DataDirClaim::Ours(claimed) = DataDir::claim(&folder)? else {
             return Err(format!("{}: another process holds this folder", folder.display()).into());
         };
         let gateway = Gateway::start(config, claimed).await?;
@@ -142,7 +142,7 @@ fn config(listen: SocketAddr, folder: &str, nodes: &[SimNode], tenants: &[Tenant
     }
     for Tenant { appetite, key, .. } in tenants {
         let hash = KeyHash::of(key);
-        let Appetite { name, weight, .. } = appetite;
+        let TenantProfile { name, weight, .. } = appetite;
         text += &format!("[[tenants]]\nname = \"{name}\"\nkey_hashes = [\"{hash}\"]\nweight = {weight}\n");
     }
     text

@@ -27,31 +27,31 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use evenkeel_door::listener::{Drained, Listener};
+use evenkeel_door::listener::{DrainReport, Listener};
 use evenkeel_door::route::{Readiness, RouteError, Routes};
-use evenkeel_door::tenant::{Gate, Tenants, TenantsError};
+use evenkeel_door::tenant::{Authenticator, Tenants, TenantsError};
 use evenkeel_door::tls::{Tls, TlsError};
-use evenkeel_llm::{BadRoots, Llm, LlmError, TlsRoots, Upstream};
+use evenkeel_llm::{BadRoots, LlmApi, LlmError, TlsRoots, Upstream};
 use evenkeel_pipeline::RegistryError;
 use evenkeel_queue::queues::OpenError;
-use evenkeel_telemetry::logs::Start;
+use evenkeel_telemetry::logs::StartupLine;
 use evenkeel_telemetry::trace::Tracer;
-use evenkeel_telemetry::{RegisterError, Registry, RouterMeters, Secret, Watch};
+use evenkeel_telemetry::{Observer, RegisterError, Registry, RouterMetrics, Secret};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, ConfigErrors};
 use crate::data_dir::{DataDir, DataDirError};
-use crate::node_book::{NodeBook, NodeBookError};
+use crate::node_book::{NodeStore, NodeStoreError};
 use crate::sqs_key::SqsKeyError;
-use crate::tenant_book::{BookError, Change, TenantBook};
+use crate::tenant_book::{TenantChange, TenantStore, TenantStoreError};
 
-use dispatch::{Dispatcher, Poster};
-use queue::QueueDoor;
+use dispatch::{Dispatcher, WebhookClient};
+use queue::QueueApi;
 
-pub use reload::{ReloadError, Reloaded};
+pub use reload::{ReloadError, ReloadReport};
 use traces::Exporter;
 
 /// A gateway that serves until it is stopped.
@@ -61,18 +61,18 @@ pub struct Gateway {
     url: String,
     core: Arc<Core>,
     stop: oneshot::Sender<()>,
-    serving: JoinHandle<io::Result<Drained>>,
+    serving: JoinHandle<io::Result<DrainReport>>,
     dispatcher: Dispatcher,
     exporter: Option<Exporter>,
 }
 
 /// What requests, commands and reloads share.
 struct Core {
-    gate: Arc<Gate>,
-    llm: Arc<Llm>,
-    queue: QueueDoor,
+    gate: Arc<Authenticator>,
+    llm: Arc<LlmApi>,
+    queue: QueueApi,
     registry: Registry,
-    router: RouterMeters,
+    router: RouterMetrics,
     readiness: Readiness,
     tls: Option<Arc<Tls>>,
     /// What is set up, changed by one at a time.
@@ -84,8 +84,8 @@ struct State {
     started: Config,
     /// What it was told last.
     config: Config,
-    book: TenantBook,
-    nodes: NodeBook,
+    book: TenantStore,
+    nodes: NodeStore,
     folder: DataDir,
 }
 
@@ -93,9 +93,9 @@ impl Gateway {
     /// Starts on the runtime this is called on; when it returns, the port is open and the folder says where.
     pub async fn start(mut config: Config, mut folder: DataDir) -> Result<Self, StartError> {
         let (server, telemetry) = (config.server.clone(), config.telemetry.clone());
-        let book = TenantBook::read(folder.path(), config.tenants.clone(), &server.admin)?;
+        let book = TenantStore::read(folder.path(), config.tenants.clone(), &server.admin)?;
         config.check_exposure(book.all().len())?;
-        let mut added = NodeBook::read(folder.path())?;
+        let mut added = NodeStore::read(folder.path())?;
         nodes::yield_to(&mut added, &config.llm.options.nodes);
         let tls =
             server.tls.as_ref().map(|files| Tls::load(&files.cert, &files.key)).transpose()?.map(Arc::new);
@@ -105,12 +105,12 @@ impl Gateway {
         let (address, exposure) =
             (listener.local_addr().map_err(refused)?, listener.exposure().map_err(refused)?);
         let tenants = Tenants::new(book.all(), server.admin.clone())?;
-        let gate = Arc::new(Gate::new(tenants, exposure, server.unprotected)?);
+        let gate = Arc::new(Authenticator::new(tenants, exposure, server.unprotected)?);
 
         let registry = Registry::new();
-        let router = RouterMeters::new(&registry)?;
+        let router = RouterMetrics::new(&registry)?;
         let mut watch =
-            Watch::new(&registry, "llm", telemetry.meters, telemetry.journal)?.with_router(router.clone());
+            Observer::new(&registry, "llm", telemetry.meters, telemetry.journal)?.with_router(router.clone());
         let mut exporter = None;
         if let Some(traces) = telemetry.traces {
             let tracer = Arc::new(Tracer::new(&registry, traces.options)?);
@@ -122,8 +122,8 @@ impl Gateway {
         let pool = config.llm.options.pipeline.load.connection_pool;
         let upstream = Upstream::new(pool, roots(&config)?);
         // Its connections are no node's, and none of their figures.
-        let poster = Poster::new(Upstream::new(pool, roots(&config)?), pool.request_timeout);
-        let llm = Llm::new(config.llm.options.clone(), upstream, Arc::new(watch))?;
+        let poster = WebhookClient::new(Upstream::new(pool, roots(&config)?), pool.request_timeout);
+        let llm = LlmApi::new(config.llm.options.clone(), upstream, Arc::new(watch))?;
         llm.set_tenants(&gate.tenants().all())?;
         let actors = Arc::downgrade(&llm);
         registry.add_source(move |out| match actors.upgrade() {
@@ -131,7 +131,7 @@ impl Gateway {
             None => Ok(()),
         })?;
 
-        let queue = QueueDoor::open(&config, &folder, gate.clone(), &registry).await?;
+        let queue = QueueApi::open(&config, &folder, gate.clone(), &registry).await?;
         let queues_max = config.telemetry.queues_max;
         let url = url_of(address, tls.is_some());
         folder.announce(&url)?;
@@ -161,7 +161,7 @@ impl Gateway {
     /// Logs that it runs, in one line, and what a newcomer may not expect.
     pub fn tell(&self) {
         let store = self.core.state.lock().store();
-        Start { url: &self.url, doors: &["llm", "sqs"], store: &store, tenants: self.tenants() }.tell();
+        StartupLine { url: &self.url, doors: &["llm", "sqs"], store: &store, tenants: self.tenants() }.tell();
         self.core.warn_if_open();
     }
 
@@ -186,12 +186,12 @@ impl Gateway {
     }
 
     /// Puts another configuration to work; on an error the old one stays.
-    pub fn reload(&self, config: Config) -> Result<Reloaded, ReloadError> {
+    pub fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         self.core.reload(config)
     }
 
     /// Says that it is not ready, stops accepting, and lets requests in flight finish.
-    pub async fn stop(self) -> io::Result<Drained> {
+    pub async fn stop(self) -> io::Result<DrainReport> {
         self.core.readiness.unready();
         let server = self.core.state.lock().started.server.clone();
         sleep(server.unready).await;
@@ -219,13 +219,13 @@ impl State {
 
 impl Core {
     /// Changes who may ask: decided, written down, then in force.
-    fn change_tenants(&self, change: Change) -> Result<Option<Secret<String>>, ChangeError> {
+    fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
         let (admin, told) = (state.config.server.admin.clone(), change.to_string());
         let (next, key) = state.book.changed(change, &admin)?;
         state.started.check_exposure(next.all().len())?;
         next.write(&state.folder)?;
-        self.gate.reload(next.all(), admin).map_err(BookError::Tenants)?;
+        self.gate.reload(next.all(), admin).map_err(TenantStoreError::Tenants)?;
         self.llm.set_tenants(&self.gate.tenants().all())?;
         state.book = next;
         tracing::info!(target: "evenkeel", tenants = self.gate.tenants().len(), "{told}");
@@ -275,14 +275,14 @@ fn url_of(address: SocketAddr, tls: bool) -> String {
 #[derive(Debug)]
 enum ChangeError {
     /// The change cannot be made.
-    Book(BookError),
+    Book(TenantStoreError),
     /// It would leave the listener unprotected.
-    Exposed(Mistakes),
+    Exposed(ConfigErrors),
     /// The walk does not take it.
     Walk(RegistryError),
 }
 
-causes! { ChangeError: Book(BookError), Exposed(Mistakes), Walk(RegistryError), }
+causes! { ChangeError: Book(TenantStoreError), Exposed(ConfigErrors), Walk(RegistryError), }
 
 /// Why a gateway does not start.
 #[derive(Debug)]
@@ -295,11 +295,11 @@ pub enum StartError {
         error: io::Error,
     },
     /// The configuration and the folder together cannot be.
-    Config(Mistakes),
+    Config(ConfigErrors),
     /// The tenants added at run time cannot be read.
-    Book(BookError),
+    Book(TenantStoreError),
     /// The nodes added at run time cannot be read.
-    Nodes(NodeBookError),
+    Nodes(NodeStoreError),
     /// The tenants cannot all be at once.
     Tenants(TenantsError),
     /// Its certificate cannot be used.
@@ -323,9 +323,9 @@ pub enum StartError {
 }
 
 causes! { StartError:
-    Config(Mistakes),
-    Book(BookError),
-    Nodes(NodeBookError),
+    Config(ConfigErrors),
+    Book(TenantStoreError),
+    Nodes(NodeStoreError),
     Tenants(TenantsError),
     Tls(TlsError),
     Roots(BadRoots),

@@ -8,18 +8,18 @@ use std::path::Path;
 
 use evenkeel_llm::NodeOptions;
 
-use crate::config::{KeptNodes, Mistakes, nodes_to_toml, read_nodes};
+use crate::config::{ConfigErrors, StoredNodes, nodes_to_toml, read_nodes};
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "nodes.toml";
 
 /// What is remembered of nodes beside the config file.
 #[derive(Clone, Debug, Default)]
-pub struct NodeBook(KeptNodes);
+pub struct NodeStore(StoredNodes);
 
-impl NodeBook {
+impl NodeStore {
     /// Reads what was written down last.
-    pub fn read(data_dir: &Path) -> Result<Self, NodeBookError> {
+    pub fn read(data_dir: &Path) -> Result<Self, NodeStoreError> {
         match DataDir::read(data_dir, FILE)? {
             Some(text) => Ok(Self(read_nodes(&data_dir.join(FILE).to_string_lossy(), &text)?)),
             None => Ok(Self::default()),
@@ -27,7 +27,7 @@ impl NodeBook {
     }
 
     /// Writes it down.
-    pub fn write(&self, folder: &DataDir) -> Result<(), NodeBookError> {
+    pub fn write(&self, folder: &DataDir) -> Result<(), NodeStoreError> {
         Ok(folder.replace(FILE, &nodes_to_toml(&self.0))?)
     }
 
@@ -76,21 +76,21 @@ impl NodeBook {
 
     /// Forgets that nodes were drained that nobody has any more.
     pub fn forget_unknown(&mut self, configured: &[NodeOptions]) {
-        let KeptNodes { nodes, drained } = &mut self.0;
+        let StoredNodes { nodes, drained } = &mut self.0;
         drained.retain(|name| nodes.iter().chain(configured).any(|node| node.name == *name));
     }
 }
 
 /// Why the file is not read, or not written.
 #[derive(Debug)]
-pub enum NodeBookError {
+pub enum NodeStoreError {
     /// Its lines cannot be.
-    Settings(Mistakes),
+    Settings(ConfigErrors),
     /// The folder does not do its part.
     Folder(DataDirError),
 }
 
-impl fmt::Display for NodeBookError {
+impl fmt::Display for NodeStoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settings(mistakes) => mistakes.fmt(f),
@@ -99,15 +99,15 @@ impl fmt::Display for NodeBookError {
     }
 }
 
-impl std::error::Error for NodeBookError {}
+impl std::error::Error for NodeStoreError {}
 
-impl From<Mistakes> for NodeBookError {
-    fn from(mistakes: Mistakes) -> Self {
+impl From<ConfigErrors> for NodeStoreError {
+    fn from(mistakes: ConfigErrors) -> Self {
         Self::Settings(mistakes)
     }
 }
 
-impl From<DataDirError> for NodeBookError {
+impl From<DataDirError> for NodeStoreError {
     fn from(error: DataDirError) -> Self {
         Self::Folder(error)
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_as_the_same_nodes() {
-        let mut book = NodeBook::default();
+        let mut book = NodeStore::default();
         book.add(node("a"));
         book.add(NodeOptions {
             api_key: None,
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_config_files_nodes_win_and_whom_nobody_has_is_forgotten() {
-        let mut book = NodeBook::default();
+        let mut book = NodeStore::default();
         book.add(node("a"));
         book.add(node("b"));
         ["a", "b", "c"].into_iter().for_each(|name| book.drain(name));

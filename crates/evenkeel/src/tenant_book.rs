@@ -12,14 +12,14 @@ use evenkeel_sqs::MasterKey;
 use evenkeel_telemetry::Secret;
 use serde_json::{Map, Value as Json, json};
 
-use crate::config::{Mistakes, describe, fingerprint, read_tenant, read_tenants, to_toml};
+use crate::config::{ConfigErrors, describe, fingerprint, read_tenant, read_tenants, to_toml};
 use crate::data_dir::{DataDir, DataDirError};
 
 const FILE: &str = "tenants.toml";
 
 /// Every tenant, by who may change it.
 #[derive(Clone, Debug, Default)]
-pub struct TenantBook {
+pub struct TenantStore {
     /// Those of the config file, which only its owner changes.
     pub configured: Vec<TenantSettings>,
     /// Those added at run time.
@@ -28,7 +28,7 @@ pub struct TenantBook {
 
 /// What to do with a tenant.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum TenantChange {
     /// Takes it in, with a new key.
     Add(TenantSettings),
     /// Changes what is said of it, and leaves it its keys.
@@ -52,7 +52,7 @@ pub enum Change {
     },
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for TenantChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Add(tenant) => write!(f, "tenant {:?} added", tenant.name),
@@ -72,13 +72,13 @@ pub enum OldKeys {
     Stay,
 }
 
-impl TenantBook {
+impl TenantStore {
     /// Reads what was added at run time beside what is configured; the two may not name the same tenant or key.
     pub fn read(
         data_dir: &Path,
         configured: Vec<TenantSettings>,
         admin: &[KeyHash],
-    ) -> Result<Self, BookError> {
+    ) -> Result<Self, TenantStoreError> {
         let added = match DataDir::read(data_dir, FILE)? {
             Some(text) => read_tenants(&data_dir.join(FILE).to_string_lossy(), &text)?,
             None => Vec::new(),
@@ -108,9 +108,9 @@ impl TenantBook {
     }
 
     /// Derives what a tenant's SQS clients sign with, one pair for each of its keys, the newest last.
-    pub fn sqs_keys(&self, name: &str, master: &MasterKey) -> Result<Vec<Json>, BookError> {
+    pub fn sqs_keys(&self, name: &str, master: &MasterKey) -> Result<Vec<Json>, TenantStoreError> {
         let tenant = self.all().into_iter().find(|tenant| tenant.name == name);
-        let tenant = tenant.ok_or_else(|| BookError::Unknown { name: name.to_owned() })?;
+        let tenant = tenant.ok_or_else(|| TenantStoreError::Unknown { name: name.to_owned() })?;
         let pairs = master.credentials(&tenant).into_iter().map(|pair| {
             json!({"access_key_id": pair.access_key_id, "secret_access_key": pair.secret_access_key.expose()})
         });
@@ -120,26 +120,26 @@ impl TenantBook {
     /// Decides a change: the book after it, and the key that came of it.
     pub fn changed(
         &self,
-        change: Change,
+        change: TenantChange,
         admin: &[KeyHash],
-    ) -> Result<(Self, Option<Secret<String>>), BookError> {
+    ) -> Result<(Self, Option<Secret<String>>), TenantStoreError> {
         let mut next = self.clone();
         let key = match change {
-            Change::Add(mut tenant) => {
+            TenantChange::Add(mut tenant) => {
                 if self.all().iter().any(|other| other.name == tenant.name) {
-                    return Err(BookError::Exists { name: tenant.name });
+                    return Err(TenantStoreError::Exists { name: tenant.name });
                 }
                 let key = new_key()?;
                 tenant.key_hashes = vec![KeyHash::of(key.expose())];
                 next.added.push(tenant);
                 Some(key)
             }
-            Change::Set { name, settings } => {
+            TenantChange::Set { name, settings } => {
                 let at = self.added_at(&name)?;
                 next.added[at] = with_settings(&self.added[at], settings)?;
                 None
             }
-            Change::Rotate { name, old_keys } => {
+            TenantChange::Rotate { name, old_keys } => {
                 let at = self.added_at(&name)?;
                 let key = new_key()?;
                 let hashes = &mut next.added[at].key_hashes;
@@ -150,7 +150,7 @@ impl TenantBook {
                 hashes.push(KeyHash::of(key.expose()));
                 Some(key)
             }
-            Change::Remove { name } => {
+            TenantChange::Remove { name } => {
                 next.added.remove(self.added_at(&name)?);
                 None
             }
@@ -160,42 +160,45 @@ impl TenantBook {
     }
 
     /// Writes down what was added at run time.
-    pub fn write(&self, folder: &DataDir) -> Result<(), BookError> {
+    pub fn write(&self, folder: &DataDir) -> Result<(), TenantStoreError> {
         Ok(folder.replace(FILE, &to_toml(&self.added))?)
     }
 
-    fn added_at(&self, name: &str) -> Result<usize, BookError> {
+    fn added_at(&self, name: &str) -> Result<usize, TenantStoreError> {
         if self.configured.iter().any(|tenant| tenant.name == name) {
-            return Err(BookError::Configured { name: name.to_owned() });
+            return Err(TenantStoreError::Configured { name: name.to_owned() });
         }
         let at = self.added.iter().position(|tenant| tenant.name == name);
-        at.ok_or_else(|| BookError::Unknown { name: name.to_owned() })
+        at.ok_or_else(|| TenantStoreError::Unknown { name: name.to_owned() })
     }
 
-    fn check(&self, admin: &[KeyHash]) -> Result<(), BookError> {
+    fn check(&self, admin: &[KeyHash]) -> Result<(), TenantStoreError> {
         Tenants::new(self.all(), admin.to_vec())?;
         Ok(())
     }
 }
 
 /// A tenant with other settings and the same name and keys.
-fn with_settings(tenant: &TenantSettings, settings: Map<String, Json>) -> Result<TenantSettings, BookError> {
+fn with_settings(
+    tenant: &TenantSettings,
+    settings: Map<String, Json>,
+) -> Result<TenantSettings, TenantStoreError> {
     let own = |key: &&str| settings.contains_key(*key);
     if let Some(key) = ["name", "key_hashes"].into_iter().find(own) {
-        return Err(BookError::Fixed { key });
+        return Err(TenantStoreError::Fixed { key });
     }
     let mut all = describe(tenant);
     all.extend(settings);
     Ok(TenantSettings { key_hashes: tenant.key_hashes.clone(), ..read_tenant(&all)? })
 }
 
-fn new_key() -> Result<Secret<String>, BookError> {
-    make_key().map(Secret::new).map_err(|_| BookError::NoRandomness)
+fn new_key() -> Result<Secret<String>, TenantStoreError> {
+    make_key().map(Secret::new).map_err(|_| TenantStoreError::NoRandomness)
 }
 
 /// Why a change is not made, or the file not read.
 #[derive(Debug)]
-pub enum BookError {
+pub enum TenantStoreError {
     /// There is one of this name.
     Exists {
         /// The name.
@@ -219,14 +222,14 @@ pub enum BookError {
     /// The tenants cannot all be at once.
     Tenants(TenantsError),
     /// The settings, or the lines of the file, cannot be.
-    Settings(Mistakes),
+    Settings(ConfigErrors),
     /// The folder does not do its part.
     Folder(DataDirError),
     /// The system gives no random numbers.
     NoRandomness,
 }
 
-impl fmt::Display for BookError {
+impl fmt::Display for TenantStoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exists { name } => write!(f, "there is a tenant {name:?} already"),
@@ -243,21 +246,21 @@ impl fmt::Display for BookError {
     }
 }
 
-impl std::error::Error for BookError {}
+impl std::error::Error for TenantStoreError {}
 
-impl From<TenantsError> for BookError {
+impl From<TenantsError> for TenantStoreError {
     fn from(error: TenantsError) -> Self {
         Self::Tenants(error)
     }
 }
 
-impl From<Mistakes> for BookError {
-    fn from(mistakes: Mistakes) -> Self {
+impl From<ConfigErrors> for TenantStoreError {
+    fn from(mistakes: ConfigErrors) -> Self {
         Self::Settings(mistakes)
     }
 }
 
-impl From<DataDirError> for BookError {
+impl From<DataDirError> for TenantStoreError {
     fn from(error: DataDirError) -> Self {
         Self::Folder(error)
     }
@@ -272,21 +275,21 @@ mod tests {
         TenantSettings { name: name.to_owned(), ..TenantSettings::default() }
     }
 
-    fn book() -> TenantBook {
-        TenantBook { configured: vec![tenant("filed")], added: Vec::new() }
+    fn book() -> TenantStore {
+        TenantStore { configured: vec![tenant("filed")], added: Vec::new() }
     }
 
-    fn rotate(name: &str, old_keys: OldKeys) -> Change {
-        Change::Rotate { name: name.to_owned(), old_keys }
+    fn rotate(name: &str, old_keys: OldKeys) -> TenantChange {
+        TenantChange::Rotate { name: name.to_owned(), old_keys }
     }
 
-    fn refused(book: &TenantBook, change: Change) -> String {
+    fn refused(book: &TenantStore, change: TenantChange) -> String {
         book.changed(change, &[]).unwrap_err().to_string()
     }
 
     #[test]
     fn a_new_tenant_has_one_key_whose_hash_alone_is_kept() {
-        let (book, key) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
+        let (book, key) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
         let (key, hashes) = (key.unwrap(), &book.added[0].key_hashes);
         assert!(hashes.len() == 1 && hashes[0].matches(&KeyHash::of(key.expose())));
         assert!(!format!("{book:?} {key:?}").contains(key.expose()));
@@ -294,7 +297,7 @@ mod tests {
 
     #[test]
     fn rotating_ends_the_old_key_unless_it_shall_stay() {
-        let (first, _) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
+        let (first, _) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
         let (both, second) = first.changed(rotate("acme", OldKeys::Stay), &[]).unwrap();
         assert_eq!(both.added[0].key_hashes.len(), 2);
         let (alone, third) = both.changed(rotate("acme", OldKeys::End), &[]).unwrap();
@@ -305,8 +308,8 @@ mod tests {
 
     #[test]
     fn settings_change_and_keys_stay() {
-        let (first, key) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
-        let set = |text: &str| Change::Set {
+        let (first, key) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let set = |text: &str| TenantChange::Set {
             name: "acme".to_owned(),
             settings: serde_json::from_str(text).unwrap(),
         };
@@ -327,7 +330,7 @@ mod tests {
 
     #[test]
     fn keys_that_stay_have_a_limit() {
-        let (mut book, _) = book().changed(Change::Add(tenant("acme")), &[]).unwrap();
+        let (mut book, _) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
         for _ in 1..KEYS_MAX {
             book = book.changed(rotate("acme", OldKeys::Stay), &[]).unwrap().0;
         }
@@ -338,13 +341,19 @@ mod tests {
     fn the_config_files_tenants_are_its_owners() {
         let told = "tenant \"filed\" is in the config file; change it there, then reload (SIGHUP)";
         assert_eq!(refused(&book(), rotate("filed", OldKeys::End)), told);
-        assert_eq!(refused(&book(), Change::Remove { name: "filed".to_owned() }), told);
-        assert_eq!(refused(&book(), Change::Add(tenant("filed"))), "there is a tenant \"filed\" already");
+        assert_eq!(refused(&book(), TenantChange::Remove { name: "filed".to_owned() }), told);
+        assert_eq!(
+            refused(&book(), TenantChange::Add(tenant("filed"))),
+            "there is a tenant \"filed\" already"
+        );
     }
 
     #[test]
     fn who_is_not_there_cannot_be_changed() {
-        assert_eq!(refused(&book(), Change::Remove { name: "x".to_owned() }), "there is no tenant \"x\"");
-        assert_eq!(refused(&book(), Change::Add(tenant("open"))), "no tenant may be named \"open\"");
+        assert_eq!(
+            refused(&book(), TenantChange::Remove { name: "x".to_owned() }),
+            "there is no tenant \"x\""
+        );
+        assert_eq!(refused(&book(), TenantChange::Add(tenant("open"))), "no tenant may be named \"open\"");
     }
 }

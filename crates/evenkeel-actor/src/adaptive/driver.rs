@@ -4,21 +4,21 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
-use super::{AdaptiveDispatcher, Decision, Reading};
+use super::{AdaptiveDispatcher, Decision, LoadSample};
 use crate::executor::{Lifecycle, SetWorkersError, set_workers};
-use crate::observe::Waits;
+use crate::observe::WaitTotals;
 use crate::sync::Arc;
 use crate::system::Core;
 
 /// Keeps the number of workers adapted until it is dropped; the number stays as it is then.
 #[must_use = "dropped, it adapts no more"]
-pub struct Adapting(
+pub struct AdaptiveHandle(
     /// What the task looks at to see whether somebody still wants it.
     #[expect(dead_code, reason = "it counts by being there")]
     Arc<()>,
 );
 
-impl fmt::Debug for Adapting {
+impl fmt::Debug for AdaptiveHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Adapting")
     }
@@ -26,7 +26,10 @@ impl fmt::Debug for Adapting {
 
 /// Starts a task beside the workers, which they cannot keep waiting; it holds on to nothing of the
 /// system's while it sleeps.
-pub(crate) fn adapt(core: &Arc<Core>, dispatcher: AdaptiveDispatcher) -> Result<Adapting, SetWorkersError> {
+pub(crate) fn adapt(
+    core: &Arc<Core>,
+    dispatcher: AdaptiveDispatcher,
+) -> Result<AdaptiveHandle, SetWorkersError> {
     let (workers, workers_max) = (dispatcher.options.workers_max, core.config.workers_max);
     if workers_max < workers {
         return Err(SetWorkersError::TooMany { workers, workers_max });
@@ -36,7 +39,7 @@ pub(crate) fn adapt(core: &Arc<Core>, dispatcher: AdaptiveDispatcher) -> Result<
     }
     let wanted = Arc::new(());
     let (there, theirs) = (Arc::downgrade(core), Arc::downgrade(&wanted));
-    let mut adaptation = Adaptation { dispatcher, before: core.hub.waits() };
+    let mut adaptation = AdaptiveTask { dispatcher, before: core.hub.waits() };
     let task = async move {
         while let Some(sleep) = there.upgrade().map(|core| adaptation.sleep(&core)) {
             sleep.await;
@@ -49,16 +52,16 @@ pub(crate) fn adapt(core: &Arc<Core>, dispatcher: AdaptiveDispatcher) -> Result<
     };
     let spawned = core.runtime.spawn(Box::pin(task));
     spawned.map_err(|refused| SetWorkersError::Refused { reached: core.workers(), refused })?;
-    Ok(Adapting(wanted))
+    Ok(AdaptiveHandle(wanted))
 }
 
-struct Adaptation {
+struct AdaptiveTask {
     dispatcher: AdaptiveDispatcher,
     /// The waits of all time at the last reading.
-    before: Waits,
+    before: WaitTotals,
 }
 
-impl Adaptation {
+impl AdaptiveTask {
     fn sleep(&self, core: &Core) -> crate::runtime::Task {
         core.runtime.sleep_until(core.now() + self.dispatcher.options.period)
     }
@@ -66,7 +69,7 @@ impl Adaptation {
     fn step(&mut self, core: &Arc<Core>) {
         let waits = core.hub.waits();
         let wait = mean_since(core::mem::replace(&mut self.before, waits), waits);
-        let reading = Reading { workers: core.workers(), ready_depth: core.coordinator.depth(), wait };
+        let reading = LoadSample { workers: core.workers(), ready_depth: core.coordinator.depth(), wait };
         if let Decision::Change(workers) = self.dispatcher.decide(&reading) {
             // What a runtime refuses is asked for again when the pressure lasts.
             let _refused = set_workers(core, workers);
@@ -74,7 +77,7 @@ impl Adaptation {
     }
 }
 
-fn mean_since(before: Waits, waits: Waits) -> Option<Duration> {
+fn mean_since(before: WaitTotals, waits: WaitTotals) -> Option<Duration> {
     let count = u32::try_from(waits.count.saturating_sub(before.count)).unwrap_or(u32::MAX);
     waits.sum.saturating_sub(before.sum).checked_div(count)
 }

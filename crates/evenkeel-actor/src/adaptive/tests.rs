@@ -143,7 +143,7 @@ impl Desk {
     /// How many workers there are after each of so many equal readings.
     fn follow(&mut self, (ready_depth, wait): (usize, Option<Duration>), readings: usize) -> Vec<usize> {
         let mut one = || {
-            let reading = Reading { workers: self.workers, ready_depth, wait };
+            let reading = LoadSample { workers: self.workers, ready_depth, wait };
             if let Decision::Change(workers) = self.dispatcher.decide(&reading) {
                 assert_ne!(workers, self.workers, "that is no change");
                 self.workers = workers;

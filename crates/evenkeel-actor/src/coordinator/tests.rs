@@ -10,13 +10,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Waker;
 
 use super::*;
-use crate::actor::{Actor, Flow, Handled};
+use crate::actor::{Actor, Flow, HandlerResult};
 use crate::actor_ref::ActorRef;
 use crate::context::Context as ActorContext;
 use crate::invoke::SignalKey;
 use crate::props::Props;
 use crate::raw::current;
-use crate::rig::Still;
+use crate::rig::IdleRuntime;
 use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 
 // What it does day by day.
@@ -372,19 +372,19 @@ fn of_a_hundred_workers_each_wakes_the_next_and_none_is_woken_twice() {
 
 /// Workers that only have places; one more than asked for hands out cells.
 struct Floor {
-    locals: Vec<Local>,
+    locals: Vec<WorkerLocal>,
     actors: RefCell<Vec<ActorRef<()>>>,
     /// Rights that a test has done with.
-    kept: RefCell<Vec<Ready>>,
+    kept: RefCell<Vec<RunPermit>>,
     system: ReadyQueueScheduler,
 }
 
 impl Floor {
     fn new(workers: usize) -> Self {
         let config = ActorSystemConfig::with_workers(NonZeroUsize::new(workers + 1).unwrap());
-        let system = ActorSystemRunner::new(config).start(Still).unwrap();
+        let system = ActorSystemRunner::new(config).start(IdleRuntime).unwrap();
         let core = system.core();
-        let seat = |id| Local::new(core.clone(), id, core.coordinator.queues.seat(id).unwrap());
+        let seat = |id| WorkerLocal::new(core.clone(), id, core.coordinator.queues.seat(id).unwrap());
         let locals = (0..=workers).map(seat).collect();
         Self { locals, actors: RefCell::default(), kept: RefCell::default(), system }
     }
@@ -398,7 +398,7 @@ impl Floor {
     }
 
     /// Makes cells whose rights are the test's; while nothing else is queued.
-    fn cells(&self, count: usize) -> Vec<Ready> {
+    fn cells(&self, count: usize) -> Vec<RunPermit> {
         let desk = self.locals.last().unwrap();
         let props = Props::new(|| Idler).build();
         let made = (0..count).map(|_| {
@@ -412,20 +412,20 @@ impl Floor {
         self.actors.borrow()[nth].clone()
     }
 
-    fn register(&self, worker: usize, cell: Ready) {
+    fn register(&self, worker: usize, cell: RunPermit) {
         let local = &self.locals[worker];
         current::enter(local, || self.coordinator().register_ready(self.core(), cell));
     }
 
-    fn register_outside(&self, cell: Ready) {
+    fn register_outside(&self, cell: RunPermit) {
         self.coordinator().register_ready(self.core(), cell);
     }
 
-    fn requeue(&self, worker: usize, cell: Ready) {
+    fn requeue(&self, worker: usize, cell: RunPermit) {
         self.coordinator().queues.requeue(&self.locals[worker].queue, cell);
     }
 
-    fn drain(&self, worker: usize, batch_max: usize) -> Vec<Ready> {
+    fn drain(&self, worker: usize, batch_max: usize) -> Vec<RunPermit> {
         let mut out = vec![];
         self.coordinator().drain_ready_cycle(&self.locals[worker], batch_max, &mut out);
         out
@@ -439,15 +439,15 @@ impl Floor {
         numbers
     }
 
-    fn take_one(&self, worker: usize) -> Option<Ready> {
+    fn take_one(&self, worker: usize) -> Option<RunPermit> {
         self.coordinator().queues.next(&self.locals[worker].queue)
     }
 
-    fn steal(&self, worker: usize) -> Option<Ready> {
+    fn steal(&self, worker: usize) -> Option<RunPermit> {
         self.coordinator().queues.steal(&self.locals[worker].queue)
     }
 
-    fn keep(&self, cell: Option<Ready>) {
+    fn keep(&self, cell: Option<RunPermit>) {
         self.kept.borrow_mut().extend(cell);
     }
 
@@ -492,7 +492,7 @@ impl Drop for Floor {
     }
 }
 
-fn numbers<const N: usize>(cells: &[Ready]) -> [u32; N] {
+fn numbers<const N: usize>(cells: &[RunPermit]) -> [u32; N] {
     core::array::from_fn(|nth| cells[nth].cell().number())
 }
 
@@ -517,7 +517,7 @@ struct Idler;
 impl Actor for Idler {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> Handled<()> {
+    fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }

@@ -35,7 +35,7 @@ impl Lifecycle {
 
 /// How a shutdown went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shutdown {
+pub struct ShutdownReport {
     /// Whether everything that was accepted was handled in time.
     pub drained: bool,
     /// Actors that had not ended in time: their handlers do not return.
@@ -43,7 +43,7 @@ pub struct Shutdown {
 }
 
 impl WorkerExecutor {
-    pub(crate) async fn graceful_shutdown(&self, within: Duration) -> Shutdown {
+    pub(crate) async fn graceful_shutdown(&self, within: Duration) -> ShutdownReport {
         let core = self.core();
         let deadline = core.now() + within;
         core.advance(Lifecycle::Stopping);
@@ -55,7 +55,7 @@ impl WorkerExecutor {
         self.wait_until(deadline + within, || core.hub.alive() == 0).await;
         let abandoned = core.hub.alive();
         self.leave();
-        Shutdown { drained, abandoned }
+        ShutdownReport { drained, abandoned }
     }
 
     pub(crate) fn force_stop(&self) {

@@ -5,16 +5,16 @@ use core::future::Future;
 use core::task::{Context, Poll};
 
 use crate::hub::WorkerPhase;
-use crate::raw::run::Ready;
+use crate::raw::run::RunPermit;
 use crate::runtime::wait_with;
 use crate::sync::Arc;
 use crate::system::Core;
-use crate::worker::{Local, SliceLeft};
+use crate::worker::{SliceBudget, WorkerLocal};
 
 /// A worker, between polls.
 pub(super) struct Worker {
-    local: Local,
-    batch: Vec<Ready>,
+    local: WorkerLocal,
+    batch: Vec<RunPermit>,
     state: State,
     runs: u32,
 }
@@ -45,7 +45,7 @@ impl Worker {
         let queue = core.coordinator.queues.seat(id)?;
         core.coordinator.idle.begin_search();
         Some(Self {
-            local: Local::new(core.clone(), id, queue),
+            local: WorkerLocal::new(core.clone(), id, queue),
             batch: Vec::new(),
             state: State::Searching,
             runs: 0,
@@ -146,8 +146,8 @@ impl Drop for Worker {
 }
 
 fn run(
-    local: &Local,
-    batch: &mut Vec<Ready>,
+    local: &WorkerLocal,
+    batch: &mut Vec<RunPermit>,
     state: &mut State,
     runs: &mut u32,
     cx: &mut Context<'_>,
@@ -159,7 +159,7 @@ fn run(
             core.coordinator.drain_ready_cycle(local, core.config.worker_batch.get() - 1, batch);
             run_one(local, ready);
             batch.drain(..).for_each(|ready| run_one(local, ready));
-            if local.spend() == SliceLeft::None {
+            if local.spend() == SliceBudget::None {
                 return Poll::Ready(SliceEnd::Over);
             }
             *runs += 1;
@@ -187,7 +187,7 @@ fn run(
 
 /// Takes the next cell, from whoever has one.
 #[inline]
-fn find(local: &Local, state: &mut State) -> Option<Ready> {
+fn find(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
     let coordinator = &local.core().coordinator;
     let ready = match coordinator.queues.next(&local.queue) {
         Some(ready) => ready,
@@ -202,7 +202,7 @@ fn find(local: &Local, state: &mut State) -> Option<Ready> {
 
 /// Looks at what others have.
 #[cold]
-fn search(local: &Local, state: &mut State) -> Option<Ready> {
+fn search(local: &WorkerLocal, state: &mut State) -> Option<RunPermit> {
     let coordinator = &local.core().coordinator;
     if *state == State::Working {
         *state = State::Searching;
@@ -214,7 +214,7 @@ fn search(local: &Local, state: &mut State) -> Option<Ready> {
 }
 
 #[inline]
-fn run_one(local: &Local, ready: Ready) {
+fn run_one(local: &WorkerLocal, ready: RunPermit) {
     local.begin_run();
     local.core().coordinator.run(local, ready);
 }

@@ -6,7 +6,7 @@ use core::num::NonZeroUsize;
 
 use super::slice::{SliceEnd, Worker};
 use super::{Lifecycle, WorkerExecutor};
-use crate::runtime::{SpawnRefused, wait_with};
+use crate::runtime::{RuntimeSpawnError, wait_with};
 use crate::sync::Arc;
 use crate::system::Core;
 
@@ -43,7 +43,7 @@ pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(),
 #[derive(Debug)]
 pub(super) struct Short {
     reached: NonZeroUsize,
-    pub(super) refused: SpawnRefused,
+    pub(super) refused: RuntimeSpawnError,
 }
 
 /// Starts a worker in each place that is empty and should not be.
@@ -107,7 +107,7 @@ pub enum SetWorkersError {
         /// How many there are.
         reached: NonZeroUsize,
         /// What the runtime said.
-        refused: SpawnRefused,
+        refused: RuntimeSpawnError,
     },
 }
 

@@ -17,11 +17,14 @@ fn the_decider_sees_the_error_and_its_directive_is_followed() {
         ErrorKind::Escalated => SupervisionDirective::Escalate,
     });
     let mut child = Child::of(supervision);
-    assert_eq!(child.fails_with(ActorError::new("a")), Verdict::Resume);
-    assert_eq!(child.fails_with(ActorError::mailbox("b")), Verdict::Stop { reason: StopReason::Directed });
-    assert_eq!(child.fails_with(ActorError::escalated("c")), Verdict::Escalate);
+    assert_eq!(child.fails_with(ActorError::new("a")), SupervisionDecision::Resume);
+    assert_eq!(
+        child.fails_with(ActorError::mailbox("b")),
+        SupervisionDecision::Stop { reason: StopReason::Directed }
+    );
+    assert_eq!(child.fails_with(ActorError::escalated("c")), SupervisionDecision::Escalate);
     assert_eq!(child.history.restarts(), 0);
-    assert!(matches!(child.fails_with(ActorError::panicked("d")), Verdict::Restart { .. }));
+    assert!(matches!(child.fails_with(ActorError::panicked("d")), SupervisionDecision::Restart { .. }));
     assert_eq!(child.history.restarts(), 1);
 }
 
@@ -29,11 +32,11 @@ fn the_decider_sees_the_error_and_its_directive_is_followed() {
 fn exactly_max_restarts_are_granted_and_the_next_failure_stops() {
     let mut child = Child::of(at_once(3));
     for restarts in 1..=3 {
-        assert_eq!(child.fails_after(SECOND), Verdict::Restart { after: Duration::ZERO });
+        assert_eq!(child.fails_after(SECOND), SupervisionDecision::Restart { after: Duration::ZERO });
         assert_eq!(child.history.restarts(), restarts);
     }
     let reason = StopReason::RestartsExhausted { max_restarts: 3, within: MINUTE };
-    assert_eq!(child.fails_after(SECOND), Verdict::Stop { reason });
+    assert_eq!(child.fails_after(SECOND), SupervisionDecision::Stop { reason });
     assert_eq!(reason.to_string(), "all 3 restarts within 60s are used up");
     assert_eq!(child.history.restarts(), 3, "a restart that was not granted does not count");
 }
@@ -98,7 +101,7 @@ fn waiting_for_a_restart_is_not_quiet() {
 fn the_default_ends_a_restart_storm() {
     let mut child = Child::of(Supervision::default());
     let storm = core::iter::from_fn(|| match child.fails_after(Duration::ZERO) {
-        Verdict::Restart { after } => Some(after),
+        SupervisionDecision::Restart { after } => Some(after),
         _ => None,
     });
     let delays: Vec<_> = storm.take(1_000).collect();
@@ -127,27 +130,27 @@ impl Child {
         Self { supervision, history: RestartHistory::new(), now: Instant::ORIGIN }
     }
 
-    fn fails_with(&mut self, error: ActorError) -> Verdict {
+    fn fails_with(&mut self, error: ActorError) -> SupervisionDecision {
         let verdict = decide(&self.supervision, &mut self.history, &error, self.now, 0);
-        if let Verdict::Restart { after } = verdict {
+        if let SupervisionDecision::Restart { after } = verdict {
             self.now += after;
         }
         verdict
     }
 
     /// Lets it run for so long, fail, and wait for the delay the verdict names.
-    fn fails_after(&mut self, span: Duration) -> Verdict {
+    fn fails_after(&mut self, span: Duration) -> SupervisionDecision {
         self.now += span;
         self.fails_with(ActorError::new("out of luck"))
     }
 
     fn is_stopped_after(&mut self, span: Duration) -> bool {
-        matches!(self.fails_after(span), Verdict::Stop { .. })
+        matches!(self.fails_after(span), SupervisionDecision::Stop { .. })
     }
 
     fn delay_after(&mut self, span: Duration) -> Duration {
         match self.fails_after(span) {
-            Verdict::Restart { after } => after,
+            SupervisionDecision::Restart { after } => after,
             other => panic!("{other:?} is no restart"),
         }
     }

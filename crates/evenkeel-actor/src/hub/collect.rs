@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use evenkeel_policy::time::Instant;
 
-use super::kind::{KindCounters, LaneTotals, MailboxTotals, OverflowReason};
+use super::kind::{KindCounters, MailboxTotals, OverflowReason, UserSystemTotals};
 use super::{
     HistogramSnapshot, KindId, Labels, PerKind, Series, Snapshot, Value, WorkerCounters, WorkerPhase,
     WorkerTime, names,
@@ -126,7 +126,7 @@ impl Readings {
         }
     }
 
-    fn count_lanes(&mut self, name: &'static str, actor: &str, totals: LaneTotals) {
+    fn count_lanes(&mut self, name: &'static str, actor: &str, totals: UserSystemTotals) {
         for (lane, count) in [("user", totals.user), ("system", totals.system)] {
             self.count(name, vec![("actor", actor.to_string()), ("mailbox", lane.to_string())], count);
         }

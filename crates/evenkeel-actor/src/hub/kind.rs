@@ -43,14 +43,14 @@ impl OverflowReason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MailboxTotals {
     /// Messages taken in.
-    pub enqueued: LaneTotals,
+    pub enqueued: UserSystemTotals,
     /// Messages taken out, to be handled or buried.
-    pub dequeued: LaneTotals,
+    pub dequeued: UserSystemTotals,
 }
 
 /// A number for each lane of a mailbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LaneTotals {
+pub struct UserSystemTotals {
     /// The lane of what actors send each other.
     pub user: u64,
     /// The lane of what the system tells them.
@@ -64,7 +64,7 @@ impl AddAssign for MailboxTotals {
     }
 }
 
-impl AddAssign for LaneTotals {
+impl AddAssign for UserSystemTotals {
     fn add_assign(&mut self, more: Self) {
         self.user = self.user.saturating_add(more.user);
         self.system = self.system.saturating_add(more.system);
@@ -146,13 +146,13 @@ impl KindCounters {
 }
 
 impl RetainedLanes {
-    fn add(&self, totals: LaneTotals) {
+    fn add(&self, totals: UserSystemTotals) {
         self.user.fetch_add(totals.user as usize, Relaxed);
         self.system.fetch_add(totals.system as usize, Relaxed);
     }
 
-    fn read(&self) -> LaneTotals {
-        LaneTotals { user: self.user.load(Relaxed) as u64, system: self.system.load(Relaxed) as u64 }
+    fn read(&self) -> UserSystemTotals {
+        UserSystemTotals { user: self.user.load(Relaxed) as u64, system: self.system.load(Relaxed) as u64 }
     }
 }
 
@@ -164,8 +164,8 @@ mod tests {
     fn what_a_stopped_actor_handled_stays_counted() {
         let kind = KindCounters::default();
         let totals = MailboxTotals {
-            enqueued: LaneTotals { user: 5, system: 1 },
-            dequeued: LaneTotals { user: 4, system: 1 },
+            enqueued: UserSystemTotals { user: 5, system: 1 },
+            dequeued: UserSystemTotals { user: 4, system: 1 },
         };
         kind.add_spawned();
         kind.add_spawned();

@@ -63,8 +63,8 @@ fn what_stopped_actors_handled_and_what_living_ones_handle_add_up() {
 fn the_lanes_of_a_mailbox_are_told_apart() {
     let mut hub = Hub::new(4, 1);
     let kind = hub.labels.intern("Worker");
-    let system = LaneTotals { user: 0, system: 5 };
-    hub.live.get_mut(kind).add(MailboxTotals { enqueued: system, dequeued: LaneTotals::default() }, 5);
+    let system = UserSystemTotals { user: 0, system: 5 };
+    hub.live.get_mut(kind).add(MailboxTotals { enqueued: system, dequeued: UserSystemTotals::default() }, 5);
     let snapshot = hub.snapshot();
     let lane =
         |lane| count(&snapshot, names::MAILBOX_ENQUEUED_TOTAL, &[("actor", "Worker"), ("mailbox", lane)]);
@@ -333,7 +333,7 @@ impl Hub {
 }
 
 fn totals(enqueued: u64, dequeued: u64) -> MailboxTotals {
-    let user = |user| LaneTotals { user, system: 0 };
+    let user = |user| UserSystemTotals { user, system: 0 };
     MailboxTotals { enqueued: user(enqueued), dequeued: user(dequeued) }
 }
 

@@ -2,19 +2,19 @@
 
 use super::ActorCellInvoker;
 use crate::actor::Actor;
-use crate::cell::{CellRef, Extra, Phase};
+use crate::cell::{CellRef, ColdState, Phase};
 use crate::dead_letters::DeadLetterReason;
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
 use crate::panic::catch;
-use crate::raw::run::Right;
-use crate::stop::{Ending, StopMode};
+use crate::raw::run::PermitState;
+use crate::stop::{StopMode, Termination};
 use crate::sync::Ordering;
 use crate::trace::Envelope;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Takes nothing new, has the children end, and ends when they have.
-    pub(super) fn begin_stop(&mut self, how: Ending) -> InvokeResult {
+    pub(super) fn begin_stop(&mut self, how: Termination) -> InvokeResult {
         self.close_lane();
         self.owner.phase = Phase::Stopping;
         self.drop_future();
@@ -38,7 +38,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.bury_stash(DeadLetterReason::Stashed);
         self.bury_waiting(DeadLetterReason::Stopped);
         self.unregister_mailbox();
-        self.right = Right::ENDED;
+        self.right = PermitState::ENDED;
         result
     }
 
@@ -49,17 +49,17 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.cell.bury();
         self.local.core().hub.count_end(self.body.head.kind, self.body.lane.stats(), system);
         let Some(extra) = self.owner.extra.take() else {
-            tell_end(self.body.head.parent.as_ref(), self.cell, &Ending::Stopped);
+            tell_end(self.body.head.parent.as_ref(), self.cell, &Termination::Stopped);
             return;
         };
-        let Extra { ending, watchers: mut told, watching, children, middleware, .. } = *extra;
+        let ColdState { ending, watchers: mut told, watching, children, middleware, .. } = *extra;
         // Those made on the way out have nobody else to end them.
         children.iter().for_each(|child| child.stop(StopMode::Now));
         // Those who watch an actor that outlives them would stay in its memory.
         for watched in &watching {
             drop(watched.tell_system(SystemMessage::Unwatch(self.cell.clone())));
         }
-        let how = ending.unwrap_or(Ending::Stopped);
+        let how = ending.unwrap_or(Termination::Stopped);
         told.extend(unread.into_iter().filter_map(|message| match message {
             SystemMessage::Watch(watcher) => Some(watcher),
             _ => None,
@@ -112,7 +112,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 }
 
-fn tell_end(whom: Option<&CellRef>, who: &CellRef, how: &Ending) {
+fn tell_end(whom: Option<&CellRef>, who: &CellRef, how: &Termination) {
     if let Some(whom) = whom {
         // Somebody who has ended wants to know nothing.
         drop(whom.tell_system(SystemMessage::Ended { who: who.clone(), how: how.clone() }));

@@ -6,43 +6,43 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::{ActorCellInvoker, Settled, Step};
+use super::{ActionResult, ActorCellInvoker, NextAction};
 use crate::actor::Actor;
 use crate::cell::Phase;
 use crate::dead_letters::DeadLetterReason;
 use crate::guardian::{
     ActorError, ErrorKind, FailureNotification, MailboxOnRestart, StopReason, Supervision,
-    SupervisionCommand, Verdict, decide,
+    SupervisionCommand, SupervisionDecision, decide,
 };
 use crate::invoke::InvokeResult;
 use crate::mailbox::SystemMessage;
 use crate::panic::catch;
-use crate::stop::{Ending, StopMode};
-use crate::timer::Timed;
+use crate::stop::{StopMode, Termination};
+use crate::timer::TimerEvent;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
-    pub(super) fn fail(&mut self, error: ActorError) -> Settled {
+    pub(super) fn fail(&mut self, error: ActorError) -> ActionResult {
         if self.owner.phase == Phase::Stopping {
             // Whoever ends cannot fail any further.
-            return Settled::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
+            return ActionResult::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
         self.trace.note_failed(&error);
         let verdict = self.judge(&error);
-        if verdict != Verdict::Resume {
+        if verdict != SupervisionDecision::Resume {
             self.resume();
         }
         self.local.core().hub.count_failure(self.body.head.kind);
         self.notify_parent(&error, verdict);
-        Settled::Break(match verdict {
-            Verdict::Resume => self.go_on(error),
-            Verdict::Restart { after } if after.is_zero() => return self.restart_at_once(error),
-            Verdict::Restart { after } => self.restart_later(error, after),
-            Verdict::Stop { reason } => self.begin_stop(Ending::Failed { error, reason }),
-            Verdict::Escalate => self.set_aside(error, None),
+        ActionResult::Break(match verdict {
+            SupervisionDecision::Resume => self.go_on(error),
+            SupervisionDecision::Restart { after } if after.is_zero() => return self.restart_at_once(error),
+            SupervisionDecision::Restart { after } => self.restart_later(error, after),
+            SupervisionDecision::Stop { reason } => self.begin_stop(Termination::Failed { error, reason }),
+            SupervisionDecision::Escalate => self.set_aside(error, None),
         })
     }
 
-    fn judge(&mut self, error: &ActorError) -> Verdict {
+    fn judge(&mut self, error: &ActorError) -> SupervisionDecision {
         let (now, random) = (self.local.core().now(), self.local.random());
         let parent = self.body.head.parent.as_ref();
         let root = &self.local.core().root;
@@ -51,19 +51,23 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let history = &mut self.owner.extra.get_or_insert_default().history;
         let decided = catch(|| decide(supervision, history, error, now, random));
         // A decider that panics has not said to go on.
-        match decided.unwrap_or(Verdict::Stop { reason: StopReason::Directed }) {
-            Verdict::Restart { .. } if self.body.spec.factory.is_none() => {
-                Verdict::Stop { reason: StopReason::Directed }
+        match decided.unwrap_or(SupervisionDecision::Stop { reason: StopReason::Directed }) {
+            SupervisionDecision::Restart { .. } if self.body.spec.factory.is_none() => {
+                SupervisionDecision::Stop { reason: StopReason::Directed }
             }
             // A factory that panicked left no value to go on with.
-            Verdict::Resume if self.owner.actor.is_none() => Verdict::Stop { reason: StopReason::Directed },
+            SupervisionDecision::Resume if self.owner.actor.is_none() => {
+                SupervisionDecision::Stop { reason: StopReason::Directed }
+            }
             // Nobody is above.
-            Verdict::Escalate if parent.is_none() => Verdict::Stop { reason: StopReason::Directed },
+            SupervisionDecision::Escalate if parent.is_none() => {
+                SupervisionDecision::Stop { reason: StopReason::Directed }
+            }
             verdict => verdict,
         }
     }
 
-    fn notify_parent(&mut self, error: &ActorError, verdict: Verdict) {
+    fn notify_parent(&mut self, error: &ActorError, verdict: SupervisionDecision) {
         let Some(parent) = &self.body.head.parent else { return };
         let restarts = self.owner.extra.as_ref().map_or(0, |extra| extra.history.restarts());
         let child = self.cell.index();
@@ -93,25 +97,25 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    fn restart_at_once(&mut self, error: ActorError) -> Settled {
+    fn restart_at_once(&mut self, error: ActorError) -> ActionResult {
         self.extra().failure = Some(error.clone());
         if let Some(step) = self.restart() {
-            return Settled::Continue(step);
+            return ActionResult::Continue(step);
         }
         let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
-        Settled::Break(self.hold_for_children(result))
+        ActionResult::Break(self.hold_for_children(result))
     }
 
     fn restart_later(&mut self, error: ActorError, after: Duration) -> InvokeResult {
         let due = self.local.core().now() + after;
-        match self.local.core().clock.insert(due, Timed::Resume(self.cell.clone())) {
+        match self.local.core().clock.insert(due, TimerEvent::Resume(self.cell.clone())) {
             Ok(alarm) => {
                 // One who fails again while it waits, in a child's place, waits anew.
                 if let Some(before) = self.extra().resume.replace(alarm) {
                     self.local.core().clock.cancel(before);
                 }
             }
-            Err(_) => return self.begin_stop(Ending::Failed { error, reason: StopReason::Directed }),
+            Err(_) => return self.begin_stop(Termination::Failed { error, reason: StopReason::Directed }),
         }
         self.set_aside(error, Some(after))
     }
@@ -146,7 +150,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Begins anew: the children end first.
-    pub(super) fn restart(&mut self) -> Option<Step> {
+    pub(super) fn restart(&mut self) -> Option<NextAction> {
         self.drop_future();
         if let Some(alarm) = self.extra().resume.take() {
             self.local.core().clock.cancel(alarm);
@@ -162,7 +166,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Makes the new value and starts it.
-    pub(super) fn renew(&mut self) -> Option<Step> {
+    pub(super) fn renew(&mut self) -> Option<NextAction> {
         let error = self.extra().failure.take().unwrap_or_else(|| ActorError::new("told to restart"));
         // A value that fails once more on its way out has failed already.
         drop(catch(|| self.hook(|actor, ctx| actor.restarting(&error, ctx))));
@@ -181,14 +185,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let made = self.body.spec.factory.as_ref().map(|factory| catch(factory));
         match made {
             Some(Ok(actor)) => self.owner.actor = Some(actor),
-            Some(Err(panic)) => return Some(Step::Fail(panic)),
-            None => return Some(Step::GiveUp(error)),
+            Some(Err(panic)) => return Some(NextAction::Fail(panic)),
+            None => return Some(NextAction::GiveUp(error)),
         }
         self.local.core().hub.count_restart(self.body.head.kind);
         self.wake();
         match catch(|| self.start()) {
             Ok(step) => step,
-            Err(panic) => Some(Step::Fail(panic)),
+            Err(panic) => Some(NextAction::Fail(panic)),
         }
     }
 }

@@ -1,27 +1,29 @@
 //! What the system tells a cell, between two of its messages.
 
-use super::{ActorCellInvoker, Step};
+use super::{ActorCellInvoker, NextAction};
 use crate::actor::{Actor, Flow, Signal};
 use crate::cell::{CellRef, Phase};
 use crate::guardian::ActorError;
-use crate::guardian::{FailureNotification, Strategy, SupervisionCommand, SupervisionDirective, Verdict};
+use crate::guardian::{
+    FailureNotification, Strategy, SupervisionCommand, SupervisionDecision, SupervisionDirective,
+};
 use crate::invoke::{ResumeCondition, SignalKey};
 use crate::mailbox::{EARLY_MAX, SystemMessage};
 use crate::quiet::wake_all;
 use crate::raw::state::{CLOSED, SIGNAL, SUSPENDED, SYSTEM, WAITERS};
-use crate::stop::{Ending, StopMode};
+use crate::stop::{StopMode, Termination};
 use crate::sync::Ordering;
-use crate::timer::{Repeat, Timed, TimerId, next_due};
+use crate::timer::{Repeat, TimerEvent, TimerId, next_due};
 use crate::trace::Envelope;
-use crate::trace::Trace;
+use crate::trace::SpanHandle;
 use evenkeel_policy::time::Instant;
 
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Looks after everything but user messages; `None` to serve them.
     #[cold]
-    pub(super) fn attend(&mut self, flags: u32) -> Option<Step> {
+    pub(super) fn attend(&mut self, flags: u32) -> Option<NextAction> {
         // What follows has nothing to do with the message before.
-        self.trace = Trace::NONE;
+        self.trace = SpanHandle::NONE;
         if flags & WAITERS != 0 {
             self.wake_waiters();
         }
@@ -54,7 +56,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 }
                 None
             }
-            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(Step::Idle),
+            Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => Some(NextAction::Idle),
         }
     }
 
@@ -82,7 +84,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// The waker of a future, or of a mailbox that was full, has fired.
-    fn hear_waker(&mut self) -> Option<Step> {
+    fn hear_waker(&mut self) -> Option<NextAction> {
         if self.owner.phase != Phase::Waiting {
             return None;
         }
@@ -98,7 +100,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         None
     }
 
-    fn obey(&mut self, message: SystemMessage) -> Option<Step> {
+    fn obey(&mut self, message: SystemMessage) -> Option<NextAction> {
         if self.is_too_early(&message) {
             self.extra().deferred.push_back(message);
             return None;
@@ -128,7 +130,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Whether a message is for the value that goes on or follows, and neither is there yet.
     fn is_too_early(&self, message: &SystemMessage) -> bool {
         match (self.owner.phase, message) {
-            (Phase::Failed, SystemMessage::ChildFailed(failure)) => failure.verdict == Verdict::Escalate,
+            (Phase::Failed, SystemMessage::ChildFailed(failure)) => {
+                failure.verdict == SupervisionDecision::Escalate
+            }
             (
                 Phase::Failed,
                 SystemMessage::Ended { .. }
@@ -150,18 +154,18 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    fn obey_stop(&mut self) -> Option<Step> {
+    fn obey_stop(&mut self) -> Option<NextAction> {
         match self.owner.phase {
             Phase::Stopping => None,
-            _ => Some(Step::Stop),
+            _ => Some(NextAction::Stop),
         }
     }
 
     /// Takes nothing new; the end comes when the lane is empty.
-    fn close_for_draining(&mut self) -> Option<Step> {
+    fn close_for_draining(&mut self) -> Option<NextAction> {
         self.close_lane();
         // A failed actor serves nothing any more, so its lane would never be empty.
-        matches!(self.owner.phase, Phase::Failed).then_some(Step::Stop)
+        matches!(self.owner.phase, Phase::Failed).then_some(NextAction::Stop)
     }
 
     pub(super) fn close_lane(&mut self) {
@@ -169,10 +173,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         self.state().set(CLOSED);
     }
 
-    fn obey_command(&mut self, command: SupervisionCommand) -> Option<Step> {
+    fn obey_command(&mut self, command: SupervisionCommand) -> Option<NextAction> {
         match (command, self.owner.phase) {
             (_, Phase::Stopping | Phase::Restarting) => None,
-            (SupervisionCommand::Stop, _) => Some(Step::Stop),
+            (SupervisionCommand::Stop, _) => Some(NextAction::Stop),
             (SupervisionCommand::Resume, Phase::Failed) if self.owner.actor.is_some() => {
                 self.forgive();
                 None
@@ -184,7 +188,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    fn hear_signal(&mut self, key: SignalKey) -> Option<Step> {
+    fn hear_signal(&mut self, key: SignalKey) -> Option<NextAction> {
         let waits = self.owner.phase == Phase::Waiting;
         let extra = self.extra();
         // The wait for a future ends with the future.
@@ -204,7 +208,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// The time of a suspension, or of a failure's backoff, is over.
-    fn hear_resume(&mut self, due: Instant) -> Option<Step> {
+    fn hear_resume(&mut self, due: Instant) -> Option<NextAction> {
         // One under way when its wait ended otherwise ends no other.
         self.extra().resume.take_if(|alarm| alarm.due == due)?;
         match self.owner.phase {
@@ -218,13 +222,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Something in the future the actor waits for may have expired.
-    fn hear_expiry(&mut self, due: Instant) -> Option<Step> {
+    fn hear_expiry(&mut self, due: Instant) -> Option<NextAction> {
         self.extra().expiry.take_if(|alarm| alarm.due == due)?;
         self.hear_waker()
     }
 
     /// The actor has been idle for as long as it asked, or is looked at again when it may have been.
-    fn hear_timeout(&mut self, due: Instant) -> Option<Step> {
+    fn hear_timeout(&mut self, due: Instant) -> Option<NextAction> {
         let core = self.local.core();
         let (now, awaits) = (core.now(), self.cell.is_awaiting());
         let extra = self.owner.extra.as_deref_mut()?;
@@ -234,14 +238,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         let is_idle = idle.span <= now.since(idle.since);
         let next = if is_idle { now + idle.span } else { idle.since + idle.span };
-        match core.clock.insert(next, Timed::ReceiveTimeout(self.cell.clone())) {
+        match core.clock.insert(next, TimerEvent::ReceiveTimeout(self.cell.clone())) {
             Ok(alarm) => idle.alarm = alarm,
-            Err(_) => return Some(Step::Fail(ActorError::new("no room for another timer"))),
+            Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
         }
         if is_idle { self.tell(Signal::ReceiveTimeout) } else { None }
     }
 
-    fn hear_timer(&mut self, id: TimerId, due: Instant) -> Option<Step> {
+    fn hear_timer(&mut self, id: TimerId, due: Instant) -> Option<NextAction> {
         let now = self.local.core().now();
         let cell = self.cell;
         let clock = &self.local.core().clock;
@@ -253,10 +257,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 extra.timers.swap_remove(at);
             }
             Repeat::Every(span) => {
-                let again = clock.insert(next_due(due, span, now), Timed::Timer { cell: cell.clone(), id });
+                let again =
+                    clock.insert(next_due(due, span, now), TimerEvent::Timer { cell: cell.clone(), id });
                 match again {
                     Ok(alarm) => extra.timers[at].alarm = alarm,
-                    Err(_) => return Some(Step::Fail(ActorError::new("no room for another timer"))),
+                    Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
                 }
             }
         }
@@ -264,7 +269,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Tells the actor, unless it is past hearing.
-    pub(super) fn tell(&mut self, signal: Signal) -> Option<Step> {
+    pub(super) fn tell(&mut self, signal: Signal) -> Option<NextAction> {
         match self.owner.phase {
             Phase::New | Phase::Running => {
                 let handled = self.hook(|actor, ctx| actor.signal(signal, ctx))?;
@@ -272,9 +277,9 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             Phase::Waiting => match self.hook(|actor, ctx| actor.signal(signal, ctx))? {
                 // A second wait would throw the first away.
-                Ok(Flow::Await(_) | Flow::Suspend(..)) => {
-                    Some(Step::Fail(ActorError::new("a signal cannot begin a wait while its actor waits")))
-                }
+                Ok(Flow::Await(_) | Flow::Suspend(..)) => Some(NextAction::Fail(ActorError::new(
+                    "a signal cannot begin a wait while its actor waits",
+                ))),
                 Ok(Flow::Yield) => None,
                 handled => self.follow(handled),
             },
@@ -283,7 +288,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// A child or a watched actor has ended.
-    fn hear_of_end(&mut self, who: &CellRef, how: Ending) -> Option<Step> {
+    fn hear_of_end(&mut self, who: &CellRef, how: Termination) -> Option<NextAction> {
         let extra = self.extra();
         let (children, watching) = (extra.children.len(), extra.watching.len());
         extra.children.retain(|child| !child.is(who));
@@ -294,14 +299,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return None;
         }
         match self.owner.phase {
-            Phase::Stopping if is_last => Some(Step::End),
+            Phase::Stopping if is_last => Some(NextAction::End),
             Phase::Restarting if is_last => self.renew(),
             _ => self.tell(Signal::Terminated { who: who.index(), how }),
         }
     }
 
     /// A child has failed; the verdict is already being carried out, and may be overruled.
-    fn hear_of_failure(&mut self, failure: FailureNotification) -> Option<Step> {
+    fn hear_of_failure(&mut self, failure: FailureNotification) -> Option<NextAction> {
         if matches!(self.owner.phase, Phase::Restarting | Phase::Stopping) {
             // Every child is being ended, this one included.
             return None;
@@ -311,20 +316,20 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         let escalates = match overruled {
             Some(SupervisionDirective::Escalate) => true,
             Some(_) => false,
-            None => failure.verdict == Verdict::Escalate,
+            None => failure.verdict == SupervisionDecision::Escalate,
         };
         if escalates {
             let error = ActorError::escalated(alloc::format!("child {}: {}", failure.child, failure.error));
-            return Some(Step::Fail(error));
+            return Some(NextAction::Fail(error));
         }
         if let (Some(directive), Some(child)) = (overruled, &child) {
             command(child, directive);
         }
         if self.body.spec.settings.children.strategy() == Strategy::AllForOne {
             let directive = overruled.unwrap_or(match failure.verdict {
-                Verdict::Restart { .. } => SupervisionDirective::Restart,
-                Verdict::Stop { .. } => SupervisionDirective::Stop,
-                Verdict::Resume | Verdict::Escalate => SupervisionDirective::Resume,
+                SupervisionDecision::Restart { .. } => SupervisionDirective::Restart,
+                SupervisionDecision::Stop { .. } => SupervisionDirective::Stop,
+                SupervisionDecision::Resume | SupervisionDecision::Escalate => SupervisionDirective::Resume,
             });
             let siblings = self.extra().children.iter().filter(|child| child.index() != failure.child);
             siblings.for_each(|sibling| command(sibling, directive));

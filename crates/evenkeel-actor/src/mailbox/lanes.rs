@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::task::Waker;
 
-use super::{LaneStats, MailboxOptions, OverflowStrategy};
+use super::{MailboxOptions, MailboxQueueStats, OverflowStrategy};
 use crate::quiet::wake_all;
 use crate::raw::state::{CellState, USER};
 use crate::sync::{AtomicU32, Lock, Ordering};
@@ -27,7 +27,7 @@ const WAITERS_MAX: usize = 65_536;
 
 /// What became of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pushed<M> {
+pub(crate) enum PushResult<M> {
     /// It waits.
     Queued,
     /// It waits, and this older one lost its place.
@@ -40,7 +40,7 @@ pub(crate) enum Pushed<M> {
 
 /// The lanes of one mailbox: user messages `M`, system messages `S`.
 #[derive(Debug)]
-pub(crate) struct Lanes<M, S> {
+pub(crate) struct MailboxQueues<M, S> {
     shared: Lock<Shared<M, S>>,
     /// Messages in the private half, as the owner last told.
     left: AtomicU32,
@@ -80,7 +80,7 @@ enum Intake {
 
 /// Whether somebody waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listed {
+enum WaitRegistration {
     Waits,
     /// There will be no room.
     Closed,
@@ -88,7 +88,7 @@ enum Listed {
     Refused,
 }
 
-impl<M, S> Lanes<M, S> {
+impl<M, S> MailboxQueues<M, S> {
     pub(crate) fn new(options: &MailboxOptions) -> Self {
         let capacity = count(options.user_capacity());
         Self {
@@ -107,9 +107,9 @@ impl<M, S> Lanes<M, S> {
 
     /// Puts a user message at the end; the caller then raises `USER`.
     #[inline]
-    pub(crate) fn push(&self, message: M) -> Pushed<M> {
+    pub(crate) fn push(&self, message: M) -> PushResult<M> {
         match self.offer(message) {
-            None => Pushed::Queued,
+            None => PushResult::Queued,
             Some(message) => self.overflow(message),
         }
     }
@@ -140,31 +140,36 @@ impl<M, S> Lanes<M, S> {
 
     /// Puts a user message at the end although it was not plain that there is room.
     #[cold]
-    pub(crate) fn overflow(&self, message: M) -> Pushed<M> {
+    pub(crate) fn overflow(&self, message: M) -> PushResult<M> {
         self.shared.with(|shared| {
             if shared.open != Intake::Open {
-                return Pushed::Closed(message);
+                return PushResult::Closed(message);
             }
             if shared.has_room(&self.left) {
                 shared.queue.push_back(message);
                 shared.enqueued += 1;
-                return Pushed::Queued;
+                return PushResult::Queued;
             }
             if shared.overflow != OverflowStrategy::DropOldest {
-                return Pushed::Full(message);
+                return PushResult::Full(message);
             }
-            let Some(oldest) = shared.queue.pop_front() else { return Pushed::Full(message) };
+            let Some(oldest) = shared.queue.pop_front() else { return PushResult::Full(message) };
             shared.queue.push_back(message);
             shared.enqueued += 1;
-            Pushed::Displaced(oldest)
+            PushResult::Displaced(oldest)
         })
     }
 
     /// Puts a message at the end, or has `waker` woken when there is room; `Err` when too many wait.
-    pub(crate) fn push_or_wait(&self, message: M, waker: &Waker, state: &CellState) -> Result<Pushed<M>, M> {
+    pub(crate) fn push_or_wait(
+        &self,
+        message: M,
+        waker: &Waker,
+        state: &CellState,
+    ) -> Result<PushResult<M>, M> {
         match self.push(message) {
-            Pushed::Full(message) if self.wait_for_room(waker, state) => Ok(Pushed::Full(message)),
-            Pushed::Full(message) => Err(message),
+            PushResult::Full(message) if self.wait_for_room(waker, state) => Ok(PushResult::Full(message)),
+            PushResult::Full(message) => Err(message),
             pushed => Ok(pushed),
         }
     }
@@ -251,9 +256,9 @@ impl<M, S> Lanes<M, S> {
     /// Where nothing is taken any more it is woken at once: the owner may have looked for the last time.
     pub(crate) fn wait_for_room(&self, waker: &Waker, state: &CellState) -> bool {
         match self.shared.with(|shared| shared.list(waker)) {
-            Listed::Refused => return false,
-            Listed::Closed => waker.wake_by_ref(),
-            Listed::Waits => {
+            WaitRegistration::Refused => return false,
+            WaitRegistration::Closed => waker.wake_by_ref(),
+            WaitRegistration::Waits => {
                 // Where nobody runs the cell, nobody but us will look: an idle one has room at once.
                 if !state.await_room() && self.shared.with(|shared| shared.would_answer(&self.left)) {
                     waker.wake_by_ref();
@@ -279,8 +284,8 @@ impl<M, S> Lanes<M, S> {
         waiting
     }
 
-    pub(crate) fn stats(&self) -> LaneStats {
-        self.shared.with(|shared| LaneStats {
+    pub(crate) fn stats(&self) -> MailboxQueueStats {
+        self.shared.with(|shared| MailboxQueueStats {
             enqueued: shared.enqueued,
             depth: shared.queue.len() + self.left.load(Ordering::Relaxed) as usize,
         })
@@ -334,10 +339,10 @@ impl<M, S> Lanes<M, S> {
         })
     }
 
-    pub(crate) fn system_stats(&self) -> LaneStats {
+    pub(crate) fn system_stats(&self) -> MailboxQueueStats {
         self.shared.with(|shared| {
             let cold = shared.cold.as_deref();
-            cold.map_or_else(LaneStats::default, |cold| LaneStats {
+            cold.map_or_else(MailboxQueueStats::default, |cold| MailboxQueueStats {
                 enqueued: cold.system_enqueued,
                 depth: cold.system.len(),
             })
@@ -346,19 +351,19 @@ impl<M, S> Lanes<M, S> {
 }
 
 impl<M, S> Shared<M, S> {
-    fn list(&mut self, waker: &Waker) -> Listed {
+    fn list(&mut self, waker: &Waker) -> WaitRegistration {
         if self.open != Intake::Open {
-            return Listed::Closed;
+            return WaitRegistration::Closed;
         }
         let waiters = &mut self.cold().waiters;
         if waiters.iter().any(|waiting| waiting.will_wake(waker)) {
-            return Listed::Waits;
+            return WaitRegistration::Waits;
         }
         if WAITERS_MAX <= waiters.len() {
-            return Listed::Refused;
+            return WaitRegistration::Refused;
         }
         waiters.push(waker.clone());
-        Listed::Waits
+        WaitRegistration::Waits
     }
 
     /// Looks at the owner's memory for how much it has left; only while open.

@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use evenkeel_policy::time::Instant;
 
 use crate::cell::CellRef;
-use crate::guardian::{FailureNotification, SupervisionCommand, Verdict};
+use crate::guardian::{FailureNotification, SupervisionCommand, SupervisionDecision};
 use crate::invoke::SignalKey;
-use crate::stop::{Ending, StopMode};
+use crate::stop::{StopMode, Termination};
 use crate::timer::TimerId;
 
 /// Signals remembered that came before the wait they end; the oldest is forgotten first.
@@ -25,7 +25,7 @@ pub(crate) enum SystemMessage {
     /// A child failed and this was decided about it.
     ChildFailed(Box<FailureNotification>),
     /// A child or a watched actor has ended.
-    Ended { who: CellRef, how: Ending },
+    Ended { who: CellRef, how: Termination },
     /// Tell `CellRef` when this actor has ended.
     Watch(CellRef),
     /// Do not.
@@ -60,10 +60,10 @@ impl SystemMessage {
                 Self::Watch(watcher) | Self::Unwatch(watcher) => watcher.is(who),
                 _ => false,
             }),
-            Self::ChildFailed(failure) if failure.verdict == Verdict::Resume => {
+            Self::ChildFailed(failure) if failure.verdict == SupervisionDecision::Resume => {
                 throw_out(lane, &mut pointless, |earlier| match earlier {
                     Self::ChildFailed(earlier) => {
-                        earlier.verdict == Verdict::Resume && earlier.child == failure.child
+                        earlier.verdict == SupervisionDecision::Resume && earlier.child == failure.child
                     }
                     _ => false,
                 });
@@ -169,10 +169,10 @@ mod tests {
             SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, verdict, restarts }))
         };
         let failures = [
-            failed(1, Verdict::Resume, 1),
-            failed(1, Verdict::Escalate, 2),
-            failed(2, Verdict::Resume, 3),
-            failed(1, Verdict::Resume, 4),
+            failed(1, SupervisionDecision::Resume, 1),
+            failed(1, SupervisionDecision::Escalate, 2),
+            failed(2, SupervisionDecision::Resume, 3),
+            failed(1, SupervisionDecision::Resume, 4),
         ];
         let mut lane = VecDeque::new();
         let pointless: usize = failures.into_iter().map(|failure| failure.join(&mut lane, None).len()).sum();

@@ -15,16 +15,16 @@ const LAYOUT: Layout = match Layout::from_size_align(BLOCK, 16) {
 };
 
 std::thread_local! {
-    static KEPT: Kept = const { Kept { first: Cell::new(None), count: Cell::new(0) } };
+    static KEPT: FreeList = const { FreeList { first: Cell::new(None), count: Cell::new(0) } };
 }
 
 /// Blocks nobody uses; each begins with where the next one is.
-struct Kept {
+struct FreeList {
     first: Cell<Option<NonNull<u8>>>,
     count: Cell<u32>,
 }
 
-impl Kept {
+impl FreeList {
     #[inline]
     fn pop(&self) -> Option<NonNull<u8>> {
         let block = self.first.get()?;
@@ -51,7 +51,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for FreeList {
     fn drop(&mut self) {
         while let Some(block) = self.pop() {
             // SAFETY: allocated in `take` with this layout, and in nobody's hands.
@@ -69,7 +69,7 @@ pub(super) const fn fits<T>() -> bool {
 #[inline]
 pub(super) fn take() -> NonNull<u8> {
     // A thread that is ending has no blocks of its own any more.
-    let kept = KEPT.try_with(Kept::pop).ok().flatten();
+    let kept = KEPT.try_with(FreeList::pop).ok().flatten();
     kept.unwrap_or_else(|| {
         // SAFETY: the layout is not empty.
         NonNull::new(unsafe { alloc(LAYOUT) }).unwrap_or_else(|| handle_alloc_error(LAYOUT))

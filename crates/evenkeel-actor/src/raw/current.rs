@@ -4,22 +4,22 @@ use core::cell::Cell;
 use core::ptr;
 
 use crate::system::Core;
-use crate::worker::Local;
+use crate::worker::WorkerLocal;
 
 std::thread_local! {
-    static CURRENT: Cell<*const Local> = const { Cell::new(ptr::null()) };
+    static CURRENT: Cell<*const WorkerLocal> = const { Cell::new(ptr::null()) };
 }
 
 /// Makes `local` this thread's worker while `work` runs.
-pub(crate) fn enter<R>(local: &Local, work: impl FnOnce() -> R) -> R {
-    let _left = Left(CURRENT.replace(local));
+pub(crate) fn enter<R>(local: &WorkerLocal, work: impl FnOnce() -> R) -> R {
+    let _left = RestoreGuard(CURRENT.replace(local));
     work()
 }
 
 /// Restores the worker before, also when a panic passes.
-struct Left(*const Local);
+struct RestoreGuard(*const WorkerLocal);
 
-impl Drop for Left {
+impl Drop for RestoreGuard {
     fn drop(&mut self) {
         CURRENT.set(self.0);
     }
@@ -27,7 +27,7 @@ impl Drop for Left {
 
 /// Looks at this thread's worker, if it is one of `core`'s.
 #[inline]
-pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&Local>) -> R) -> R {
+pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&WorkerLocal>) -> R) -> R {
     // SAFETY: set by `enter`, which borrows the worker for as long as the pointer stands; the worker
     // is not `Sync`, and this thread is the one that borrowed it.
     let local = unsafe { CURRENT.get().as_ref() };

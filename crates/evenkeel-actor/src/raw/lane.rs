@@ -4,22 +4,22 @@ use core::any::TypeId;
 use core::ptr::NonNull;
 
 use crate::actor::Actor;
-use crate::cell::{Body, CellRef};
+use crate::cell::{ActorCell, CellRef};
 use crate::mailbox::QueueMailbox;
 
 /// A counted reference to a cell that knows where its lane lies.
-pub(crate) struct LaneRef<M> {
+pub(crate) struct MailboxRef<M> {
     cell: CellRef,
     lane: NonNull<QueueMailbox<M>>,
 }
 
 // SAFETY: a reference to a cell and a shared borrow of its lane, which is `Sync` for messages that may
 // be sent: both may be used from any thread.
-unsafe impl<M: Send> Send for LaneRef<M> {}
+unsafe impl<M: Send> Send for MailboxRef<M> {}
 // SAFETY: as above.
-unsafe impl<M: Send> Sync for LaneRef<M> {}
+unsafe impl<M: Send> Sync for MailboxRef<M> {}
 
-impl<M> LaneRef<M> {
+impl<M> MailboxRef<M> {
     /// Joins a cell and its lane.
     ///
     /// # Safety
@@ -29,7 +29,7 @@ impl<M> LaneRef<M> {
     }
 
     /// Refers to a cell whose body is at hand.
-    pub(crate) fn of<A: Actor<Msg = M>>(cell: &CellRef, body: &Body<A>) -> Self {
+    pub(crate) fn of<A: Actor<Msg = M>>(cell: &CellRef, body: &ActorCell<A>) -> Self {
         let lane = NonNull::from(&body.lane);
         assert_eq!(cell.occupant().body.lane(), lane.cast(), "the body is the cell's");
         Self { cell: cell.clone(), lane }
@@ -62,7 +62,7 @@ impl<M> LaneRef<M> {
     }
 }
 
-impl<M> Clone for LaneRef<M> {
+impl<M> Clone for MailboxRef<M> {
     fn clone(&self) -> Self {
         Self { cell: self.cell.clone(), lane: self.lane }
     }
@@ -71,8 +71,8 @@ impl<M> Clone for LaneRef<M> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::mailbox::{LaneStats, Pushed};
-    use crate::rig::{Rig, Told};
+    use crate::mailbox::{MailboxQueueStats, PushResult};
+    use crate::rig::{Rig, SumMsg};
     use crate::trace::Envelope;
 
     #[test]
@@ -82,14 +82,14 @@ mod tests {
         let cell = actor.cell().clone();
         let lane = cell.occupant().body.lane().cast();
         // SAFETY: the body is in its slot, and a `Body<Sum>`, whose lane takes `Told`.
-        let lane = unsafe { LaneRef::<Told>::new(cell, lane) }.clone();
-        let stats = |depth| LaneStats { enqueued: depth as u64, depth };
-        let told = Envelope::seal(Told::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), Pushed::Queued));
+        let lane = unsafe { MailboxRef::<SumMsg>::new(cell, lane) }.clone();
+        let stats = |depth| MailboxQueueStats { enqueued: depth as u64, depth };
+        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
+        assert!(matches!(lane.lane().push(told), PushResult::Queued));
         assert_eq!((actor.depth(), lane.cell().occupant().body.stats()), (1, stats(1)));
         drop(actor);
-        let told = Envelope::seal(Told::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), Pushed::Queued));
+        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
+        assert!(matches!(lane.lane().push(told), PushResult::Queued));
         assert_eq!(lane.lane().stats(), stats(2));
     }
 
@@ -97,11 +97,11 @@ mod tests {
     fn only_the_type_of_its_messages_leads_to_a_lane() {
         let rig = Rig::new(1);
         let actor = rig.spawn();
-        let lane = LaneRef::<Told>::typed(actor.cell().clone()).ok().unwrap();
-        let told = Envelope::seal(Told::Add(1), lane.cell());
-        assert!(matches!(lane.lane().push(told), Pushed::Queued));
+        let lane = MailboxRef::<SumMsg>::typed(actor.cell().clone()).ok().unwrap();
+        let told = Envelope::seal(SumMsg::Add(1), lane.cell());
+        assert!(matches!(lane.lane().push(told), PushResult::Queued));
         assert_eq!(actor.depth(), 1);
-        let takes = LaneRef::<u64>::typed(actor.cell().clone()).err().unwrap();
+        let takes = MailboxRef::<u64>::typed(actor.cell().clone()).err().unwrap();
         assert!(takes.ends_with("Told"), "{takes}");
     }
 }

@@ -29,26 +29,26 @@ const BURIED: u32 = 1 << 6;
 const REFERENCE: u32 = 1 << 8;
 
 #[repr(C)]
-struct Shared<T> {
-    head: Head,
+struct Inner<T> {
+    head: OneshotHeader,
     value: UnsafeCell<Option<T>>,
 }
 
-struct Head {
+struct OneshotHeader {
     word: AtomicU32,
-    waker: Parts,
-    free: unsafe fn(NonNull<Head>),
+    waker: StoredWaker,
+    free: unsafe fn(NonNull<OneshotHeader>),
 }
 
 /// The parts of a waker that is stored; only the receiver writes them.
 ///
 /// Atomic, for a sender may read them while they are replaced; what it read is then thrown away.
-struct Parts {
+struct StoredWaker {
     data: AtomicPtr<()>,
     vtable: AtomicPtr<RawWakerVTable>,
 }
 
-impl Parts {
+impl StoredWaker {
     fn new() -> Self {
         Self { data: AtomicPtr::new(ptr::null_mut()), vtable: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -73,7 +73,7 @@ impl Parts {
 
 /// Why no answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
+pub(crate) enum RecvError {
     /// The sender was dropped.
     Unanswered,
     /// The sender was dropped with a message that became a dead letter.
@@ -83,15 +83,15 @@ pub(crate) enum NoAnswer {
 }
 
 /// A counted reference to the head.
-struct HeadRef(NonNull<Head>);
+struct OneshotRef(NonNull<OneshotHeader>);
 
 // SAFETY: the word decides who touches waker and value; see `end` and the two halves.
-unsafe impl Send for HeadRef {}
+unsafe impl Send for OneshotRef {}
 // SAFETY: as above.
-unsafe impl Sync for HeadRef {}
+unsafe impl Sync for OneshotRef {}
 
-impl HeadRef {
-    fn head(&self) -> &Head {
+impl OneshotRef {
+    fn head(&self) -> &OneshotHeader {
         // SAFETY: counted, so not freed.
         unsafe { self.0.as_ref() }
     }
@@ -108,14 +108,14 @@ impl HeadRef {
     }
 }
 
-impl HeadRef {
+impl OneshotRef {
     fn another(&self) -> Self {
         self.head().word.fetch_add(REFERENCE, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
-impl HeadRef {
+impl OneshotRef {
     /// Gives the reference up, and sets `flags`, none of which is set, in the same step; returns the word
     /// before.
     fn leave(&self, flags: u32) -> u32 {
@@ -140,11 +140,11 @@ impl HeadRef {
 /// The half that answers.
 ///
 /// The three parts are not dropped by the reference they hold but give it up themselves.
-pub(crate) struct Sender<T>(HeadRef, core::marker::PhantomData<T>);
+pub(crate) struct Sender<T>(OneshotRef, core::marker::PhantomData<T>);
 /// The half that waits.
-pub(crate) struct Receiver<T>(HeadRef, core::marker::PhantomData<T>);
+pub(crate) struct Receiver<T>(OneshotRef, core::marker::PhantomData<T>);
 /// The third party.
-pub(crate) struct Expiry(HeadRef);
+pub(crate) struct DeadlineHandle(OneshotRef);
 
 // SAFETY: a value of `T` moves from the sender's thread to the receiver's, or is dropped by either.
 unsafe impl<T: Send> Send for Sender<T> {}
@@ -157,28 +157,35 @@ unsafe impl<T: Send> Sync for Receiver<T> {}
 
 /// Makes the two halves.
 pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let head = place(Shared::<T> {
-        head: Head { word: AtomicU32::new(2 * REFERENCE), waker: Parts::new(), free: free::<T> },
+    let head = place(Inner::<T> {
+        head: OneshotHeader {
+            word: AtomicU32::new(2 * REFERENCE),
+            waker: StoredWaker::new(),
+            free: free::<T>,
+        },
         value: UnsafeCell::new(None),
     });
-    (Sender(HeadRef(head), core::marker::PhantomData), Receiver(HeadRef(head), core::marker::PhantomData))
+    (
+        Sender(OneshotRef(head), core::marker::PhantomData),
+        Receiver(OneshotRef(head), core::marker::PhantomData),
+    )
 }
 
 /// Puts what the halves share somewhere that stays until [`free`].
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
-fn place<T>(shared: Shared<T>) -> NonNull<Head> {
-    if !blocks::fits::<Shared<T>>() {
+fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
+    if !blocks::fits::<Inner<T>>() {
         return NonNull::from(Box::leak(Box::new(shared))).cast();
     }
-    let block = blocks::take().cast::<Shared<T>>();
+    let block = blocks::take().cast::<Inner<T>>();
     // SAFETY: the block is ours, and large and aligned enough.
     unsafe { block.write(shared) };
     block.cast()
 }
 
 #[cfg(any(not(feature = "std"), loom))]
-fn place<T>(shared: Shared<T>) -> NonNull<Head> {
+fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
     NonNull::from(Box::leak(Box::new(shared))).cast()
 }
 
@@ -186,10 +193,10 @@ fn place<T>(shared: Shared<T>) -> NonNull<Head> {
 ///
 /// # Safety
 /// `head` is the first field of a `Shared<T>` from [`place`] that nobody refers to any more.
-unsafe fn free<T>(head: NonNull<Head>) {
-    let shared = head.cast::<Shared<T>>();
+unsafe fn free<T>(head: NonNull<OneshotHeader>) {
+    let shared = head.cast::<Inner<T>>();
     #[cfg(all(feature = "std", not(loom)))]
-    if blocks::fits::<Shared<T>>() {
+    if blocks::fits::<Inner<T>>() {
         // SAFETY: promised by the caller; such a type is in a block, which is empty afterwards.
         unsafe {
             shared.drop_in_place();
@@ -205,9 +212,9 @@ unsafe fn free<T>(head: NonNull<Head>) {
 ///
 /// # Safety
 /// `head` belongs to a `Shared<T>`.
-unsafe fn value<T>(head: &HeadRef) -> &UnsafeCell<Option<T>> {
+unsafe fn value<T>(head: &OneshotRef) -> &UnsafeCell<Option<T>> {
     // SAFETY: promised by the caller; counted, so not freed.
-    unsafe { &(*head.0.cast::<Shared<T>>().as_ptr()).value }
+    unsafe { &(*head.0.cast::<Inner<T>>().as_ptr()).value }
 }
 
 impl<T> Sender<T> {
@@ -270,8 +277,8 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Receiver<T> {
     /// Makes the third party.
-    pub(crate) fn expiry(&self) -> Expiry {
-        Expiry(self.0.another())
+    pub(crate) fn expiry(&self) -> DeadlineHandle {
+        DeadlineHandle(self.0.another())
     }
 
     /// Looks for the answer; `owned`, which wakes whom `waker` does, is woken when the wait is over.
@@ -280,7 +287,7 @@ impl<T> Receiver<T> {
         &mut self,
         waker: &Waker,
         owned: impl FnOnce() -> Waker,
-    ) -> Poll<Result<T, NoAnswer>> {
+    ) -> Poll<Result<T, RecvError>> {
         let head = self.0.head();
         let mut word = head.word.load(Ordering::Acquire);
         if word & (OVER | WAKER) == WAKER {
@@ -306,16 +313,16 @@ impl<T> Receiver<T> {
             }
         }
         Poll::Ready(Err(match word {
-            _ if word & EXPIRED != 0 => NoAnswer::Expired,
-            _ if word & BURIED != 0 => NoAnswer::Buried,
-            _ => NoAnswer::Unanswered,
+            _ if word & EXPIRED != 0 => RecvError::Expired,
+            _ if word & BURIED != 0 => RecvError::Buried,
+            _ => RecvError::Unanswered,
         }))
     }
 }
 
 /// Takes the stored waker away unless the wait is over; returns the word as it is then.
 #[cold]
-fn take_back(head: &Head, mut seen: u32) -> u32 {
+fn take_back(head: &OneshotHeader, mut seen: u32) -> u32 {
     while seen & OVER == 0 {
         let without = seen & !WAKER | REPLACED;
         match head.word.compare_exchange_weak(seen, without, Ordering::AcqRel, Ordering::Acquire) {
@@ -348,7 +355,7 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-impl Expiry {
+impl DeadlineHandle {
     /// Ends the wait, unless it is over.
     ///
     /// Whoever waits may be anybody, and the clock is nobody's to stop.
@@ -364,7 +371,7 @@ impl Expiry {
     }
 }
 
-impl Drop for Expiry {
+impl Drop for DeadlineHandle {
     /// It may be the last to hold an answer that nobody read.
     fn drop(&mut self) {
         quietly(|| {
@@ -373,7 +380,7 @@ impl Drop for Expiry {
     }
 }
 
-impl core::fmt::Debug for Expiry {
+impl core::fmt::Debug for DeadlineHandle {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(if self.is_pending() { "Expiry(pending)" } else { "Expiry(over)" })
     }
@@ -423,7 +430,7 @@ mod tests {
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         drop(sender);
         assert_eq!(wakes.count(), 1);
-        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Unanswered)));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Unanswered)));
     }
 
     #[test]
@@ -433,7 +440,7 @@ mod tests {
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         burial::while_burying(|| drop(sender));
         assert_eq!(wakes.count(), 1);
-        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Buried)));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Buried)));
     }
 
     #[test]
@@ -444,7 +451,7 @@ mod tests {
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         assert_eq!(alloc::format!("{expiry:?}"), "Expiry(pending)");
         expiry.expire();
-        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(NoAnswer::Expired)));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Expired)));
         assert!(!sender.is_awaited());
         drop(sender);
         expiry.expire();
@@ -484,7 +491,7 @@ mod tests {
         assert_eq!((Arc::strong_count(&wakes), wakes.count()), (1, 0));
     }
 
-    fn poll<T>(receiver: &mut Receiver<T>, waker: &Waker) -> Poll<Result<T, NoAnswer>> {
+    fn poll<T>(receiver: &mut Receiver<T>, waker: &Waker) -> Poll<Result<T, RecvError>> {
         receiver.poll_with(waker, || waker.clone())
     }
 }

@@ -7,30 +7,30 @@ use core::mem::ManuallyDrop;
 use core::ptr;
 use core::task::Waker;
 
-use super::lane::LaneRef;
+use super::lane::MailboxRef;
 use super::slab::SlabFull;
 #[cfg(feature = "std")]
 use super::slab::SlotRef;
 use super::state::{Notify, RETURNED, Release, SIGNAL};
 use super::waker;
 use crate::actor::Actor;
-use crate::cell::{Body, CellRef, Resident};
+use crate::cell::{ActorCell, CellEntry, CellRef};
 use crate::invoke::InvokeKind;
 use crate::invoker::ActorCellInvoker;
 use crate::sync::Arc;
 #[cfg(feature = "std")]
 use crate::sync::{AtomicPtr, Ordering};
 use crate::system::Core;
-use crate::worker::Local;
+use crate::worker::WorkerLocal;
 
 /// A part of a cell that only the holder of its run right touches.
-pub(crate) struct Owned<T>(UnsafeCell<T>);
+pub(crate) struct PermitCell<T>(UnsafeCell<T>);
 
 // SAFETY: the run right moves between threads by acquire/release on the state word and belongs to one
 // of them at a time, so access is exclusive and ordered, as for a value behind a mutex.
-unsafe impl<T: Send> Sync for Owned<T> {}
+unsafe impl<T: Send> Sync for PermitCell<T> {}
 
-impl<T> Owned<T> {
+impl<T> PermitCell<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(UnsafeCell::new(value))
     }
@@ -53,14 +53,14 @@ pub(crate) trait Run: Send + Sync {
     /// # Safety
     /// The caller holds the run right of `cell`, of which `self` is the body, and after
     /// [`Right::ENDED`] touches neither.
-    unsafe fn run(&self, cell: &CellRef, local: &Local) -> (InvokeKind, Right);
+    unsafe fn run(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState);
 }
 
 /// Where the run right is after a run; one word, which every run returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Right(u32);
+pub(crate) struct PermitState(u32);
 
-impl Right {
+impl PermitState {
     /// Still with the caller: back into the queue.
     pub(crate) const KEPT: Self = Self(1 << 31);
     /// The cell is dead; its own reference is to be dropped.
@@ -80,7 +80,7 @@ impl Right {
 /// It counts no reference: a cell that is not dead refers to itself, and only the holder of this right
 /// can end it.
 #[derive(Debug)]
-pub(crate) struct Ready(ManuallyDrop<CellRef>);
+pub(crate) struct RunPermit(ManuallyDrop<CellRef>);
 
 impl CellRef {
     /// Raises a flag of a lane that a lock guards, and puts the cell into the ready queue if need be.
@@ -140,34 +140,37 @@ impl CellRef {
     fn schedule(&self) {
         // SAFETY: the state word has just given us the run right, and the right is used only while it
         // is held; see `Ready`.
-        let ready = Ready(unsafe { self.uncounted() });
+        let ready = RunPermit(unsafe { self.uncounted() });
         self.core().coordinator.register_ready(self.core(), ready);
     }
 }
 
 /// Gives a cell its slot; it refers to itself until it ends, and the caller may run it.
-pub(crate) fn house<A: Actor>(core: &Arc<Core>, body: Body<A>) -> Result<(LaneRef<A::Msg>, Ready), SlabFull> {
-    let resident = Resident { body: Box::new(body), core: core.clone() };
+pub(crate) fn house<A: Actor>(
+    core: &Arc<Core>,
+    body: ActorCell<A>,
+) -> Result<(MailboxRef<A::Msg>, RunPermit), SlabFull> {
+    let resident = CellEntry { body: Box::new(body), core: core.clone() };
     let (cell, own) = core.slab.occupy(resident)?;
     let lane = cell.occupant().body.lane().cast();
     // SAFETY: the body is a `Body<A>`, whose lane takes `A::Msg`, and lies in its slot.
-    let lane = unsafe { LaneRef::new(cell, lane) };
-    Ok((lane, Ready(ManuallyDrop::new(own))))
+    let lane = unsafe { MailboxRef::new(cell, lane) };
+    Ok((lane, RunPermit(ManuallyDrop::new(own))))
 }
 
-impl Ready {
+impl RunPermit {
     /// Runs the cell; returns the right if it was kept.
-    pub(crate) fn run(self, local: &Local) -> (InvokeKind, Option<Self>) {
+    pub(crate) fn run(self, local: &WorkerLocal) -> (InvokeKind, Option<Self>) {
         // SAFETY: `self` is the run right, and the body is not touched below.
         let (result, right) = unsafe { self.0.occupant().body.run(&self.0, local) };
         match right {
-            Right::KEPT => (result, Some(self)),
-            Right::ENDED => {
+            PermitState::KEPT => (result, Some(self)),
+            PermitState::ENDED => {
                 // The cell's own reference, leaked when it was made, is taken back.
                 drop(ManuallyDrop::into_inner(self.0));
                 (result, None)
             }
-            Right(hold) => self.release(result, hold),
+            PermitState(hold) => self.release(result, hold),
         }
     }
 
@@ -192,15 +195,15 @@ impl Ready {
 /// A place for one run right that its worker fills and others may empty.
 #[cfg(feature = "std")]
 #[derive(Debug, Default)]
-pub(crate) struct Newest(AtomicPtr<()>);
+pub(crate) struct LifoSlot(AtomicPtr<()>);
 
 #[cfg(feature = "std")]
-impl Newest {
+impl LifoSlot {
     /// Puts a right in and takes out what was there; for the worker whose place it is.
     ///
     /// Others only empty the place, so what is empty stays so until it is filled here, by a plain write.
     #[inline]
-    pub(crate) fn replace(&self, ready: Ready) -> Option<Ready> {
+    pub(crate) fn replace(&self, ready: RunPermit) -> Option<RunPermit> {
         let place = ManuallyDrop::into_inner(ready.0).into_raw().cast_mut();
         if self.is_empty() {
             self.0.store(place, Ordering::Release);
@@ -211,7 +214,7 @@ impl Newest {
 
     /// Takes out what is there.
     #[inline]
-    pub(crate) fn take(&self) -> Option<Ready> {
+    pub(crate) fn take(&self) -> Option<RunPermit> {
         if self.is_empty() {
             return None;
         }
@@ -224,17 +227,17 @@ impl Newest {
     }
 
     #[inline]
-    fn right(place: *mut ()) -> Option<Ready> {
+    fn right(place: *mut ()) -> Option<RunPermit> {
         if place.is_null() {
             return None;
         }
         // SAFETY: a place that is not null was put in by `replace`, and the swap took it out once.
-        Some(Ready(ManuallyDrop::new(unsafe { SlotRef::<Resident>::from_raw(place) })))
+        Some(RunPermit(ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(place) })))
     }
 }
 
-impl<A: Actor> Run for Body<A> {
-    unsafe fn run(&self, cell: &CellRef, local: &Local) -> (InvokeKind, Right) {
+impl<A: Actor> Run for ActorCell<A> {
+    unsafe fn run(&self, cell: &CellRef, local: &WorkerLocal) -> (InvokeKind, PermitState) {
         // SAFETY: the caller holds the run right, and only this borrow of the owner's part is made
         // under it.
         let owner = unsafe { self.owner.get() };

@@ -7,7 +7,7 @@ use super::slab::SlotRef;
 #[cfg(doc)]
 use super::state::RETURNED;
 use super::state::SIGNAL;
-use crate::cell::{CellRef, Resident};
+use crate::cell::{CellEntry, CellRef};
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, forget);
 
@@ -47,7 +47,7 @@ pub(crate) unsafe fn left_with(cell: &CellRef) -> Waker {
 /// `place` is the address in a living waker of this vtable.
 unsafe fn behind(place: *const ()) -> ManuallyDrop<CellRef> {
     // SAFETY: promised by the caller; never dropped, so the count stays.
-    ManuallyDrop::new(unsafe { SlotRef::<Resident>::from_raw(place) })
+    ManuallyDrop::new(unsafe { SlotRef::<CellEntry>::from_raw(place) })
 }
 
 unsafe fn clone(place: *const ()) -> RawWaker {
@@ -58,7 +58,7 @@ unsafe fn clone(place: *const ()) -> RawWaker {
 
 unsafe fn wake(place: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    unsafe { SlotRef::<Resident>::from_raw(place) }.signal();
+    unsafe { SlotRef::<CellEntry>::from_raw(place) }.signal();
 }
 
 unsafe fn wake_by_ref(place: *const ()) {
@@ -68,7 +68,7 @@ unsafe fn wake_by_ref(place: *const ()) {
 
 unsafe fn forget(place: *const ()) {
     // SAFETY: consumes the waker, and with it the reference.
-    drop(unsafe { SlotRef::<Resident>::from_raw(place) });
+    drop(unsafe { SlotRef::<CellEntry>::from_raw(place) });
 }
 
 #[cfg(all(test, not(loom)))]

@@ -12,8 +12,8 @@ use core::num::NonZeroUsize;
 
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 
-use crate::crew::Crew;
-use crate::raw::run::{Newest, Ready};
+use crate::crew::WorkerSlots;
+use crate::raw::run::{LifoSlot, RunPermit};
 use crate::sync::{AtomicU32, Ordering};
 
 /// A cell that was just told something is likely in the cache, and its sender likely waits for it.
@@ -22,17 +22,17 @@ const INJECTED_EVERY: u32 = 61;
 
 /// The queues of all workers.
 pub(crate) struct ReadyQueues {
-    injector: Injector<Ready>,
+    injector: Injector<RunPermit>,
     /// One for each worker there may ever be.
-    seats: Box<[Seat]>,
-    pub(crate) crew: Crew<Worker<Ready>>,
+    seats: Box<[Remote]>,
+    pub(crate) crew: WorkerSlots<Worker<RunPermit>>,
 }
 
 /// What others see of a worker.
 #[repr(align(64))]
-struct Seat {
-    stealer: Stealer<Ready>,
-    newest: Newest,
+struct Remote {
+    stealer: Stealer<RunPermit>,
+    newest: LifoSlot,
     /// Counts the worker's turns; one that stands still while something waits is stuck in a handler.
     turns: AtomicU32,
 }
@@ -40,7 +40,7 @@ struct Seat {
 /// What only the worker touches.
 pub(crate) struct LocalQueue {
     worker: usize,
-    deque: Worker<Ready>,
+    deque: Worker<RunPermit>,
     in_a_row: Cell<u32>,
     turn: Cell<u32>,
 }
@@ -60,13 +60,13 @@ impl LocalQueue {
 impl ReadyQueues {
     pub(crate) fn new(workers: NonZeroUsize, workers_max: NonZeroUsize) -> Self {
         let deques: Vec<_> = (0..workers_max.get()).map(|_| Worker::new_fifo()).collect();
-        let seats = deques.iter().map(|deque| Seat {
+        let seats = deques.iter().map(|deque| Remote {
             stealer: deque.stealer(),
-            newest: Newest::default(),
+            newest: LifoSlot::default(),
             turns: AtomicU32::new(0),
         });
         let seats = seats.collect();
-        Self { injector: Injector::new(), seats, crew: Crew::new(deques, workers) }
+        Self { injector: Injector::new(), seats, crew: WorkerSlots::new(deques, workers) }
     }
 
     /// Hands a worker its queue; `None` when there is none or another has it.
@@ -76,13 +76,13 @@ impl ReadyQueues {
     }
 
     /// Queues a cell from outside of all workers.
-    pub(crate) fn inject(&self, ready: Ready) {
+    pub(crate) fn inject(&self, ready: RunPermit) {
         self.injector.push(ready);
     }
 
     /// Queues a cell next on this worker; returns how many others wait here.
     #[inline]
-    pub(crate) fn push_newest(&self, local: &LocalQueue, ready: Ready) -> usize {
+    pub(crate) fn push_newest(&self, local: &LocalQueue, ready: RunPermit) -> usize {
         match self.seats[local.worker].newest.replace(ready) {
             Some(older) => self.requeue(local, older),
             None => 0,
@@ -90,13 +90,13 @@ impl ReadyQueues {
     }
 
     /// Queues a cell behind the others of this worker; returns how many wait here.
-    pub(crate) fn requeue(&self, local: &LocalQueue, ready: Ready) -> usize {
+    pub(crate) fn requeue(&self, local: &LocalQueue, ready: RunPermit) -> usize {
         local.deque.push(ready);
         local.deque.len()
     }
 
     /// Takes what this worker should run next.
-    pub(crate) fn next(&self, local: &LocalQueue) -> Option<Ready> {
+    pub(crate) fn next(&self, local: &LocalQueue) -> Option<RunPermit> {
         let seat = &self.seats[local.worker];
         let turn = local.turn.get().wrapping_add(1);
         local.turn.set(turn);
@@ -118,7 +118,7 @@ impl ReadyQueues {
 
     /// Takes the newest cell, if it would be the next anyway.
     #[inline]
-    pub(crate) fn take_newest(&self, local: &LocalQueue) -> Option<Ready> {
+    pub(crate) fn take_newest(&self, local: &LocalQueue) -> Option<RunPermit> {
         let turn = local.turn.get().wrapping_add(1);
         if turn.is_multiple_of(INJECTED_EVERY) || !local.may_go_first() {
             return None;
@@ -130,7 +130,7 @@ impl ReadyQueues {
     }
 
     /// Takes half of what another worker has.
-    pub(crate) fn steal(&self, local: &LocalQueue) -> Option<Ready> {
+    pub(crate) fn steal(&self, local: &LocalQueue) -> Option<RunPermit> {
         let seats = self.taken();
         let mut others = (1..seats.len()).map(|step| &seats[(local.worker + step) % seats.len()]);
         others
@@ -169,7 +169,7 @@ impl ReadyQueues {
     }
 
     /// The seats that something may wait in, and a few empty ones between them.
-    fn taken(&self) -> &[Seat] {
+    fn taken(&self) -> &[Remote] {
         &self.seats[..self.crew.reach()]
     }
 

@@ -3,11 +3,13 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Places;
-use crate::actor::{Actor, Flow, Handled, Signal};
+use super::RouteeSlots;
+use crate::actor::{Actor, Flow, HandlerResult, Signal};
 use crate::actor_ref::ActorRef;
 use crate::context::Context;
-use crate::guardian::{ActorError, RestartHistory, Supervision, SupervisionDirective, Verdict, decide};
+use crate::guardian::{
+    ActorError, RestartHistory, Supervision, SupervisionDecision, SupervisionDirective, decide,
+};
 use crate::index::MailboxIndex;
 use crate::invoke::ActorState;
 use crate::mailbox::MailboxPreset;
@@ -18,7 +20,7 @@ use crate::system::SpawnError;
 use crate::timer::{Repeat, TimerId};
 
 /// What the pool is told by the router's users.
-pub(super) enum PoolTold {
+pub(super) enum PoolMsg {
     /// Have the routees handle what waits, and end with the last of them.
     Drain,
 }
@@ -26,16 +28,16 @@ pub(super) enum PoolTold {
 /// Keeps every place of a router filled.
 pub(super) struct Pool<A: Actor> {
     props: Props<A>,
-    places: Arc<Places<A::Msg>>,
+    places: Arc<RouteeSlots<A::Msg>>,
     /// How often and how soon a place is filled again.
     refilling: Supervision,
-    seats: Vec<Seat>,
-    stage: Stage,
+    seats: Vec<RouteeSlot>,
+    stage: PoolPhase,
 }
 
 /// What the pool knows of one place.
 #[derive(Clone, Default)]
-struct Seat {
+struct RouteeSlot {
     state: SeatState,
     history: RestartHistory,
 }
@@ -51,7 +53,7 @@ enum SeatState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum PoolPhase {
     Serving,
     Draining,
 }
@@ -59,7 +61,7 @@ enum Stage {
 impl<A: Actor> Pool<A> {
     pub(super) fn props(
         routee: &Props<A>,
-        places: &Arc<Places<A::Msg>>,
+        places: &Arc<RouteeSlots<A::Msg>>,
         supervision: Supervision,
     ) -> Props<Self> {
         // What no routee takes is buried here, as theirs is.
@@ -69,8 +71,8 @@ impl<A: Actor> Pool<A> {
             props: routee.clone(),
             places: places.clone(),
             refilling: supervision.with_decider(|_| SupervisionDirective::Restart),
-            seats: alloc::vec![Seat::default(); places.len()],
-            stage: Stage::Serving,
+            seats: alloc::vec![RouteeSlot::default(); places.len()],
+            stage: PoolPhase::Serving,
         };
         let props = Props::new(factory).label("router").mailbox(MailboxPreset::Small);
         props.supervise(supervision).dead_letters(letters).build()
@@ -81,7 +83,7 @@ impl<A: Actor> Pool<A> {
     }
 
     /// Fills a place, or has it filled later, or gives it up.
-    fn fill(&mut self, at: usize, ctx: &mut Context<'_, Self>) -> Handled<PoolTold> {
+    fn fill(&mut self, at: usize, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
         self.seats[at].state = SeatState::Free;
         loop {
             match ctx.spawn(&self.props) {
@@ -105,8 +107,10 @@ impl<A: Actor> Pool<A> {
         let (now, random) = (ctx.now(), ctx.local.random());
         let ended = ActorError::new("the routee has ended");
         match decide(&self.refilling, &mut self.seats[at].history, &ended, now, random) {
-            Verdict::Restart { after } => Some(after),
-            Verdict::Resume | Verdict::Stop { .. } | Verdict::Escalate => None,
+            SupervisionDecision::Restart { after } => Some(after),
+            SupervisionDecision::Resume
+            | SupervisionDecision::Stop { .. }
+            | SupervisionDecision::Escalate => None,
         }
     }
 
@@ -115,7 +119,7 @@ impl<A: Actor> Pool<A> {
         at: usize,
         when: Option<Duration>,
         ctx: &mut Context<'_, Self>,
-    ) -> Handled<PoolTold> {
+    ) -> HandlerResult<PoolMsg> {
         let is_set = when.is_some_and(|after| ctx.set_timer(TimerId(at as u64), after, Repeat::Once));
         if is_set {
             self.seats[at].state = SeatState::Free;
@@ -129,8 +133,8 @@ impl<A: Actor> Pool<A> {
         Ok(Flow::Continue)
     }
 
-    fn hear_of_end(&mut self, who: MailboxIndex, ctx: &mut Context<'_, Self>) -> Handled<PoolTold> {
-        if self.stage == Stage::Draining {
+    fn hear_of_end(&mut self, who: MailboxIndex, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
+        if self.stage == PoolPhase::Draining {
             return Ok(end_with_the_last(ctx));
         }
         let Some(at) = self.seats.iter().position(|seat| seat.state == SeatState::Taken(who)) else {
@@ -144,11 +148,11 @@ impl<A: Actor> Pool<A> {
 }
 
 impl<A: Actor> Actor for Pool<A> {
-    type Msg = PoolTold;
+    type Msg = PoolMsg;
 
     /// Adopts the routees that were made with the router; after a restart there are none, and all are
     /// made anew.
-    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<PoolTold> {
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
         for at in 0..self.seats.len() {
             match self.places.get(at).filter(|routee| routee.state() != ActorState::Stopped) {
                 Some(routee) => {
@@ -161,20 +165,20 @@ impl<A: Actor> Actor for Pool<A> {
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, told: PoolTold, ctx: &mut Context<'_, Self>) -> Handled<PoolTold> {
+    fn receive(&mut self, told: PoolMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
         match told {
-            PoolTold::Drain => {
-                self.stage = Stage::Draining;
+            PoolMsg::Drain => {
+                self.stage = PoolPhase::Draining;
                 self.places.from(0).for_each(|routee| routee.stop(StopMode::Drained));
                 Ok(end_with_the_last(ctx))
             }
         }
     }
 
-    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> Handled<PoolTold> {
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
         match signal {
             Signal::Terminated { who, .. } => self.hear_of_end(who, ctx),
-            Signal::Timer(TimerId(at)) if self.stage == Stage::Serving => self.fill(at as usize, ctx),
+            Signal::Timer(TimerId(at)) if self.stage == PoolPhase::Serving => self.fill(at as usize, ctx),
             Signal::Timer(_) | Signal::ChildFailed(_) | Signal::ReceiveTimeout => Ok(Flow::Continue),
         }
     }
@@ -185,6 +189,6 @@ impl<A: Actor> Actor for Pool<A> {
     }
 }
 
-fn end_with_the_last<A: Actor>(ctx: &Context<'_, Pool<A>>) -> Flow<PoolTold> {
+fn end_with_the_last<A: Actor>(ctx: &Context<'_, Pool<A>>) -> Flow<PoolMsg> {
     if ctx.children().is_empty() { Flow::Stop } else { Flow::Continue }
 }

@@ -13,7 +13,7 @@ use embassy_executor::SendSpawner;
 use embassy_time::Timer;
 use evenkeel_policy::time::Instant;
 
-use super::{RuntimeHandle, SpawnRefused, Task};
+use super::{RuntimeHandle, RuntimeSpawnError, Task};
 
 /// The most tasks of all systems in a program; embassy keeps a place for each from the start.
 pub const TASKS_MAX: usize = 8;
@@ -40,8 +40,8 @@ impl EmbassyRuntime {
 
 impl RuntimeHandle for EmbassyRuntime {
     /// Refuses when [`TASKS_MAX`] tasks have not ended.
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
-        let token = run(task).map_err(|_| SpawnRefused)?;
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+        let token = run(task).map_err(|_| RuntimeSpawnError)?;
         self.spawner.spawn(token);
         Ok(())
     }

@@ -25,8 +25,8 @@ use core::time::Duration;
 
 use evenkeel_policy::time::Instant;
 
-use super::{RuntimeHandle, SpawnRefused, Task};
-use schedule::{Schedule, Turn};
+use super::{RuntimeHandle, RuntimeSpawnError, Task};
+use schedule::{NextPoll, Schedule};
 use sleep::{Sleep, Yield};
 
 /// The most tasks that may wait at a time.
@@ -168,14 +168,14 @@ impl TestRuntime {
         let mut steps = self.steps();
         loop {
             match self.schedule().next_turn() {
-                Some(Turn::Main) => {
+                Some(NextPoll::Main) => {
                     steps.take()?;
                     flag.lower();
                     if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                         return Ok(output);
                     }
                 }
-                Some(Turn::Task(turn)) => {
+                Some(NextPoll::Task(turn)) => {
                     steps.take()?;
                     self.schedule().poll(turn);
                 }
@@ -196,15 +196,15 @@ impl TestRuntime {
     fn run_idle(&self, steps: &mut Steps<'_>) -> Result<(), Stuck> {
         while let Some(turn) = self.schedule().next_turn() {
             steps.take()?;
-            if let Turn::Task(turn) = turn {
+            if let NextPoll::Task(turn) = turn {
                 self.schedule().poll(turn);
             }
         }
         Ok(())
     }
 
-    fn account(&self) -> Account {
-        Account { seed: self.seed(), now: self.now(), tasks: self.tasks() }
+    fn account(&self) -> RuntimeStatus {
+        RuntimeStatus { seed: self.seed(), now: self.now(), tasks: self.tasks() }
     }
 }
 
@@ -245,19 +245,19 @@ impl Steps<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
     /// Nothing can go on, and nothing sleeps that could be woken by time.
-    Deadlock(Account),
+    Deadlock(RuntimeStatus),
     /// Something goes on for ever.
     Livelock {
         /// As many steps as were taken.
         steps_max: u64,
         /// Where it was.
-        account: Account,
+        account: RuntimeStatus,
     },
 }
 
 /// Where a runtime is, and how to get there again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct RuntimeStatus {
     /// The seed.
     pub seed: u64,
     /// The virtual time.
@@ -281,7 +281,7 @@ impl fmt::Display for Stuck {
 
 impl core::error::Error for Stuck {}
 
-impl fmt::Display for Account {
+impl fmt::Display for RuntimeStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, now, tasks } = self;
         write!(f, "seed {seed}, at {:?}, {tasks} tasks", now.since(Instant::ORIGIN))
@@ -306,7 +306,7 @@ impl TestHandle {
 }
 
 impl RuntimeHandle for TestHandle {
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         self.schedule.spawn(task)
     }
 

@@ -7,7 +7,7 @@ use evenkeel_policy::time::Instant;
 use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 
-use super::{RuntimeHandle, SpawnRefused, Task};
+use super::{RuntimeHandle, RuntimeSpawnError, Task};
 
 /// A tokio runtime; it needs its time driver (`enable_time` or `enable_all`).
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl TokioRuntime {
 impl RuntimeHandle for TokioRuntime {
     /// Polls outside of tokio's cooperative budget: a worker yields by its own measure, and a future
     /// that an actor waits for must not be told to come back at once because another used the budget up.
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         drop(self.handle.spawn(unconstrained(task)));
         Ok(())
     }

@@ -11,27 +11,27 @@ use super::{ActorSystemConfig, Core, InvalidConfig};
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
 #[cfg(feature = "std")]
-use crate::adaptive::{Adapting, AdaptiveDispatcher, adapt};
-use crate::clock::Clock;
+use crate::adaptive::{AdaptiveDispatcher, AdaptiveHandle, adapt};
+use crate::clock::TimerDriver;
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetters};
-use crate::executor::{Lifecycle, SetWorkersError, Shutdown, WorkerExecutor};
+use crate::executor::{Lifecycle, SetWorkersError, ShutdownReport, WorkerExecutor};
 use crate::guardian::ActorError;
 use crate::hub::{MetricsSink, Snapshot};
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{InvalidMailbox, SystemMessage};
 use crate::names::NameTable;
-use crate::observe::Hub;
+use crate::observe::SystemMetrics;
 use crate::props::Props;
 use crate::raw::slab::Slab;
-use crate::runtime::{RuntimeHandle, SpawnRefused};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError};
 use crate::spawning::{SpawnChain, SpawnMiddleware};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock};
 use crate::task::TaskActor;
 use crate::trace::note_signal;
-use crate::wheel::{Wheel, WheelOptions};
+use crate::wheel::{TimingWheel, WheelOptions};
 
 /// Builds a system and starts its workers on a runtime.
 #[derive(Default)]
@@ -58,12 +58,12 @@ impl ActorSystemRunner {
         self.config.validate().map_err(StartError::Config)?;
         let config = self.config;
         let options = WheelOptions { len_max: config.timers_max, ..WheelOptions::default() };
-        let wheel = Wheel::new(options).expect("the default tick and buckets are valid");
+        let wheel = TimingWheel::new(options).expect("the default tick and buckets are valid");
         let core = Arc::new(Core {
             slab: Slab::new(config.actors_max),
             coordinator: ReadyQueueCoordinator::new(config.workers, config.workers_max),
-            clock: Clock::new(wheel),
-            hub: Hub::new(config.workers.get(), config.labels_max, config.metrics),
+            clock: TimerDriver::new(wheel),
+            hub: SystemMetrics::new(config.workers.get(), config.labels_max, config.metrics),
             root: config.supervision,
             runtime: Box::new(runtime),
             names: Lock::new(NameTable::new(config.names_max)),
@@ -153,14 +153,14 @@ impl ReadyQueueScheduler {
     ///
     /// One at a time: two would work against each other, and against [`Self::set_workers`].
     #[cfg(feature = "std")]
-    pub fn adapt_workers(&self, dispatcher: AdaptiveDispatcher) -> Result<Adapting, SetWorkersError> {
+    pub fn adapt_workers(&self, dispatcher: AdaptiveDispatcher) -> Result<AdaptiveHandle, SetWorkersError> {
         adapt(self.core(), dispatcher)
     }
 
     /// Refuses what is new, has what was accepted handled, then ends every actor.
     ///
     /// After `within`, what is not handled becomes dead letters.
-    pub async fn graceful_shutdown(&self, within: Duration) -> Shutdown {
+    pub async fn graceful_shutdown(&self, within: Duration) -> ShutdownReport {
         self.executor.graceful_shutdown(within).await
     }
 
@@ -250,7 +250,7 @@ pub enum StartError {
     /// Its settings make no sense.
     Config(InvalidConfig),
     /// The runtime took no tasks.
-    Runtime(SpawnRefused),
+    Runtime(RuntimeSpawnError),
 }
 
 impl fmt::Display for StartError {

@@ -7,9 +7,9 @@ use crate::invoke::{ResumeCondition, SignalKey, SuspendReason};
 
 /// No span.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trace;
+pub(crate) struct SpanHandle;
 
-impl Trace {
+impl SpanHandle {
     pub(crate) const NONE: Self = Self;
 
     #[inline(always)]

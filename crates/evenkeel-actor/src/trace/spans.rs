@@ -11,9 +11,9 @@ use crate::invoke::{ResumeCondition, SignalKey, SuspendReason};
 
 /// A span that is open as long as this is kept; none where nobody is interested.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trace(Option<Box<Span>>);
+pub(crate) struct SpanHandle(Option<Box<Span>>);
 
-impl Trace {
+impl SpanHandle {
     pub(crate) const NONE: Self = Self(None);
 
     fn new(span: Span) -> Self {

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use super::timers::Slot;
+use super::timers::TimerSlot;
 
 /// The buckets of one digit of the tick.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub(super) struct Level {
 /// A list of timers, in the order of insertion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bucket {
-    pub(super) first: Option<Slot>,
-    pub(super) last: Option<Slot>,
+    pub(super) first: Option<TimerSlot>,
+    pub(super) last: Option<TimerSlot>,
     /// No timer of the bucket has an earlier tick; after a cancel, perhaps none has this one.
     pub(super) earliest: u64,
 }

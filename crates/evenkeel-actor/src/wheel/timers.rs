@@ -13,9 +13,9 @@ use super::level::Bucket;
 
 /// A place for a timer, counted from 1, so that an optional one takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Slot(NonZeroU32);
+pub(super) struct TimerSlot(NonZeroU32);
 
-impl Slot {
+impl TimerSlot {
     fn index(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -23,16 +23,16 @@ impl Slot {
 
 #[derive(Debug)]
 pub(super) struct Timers<T> {
-    nodes: Vec<Node<T>>,
-    first_free: Option<Slot>,
+    nodes: Vec<TimerNode<T>>,
+    first_free: Option<TimerSlot>,
     len: u32,
 }
 
 #[derive(Debug)]
-struct Node<T> {
+struct TimerNode<T> {
     due: Instant,
-    before: Option<Slot>,
-    after: Option<Slot>,
+    before: Option<TimerSlot>,
+    after: Option<TimerSlot>,
     generation: u32,
     /// `None` in a free slot.
     value: Option<T>,
@@ -51,8 +51,8 @@ impl<T> Timers<T> {
     pub(super) fn insert(&mut self, due: Instant, value: T) -> TimerKey {
         self.len += 1;
         let Some(slot) = self.first_free else {
-            let slot = Slot(NonZeroU32::MIN.saturating_add(self.nodes.len() as u32));
-            self.nodes.push(Node { due, before: None, after: None, generation: 0, value: Some(value) });
+            let slot = TimerSlot(NonZeroU32::MIN.saturating_add(self.nodes.len() as u32));
+            self.nodes.push(TimerNode { due, before: None, after: None, generation: 0, value: Some(value) });
             return TimerKey { slot, generation: 0 };
         };
         let node = &mut self.nodes[slot.index()];
@@ -68,16 +68,16 @@ impl<T> Timers<T> {
         node.is_some_and(|node| node.generation == key.generation && node.value.is_some())
     }
 
-    pub(super) fn due(&self, slot: Slot) -> Instant {
+    pub(super) fn due(&self, slot: TimerSlot) -> Instant {
         self.nodes[slot.index()].due
     }
 
     /// The timer that follows in the list.
-    pub(super) fn after(&self, slot: Slot) -> Option<Slot> {
+    pub(super) fn after(&self, slot: TimerSlot) -> Option<TimerSlot> {
         self.nodes[slot.index()].after
     }
 
-    pub(super) fn append(&mut self, bucket: &mut Bucket, slot: Slot) {
+    pub(super) fn append(&mut self, bucket: &mut Bucket, slot: TimerSlot) {
         let before = bucket.last.replace(slot);
         match before {
             Some(before) => self.nodes[before.index()].after = Some(slot),
@@ -88,7 +88,7 @@ impl<T> Timers<T> {
         node.after = None;
     }
 
-    pub(super) fn unlink(&mut self, bucket: &mut Bucket, slot: Slot) {
+    pub(super) fn unlink(&mut self, bucket: &mut Bucket, slot: TimerSlot) {
         let node = &self.nodes[slot.index()];
         let (before, after) = (node.before, node.after);
         match before {
@@ -102,7 +102,7 @@ impl<T> Timers<T> {
     }
 
     /// Frees the slot of a timer that no bucket leads to any more.
-    pub(super) fn remove(&mut self, slot: Slot) -> Option<(Instant, T)> {
+    pub(super) fn remove(&mut self, slot: TimerSlot) -> Option<(Instant, T)> {
         let node = &mut self.nodes[slot.index()];
         let value = node.value.take()?;
         node.generation = node.generation.wrapping_add(1);

@@ -12,8 +12,8 @@ use crate::kit::*;
 fn drop_oldest_keeps_the_latest_and_buries_the_others() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::DropOldest);
-        assert_eq!(actor.try_tell(note(4)).ok(), Some(Sent::Displaced));
-        assert_eq!(actor.try_tell(note(5)).ok(), Some(Sent::Displaced));
+        assert_eq!(actor.try_tell(note(4)).ok(), Some(SendOutcome::Displaced));
+        assert_eq!(actor.try_tell(note(5)).ok(), Some(SendOutcome::Displaced));
         assert_eq!(actor.depth(), 3);
         actor.signal(HELD);
         assert_eq!(world.lines(), ["a 3", "a 4", "a 5"]);
@@ -27,7 +27,7 @@ fn drop_oldest_keeps_the_latest_and_buries_the_others() {
 fn drop_newest_keeps_what_waits_and_buries_the_new_one() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::DropNewest);
-        assert_eq!(actor.try_tell(note(4)).ok(), Some(Sent::Discarded));
+        assert_eq!(actor.try_tell(note(4)).ok(), Some(SendOutcome::Discarded));
         actor.tell(note(5));
         actor.signal(HELD);
         assert_eq!(world.lines(), ["a 1", "a 2", "a 3"]);
@@ -56,7 +56,7 @@ fn reject_hands_the_message_back_and_tell_buries_it() {
 fn dead_letter_buries_the_new_one_as_overflow() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::DeadLetter);
-        assert_eq!(actor.try_tell(note(4)).ok(), Some(Sent::Discarded));
+        assert_eq!(actor.try_tell(note(4)).ok(), Some(SendOutcome::Discarded));
         assert_eq!(world.letters(), [(DeadLetterReason::Overflow, 4)]);
         assert_eq!(overflows(world, "dead_letter"), 1.0);
     });
@@ -142,7 +142,7 @@ fn a_sender_waits_for_room_under_any_strategy() {
             actor.signal(HELD);
             sending.await
         });
-        assert_eq!(sent.unwrap().ok(), Some(Sent::Queued));
+        assert_eq!(sent.unwrap().ok(), Some(SendOutcome::Queued));
         assert_eq!(world.lines(), ["a 1", "a 2", "a 3", "a 4"]);
     });
 }

@@ -113,7 +113,7 @@ enum Told {
 }
 
 impl Door {
-    fn closed(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn closed(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match self.note("closed", told) {
             "open" => self.behaviour.switch(Self::open),
             other => return self.anywhere(other),
@@ -121,7 +121,7 @@ impl Door {
         Ok(Flow::Continue)
     }
 
-    fn open(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn open(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match self.note("open", told) {
             "close" => self.behaviour.switch(Self::closed),
             "lock" => self.behaviour.cover(Self::locked).unwrap(),
@@ -130,7 +130,7 @@ impl Door {
         Ok(Flow::Continue)
     }
 
-    fn locked(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn locked(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match self.note("locked", told) {
             "weld" => self.behaviour.switch(Self::welded),
             other => return self.anywhere(other),
@@ -138,13 +138,13 @@ impl Door {
         Ok(Flow::Continue)
     }
 
-    fn welded(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn welded(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         let word = self.note("welded", told);
         self.anywhere(word)
     }
 
     /// What is the same in every state.
-    fn anywhere(&mut self, word: &str) -> Handled<Told> {
+    fn anywhere(&mut self, word: &str) -> HandlerResult<Told> {
         match word {
             "unlock" if !self.behaviour.uncover() => self.log.note("nothing under"),
             "break" => return Err(ActorError::new("broken")),
@@ -170,7 +170,7 @@ impl Door {
 impl Actor for Door {
     type Msg = Told;
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         let receive = self.behaviour.current();
         receive(self, told, ctx)
     }

@@ -40,7 +40,7 @@ enum Told {
 impl Actor for Sleeper {
     type Msg = Told;
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match told {
             Told::Sleep => {
                 let key = ctx.signal_key();
@@ -99,7 +99,7 @@ enum Heard {
 impl Actor for Parent {
     type Msg = Heard;
 
-    fn receive(&mut self, heard: Heard, ctx: &mut Context<'_, Self>) -> Handled<Heard> {
+    fn receive(&mut self, heard: Heard, ctx: &mut Context<'_, Self>) -> HandlerResult<Heard> {
         match heard {
             Heard::Begin => {
                 let child = Props::of_values().build();
@@ -116,7 +116,7 @@ impl Actor for Parent {
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Heard> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Heard> {
         self.by_system += usize::from(matches!(signal, Signal::ChildFailed(_)));
         Ok(Flow::Continue)
     }
@@ -127,12 +127,12 @@ struct Child(ActorRef<Heard>);
 impl Actor for Child {
     type Msg = ();
 
-    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> Handled<()> {
+    fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         drop(self.0.try_tell(Heard::Failed));
         Err(ActorError::new("on purpose"))
     }
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }

@@ -334,7 +334,7 @@ fn a_stopped_hook_or_a_drop_that_panics_does_not_hide_the_end() {
         let rude = probe.spawn(&rude.props()).unwrap();
         let polite = probe.spawn(&world.puppet("b").props()).unwrap();
         rude.stop(StopMode::Now);
-        assert_eq!(probe.expect_terminated(&rude, MS), Ending::Stopped);
+        assert_eq!(probe.expect_terminated(&rude, MS), Termination::Stopped);
         polite.tell(note(1));
         assert_eq!(world.lines(), ["b 1"], "its worker goes on");
     });
@@ -352,7 +352,7 @@ fn a_message_that_panics_when_it_is_dropped_takes_nobody_with_it() {
         a.tell(note(1));
         world.run();
         a.stop(StopMode::Now);
-        assert_eq!(probe.expect_terminated(&a, MS), Ending::Stopped);
+        assert_eq!(probe.expect_terminated(&a, MS), Termination::Stopped);
         b.tell(note(1));
         assert_eq!(world.lines(), ["b 1"], "its worker goes on");
         assert_eq!(world.system.dead_letters_total(), 2);

@@ -37,7 +37,7 @@ fn stop_ends_the_actor_with_its_error() {
         child.tell(fail("broken"));
         child.tell(note(1));
         let how = probe.expect_terminated(&child, MS);
-        let expected = Ending::Failed { error: ActorError::new("broken"), reason: StopReason::Directed };
+        let expected = Termination::Failed { error: ActorError::new("broken"), reason: StopReason::Directed };
         assert_eq!(how, expected);
         assert_eq!(world.letters(), [(dead_letters::DeadLetterReason::Stopped, 1)]);
     });
@@ -52,7 +52,7 @@ fn escalate_fails_the_parent_in_the_childs_place() {
         watcher.watch(&parent);
         let child = child_of(world, &parent, world.puppet("child"));
         child.tell(fail("broken"));
-        let Ending::Failed { error, reason } = watcher.expect_terminated(&parent, MS) else { panic!() };
+        let Termination::Failed { error, reason } = watcher.expect_terminated(&parent, MS) else { panic!() };
         assert_eq!((error.kind(), reason), (ErrorKind::Escalated, StopReason::Directed));
         assert!(error.message().contains("broken"), "{error}");
         assert_eq!(child.state(), ActorState::Stopped, "the child ends with its parent");
@@ -70,7 +70,7 @@ fn more_restarts_than_the_window_allows_end_the_actor() {
             assert_eq!(child.state(), ActorState::Running);
         }
         child.tell(fail("broken"));
-        let Ending::Failed { reason, .. } = probe.expect_terminated(&child, MS) else { panic!() };
+        let Termination::Failed { reason, .. } = probe.expect_terminated(&child, MS) else { panic!() };
         let within = Duration::from_secs(1);
         assert_eq!(reason, StopReason::RestartsExhausted { max_restarts: 3, within });
         assert_eq!(restarts(world), 3.0);
@@ -116,7 +116,7 @@ fn a_parent_is_told_of_the_failure_and_of_what_is_done_about_it() {
             child.tell(fail("broken"));
             let Signal::ChildFailed(failure) = probe.expect_signal(MS) else { panic!() };
             let after = 10 * MS * restarts;
-            assert_eq!(failure.verdict, Verdict::Restart { after });
+            assert_eq!(failure.verdict, SupervisionDecision::Restart { after });
             assert_eq!((failure.child, failure.restarts), (child.index(), restarts));
             assert_eq!(failure.error, ActorError::new("broken"));
             world.pass(100);
@@ -133,7 +133,7 @@ fn a_value_without_a_factory_is_stopped_where_a_restart_was_wanted() {
             ctx.spawn_value(Fragile, &props).unwrap()
         });
         child.tell(());
-        let expected = Ending::Failed { error: ActorError::new("broken"), reason: StopReason::Directed };
+        let expected = Termination::Failed { error: ActorError::new("broken"), reason: StopReason::Directed };
         assert_eq!(probe.expect_terminated(&child, MS), expected);
     });
 }
@@ -143,7 +143,7 @@ struct Fragile;
 impl Actor for Fragile {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         Err(ActorError::new("broken"))
     }
 }

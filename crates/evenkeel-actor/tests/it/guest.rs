@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::{
-    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, Handled, Props, StopMode,
+    Actor, ActorRef, ActorSystemConfig, ActorSystemRunner, Context, Flow, HandlerResult, Props, StopMode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ struct Juggler;
 impl Actor for Juggler {
     type Msg = Ball;
 
-    fn receive(&mut self, Ball(to): Ball, ctx: &mut Context<'_, Self>) -> Handled<Ball> {
+    fn receive(&mut self, Ball(to): Ball, ctx: &mut Context<'_, Self>) -> HandlerResult<Ball> {
         to.tell(Ball(ctx.me()));
         Ok(Flow::Continue)
     }

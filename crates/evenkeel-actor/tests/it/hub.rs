@@ -146,7 +146,7 @@ fn an_actor_without_a_label_is_called_by_its_type() {
     struct Plain;
     impl Actor for Plain {
         type Msg = ();
-        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+        fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
             Ok(Flow::Continue)
         }
     }

@@ -35,7 +35,7 @@ enum Told {
 impl Actor for Link {
     type Msg = Told;
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match told {
             Told::Add(number) => self.sum += number,
             Told::Read(reply) => match self.next.clone() {

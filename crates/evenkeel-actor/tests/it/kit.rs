@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_actor::dead_letters::{DeadLetter, DeadLetterReason, Keep};
-use evenkeel_actor::guardian::{Backoff, FailureNotification, Supervision, SupervisionDirective, Verdict};
+use evenkeel_actor::dead_letters::{DeadLetter, DeadLetterReason, KeepMessage};
+use evenkeel_actor::guardian::{
+    Backoff, FailureNotification, Supervision, SupervisionDecision, SupervisionDirective,
+};
 use evenkeel_actor::hub::{Snapshot, Value};
 use evenkeel_actor::runtime::RuntimeHandle;
 use evenkeel_actor::runtime::test::{TestOptions, TestRuntime};
@@ -161,7 +163,7 @@ pub(crate) enum Msg {
     Ask(u32, Reply<u32>),
 }
 
-type Act = Box<dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send>;
+type Act = Box<dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send>;
 
 /// What a puppet does beside handling messages.
 #[derive(Default)]
@@ -169,8 +171,8 @@ struct Plan {
     lives: AtomicU32,
     loud: bool,
     factory: Option<Box<dyn Fn(u32) + Send + Sync>>,
-    started: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync>>,
-    signal: Option<Box<dyn Fn(&Signal, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync>>,
+    started: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync>>,
+    signal: Option<Box<dyn Fn(&Signal, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync>>,
     restarting: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) + Send + Sync>>,
     stopped: Option<Box<dyn Fn(&mut Puppet, &mut Context<'_, Puppet>) + Send + Sync>>,
     overrule: Option<fn(&FailureNotification) -> Option<SupervisionDirective>>,
@@ -183,7 +185,7 @@ pub(crate) struct PuppetBuilder {
     plan: Plan,
     mailbox: MailboxOptions,
     children: Supervision,
-    letters: Keep,
+    letters: KeepMessage,
     chain: Option<Box<dyn Fn() -> CompositeMiddleware + Send + Sync>>,
     stash_max: usize,
 }
@@ -195,7 +197,7 @@ pub(crate) fn puppet(name: &'static str, log: &Log) -> PuppetBuilder {
         plan: Plan::default(),
         mailbox: MailboxOptions::default(),
         children: at_once(),
-        letters: Keep::Whole,
+        letters: KeepMessage::Whole,
         chain: None,
         stash_max: STASH_MAX,
     }
@@ -216,7 +218,7 @@ impl PuppetBuilder {
 
     pub(crate) fn started(
         mut self,
-        hook: impl Fn(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync + 'static,
+        hook: impl Fn(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync + 'static,
     ) -> Self {
         self.plan.started = Some(Box::new(hook));
         self
@@ -225,7 +227,7 @@ impl PuppetBuilder {
     /// Called instead of noting the signal.
     pub(crate) fn signal(
         mut self,
-        hook: impl Fn(&Signal, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + Sync + 'static,
+        hook: impl Fn(&Signal, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + Sync + 'static,
     ) -> Self {
         self.plan.signal = Some(Box::new(hook));
         self
@@ -277,7 +279,7 @@ impl PuppetBuilder {
 
     /// Its dead letters keep only messages that can be dropped unnoticed; all of them otherwise.
     pub(crate) fn plain_letters(mut self) -> Self {
-        self.letters = Keep::Plain;
+        self.letters = KeepMessage::Plain;
         self
     }
 
@@ -333,7 +335,7 @@ pub(crate) fn note(number: u32) -> Msg {
 }
 
 pub(crate) fn act(
-    act: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Msg> + Send + 'static,
+    act: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Msg> + Send + 'static,
 ) -> Msg {
     Msg::Act(Box::new(act))
 }
@@ -376,7 +378,7 @@ impl Puppet {
 impl Actor for Puppet {
     type Msg = Msg;
 
-    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
             Msg::Note(number) => self.note(number),
             Msg::Act(act) => return act(self, ctx),
@@ -388,7 +390,7 @@ impl Actor for Puppet {
         Ok(Flow::Continue)
     }
 
-    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         self.hook("started");
         match self.plan.clone().started.as_ref() {
             Some(hook) => hook(self, ctx),
@@ -396,7 +398,7 @@ impl Actor for Puppet {
         }
     }
 
-    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> Handled<Msg> {
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         if let Some(hook) = &self.plan.signal {
             return hook(&signal, ctx);
         }
@@ -439,20 +441,20 @@ impl Drop for Puppet {
     }
 }
 
-pub(crate) fn ending(how: &Ending) -> String {
+pub(crate) fn ending(how: &Termination) -> String {
     match how {
-        Ending::Stopped => "stopped".to_owned(),
-        Ending::Failed { error, reason } => format!("{error}, {reason}"),
-        Ending::Unknown => "unknown".to_owned(),
+        Termination::Stopped => "stopped".to_owned(),
+        Termination::Failed { error, reason } => format!("{error}, {reason}"),
+        Termination::Unknown => "unknown".to_owned(),
     }
 }
 
-fn verdict(verdict: Verdict) -> String {
+fn verdict(verdict: SupervisionDecision) -> String {
     match verdict {
-        Verdict::Resume => "resume".to_owned(),
-        Verdict::Restart { after } => format!("restart after {after:?}"),
-        Verdict::Stop { reason } => format!("stop, {reason}"),
-        Verdict::Escalate => "escalate".to_owned(),
+        SupervisionDecision::Resume => "resume".to_owned(),
+        SupervisionDecision::Restart { after } => format!("restart after {after:?}"),
+        SupervisionDecision::Stop { reason } => format!("stop, {reason}"),
+        SupervisionDecision::Escalate => "escalate".to_owned(),
     }
 }
 

@@ -228,7 +228,7 @@ fn the_smallest_mailbox_holds_one_message() {
     explore(|world| {
         let actor = world.spawn(world.puppet("a").mailbox(MailboxOptions::bounded(NonZeroUsize::MIN)));
         for number in 0..5 {
-            assert_eq!(actor.try_tell(note(number)).ok(), Some(Sent::Queued));
+            assert_eq!(actor.try_tell(note(number)).ok(), Some(SendOutcome::Queued));
             assert!(matches!(actor.try_tell(note(9)), Err(SendError::Full(_))));
             assert_eq!(world.lines(), [format!("a {number}")]);
         }

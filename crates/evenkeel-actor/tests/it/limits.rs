@@ -169,7 +169,7 @@ fn a_waker_that_panics_keeps_nobody_else_from_the_room_that_was_made() {
         actor.signal(SignalKey(1));
         assert_eq!(world.lines(), ["a 1"]);
         assert_eq!(bell.rung(), 1);
-        assert!(matches!(poll(senders[1].as_mut(), &second), Poll::Ready(Ok(Sent::Queued))));
+        assert!(matches!(poll(senders[1].as_mut(), &second), Poll::Ready(Ok(SendOutcome::Queued))));
         assert_eq!(world.lines(), ["a 3"]);
     });
 }
@@ -268,7 +268,7 @@ struct Ancestor {
 impl Actor for Ancestor {
     type Msg = ();
 
-    fn started(&mut self, ctx: &mut evenkeel_actor::Context<'_, Self>) -> Handled<()> {
+    fn started(&mut self, ctx: &mut evenkeel_actor::Context<'_, Self>) -> HandlerResult<()> {
         if self.left == 0 {
             *self.youngest.lock().unwrap() = Some(ctx.me());
             return Ok(Flow::Continue);
@@ -279,7 +279,7 @@ impl Actor for Ancestor {
         Ok(Flow::Continue)
     }
 
-    fn receive(&mut self, (): (), _ctx: &mut evenkeel_actor::Context<'_, Self>) -> Handled<()> {
+    fn receive(&mut self, (): (), _ctx: &mut evenkeel_actor::Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }

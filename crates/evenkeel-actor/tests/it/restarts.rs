@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use evenkeel_actor::guardian::{ActorError, Backoff, RestartHistory, Supervision, Verdict, decide};
+use evenkeel_actor::guardian::{
+    ActorError, Backoff, RestartHistory, Supervision, SupervisionDecision, decide,
+};
 use evenkeel_policy::time::Instant;
 use proptest::prelude::*;
 
@@ -24,8 +26,8 @@ proptest! {
             let recent = granted.iter().filter(|restart| now.since(**restart) < within).count();
             let verdict = decide(&supervision, &mut history, &ActorError::new("any"), now, 0);
             let may_restart = recent < max_restarts as usize;
-            prop_assert_eq!(matches!(verdict, Verdict::Restart { .. }), may_restart, "{:?}", verdict);
-            prop_assert_eq!(matches!(verdict, Verdict::Stop { .. }), !may_restart);
+            prop_assert_eq!(matches!(verdict, SupervisionDecision::Restart { .. }), may_restart, "{:?}", verdict);
+            prop_assert_eq!(matches!(verdict, SupervisionDecision::Stop { .. }), !may_restart);
             if may_restart {
                 granted.push(now);
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::task::{Poll, Waker};
 
 use evenkeel_actor::runtime::test::{TestHandle, TestOptions, TestRuntime};
-use evenkeel_actor::runtime::{RuntimeHandle, SpawnRefused, Task};
+use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
 use evenkeel_actor::*;
 use evenkeel_policy::time::Instant;
 
@@ -277,7 +277,7 @@ struct Held {
 }
 
 impl RuntimeHandle for Held {
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         self.inner.spawn(task)
     }
 
@@ -303,7 +303,7 @@ struct Murderous {
 }
 
 impl RuntimeHandle for Murderous {
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         let task = Arc::new(Mutex::new(Some(task)));
         self.victims.lock().unwrap().push(task.clone());
         self.inner.spawn(Box::pin(poll_fn(move |cx| match task.lock().unwrap().as_mut() {

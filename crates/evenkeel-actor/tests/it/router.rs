@@ -72,7 +72,7 @@ fn one_that_is_full_refuses_nothing_on_behalf_of_all() {
         let routees = router.routees();
         routees[0].tell(note(0));
         routees[0].tell(note(1));
-        (2..6).for_each(|number| assert!(matches!(router.try_tell(note(number)), Ok(Sent::Queued))));
+        (2..6).for_each(|number| assert!(matches!(router.try_tell(note(number)), Ok(SendOutcome::Queued))));
         assert!(matches!(router.try_tell(note(6)), Err(SendError::Full(Msg::Note(6)))));
         let asked = router.ask(|reply| Msg::Ask(7, reply));
         router.tell(note(8));

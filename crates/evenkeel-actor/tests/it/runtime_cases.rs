@@ -5,7 +5,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use evenkeel_actor::guardian::{Backoff, FailureNotification, Supervision, Verdict};
+use evenkeel_actor::guardian::{Backoff, FailureNotification, Supervision, SupervisionDecision};
 use evenkeel_actor::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -111,7 +111,7 @@ pub(crate) async fn a_failed_child_starts_again_after_a_while(system: ReadyQueue
     else {
         panic!("{heard:?}");
     };
-    assert_eq!((*who, *verdict), (child.index(), Verdict::Restart { after: 2 * MS }));
+    assert_eq!((*who, *verdict), (child.index(), SupervisionDecision::Restart { after: 2 * MS }));
 }
 
 pub(crate) async fn a_suspended_actor_goes_on_at_its_signal(system: ReadyQueueScheduler) {
@@ -156,7 +156,7 @@ pub(crate) async fn a_stop_at_once_makes_dead_letters(system: ReadyQueueSchedule
     suspend(&actor).await;
     (0..3).for_each(|n| actor.tell(note(n)));
     actor.stop(StopMode::Now);
-    assert_eq!(log_when(&watcher, 1).await, [ended(&actor, Ending::Stopped)]);
+    assert_eq!(log_when(&watcher, 1).await, [ended(&actor, Termination::Stopped)]);
     assert_eq!(system.dead_letters_total(), 3);
 }
 
@@ -164,10 +164,10 @@ pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueSc
     let (actor, watcher) = (puppet(&system), puppet(&system));
     watch(&watcher, &actor).await;
     actor.stop(StopMode::Drained);
-    let told = ended(&actor, Ending::Stopped);
+    let told = ended(&actor, Termination::Stopped);
     assert_eq!(log_when(&watcher, 1).await, std::slice::from_ref(&told));
     watch(&watcher, &actor).await;
-    assert_eq!(log_when(&watcher, 2).await, [told, ended(&actor, Ending::Unknown)]);
+    assert_eq!(log_when(&watcher, 2).await, [told, ended(&actor, Termination::Unknown)]);
 }
 
 pub(crate) async fn children_end_before_their_parent(system: ReadyQueueScheduler) {
@@ -176,7 +176,7 @@ pub(crate) async fn children_end_before_their_parent(system: ReadyQueueScheduler
     watch(&watcher, &child).await;
     watch(&watcher, &parent).await;
     parent.stop(StopMode::Drained);
-    let told = [ended(&child, Ending::Stopped), ended(&parent, Ending::Stopped)];
+    let told = [ended(&child, Termination::Stopped), ended(&parent, Termination::Stopped)];
     assert_eq!(log_when(&watcher, 2).await, told);
 }
 
@@ -186,7 +186,7 @@ pub(crate) async fn a_sender_waits_for_room(system: ReadyQueueScheduler) {
     let witness = puppet(&system);
     let key = suspend(&actor).await;
     let room = u32::try_from(options.user_capacity()).unwrap();
-    (0..room).for_each(|n| assert!(matches!(actor.try_tell(note(n)), Ok(Sent::Queued))));
+    (0..room).for_each(|n| assert!(matches!(actor.try_tell(note(n)), Ok(SendOutcome::Queued))));
     assert!(matches!(actor.try_tell(note(room)), Err(SendError::Full(_))));
     let (sender, seen) = (actor.clone(), witness.clone());
     let waits = async move {
@@ -204,7 +204,7 @@ pub(crate) async fn a_shutdown_handles_what_was_accepted_and_refuses_the_rest(sy
     let farewell = actor.ask(farewell);
     (0..50).for_each(|n| actor.tell(note(n)));
     let end = system.graceful_shutdown(Duration::from_secs(5)).await;
-    assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+    assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
     assert_eq!(farewell.await, Ok(notes(0..50)));
     assert_eq!(system.lifecycle(), Lifecycle::Stopped);
     assert!(matches!(actor.try_tell(note(0)), Err(SendError::Closed(_))));
@@ -230,18 +230,18 @@ enum Entry {
 /// What a puppet is told: what to do.
 struct Act(Box<Deed>);
 
-type Deed = dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Act> + Send;
+type Deed = dyn FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Act> + Send;
 
 impl Actor for Puppet {
     type Msg = Act;
 
-    fn receive(&mut self, act: Act, ctx: &mut Context<'_, Self>) -> Handled<Act> {
+    fn receive(&mut self, act: Act, ctx: &mut Context<'_, Self>) -> HandlerResult<Act> {
         let handled = (act.0)(self, ctx);
         self.show();
         handled
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Act> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Act> {
         self.log.push(Entry::Heard(signal));
         self.show();
         Ok(Flow::Continue)
@@ -266,7 +266,9 @@ fn puppet(system: &ReadyQueueScheduler) -> ActorRef<Act> {
     system.spawn(&Props::new(Puppet::default).build()).unwrap()
 }
 
-fn act(deed: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> Handled<Act> + Send + 'static) -> Act {
+fn act(
+    deed: impl FnOnce(&mut Puppet, &mut Context<'_, Puppet>) -> HandlerResult<Act> + Send + 'static,
+) -> Act {
     Act(Box::new(deed))
 }
 
@@ -286,7 +288,7 @@ fn answer(reply: Reply<u32>, n: u32) -> Act {
 }
 
 /// Whoever asked may have gone.
-fn give<T>(reply: Reply<T>, value: T) -> Handled<Act> {
+fn give<T>(reply: Reply<T>, value: T) -> HandlerResult<Act> {
     drop(reply.send(value));
     Ok(Flow::Continue)
 }
@@ -298,7 +300,7 @@ fn farewell(reply: Reply<Vec<Entry>>) -> Act {
     })
 }
 
-fn ended(who: &ActorRef<Act>, how: Ending) -> Entry {
+fn ended(who: &ActorRef<Act>, how: Termination) -> Entry {
     Entry::Heard(Signal::Terminated { who: who.index(), how })
 }
 

@@ -66,7 +66,7 @@ async fn a_thousand_actors_that_come_at_once_all_answer_and_all_go() {
             }
         }
         let end = system.graceful_shutdown(Duration::from_secs(10)).await;
-        assert_eq!((end, system.alive()), (Shutdown { drained: true, abandoned: 0 }, 0));
+        assert_eq!((end, system.alive()), (ShutdownReport { drained: true, abandoned: 0 }, 0));
     })
     .await;
 }
@@ -116,7 +116,7 @@ async fn an_actor_that_fails_again_and_again_is_restarted_and_handles_the_rest()
             actor.send(number).await.unwrap();
         }
         let end = system.graceful_shutdown(Duration::from_secs(10)).await;
-        assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
         // Each value handles 20 and fails on the next, half of them by a panic.
         let restarts = read(&system.metrics(), names::RESTARTS_TOTAL, &[("actor", "fragile")]);
         assert_eq!((handled.load(Ordering::SeqCst), restarts), (9_524, 476.0));
@@ -176,7 +176,7 @@ async fn a_handler_that_never_returns_stops_nobody_else_and_is_reported_abandone
         assert_eq!(others[0].ask(Count::Get).await, Ok(200), "time goes on");
         assert_eq!(stuck.state(), ActorState::Running);
         let end = system.graceful_shutdown(Duration::from_millis(200)).await;
-        assert_eq!(end, Shutdown { drained: false, abandoned: 1 });
+        assert_eq!(end, ShutdownReport { drained: false, abandoned: 1 });
         drop(release);
         while system.alive() != 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -236,7 +236,7 @@ async fn while_threads_send_nothing_accepted_is_lost_silently() {
             .collect();
         tokio::time::sleep(Duration::from_millis(5)).await;
         let end = system.graceful_shutdown(Duration::from_secs(10)).await;
-        assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
         let sent: u64 = producers.into_iter().map(|producer| producer.join().unwrap()).sum();
         assert_eq!(handled.load(Ordering::SeqCst) + system.dead_letters_total(), sent);
     })
@@ -257,7 +257,7 @@ fn system_with(config: ActorSystemConfig) -> ReadyQueueScheduler {
 
 async fn end(system: ReadyQueueScheduler) {
     let end = system.graceful_shutdown(Duration::from_secs(10)).await;
-    assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+    assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
 }
 
 /// The bound on each scenario.
@@ -289,7 +289,7 @@ enum Suspension {
 impl Actor for Counter {
     type Msg = Count;
 
-    fn receive(&mut self, count: Count, _ctx: &mut Context<'_, Self>) -> Handled<Count> {
+    fn receive(&mut self, count: Count, _ctx: &mut Context<'_, Self>) -> HandlerResult<Count> {
         match count {
             Count::Next(number) => {
                 assert_eq!(number, self.0);
@@ -325,7 +325,7 @@ struct Fragile {
 impl Actor for Fragile {
     type Msg = u64;
 
-    fn receive(&mut self, number: u64, _ctx: &mut Context<'_, Self>) -> Handled<u64> {
+    fn receive(&mut self, number: u64, _ctx: &mut Context<'_, Self>) -> HandlerResult<u64> {
         if self.left == 0 {
             assert!(number.is_multiple_of(2), "worn out");
             return Err(ActorError::new("worn out"));
@@ -351,7 +351,7 @@ fn stuck(system: &ReadyQueueScheduler, first: Vec<ActorRef<Count>>) -> (Sender<(
 impl Actor for Stuck {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         self.first.iter().for_each(|other| other.tell(Count::Next(0)));
         let _gone = self.blocked.take().map(|blocked| blocked.recv());
         Ok(Flow::Continue)
@@ -363,7 +363,7 @@ struct Tally(Arc<AtomicU64>);
 impl Actor for Tally {
     type Msg = u64;
 
-    fn receive(&mut self, _number: u64, _ctx: &mut Context<'_, Self>) -> Handled<u64> {
+    fn receive(&mut self, _number: u64, _ctx: &mut Context<'_, Self>) -> HandlerResult<u64> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Ok(Flow::Continue)
     }

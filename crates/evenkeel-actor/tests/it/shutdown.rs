@@ -19,7 +19,7 @@ fn what_was_accepted_is_handled_and_then_every_actor_ends() {
             actors.iter().for_each(|actor| actor.tell(note(number)));
         }
         let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
-        assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
         assert_eq!(world.lines().len(), 150);
         assert_eq!((world.letters(), world.system.alive()), (vec![], 0));
         assert_eq!((world.system.lifecycle(), world.runtime.tasks()), (Lifecycle::Stopped, 0));
@@ -93,7 +93,7 @@ fn what_cannot_be_handled_in_time_becomes_dead_letters() {
         held.tell(note(1));
         busy.tell(note(2));
         let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
-        assert_eq!(end, Shutdown { drained: false, abandoned: 0 });
+        assert_eq!(end, ShutdownReport { drained: false, abandoned: 0 });
         assert!((1_000..1_010).contains(&world.now_ms()), "{} ms", world.now_ms());
         assert_eq!(world.lines(), ["busy 2"]);
         assert_eq!(world.letters(), [(DeadLetterReason::Stopped, 1)]);
@@ -121,7 +121,7 @@ fn timers_and_empty_suspensions_hold_no_shutdown_up() {
         held.tell(hold(1));
         world.run();
         let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
-        assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
         assert!(world.now_ms() < 10, "{} ms", world.now_ms());
         world.run();
         assert_eq!(world.runtime.tasks(), 0);
@@ -198,7 +198,7 @@ fn shutting_down_twice_is_shutting_down_once() {
             (expected.map(str::to_owned).to_vec(), expected.map(str::to_owned).to_vec())
         );
         let third = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
-        assert_eq!(third, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(third, ShutdownReport { drained: true, abandoned: 0 });
         world.system.force_stop();
         assert_eq!(world.runtime.tasks(), 0);
     });
@@ -238,7 +238,7 @@ fn while_producers_send_nothing_accepted_is_lost_silently() {
         }
         world.pass(5);
         let end = world.runtime.block_on(world.system.graceful_shutdown(SECOND));
-        assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
         world.pass(1_000);
         let handled = world.lines().len() as u64;
         let sent = accepted.load(Ordering::Relaxed) + buried.load(Ordering::Relaxed);

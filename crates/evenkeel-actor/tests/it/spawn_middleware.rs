@@ -89,7 +89,11 @@ fn a_preset_chooses_the_mailbox() {
         let shedding = Props::new(|| Deaf).mailbox(MailboxPreset::Shedding).build();
         let shedding = world.system.spawn(&shedding).unwrap();
         let sent: Vec<_> = (0..1010).map(|_| shedding.try_tell(()).unwrap()).collect();
-        assert_eq!(sent.iter().filter(|sent| **sent == Sent::Discarded).count(), 2, "16 are the system's");
+        assert_eq!(
+            sent.iter().filter(|sent| **sent == SendOutcome::Discarded).count(),
+            2,
+            "16 are the system's"
+        );
     });
 }
 
@@ -255,7 +259,7 @@ struct Deaf;
 impl Actor for Deaf {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> Handled<()> {
+    fn receive(&mut self, (): (), _ctx: &mut Context<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }

@@ -223,7 +223,7 @@ fn what_is_taken_back_is_the_oldest_where_the_oldest_makes_room() {
             Ok(Flow::Suspend(SuspendReason::UserDefined, until))
         }));
         world.run();
-        assert!(matches!(actor.try_tell(note(3)), Ok(Sent::Displaced)));
+        assert!(matches!(actor.try_tell(note(3)), Ok(SendOutcome::Displaced)));
         assert_eq!(world.letters(), [(DroppedOldest, 1)]);
         actor.signal(SignalKey(7));
         assert_eq!(world.lines(), ["a 2", "a 3"]);
@@ -268,7 +268,10 @@ fn a_graceful_shutdown_waits_for_what_is_aside_and_says_when_it_waited_in_vain()
         world.noter("a").tell(aside(1..=1));
         world.run();
         let ended = world.runtime.block_on(world.system.graceful_shutdown(MS * 100));
-        assert_eq!((ended, world.letters()), (Shutdown { drained: false, abandoned: 0 }, vec![(Stashed, 1)]));
+        assert_eq!(
+            (ended, world.letters()),
+            (ShutdownReport { drained: false, abandoned: 0 }, vec![(Stashed, 1)])
+        );
     });
 }
 
@@ -300,7 +303,7 @@ enum Told {
 impl Actor for Sluice {
     type Msg = Told;
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match told {
             Told::Number(number) if self.open == 0 => {
                 ctx.stash(Told::Number(number));

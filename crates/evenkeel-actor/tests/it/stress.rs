@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use evenkeel_actor::dead_letters::Keep;
+use evenkeel_actor::dead_letters::KeepMessage;
 use evenkeel_actor::guardian::{Backoff, MailboxOnRestart, Supervision};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
@@ -149,7 +149,7 @@ impl Round {
         stopper.await.expect("the stopper does not panic");
         if self.finale == Finale::Graceful {
             let end = system.graceful_shutdown(STUCK).await;
-            assert_eq!(end, Shutdown { drained: true, abandoned: 0 }, "{self:?}");
+            assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 }, "{self:?}");
         }
         while system.alive() != 0 {
             tokio::task::yield_now().await;
@@ -192,7 +192,8 @@ impl Round {
         for id in 0..self.actors {
             let (ledger, keys, next) = (ledger.clone(), keys.clone(), clerks.last().cloned());
             let make = move || Clerk::new(id, ledger.clone(), keys.clone(), next.clone());
-            let props = Props::new(make).mailbox(clerk::mailbox(random)).dead_letters(Keep::Whole).build();
+            let props =
+                Props::new(make).mailbox(clerk::mailbox(random)).dead_letters(KeepMessage::Whole).build();
             clerks.push(system.spawn(&props).expect("room for a few"));
         }
         clerks

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_actor::wheel::{TimerKey, Wheel, WheelOptions};
+use evenkeel_actor::wheel::{TimerKey, TimingWheel, WheelOptions};
 use evenkeel_policy::time::Instant;
 use proptest::prelude::*;
 
@@ -76,7 +76,7 @@ proptest! {
 struct Pair {
     tick: u64,
     now: Instant,
-    wheel: Wheel<usize>,
+    wheel: TimingWheel<usize>,
     /// In the order of insertion.
     model: Vec<Timer>,
     keys: Vec<TimerKey>,
@@ -94,7 +94,7 @@ impl Pair {
     fn new(tick: u64, bits: u32) -> Self {
         let options =
             WheelOptions { tick: Duration::from_nanos(tick), buckets: 1 << bits, len_max: LEN_MAX as u32 };
-        let wheel = Wheel::new(options).unwrap();
+        let wheel = TimingWheel::new(options).unwrap();
         Self { tick, now: Instant::ORIGIN, wheel, model: Vec::new(), keys: Vec::new(), cancelled: 0 }
     }
 

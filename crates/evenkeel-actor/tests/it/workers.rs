@@ -8,7 +8,7 @@ use std::time::Duration;
 use evenkeel_actor::hub::names;
 use evenkeel_actor::runtime::test::{TestHandle, TestRuntime};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
-use evenkeel_actor::runtime::{RuntimeHandle, SpawnRefused, Task};
+use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
 use evenkeel_actor::*;
 
 use crate::kit::*;
@@ -135,7 +135,7 @@ fn a_shutdown_ends_workers_that_come_and_go() {
             let _stopping = world.system.set_workers(workers(1 + nth % 4));
         }
         let end = world.runtime.block_on(world.system.graceful_shutdown(Duration::from_secs(1)));
-        assert_eq!(end, Shutdown { drained: true, abandoned: 0 });
+        assert_eq!(end, ShutdownReport { drained: true, abandoned: 0 });
         assert_eq!(world.lines().len(), 10);
         assert_eq!(world.runtime.tasks(), 0);
     });
@@ -149,7 +149,7 @@ fn a_runtime_that_takes_fewer_leaves_as_many_as_it_took() {
         let narrow = Narrow { inner: runtime.handle(), left: Arc::new(AtomicUsize::new(5)) };
         let system = ActorSystemRunner::new(config()).start(narrow).unwrap();
         let error = system.set_workers(workers(7)).unwrap_err();
-        assert_eq!(error, SetWorkersError::Refused { reached: workers(4), refused: SpawnRefused });
+        assert_eq!(error, SetWorkersError::Refused { reached: workers(4), refused: RuntimeSpawnError });
         assert_eq!(error.to_string(), "the runtime takes no more tasks, after 4 workers");
         runtime.run_until_idle();
         assert_eq!((system.workers(), runtime.tasks()), (workers(4), 5));
@@ -191,10 +191,10 @@ struct Narrow {
 }
 
 impl RuntimeHandle for Narrow {
-    fn spawn(&self, task: Task) -> Result<(), SpawnRefused> {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
         let one_less = |left: usize| left.checked_sub(1);
         let room = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-        room.map_err(|_| SpawnRefused)?;
+        room.map_err(|_| RuntimeSpawnError)?;
         self.inner.spawn(task)
     }
 

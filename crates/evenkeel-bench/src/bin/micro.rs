@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use evenkeel_bench::args::{self, HELP, Misuse, Request, Run};
+use evenkeel_bench::args::{self, HELP, Request, Run, UsageError};
 use evenkeel_bench::measure::measure;
-use evenkeel_bench::report::{self, Measured};
+use evenkeel_bench::report::{self, GroupResult};
 use evenkeel_bench::suite::{self, Group};
 
 const FAILED: u8 = 1;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
             let chosen: Vec<_> =
                 groups.into_iter().filter(|group| group.name.contains(&run.filter)).collect();
             if chosen.is_empty() {
-                return refuse(&Misuse::NoSuchGroup { filter: run.filter });
+                return refuse(&UsageError::NoSuchGroup { filter: run.filter });
             }
             run_groups(chosen, &run)
         }
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn refuse(misuse: &Misuse) -> ExitCode {
+fn refuse(misuse: &UsageError) -> ExitCode {
     eprintln!("micro: {misuse}");
     ExitCode::from(MISUSED)
 }
@@ -54,7 +54,7 @@ fn run_groups(groups: Vec<Group>, run: &Run) -> io::Result<()> {
     let mut measured = Vec::with_capacity(count);
     for (at, group) in groups.into_iter().enumerate() {
         eprintln!("[{}/{count}] {}", at + 1, group.name);
-        measured.push(Measured { rows: measure(&group.set_up, run.effort), group: group.name });
+        measured.push(GroupResult { rows: measure(&group.set_up, run.effort), group: group.name });
     }
     print(&report::table(&measured))?;
     match &run.json {

@@ -14,7 +14,7 @@ use evenkeel_policy::drr::DrrScheduler;
 use evenkeel_policy::id::Key;
 use evenkeel_policy::time::{Duration, Instant};
 
-use super::order::Order;
+use super::order::AccessOrder;
 use super::pick::scheduler;
 use super::{Group, KEYS};
 use crate::measure::{Contender, Goal, Work};
@@ -49,8 +49,8 @@ pub(super) fn groups() -> impl Iterator<Item = Group> {
 }
 
 fn contenders(keys: u32, store: Store) -> Vec<Contender> {
-    let in_order = Order::Sequential.indices(keys);
-    let shuffled = Order::Shuffled.indices(keys);
+    let in_order = AccessOrder::Sequential.indices(keys);
+    let shuffled = AccessOrder::Shuffled.indices(keys);
     let backlog = backlog(keys, BACKLOG_MIN);
     let fifo = || Queue::new(Fifo::EMPTY, &in_order, &backlog, store);
     let lanes = |ring| Queue::new(Keyed::new(RoundRobin::new(ring), keys), ring, &backlog, store);
@@ -68,7 +68,7 @@ fn contenders(keys: u32, store: Store) -> Vec<Contender> {
 
 /// Lists the handles of the waiting messages: as many for each key, at least two.
 fn backlog(keys: u32, len_min: u32) -> Vec<u32> {
-    Order::Shuffled.indices(keys * len_min.div_ceil(keys).max(2))
+    AccessOrder::Shuffled.indices(keys * len_min.div_ceil(keys).max(2))
 }
 
 /// What the queue knows of a message besides its body.
@@ -86,14 +86,14 @@ struct Record {
 type Index = [Record];
 
 /// How waiting messages are kept and which is next.
-trait Lanes {
+trait WaitingMessages {
     fn take(&mut self, index: &Index) -> Option<u32>;
     fn put(&mut self, index: &mut Index, handle: u32);
 }
 
 /// Messages that leave in the order they came: a list through their records.
 #[derive(Clone, Copy)]
-struct Lane {
+struct KeyList {
     first: u32,
     last: u32,
 }
@@ -101,7 +101,7 @@ struct Lane {
 /// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
-impl Lane {
+impl KeyList {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 
     fn is_empty(self) -> bool {
@@ -127,14 +127,14 @@ impl Lane {
 
 /// One lane for all.
 struct Fifo {
-    lane: Lane,
+    lane: KeyList,
 }
 
 impl Fifo {
-    const EMPTY: Self = Self { lane: Lane::EMPTY };
+    const EMPTY: Self = Self { lane: KeyList::EMPTY };
 }
 
-impl Lanes for Fifo {
+impl WaitingMessages for Fifo {
     fn take(&mut self, index: &Index) -> Option<u32> {
         self.lane.pop(index)
     }
@@ -147,16 +147,16 @@ impl Lanes for Fifo {
 /// A lane per key, and whose turn it is.
 struct Keyed<T> {
     turns: T,
-    lanes: Vec<Lane>,
+    lanes: Vec<KeyList>,
 }
 
 impl<T> Keyed<T> {
     fn new(turns: T, keys: u32) -> Self {
-        Self { turns, lanes: vec![Lane::EMPTY; keys as usize] }
+        Self { turns, lanes: vec![KeyList::EMPTY; keys as usize] }
     }
 }
 
-impl<T: Turns> Lanes for Keyed<T> {
+impl<T: Turns> WaitingMessages for Keyed<T> {
     fn take(&mut self, index: &Index) -> Option<u32> {
         let key = self.turns.next()?;
         let lane = &mut self.lanes[key.index()];
@@ -250,7 +250,7 @@ struct Lease {
     attempt: u32,
 }
 
-impl<L: Lanes> Queue<L> {
+impl<L: WaitingMessages> Queue<L> {
     /// Makes a queue in full swing: consumers hold as many messages as they always do.
     ///
     /// Messages are dealt to the keys in the order of their turns, so that they are handed out as they lie.
@@ -316,7 +316,7 @@ impl<L: Lanes> Queue<L> {
     }
 }
 
-impl<L: Lanes> Work for Queue<L> {
+impl<L: WaitingMessages> Work for Queue<L> {
     fn run(&mut self, ops: u64) {
         for _ in 0..ops {
             self.deliver();
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn with_and_without_a_choice_the_same_messages_go_out_in_the_same_order() {
         for keys in [1, 7, 1_000] {
-            for order in [Order::Sequential, Order::Shuffled] {
+            for order in [AccessOrder::Sequential, AccessOrder::Shuffled] {
                 let ring = order.indices(keys);
                 let expected = acknowledged(Fifo::EMPTY, &ring);
                 let lanes = Keyed::new(RoundRobin::new(&ring), keys);
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    fn acknowledged(lanes: impl Lanes, ring: &[u32]) -> Vec<u32> {
+    fn acknowledged(lanes: impl WaitingMessages, ring: &[u32]) -> Vec<u32> {
         let backlog = backlog(ring.len() as u32, 4_096);
         let mut queue = Queue::new(lanes, ring, &backlog, STORES[1]);
         let mut handles = Vec::new();

@@ -2,14 +2,14 @@
 
 /// Which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum AccessOrder {
     /// One after the other: the processor guesses what comes next.
     Sequential,
     /// The same every time, but without a pattern.
     Shuffled,
 }
 
-impl Order {
+impl AccessOrder {
     /// Lists `0..count` in this order.
     pub(super) fn indices(self, count: u32) -> Vec<u32> {
         let mut indices: Vec<u32> = (0..count).collect();
@@ -38,11 +38,11 @@ mod tests {
 
     #[test]
     fn shuffled_is_everything_once_in_another_order() {
-        let mut shuffled = Order::Shuffled.indices(1_000);
-        assert_eq!(shuffled, Order::Shuffled.indices(1_000));
+        let mut shuffled = AccessOrder::Shuffled.indices(1_000);
+        assert_eq!(shuffled, AccessOrder::Shuffled.indices(1_000));
         let in_a_row = shuffled.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
         assert!(in_a_row < 10, "{in_a_row}");
         shuffled.sort_unstable();
-        assert_eq!(shuffled, Order::Sequential.indices(1_000));
+        assert_eq!(shuffled, AccessOrder::Sequential.indices(1_000));
     }
 }

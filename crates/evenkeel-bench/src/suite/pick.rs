@@ -11,7 +11,7 @@ use evenkeel_policy::drr::{DrrConfig, DrrScheduler};
 use evenkeel_policy::id::Key;
 use evenkeel_policy::weight::Weight;
 
-use super::order::Order;
+use super::order::AccessOrder;
 use super::{Group, HOT_KEYS_MAX, KEYS};
 use crate::measure::{Contender, Goal, Work};
 
@@ -24,10 +24,10 @@ fn contenders(keys: u32) -> Vec<Contender> {
     vec![
         Contender::new("fifo", Fifo::new(keys)),
         Contender::new("fifo again", Fifo::new(keys)),
-        Contender::new("chase", Chase::new(keys, Order::Sequential)),
-        Contender::new("drr", Drr::new(keys, Order::Sequential)).with_goal(goal),
-        Contender::new("chase shuffled", Chase::new(keys, Order::Shuffled)),
-        Contender::new("drr shuffled", Drr::new(keys, Order::Shuffled)).with_goal(goal),
+        Contender::new("chase", Chase::new(keys, AccessOrder::Sequential)),
+        Contender::new("drr", Drr::new(keys, AccessOrder::Sequential)).with_goal(goal),
+        Contender::new("chase shuffled", Chase::new(keys, AccessOrder::Shuffled)),
+        Contender::new("drr shuffled", Drr::new(keys, AccessOrder::Shuffled)).with_goal(goal),
     ]
 }
 
@@ -57,7 +57,7 @@ struct Drr {
 }
 
 impl Drr {
-    fn new(keys: u32, order: Order) -> Self {
+    fn new(keys: u32, order: AccessOrder) -> Self {
         Self { drr: scheduler(&order.indices(keys)) }
     }
 }
@@ -103,7 +103,7 @@ struct Slot {
 const _: () = assert!(size_of::<Slot>() == 40);
 
 impl Chase {
-    fn new(slots: u32, order: Order) -> Self {
+    fn new(slots: u32, order: AccessOrder) -> Self {
         let ring = order.indices(slots);
         let mut nexts = vec![0; ring.len()];
         for (&slot, &next) in ring.iter().zip(ring.iter().cycle().skip(1)) {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_chase_visits_every_slot_once_a_round() {
-        let mut chase = Chase::new(100, Order::Shuffled);
+        let mut chase = Chase::new(100, AccessOrder::Shuffled);
         chase.run(300);
         assert!(chase.slots.iter().all(|slot| slot.words[0] == 3));
     }

@@ -5,12 +5,12 @@ use std::hint::black_box;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::score::{
-    Candidate, Chooser, HotColdConfig, NodeStats, Picker, Request, ScoreConfig, Status,
+    Candidate, HotColdConfig, NodeSelector, NodeStats, RequestKind, ScoreConfig, SelectionPolicy, Status,
 };
 use evenkeel_policy::weight::Weight;
 
 use super::Group;
-use super::order::Order;
+use super::order::AccessOrder;
 use crate::measure::{Contender, Work};
 
 const NODES: [u32; 3] = [3, 30, 1_000];
@@ -23,8 +23,8 @@ pub(super) fn groups() -> impl Iterator<Item = Group> {
 }
 
 fn contenders(nodes: u32) -> Vec<Contender> {
-    let score = Chooser::Score(ScoreConfig::default());
-    let hot_cold = Chooser::HotCold(HotColdConfig::default());
+    let score = SelectionPolicy::Score(ScoreConfig::default());
+    let hot_cold = SelectionPolicy::HotCold(HotColdConfig::default());
     vec![
         Contender::new("fewest in flight", FewestInFlight { candidates: candidates(nodes) }),
         Contender::new("fewest in flight again", FewestInFlight { candidates: candidates(nodes) }),
@@ -35,7 +35,7 @@ fn contenders(nodes: u32) -> Vec<Contender> {
 
 /// Makes nodes that are all open and all different.
 fn candidates(nodes: u32) -> Vec<Candidate> {
-    let spread = Order::Shuffled.indices(nodes);
+    let spread = AccessOrder::Shuffled.indices(nodes);
     let candidate = |(node, spread): (u32, u32)| {
         // 0 for the least loaded node, nearly 1 for the most.
         let part = f64::from(spread) / f64::from(nodes);
@@ -78,17 +78,17 @@ impl Work for FewestInFlight {
 }
 
 struct Pick {
-    picker: Picker,
+    picker: NodeSelector,
     candidates: Vec<Candidate>,
     draws: Vec<f64>,
     at: usize,
 }
 
 impl Pick {
-    fn new(chooser: Chooser, nodes: u32) -> Self {
-        let draws = Order::Shuffled.indices(DRAWS);
+    fn new(chooser: SelectionPolicy, nodes: u32) -> Self {
+        let draws = AccessOrder::Shuffled.indices(DRAWS);
         Self {
-            picker: Picker::new(chooser).expect("the defaults are in range"),
+            picker: NodeSelector::new(chooser).expect("the defaults are in range"),
             candidates: candidates(nodes),
             draws: draws.into_iter().map(|draw| f64::from(draw) / f64::from(DRAWS)).collect(),
             at: 0,
@@ -106,7 +106,7 @@ impl Work for Pick {
         for _ in 0..ops {
             let random = self.random();
             let candidates = black_box(self.candidates.as_slice());
-            black_box(self.picker.pick(candidates, Request::Query, random));
+            black_box(self.picker.pick(candidates, RequestKind::Query, random));
         }
     }
 }
@@ -114,14 +114,14 @@ impl Work for Pick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::score::{Because, LatencyBasis};
+    use evenkeel_policy::score::{ChoiceReason, LatencyBasis};
 
     #[test]
     fn every_node_is_open_and_latencies_are_compared() {
         for nodes in NODES {
-            let mut pick = Pick::new(Chooser::Score(ScoreConfig::default()), nodes);
-            let choice = pick.picker.pick(&pick.candidates, Request::Query, 0.5).unwrap();
-            let Because::Score(scored) = choice.because else { panic!("{choice:?}") };
+            let mut pick = Pick::new(SelectionPolicy::Score(ScoreConfig::default()), nodes);
+            let choice = pick.picker.pick(&pick.candidates, RequestKind::Query, 0.5).unwrap();
+            let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
             assert_eq!(scored.open, nodes as usize);
             assert!(matches!(scored.latency, LatencyBasis::Relative { .. }), "{:?}", scored.latency);
         }

@@ -11,12 +11,12 @@ fn tenant(name: &str, keys: &[&str]) -> TenantSettings {
     TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
 }
 
-fn gate(tenants: Vec<TenantSettings>, admin: &[&str], exposure: Exposure) -> Gate {
+fn gate(tenants: Vec<TenantSettings>, admin: &[&str], exposure: Exposure) -> Authenticator {
     let admin = admin.iter().map(|key| KeyHash::of(key)).collect();
-    Gate::new(Tenants::new(tenants, admin).unwrap(), exposure, Unprotected::Allow).unwrap()
+    Authenticator::new(Tenants::new(tenants, admin).unwrap(), exposure, InsecurePolicy::Allow).unwrap()
 }
 
-fn call(gate: &Gate, access: Access, key: Option<&str>, peer: &str) -> Result<String, Refusal> {
+fn call(gate: &Authenticator, access: Access, key: Option<&str>, peer: &str) -> Result<String, ApiError> {
     let mut headers = HeaderMap::new();
     if let Some(key) = key {
         headers.insert("x-api-key", HeaderValue::from_str(key).unwrap());
@@ -35,16 +35,16 @@ fn each_key_of_a_tenant_opens_and_no_other_does() {
     assert_eq!(by(Some("ek-1")), Ok("a".to_owned()));
     assert_eq!(by(Some("ek-2")), Ok("a".to_owned()));
     assert_eq!(by(Some("ek-3")), Ok("b".to_owned()));
-    assert_eq!(by(Some("ek-4")), Err(Refusal::Unauthenticated));
-    assert_eq!(by(None), Err(Refusal::Unauthenticated));
+    assert_eq!(by(Some("ek-4")), Err(ApiError::Unauthenticated));
+    assert_eq!(by(None), Err(ApiError::Unauthenticated));
     assert_eq!(call(&gate, Access::Public, None, THERE), Ok("public".to_owned()));
 }
 
 #[test]
 fn a_disabled_tenant_is_told_so() {
-    let off = TenantSettings { standing: Standing::Disabled, ..tenant("a", &["ek-1"]) };
+    let off = TenantSettings { standing: TenantState::Disabled, ..tenant("a", &["ek-1"]) };
     let gate = gate(vec![off], &[], Exposure::Loopback);
-    assert_eq!(call(&gate, Access::Tenant, Some("ek-1"), HERE), Err(Refusal::TenantDisabled));
+    assert_eq!(call(&gate, Access::Tenant, Some("ek-1"), HERE), Err(ApiError::TenantDisabled));
 }
 
 #[test]
@@ -76,22 +76,22 @@ fn all_tenants_are_listed_by_id_the_open_one_too() {
 #[test]
 fn a_tenants_key_is_no_admin_key() {
     let gate = gate(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
-    assert_eq!(call(&gate, Access::Admin, Some("ek-1"), HERE), Err(Refusal::AdminOnly));
-    assert_eq!(call(&gate, Access::Admin, None, HERE), Err(Refusal::Unauthenticated));
+    assert_eq!(call(&gate, Access::Admin, Some("ek-1"), HERE), Err(ApiError::AdminOnly));
+    assert_eq!(call(&gate, Access::Admin, None, HERE), Err(ApiError::Unauthenticated));
     assert_eq!(call(&gate, Access::Admin, Some("ek-root"), THERE), Ok("admin".to_owned()));
-    assert_eq!(call(&gate, Access::Tenant, Some("ek-root"), HERE), Err(Refusal::Unauthenticated));
+    assert_eq!(call(&gate, Access::Tenant, Some("ek-root"), HERE), Err(ApiError::Unauthenticated));
 }
 
 #[test]
 fn what_both_may_use_tells_tenants_from_administrators() {
-    let both = |gate: &Gate, key, peer| call(gate, Access::TenantOrAdmin, key, peer);
+    let both = |gate: &Authenticator, key, peer| call(gate, Access::TenantOrAdmin, key, peer);
     let keyed = gate(vec![tenant("a", &["ek-1"])], &["ek-root"], Exposure::Loopback);
     assert_eq!(both(&keyed, Some("ek-1"), HERE), Ok("a".to_owned()));
     assert_eq!(both(&keyed, Some("ek-root"), THERE), Ok("admin".to_owned()));
-    assert_eq!(both(&keyed, None, HERE), Err(Refusal::Unauthenticated));
+    assert_eq!(both(&keyed, None, HERE), Err(ApiError::Unauthenticated));
     let unkeyed = gate(vec![tenant("a", &["ek-1"])], &[], Exposure::Loopback);
     assert_eq!(both(&unkeyed, None, HERE), Ok("admin".to_owned()));
-    assert_eq!(both(&unkeyed, Some("ek-typo"), HERE), Err(Refusal::Unauthenticated));
+    assert_eq!(both(&unkeyed, Some("ek-typo"), HERE), Err(ApiError::Unauthenticated));
     let open = gate(vec![], &[], Exposure::Loopback);
     assert_eq!(both(&open, None, HERE), Ok("admin".to_owned()));
     assert_eq!(both(&open, None, THERE), Ok("open".to_owned()));
@@ -101,19 +101,19 @@ fn what_both_may_use_tells_tenants_from_administrators() {
 fn without_an_admin_key_only_this_machine_administers() {
     let local = gate(vec![], &[], Exposure::Loopback);
     assert_eq!(call(&local, Access::Admin, None, HERE), Ok("admin".to_owned()));
-    assert_eq!(call(&local, Access::Admin, None, THERE), Err(Refusal::AdminOnly));
+    assert_eq!(call(&local, Access::Admin, None, THERE), Err(ApiError::AdminOnly));
     let exposed = gate(vec![], &[], Exposure::Tls);
-    assert_eq!(call(&exposed, Access::Admin, None, HERE), Err(Refusal::AdminOnly));
+    assert_eq!(call(&exposed, Access::Admin, None, HERE), Err(ApiError::AdminOnly));
 }
 
 #[test]
 fn what_others_reach_needs_tenants_and_tls_or_a_flag() {
     let started = |tenants: Vec<TenantSettings>, exposure, unprotected| {
-        Gate::new(Tenants::new(tenants, vec![]).unwrap(), exposure, unprotected).err()
+        Authenticator::new(Tenants::new(tenants, vec![]).unwrap(), exposure, unprotected).err()
     };
     let some = || vec![tenant("a", &["ek-1"])];
     use Exposure::{Clear, Loopback, Tls};
-    use Unprotected::{Allow, Refuse};
+    use InsecurePolicy::{Allow, Refuse};
     assert_eq!(started(vec![], Loopback, Refuse), None);
     assert_eq!(started(vec![], Clear, Refuse), Some(TenantsError::Open));
     assert_eq!(started(vec![], Tls, Refuse), Some(TenantsError::Open));
@@ -125,7 +125,7 @@ fn what_others_reach_needs_tenants_and_tls_or_a_flag() {
 #[test]
 fn a_reload_cannot_open_what_others_reach() {
     let tenants = Tenants::new(vec![tenant("a", &["ek-1"])], vec![]).unwrap();
-    let gate = Gate::new(tenants, Exposure::Tls, Unprotected::Refuse).unwrap();
+    let gate = Authenticator::new(tenants, Exposure::Tls, InsecurePolicy::Refuse).unwrap();
     assert_eq!(gate.reload(vec![], vec![]), Err(TenantsError::Open));
     assert_eq!(call(&gate, Access::Tenant, Some("ek-1"), THERE), Ok("a".to_owned()), "the old ones stay");
 }
@@ -176,14 +176,14 @@ fn a_whole_table_can_be_replaced_by_another() {
 fn models_that_are_not_listed_are_refused_if_any_are() {
     let some = Tenant::new(TenantId(0), TenantSettings { models: vec!["m".to_owned()], ..tenant("a", &[]) });
     assert_eq!(some.check_model("m"), Ok(()));
-    assert_eq!(some.check_model("n"), Err(Refusal::ModelForbidden { model: "n".to_owned() }));
+    assert_eq!(some.check_model("n"), Err(ApiError::ModelForbidden { model: "n".to_owned() }));
     assert_eq!(Tenant::new(TenantId(0), tenant("a", &[])).check_model("n"), Ok(()));
 }
 
 #[test]
 fn no_requests_per_minute_is_disabled() {
     let tenant = Tenant::new(TenantId(0), TenantSettings { rpm: Some(0), ..tenant("a", &[]) });
-    assert_eq!(tenant.take_request(Instant::ORIGIN), Err(Refusal::TenantDisabled));
+    assert_eq!(tenant.take_request(Instant::ORIGIN), Err(ApiError::TenantDisabled));
 }
 
 #[test]
@@ -191,7 +191,10 @@ fn tokens_are_counted_settled_and_limited() {
     let tenant = Tenant::new(TenantId(0), TenantSettings { tpm: Some(100), ..tenant("a", &[]) });
     let now = Instant::ORIGIN;
     assert_eq!(tenant.take_tokens(80, now), Ok(()));
-    assert!(matches!(tenant.take_tokens(80, now), Err(Refusal::RateLimited { rate: Rate::Tokens, .. })));
+    assert!(matches!(
+        tenant.take_tokens(80, now),
+        Err(ApiError::RateLimited { rate: RateLimitKind::Tokens, .. })
+    ));
     tenant.settle_tokens(80, 10, now, now);
     assert_eq!(tenant.take_tokens(80, now), Ok(()));
     let never = tenant.take_tokens(101, now).unwrap_err();

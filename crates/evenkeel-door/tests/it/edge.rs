@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_door::body;
 use evenkeel_door::listener::ListenerLimits;
-use evenkeel_door::tenant::{Standing, TenantSettings};
+use evenkeel_door::tenant::{TenantSettings, TenantState};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -61,7 +61,7 @@ async fn a_request_id_is_kept_if_sane_and_made_otherwise() {
 
 #[tokio::test]
 async fn a_key_decides_who_asks() {
-    let off = TenantSettings { standing: Standing::Disabled, ..tenant("off", "ek-off") };
+    let off = TenantSettings { standing: TenantState::Disabled, ..tenant("off", "ek-off") };
     let tenants = vec![tenant("acme", "ek-acme"), off];
     let house = House::with(Plan { tenants, ..Plan::default() }).await;
     for header in ["authorization: Bearer ek-acme", "x-api-key: ek-acme", "api-key: ek-acme"] {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_door::disconnect::Ending;
-use evenkeel_door::listener::{Drained, ListenerLimits};
+use evenkeel_door::disconnect::ResponseEnd;
+use evenkeel_door::listener::{DrainReport, ListenerLimits};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{SendRequest, handshake};
@@ -51,11 +51,11 @@ async fn one_stream_that_is_dropped_is_noticed_and_the_others_go_on() {
     let answer = client.send_request(request("GET", "/stream", "")).await.unwrap();
     let mut disconnect = house.arrivals.recv().await.unwrap();
     drop(answer);
-    assert_eq!(disconnect.ended().await, Ending::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
     let waiting = tokio::spawn(client.send_request(request("GET", "/slow", "")));
     let mut disconnect = house.arrivals.recv().await.unwrap();
     waiting.abort();
-    assert_eq!(disconnect.ended().await, Ending::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
     assert_eq!(client.send_request(request("GET", "/livez", "")).await.unwrap().status(), StatusCode::OK);
 }
 
@@ -79,7 +79,7 @@ async fn a_stream_in_flight_is_answered_before_the_connection_ends() {
     let stopping = house.stop();
     release.notify_one();
     assert_eq!(waiting.await.unwrap().unwrap().status(), StatusCode::OK);
-    assert_eq!(stopping.await.unwrap(), Drained { connections_cut: 0, requests_cut: 0 });
+    assert_eq!(stopping.await.unwrap(), DrainReport { connections_cut: 0, requests_cut: 0 });
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn a_stream_that_does_not_finish_is_cut_counted_and_told() {
     let mut client = client(&house).await;
     let waiting = tokio::spawn(client.send_request(request("GET", "/slow", "")));
     let mut disconnect = house.arrivals.recv().await.unwrap();
-    assert_eq!(house.stop().await.unwrap(), Drained { connections_cut: 1, requests_cut: 1 });
-    assert_eq!(disconnect.ended().await, Ending::Gone);
+    assert_eq!(house.stop().await.unwrap(), DrainReport { connections_cut: 1, requests_cut: 1 });
+    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
     assert!(waiting.await.unwrap().is_err());
 }

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use evenkeel_door::body::{self, BodyError, Response};
 use evenkeel_door::disconnect::Disconnect;
 use evenkeel_door::key::KeyHash;
-use evenkeel_door::listener::{Drained, Listener, ListenerLimits};
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::{Call, Readiness, Routes, handler};
-use evenkeel_door::tenant::{Access, Caller, Gate, TenantSettings, Tenants, Unprotected};
+use evenkeel_door::listener::{DrainReport, Listener, ListenerLimits};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::{Readiness, Routes, ServerRequest, handler};
+use evenkeel_door::tenant::{Access, Authenticator, Caller, InsecurePolicy, TenantSettings, Tenants};
 use evenkeel_door::tls::Tls;
 use http::Method;
 use http_body::Frame;
@@ -31,7 +31,7 @@ pub(crate) struct House {
     /// Whoever is at `/slow` or `/stream`.
     pub(crate) arrivals: mpsc::Receiver<Disconnect>,
     stop: oneshot::Sender<()>,
-    serving: JoinHandle<Drained>,
+    serving: JoinHandle<DrainReport>,
 }
 
 /// How a server is set up.
@@ -50,7 +50,7 @@ impl House {
     pub(crate) async fn with(plan: Plan) -> Self {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), plan.tls, plan.limits).await.unwrap();
         let tenants = Tenants::new(plan.tenants, vec![KeyHash::of("ek-root")]).unwrap();
-        let gate = Gate::new(tenants, listener.exposure().unwrap(), Unprotected::Refuse).unwrap();
+        let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
         let (readiness, release) = (Readiness::default(), Arc::new(Notify::new()));
         let (arrived, arrivals) = mpsc::channel(16);
         let routes = routes(readiness.clone(), release.clone(), arrived);
@@ -64,7 +64,7 @@ impl House {
     }
 
     /// Says stop, and hands back what tells how it went.
-    pub(crate) fn stop(self) -> JoinHandle<Drained> {
+    pub(crate) fn stop(self) -> JoinHandle<DrainReport> {
         self.stop.send(()).unwrap();
         self.serving
     }
@@ -118,7 +118,7 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
     add(Method::GET, "/panic", Access::Public, handler(async |_| panic!("a handler's defect")));
     add(Method::GET, "/v1/*", Access::Tenant, handler(async |_| Ok(say("fallback"))));
     let slow_arrived = arrived.clone();
-    let slow = handler(move |call: Call| {
+    let slow = handler(move |call: ServerRequest| {
         let (arrived, release) = (slow_arrived.clone(), release.clone());
         async move {
             arrived.send(call.disconnect).await.unwrap();
@@ -128,7 +128,7 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
     });
     add(Method::GET, "/slow", Access::Tenant, slow);
     let flood_arrived = arrived.clone();
-    let flood = handler(move |call: Call| {
+    let flood = handler(move |call: ServerRequest| {
         let arrived = flood_arrived.clone();
         async move {
             arrived.send(call.disconnect).await.unwrap();
@@ -136,7 +136,7 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
         }
     });
     add(Method::GET, "/flood", Access::Tenant, flood);
-    let stream = handler(move |call: Call| {
+    let stream = handler(move |call: ServerRequest| {
         let arrived = arrived.clone();
         async move {
             arrived.send(call.disconnect).await.unwrap();
@@ -147,14 +147,14 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
     routes
 }
 
-async fn echo(mut call: Call) -> Result<Response, Refusal> {
+async fn echo(mut call: ServerRequest) -> Result<Response, ApiError> {
     Ok(Response::new(body::full(call.read_body().await?)))
 }
 
-async fn whoami(call: Call) -> Result<Response, Refusal> {
+async fn whoami(call: ServerRequest) -> Result<Response, ApiError> {
     match call.caller {
         Caller::Tenant(tenant) => Ok(say(tenant.settings.name.clone())),
-        Caller::Public | Caller::Admin => Err(Refusal::Internal),
+        Caller::Public | Caller::Admin => Err(ApiError::Internal),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bound of a minute, against random traffic.
 
-use evenkeel_door::rate::{Minute, Verdict};
+use evenkeel_door::rate::{MinuteWindow, RateDecision};
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -10,10 +10,10 @@ proptest! {
         limit in 1_u64..50,
         calls in prop::collection::vec((0_u64..20_000, 1_u64..10), 1..300),
     ) {
-        let (mut minute, mut now, mut taken) = (Minute::default(), Instant::ORIGIN, Vec::new());
+        let (mut minute, mut now, mut taken) = (MinuteWindow::default(), Instant::ORIGIN, Vec::new());
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
-            if minute.take(amount, limit, now) == Verdict::Taken {
+            if minute.take(amount, limit, now) == RateDecision::Taken {
                 taken.push((now, amount));
             }
             let minute_ago = taken.iter().filter(|(at, _)| now.since(*at) <= Duration::from_secs(60));
@@ -26,14 +26,14 @@ proptest! {
         limit in 1_u64..50,
         calls in prop::collection::vec((0_u64..3_000, 1_u64..10), 1..200),
     ) {
-        let (mut minute, mut now) = (Minute::default(), Instant::ORIGIN);
+        let (mut minute, mut now) = (MinuteWindow::default(), Instant::ORIGIN);
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
-            if let Verdict::Full { retry_after } = minute.take(amount, limit, now) {
+            if let RateDecision::Full { retry_after } = minute.take(amount, limit, now) {
                 prop_assert!(retry_after <= Duration::from_secs(61));
                 let early = now + (retry_after - Duration::from_nanos(1));
-                prop_assert_ne!(minute.clone().take(amount, limit, early), Verdict::Taken);
-                prop_assert_eq!(minute.clone().take(amount, limit, now + retry_after), Verdict::Taken);
+                prop_assert_ne!(minute.clone().take(amount, limit, early), RateDecision::Taken);
+                prop_assert_eq!(minute.clone().take(amount, limit, now + retry_after), RateDecision::Taken);
             }
         }
     }

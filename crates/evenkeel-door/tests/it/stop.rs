@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use evenkeel_door::disconnect::Ending;
-use evenkeel_door::listener::{Drained, ListenerLimits};
+use evenkeel_door::disconnect::ResponseEnd;
+use evenkeel_door::listener::{DrainReport, ListenerLimits};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -26,7 +26,7 @@ async fn a_request_in_flight_is_answered_and_idle_connections_end() {
     assert!(TcpStream::connect(address).await.is_err(), "the port is still open");
     release.notify_one();
     assert!(read_all(&mut busy).await.ends_with("slow"));
-    assert_eq!(stopping.await.unwrap(), Drained { connections_cut: 0, requests_cut: 0 });
+    assert_eq!(stopping.await.unwrap(), DrainReport { connections_cut: 0, requests_cut: 0 });
 }
 
 #[tokio::test]
@@ -41,8 +41,8 @@ async fn what_does_not_finish_in_time_is_cut_counted_and_told() {
         disconnects.push(house.arrivals.recv().await.unwrap());
         streams.push(stream);
     }
-    assert_eq!(house.stop().await.unwrap(), Drained { connections_cut: 2, requests_cut: 2 });
+    assert_eq!(house.stop().await.unwrap(), DrainReport { connections_cut: 2, requests_cut: 2 });
     for mut disconnect in disconnects {
-        assert_eq!(disconnect.ended().await, Ending::Gone);
+        assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
     }
 }

@@ -7,33 +7,33 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::upstream::{Origin, SendError, Upstream};
+use crate::upstream::{Origin, Upstream, UpstreamError};
 
 /// The longest answer that is read; lists of some thousand models fit.
 const ANSWER_LEN_MAX: usize = 4 << 20;
 
 /// Asks nodes.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
+pub(super) struct NodeClient {
     pub(super) upstream: Upstream,
     pub(super) authorization: Option<HeaderValue>,
     pub(super) time_max: Duration,
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct NodeReply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     body: Bytes,
 }
 
-impl Caller {
+impl NodeClient {
     /// Asks, and reads the answer, whatever it says.
-    pub(super) async fn get(&self, origin: &Origin, path: &'static str) -> Result<Answer, SendError> {
-        timeout(self.time_max, self.ask(origin, path)).await.unwrap_or(Err(SendError::Timeout))
+    pub(super) async fn get(&self, origin: &Origin, path: &'static str) -> Result<NodeReply, UpstreamError> {
+        timeout(self.time_max, self.ask(origin, path)).await.unwrap_or(Err(UpstreamError::Timeout))
     }
 
-    async fn ask(&self, origin: &Origin, path: &'static str) -> Result<Answer, SendError> {
+    async fn ask(&self, origin: &Origin, path: &'static str) -> Result<NodeReply, UpstreamError> {
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = http::Uri::from_static(path);
         request.headers_mut().insert(
@@ -46,18 +46,18 @@ impl Caller {
         let (head, body) = self.upstream.send(origin, &request).await?.into_parts();
         let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                return SendError::Malformed { error: "longer than any answer to this".to_owned() };
+                return UpstreamError::Malformed { error: "longer than any answer to this".to_owned() };
             }
-            match error.downcast::<SendError>() {
+            match error.downcast::<UpstreamError>() {
                 Ok(error) => *error,
-                Err(error) => SendError::Cut { error: error.to_string() },
+                Err(error) => UpstreamError::Cut { error: error.to_string() },
             }
         })?;
-        Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes() })
+        Ok(NodeReply { status: head.status, headers: head.headers, body: body.to_bytes() })
     }
 }
 
-impl Answer {
+impl NodeReply {
     /// All that was said.
     pub(super) fn body(&self) -> &[u8] {
         &self.body

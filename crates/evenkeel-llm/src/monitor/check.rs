@@ -5,12 +5,12 @@ use evenkeel_policy::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::caller::Caller;
-use crate::upstream::{Origin, SendError};
+use super::caller::NodeClient;
+use crate::upstream::{Origin, UpstreamError};
 
 /// How a check went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Check {
+pub enum HealthCheckResult {
     /// The node answered.
     Well {
         /// How long that took.
@@ -30,7 +30,7 @@ pub enum Check {
     },
 }
 
-impl Check {
+impl HealthCheckResult {
     /// Puts it as the walk takes it; who is busy has answered.
     pub fn probe(&self) -> Probe {
         match self {
@@ -47,13 +47,13 @@ impl Check {
 
 /// What a node is asked to find out whether it is well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum CheckEndpoint {
     #[default]
     Health,
     Models,
 }
 
-impl Question {
+impl CheckEndpoint {
     fn path(self) -> &'static str {
         match self {
             Self::Health => "/health",
@@ -63,40 +63,48 @@ impl Question {
 }
 
 /// Checks a node, and says what to ask it next time.
-pub(super) async fn check(caller: &Caller, origin: &Origin, question: Question) -> (Check, Question) {
+pub(super) async fn check(
+    caller: &NodeClient,
+    origin: &Origin,
+    question: CheckEndpoint,
+) -> (HealthCheckResult, CheckEndpoint) {
     let check = ask(caller, origin, question).await;
     match check {
         Some(check) if check.is_answered() => (check, question),
         // Whoever comes back may be another engine.
-        Some(check) => (check, Question::Health),
+        Some(check) => (check, CheckEndpoint::Health),
         None => {
-            let check = ask(caller, origin, Question::Models).await;
-            (check.unwrap_or(Check::Lost), Question::Models)
+            let check = ask(caller, origin, CheckEndpoint::Models).await;
+            (check.unwrap_or(HealthCheckResult::Lost), CheckEndpoint::Models)
         }
     }
 }
 
 /// Asks; `None` where the node does not know the question and there is another.
-async fn ask(caller: &Caller, origin: &Origin, question: Question) -> Option<Check> {
+async fn ask(caller: &NodeClient, origin: &Origin, question: CheckEndpoint) -> Option<HealthCheckResult> {
     let asked_at = Instant::now();
     match caller.get(origin, question.path()).await {
         Ok(answer) => judge(question, answer.status, asked_at.elapsed()),
-        Err(SendError::Timeout | SendError::ConnectTimeout) => Some(Check::Lost),
-        Err(error) => Some(Check::Failed { error: error.to_string() }),
+        Err(UpstreamError::Timeout | UpstreamError::ConnectTimeout) => Some(HealthCheckResult::Lost),
+        Err(error) => Some(HealthCheckResult::Failed { error: error.to_string() }),
     }
 }
 
 /// A node that refuses the question is there, and does not tell how it is.
-fn judge(question: Question, status: StatusCode, rtt: Duration) -> Option<Check> {
+fn judge(question: CheckEndpoint, status: StatusCode, rtt: Duration) -> Option<HealthCheckResult> {
     match (status, question) {
         (
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED,
-            Question::Health,
+            CheckEndpoint::Health,
         ) => None,
-        (StatusCode::NOT_IMPLEMENTED, Question::Models) => Some(Check::Well { rtt }),
-        (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, _) => Some(Check::Busy { rtt }),
-        (status, _) if status.is_server_error() => Some(Check::Failed { error: format!("says {status}") }),
-        _ => Some(Check::Well { rtt }),
+        (StatusCode::NOT_IMPLEMENTED, CheckEndpoint::Models) => Some(HealthCheckResult::Well { rtt }),
+        (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, _) => {
+            Some(HealthCheckResult::Busy { rtt })
+        }
+        (status, _) if status.is_server_error() => {
+            Some(HealthCheckResult::Failed { error: format!("says {status}") })
+        }
+        _ => Some(HealthCheckResult::Well { rtt }),
     }
 }
 
@@ -106,21 +114,21 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(3);
 
-    fn said(question: Question, status: u16) -> Option<Check> {
+    fn said(question: CheckEndpoint, status: u16) -> Option<HealthCheckResult> {
         judge(question, StatusCode::from_u16(status).unwrap(), RTT)
     }
 
     #[test]
     fn whoever_answers_is_well_and_whoever_is_busy_is_not_broken() {
-        for question in [Question::Health, Question::Models] {
+        for question in [CheckEndpoint::Health, CheckEndpoint::Models] {
             for status in [200, 204, 301, 401, 403] {
-                assert_eq!(said(question, status), Some(Check::Well { rtt: RTT }), "{status}");
+                assert_eq!(said(question, status), Some(HealthCheckResult::Well { rtt: RTT }), "{status}");
             }
             for status in [429, 503] {
-                assert_eq!(said(question, status), Some(Check::Busy { rtt: RTT }), "{status}");
+                assert_eq!(said(question, status), Some(HealthCheckResult::Busy { rtt: RTT }), "{status}");
             }
             for status in [500, 502, 504] {
-                assert!(matches!(said(question, status), Some(Check::Failed { .. })), "{status}");
+                assert!(matches!(said(question, status), Some(HealthCheckResult::Failed { .. })), "{status}");
             }
         }
     }
@@ -128,16 +136,20 @@ mod tests {
     #[test]
     fn whoever_knows_neither_question_is_there() {
         for status in [404, 405, 501] {
-            assert_eq!(said(Question::Health, status), None, "{status}");
-            assert_eq!(said(Question::Models, status), Some(Check::Well { rtt: RTT }), "{status}");
+            assert_eq!(said(CheckEndpoint::Health, status), None, "{status}");
+            assert_eq!(
+                said(CheckEndpoint::Models, status),
+                Some(HealthCheckResult::Well { rtt: RTT }),
+                "{status}"
+            );
         }
     }
 
     #[test]
     fn the_walk_takes_busy_for_answered() {
-        assert_eq!(Check::Busy { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
-        assert_eq!(Check::Well { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
-        assert_eq!(Check::Lost.probe(), Probe::Lost);
-        assert_eq!(Check::Failed { error: String::new() }.probe(), Probe::Failed);
+        assert_eq!(HealthCheckResult::Busy { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
+        assert_eq!(HealthCheckResult::Well { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
+        assert_eq!(HealthCheckResult::Lost.probe(), Probe::Lost);
+        assert_eq!(HealthCheckResult::Failed { error: String::new() }.probe(), Probe::Failed);
     }
 }

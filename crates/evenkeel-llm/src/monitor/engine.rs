@@ -67,22 +67,26 @@ impl fmt::Display for Engine {
 }
 
 /// A question that one engine only has an answer to.
-pub(super) struct Clue {
+pub(super) struct EngineFingerprint {
     pub(super) path: &'static str,
     pub(super) engine: Engine,
     fields: &'static [&'static str],
 }
 
 /// From the most telling on: `/version` many have.
-pub(super) const CLUES: &[Clue] = &[
-    Clue { path: "/api/version", engine: Engine::Ollama, fields: &["version"] },
-    Clue { path: "/props", engine: Engine::LlamaCpp, fields: &["total_slots"] },
-    Clue { path: "/info", engine: Engine::Tgi, fields: &["model_id", "max_concurrent_requests"] },
-    Clue { path: "/get_model_info", engine: Engine::Sglang, fields: &["model_path"] },
-    Clue { path: "/version", engine: Engine::Vllm, fields: &["version"] },
+pub(super) const CLUES: &[EngineFingerprint] = &[
+    EngineFingerprint { path: "/api/version", engine: Engine::Ollama, fields: &["version"] },
+    EngineFingerprint { path: "/props", engine: Engine::LlamaCpp, fields: &["total_slots"] },
+    EngineFingerprint {
+        path: "/info",
+        engine: Engine::Tgi,
+        fields: &["model_id", "max_concurrent_requests"],
+    },
+    EngineFingerprint { path: "/get_model_info", engine: Engine::Sglang, fields: &["model_path"] },
+    EngineFingerprint { path: "/version", engine: Engine::Vllm, fields: &["version"] },
 ];
 
-impl Clue {
+impl EngineFingerprint {
     pub(super) fn fits(&self, said: &Value) -> bool {
         self.fields.iter().all(|field| said.get(field).is_some())
     }

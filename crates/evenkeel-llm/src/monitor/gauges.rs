@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::engine::Engine;
 
 /// Where an engine says how loaded it is, and under which names.
-struct Gauges {
+struct GaugeNames {
     running: &'static str,
     waiting: &'static str,
     /// Older and newer names of the same.
@@ -17,26 +17,26 @@ struct Gauges {
 }
 
 /// Names the gauges of an engine; `None` for those that have none.
-fn gauges(engine: Engine) -> Option<Gauges> {
+fn gauges(engine: Engine) -> Option<GaugeNames> {
     match engine {
         // The simulated engine speaks as vLLM does.
-        Engine::Vllm | Engine::SimNode => Some(Gauges {
+        Engine::Vllm | Engine::SimNode => Some(GaugeNames {
             running: "vllm:num_requests_running",
             waiting: "vllm:num_requests_waiting",
             cache_used: &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"],
         }),
-        Engine::Sglang => Some(Gauges {
+        Engine::Sglang => Some(GaugeNames {
             running: "sglang:num_running_reqs",
             waiting: "sglang:num_queue_reqs",
             cache_used: &["sglang:token_usage"],
         }),
-        Engine::LlamaCpp => Some(Gauges {
+        Engine::LlamaCpp => Some(GaugeNames {
             running: "llamacpp:requests_processing",
             waiting: "llamacpp:requests_deferred",
             cache_used: &["llamacpp:kv_cache_usage_ratio"],
         }),
         Engine::Tgi => {
-            Some(Gauges { running: "tgi_batch_current_size", waiting: "tgi_queue_size", cache_used: &[] })
+            Some(GaugeNames { running: "tgi_batch_current_size", waiting: "tgi_queue_size", cache_used: &[] })
         }
         Engine::Ollama | Engine::LmStudio | Engine::Unknown => None,
     }

@@ -2,57 +2,57 @@
 
 use std::sync::Arc;
 
-use evenkeel_actor::{Actor, ActorError, ActorRef, Context, Flow, Handled, Props, Signal, TimerId};
+use evenkeel_actor::{Actor, ActorError, ActorRef, Context, Flow, HandlerResult, Props, Signal, TimerId};
 use evenkeel_policy::id::PathId;
 
-use super::caller::Caller;
-use super::check::Question;
+use super::caller::NodeClient;
+use super::check::CheckEndpoint;
 use super::engine::Engine;
-use super::prober::{Answered, Prober, wait};
-use super::scraper::{Heard, Scraper};
-use super::survey::{Survey, survey};
-use super::{Finding, Voice};
+use super::prober::{Prober, Reachability, wait};
+use super::scraper::{Scraper, ScraperMsg};
+use super::survey::{Discovery, survey};
+use super::{Finding, ReportSink};
 use crate::options::HealthOptions;
 use crate::upstream::Origin;
 
 const NEXT: TimerId = TimerId(0);
 
-pub(super) struct WatchedNode {
-    voice: Arc<Voice>,
-    caller: Caller,
+pub(super) struct NodeMonitor {
+    voice: Arc<ReportSink>,
+    caller: NodeClient,
     origins: Arc<[Origin]>,
     health: HealthOptions,
     /// What was told last.
-    told: Survey,
+    told: Discovery,
     /// What it is; forgotten when it comes back from being unwell.
     engine: Option<Engine>,
     /// Who asks how loaded it is, if anybody does.
-    scraper: Option<ActorRef<Heard>>,
+    scraper: Option<ActorRef<ScraperMsg>>,
 }
 
 /// What the actor is told.
-pub(super) enum Told {
+pub(super) enum NodeMonitorMsg {
     /// By a child: a path answers again.
     Back,
     /// By itself: what the node said.
-    Surveyed(Survey),
+    Surveyed(Discovery),
 }
 
-impl WatchedNode {
+impl NodeMonitor {
     pub(super) fn new(
-        voice: Arc<Voice>,
-        caller: Caller,
+        voice: Arc<ReportSink>,
+        caller: NodeClient,
         origins: Arc<[Origin]>,
         health: HealthOptions,
     ) -> Self {
-        Self { voice, caller, origins, health, told: Survey::default(), engine: None, scraper: None }
+        Self { voice, caller, origins, health, told: Discovery::default(), engine: None, scraper: None }
     }
 
-    fn begin(&self, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn begin(&self, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
         // One that fires during the wait could begin no other.
         ctx.cancel_timer(NEXT);
         let (caller, origins, known) = (self.caller.clone(), self.origins.clone(), self.engine);
-        Ok(Flow::wait(async move { Told::Surveyed(survey(&caller, &origins, known).await) }))
+        Ok(Flow::wait(async move { NodeMonitorMsg::Surveyed(survey(&caller, &origins, known).await) }))
     }
 
     fn watch_paths(&self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
@@ -69,8 +69,8 @@ impl WatchedNode {
                 path,
                 interval,
                 node: node.clone(),
-                question: Question::default(),
-                answered: Answered::Yes,
+                question: CheckEndpoint::default(),
+                answered: Reachability::Yes,
             });
             ctx.spawn(&props.build()).map_err(|error| ActorError::new(error.to_string()))?;
         }
@@ -96,10 +96,10 @@ impl WatchedNode {
     }
 
     /// Tells what changed.
-    fn take_in(&mut self, survey: Survey) {
+    fn take_in(&mut self, survey: Discovery) {
         self.engine = survey.engine;
         if let (Some(scraper), Some(engine)) = (&self.scraper, survey.engine) {
-            scraper.tell(Heard::Engine(engine));
+            scraper.tell(ScraperMsg::Engine(engine));
         }
         if let Some(engine) = survey.engine.filter(|engine| self.told.engine != Some(*engine)) {
             self.told.engine = Some(engine);
@@ -116,22 +116,26 @@ impl WatchedNode {
     }
 }
 
-impl Actor for WatchedNode {
-    type Msg = Told;
+impl Actor for NodeMonitor {
+    type Msg = NodeMonitorMsg;
 
-    fn started(&mut self, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
         self.watch_paths(ctx)?;
         self.watch_load(ctx)?;
         self.begin(ctx)
     }
 
-    fn receive(&mut self, told: Told, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn receive(
+        &mut self,
+        told: NodeMonitorMsg,
+        ctx: &mut Context<'_, Self>,
+    ) -> HandlerResult<NodeMonitorMsg> {
         match told {
-            Told::Back => {
+            NodeMonitorMsg::Back => {
                 self.engine = None;
                 self.begin(ctx)
             }
-            Told::Surveyed(survey) => {
+            NodeMonitorMsg::Surveyed(survey) => {
                 let complete = survey.models.is_some();
                 self.take_in(survey);
                 wait(ctx, NEXT, if complete { self.health.models_interval } else { self.health.interval })
@@ -139,7 +143,7 @@ impl Actor for WatchedNode {
         }
     }
 
-    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> Handled<Told> {
+    fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
         if signal == Signal::Timer(NEXT) { self.begin(ctx) } else { Ok(Flow::Continue) }
     }
 }

@@ -5,23 +5,23 @@
 
 use std::sync::Arc;
 
-use evenkeel_actor::{Actor, Context, Flow, Handled, Signal, TimerId};
+use evenkeel_actor::{Actor, Context, Flow, HandlerResult, Signal, TimerId};
 use evenkeel_pipeline::EngineLoad;
 use evenkeel_policy::time::Duration;
 use http::StatusCode;
 
-use super::caller::Caller;
+use super::caller::NodeClient;
 use super::engine::Engine;
 use super::gauges::{has_gauges, read_metrics, read_slots};
 use super::prober::wait;
-use super::{Finding, Voice};
+use super::{Finding, ReportSink};
 use crate::upstream::Origin;
 
 const NEXT: TimerId = TimerId(0);
 
 pub(super) struct Scraper {
-    pub(super) voice: Arc<Voice>,
-    pub(super) caller: Caller,
+    pub(super) voice: Arc<ReportSink>,
+    pub(super) caller: NodeClient,
     pub(super) origins: Arc<[Origin]>,
     /// How often it is asked that answers.
     pub(super) interval: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Scraper {
 }
 
 /// What the actor is told.
-pub(super) enum Heard {
+pub(super) enum ScraperMsg {
     /// By its node: what the engine is.
     Engine(Engine),
     /// By itself: what the engine said.
@@ -41,9 +41,9 @@ pub(super) enum Heard {
 }
 
 impl Scraper {
-    fn ask(&self, engine: Engine) -> Handled<Heard> {
+    fn ask(&self, engine: Engine) -> HandlerResult<ScraperMsg> {
         let (caller, origins) = (self.caller.clone(), self.origins.clone());
-        Ok(Flow::wait(async move { Heard::Load(load(&caller, &origins, engine).await) }))
+        Ok(Flow::wait(async move { ScraperMsg::Load(load(&caller, &origins, engine).await) }))
     }
 
     fn take_in(&mut self, load: Option<EngineLoad>) {
@@ -55,12 +55,12 @@ impl Scraper {
 }
 
 impl Actor for Scraper {
-    type Msg = Heard;
+    type Msg = ScraperMsg;
 
-    fn receive(&mut self, heard: Heard, ctx: &mut Context<'_, Self>) -> Handled<Heard> {
+    fn receive(&mut self, heard: ScraperMsg, ctx: &mut Context<'_, Self>) -> HandlerResult<ScraperMsg> {
         match heard {
-            Heard::Engine(engine) if self.engine == Some(engine) => Ok(Flow::Continue),
-            Heard::Engine(engine) => {
+            ScraperMsg::Engine(engine) if self.engine == Some(engine) => Ok(Flow::Continue),
+            ScraperMsg::Engine(engine) => {
                 self.engine = Some(engine);
                 ctx.cancel_timer(NEXT);
                 if has_gauges(engine) {
@@ -69,14 +69,14 @@ impl Actor for Scraper {
                 self.take_in(None);
                 Ok(Flow::Continue)
             }
-            Heard::Load(load) => {
+            ScraperMsg::Load(load) => {
                 self.take_in(load);
                 wait(ctx, NEXT, if load.is_some() { self.interval } else { self.patience })
             }
         }
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Heard> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<ScraperMsg> {
         match self.engine {
             Some(engine) if signal == Signal::Timer(NEXT) => self.ask(engine),
             _ => Ok(Flow::Continue),
@@ -85,7 +85,7 @@ impl Actor for Scraper {
 }
 
 /// Asks over one path after the other, until one answers.
-async fn load(caller: &Caller, origins: &[Origin], engine: Engine) -> Option<EngineLoad> {
+async fn load(caller: &NodeClient, origins: &[Origin], engine: Engine) -> Option<EngineLoad> {
     for origin in origins {
         let Ok(answer) = caller.get(origin, "/metrics").await else { continue };
         if answer.status == StatusCode::OK

@@ -3,9 +3,9 @@
 use http::StatusCode;
 use serde_json::Value;
 
-use super::caller::{Answer, Caller};
+use super::caller::{NodeClient, NodeReply};
 use super::engine::{CLUES, Engine, slots_question};
-use crate::upstream::{Origin, SendError};
+use crate::upstream::{Origin, UpstreamError};
 
 /// The most models of one node.
 const MODELS_MAX: usize = 1024;
@@ -14,7 +14,7 @@ const MODEL_LEN_MAX: usize = 512;
 
 /// What a node said; `None` where it did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Survey {
+pub(super) struct Discovery {
     pub(super) engine: Option<Engine>,
     pub(super) models: Option<Vec<String>>,
     pub(super) slots: Option<u32>,
@@ -23,23 +23,27 @@ pub(super) struct Survey {
 /// Asks over one path after the other, until one answers.
 ///
 /// What a node is need not be asked while it is `known`: whoever comes back from being unwell may be another.
-pub(super) async fn survey(caller: &Caller, origins: &[Origin], known: Option<Engine>) -> Survey {
+pub(super) async fn survey(caller: &NodeClient, origins: &[Origin], known: Option<Engine>) -> Discovery {
     for origin in origins {
         if let Ok(survey) = ask(caller, origin, known).await {
             return survey;
         }
     }
-    Survey::default()
+    Discovery::default()
 }
 
-async fn ask(caller: &Caller, origin: &Origin, known: Option<Engine>) -> Result<Survey, SendError> {
+async fn ask(
+    caller: &NodeClient,
+    origin: &Origin,
+    known: Option<Engine>,
+) -> Result<Discovery, UpstreamError> {
     let answer = caller.get(origin, "/v1/models").await?;
     if is_busy(&answer) {
-        return Ok(Survey::default());
+        return Ok(Discovery::default());
     }
-    let mut listed = answer.json().as_ref().and_then(Listed::of_openai);
+    let mut listed = answer.json().as_ref().and_then(ModelList::of_openai);
     if listed.is_none() {
-        listed = caller.get(origin, "/api/tags").await?.json().as_ref().and_then(Listed::of_ollama);
+        listed = caller.get(origin, "/api/tags").await?.json().as_ref().and_then(ModelList::of_ollama);
     }
     let named = Engine::by_headers(&answer.headers).or(listed.as_ref().and_then(|listed| listed.engine));
     let engine = match known.or(named) {
@@ -52,15 +56,15 @@ async fn ask(caller: &Caller, origin: &Origin, known: Option<Engine>) -> Result<
         }
         None => None,
     };
-    Ok(Survey { engine: Some(engine), models: listed.map(|listed| listed.models), slots })
+    Ok(Discovery { engine: Some(engine), models: listed.map(|listed| listed.models), slots })
 }
 
 /// A node that has no room, or is still loading, says nothing about itself.
-fn is_busy(answer: &Answer) -> bool {
+fn is_busy(answer: &NodeReply) -> bool {
     matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
-async fn recognise(caller: &Caller, origin: &Origin) -> Result<Engine, SendError> {
+async fn recognise(caller: &NodeClient, origin: &Origin) -> Result<Engine, UpstreamError> {
     for clue in CLUES {
         let said = caller.get(origin, clue.path).await?.json();
         if said.is_some_and(|said| clue.fits(&said)) {
@@ -77,12 +81,12 @@ fn count(said: &Value, field: &str) -> Option<u32> {
 
 /// A list of models, and who made it if it says so.
 #[derive(Debug, PartialEq, Eq)]
-struct Listed {
+struct ModelList {
     models: Vec<String>,
     engine: Option<Engine>,
 }
 
-impl Listed {
+impl ModelList {
     /// Reads what `/v1/models` says.
     fn of_openai(said: &Value) -> Option<Self> {
         // Some servers have null for an empty list.
@@ -120,25 +124,25 @@ mod tests {
             {"id": "b", "owned_by": "somebody"}, {"id": "a", "owned_by": "sglang"}, {"id": "b"}, {"id": ""}, {"id": 7},
             "c", {"id": "x".repeat(MODEL_LEN_MAX + 1)},
         ]});
-        let listed = Listed { models: vec!["a".to_owned(), "b".to_owned()], engine: Some(Engine::Sglang) };
-        assert_eq!(Listed::of_openai(&said), Some(listed));
+        let listed = ModelList { models: vec!["a".to_owned(), "b".to_owned()], engine: Some(Engine::Sglang) };
+        assert_eq!(ModelList::of_openai(&said), Some(listed));
     }
 
     #[test]
     fn an_empty_list_is_a_list_and_anything_else_is_none() {
-        let empty = Some(Listed { models: vec![], engine: None });
-        assert_eq!(Listed::of_openai(&json!({"data": []})), empty);
-        assert_eq!(Listed::of_openai(&json!({"data": null})), empty);
+        let empty = Some(ModelList { models: vec![], engine: None });
+        assert_eq!(ModelList::of_openai(&json!({"data": []})), empty);
+        assert_eq!(ModelList::of_openai(&json!({"data": null})), empty);
         for said in [json!({"error": "no"}), json!([]), json!("Ollama is running")] {
-            assert_eq!(Listed::of_openai(&said), None);
-            assert_eq!(Listed::of_ollama(&said), None);
+            assert_eq!(ModelList::of_openai(&said), None);
+            assert_eq!(ModelList::of_ollama(&said), None);
         }
     }
 
     #[test]
     fn no_more_than_models_max_are_taken() {
         let data: Vec<_> = (0..MODELS_MAX + 5).map(|id| json!({"id": id.to_string()})).collect();
-        assert_eq!(Listed::of_openai(&json!({"data": data})).unwrap().models.len(), MODELS_MAX);
+        assert_eq!(ModelList::of_openai(&json!({"data": data})).unwrap().models.len(), MODELS_MAX);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The same request has the same affinity in every process and for ever; at most [`PREFIX_BYTES_MAX`] bytes of each
 //! part are looked at.
 
-use super::{Endpoint, Wrong};
+use super::{Endpoint, ParseError};
 use crate::json::{Cursor, Kind, Text};
 
 /// How much of a prompt, a preamble or a message counts.
@@ -33,7 +33,7 @@ pub(super) struct Affinity {
 
 impl Affinity {
     /// Reads what names the conversation: a string, a number, or an object with one of [`IDS`].
-    pub(super) fn read_id(&mut self, rank: Rank, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
+    pub(super) fn read_id(&mut self, rank: Rank, cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
         let id = match cursor.kind()? {
             Kind::Text | Kind::Number => read_scalar(cursor)?,
             Kind::Object => {
@@ -48,7 +48,7 @@ impl Affinity {
                     {
                         best = Some((place, id));
                     }
-                    Ok::<(), Wrong>(())
+                    Ok::<(), ParseError>(())
                 })?;
                 best.map(|(_, id)| id)
             }
@@ -102,7 +102,7 @@ impl Affinity {
     }
 }
 
-fn read_scalar(cursor: &mut Cursor<'_>) -> Result<Option<u64>, Wrong> {
+fn read_scalar(cursor: &mut Cursor<'_>) -> Result<Option<u64>, ParseError> {
     let from = cursor.at();
     cursor.skip()?;
     let written = cursor.since(from);

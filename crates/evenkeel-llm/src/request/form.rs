@@ -4,10 +4,10 @@
 //! there twice is refused.
 
 use bytes::Bytes;
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 use memchr::memmem;
 
-use super::{Ask, Delivery, MODEL_BYTES_MAX, UsageWish};
+use super::{IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ResponseMode};
 
 /// How many fields a form may have.
 const PARTS_MAX: usize = 64;
@@ -16,18 +16,18 @@ const BOUNDARY_MAX: usize = 70;
 /// How many bytes of sound or image make about one token.
 const BYTES_PER_TOKEN: u64 = 1_024;
 
-impl Ask {
+impl LlmRequest {
     /// Reads a form; `None` when the type says that the body is something else.
-    pub fn parse_form(content_type: &[u8], body: &Bytes) -> Option<Result<Self, Refusal>> {
+    pub fn parse_form(content_type: &[u8], body: &Bytes) -> Option<Result<Self, ApiError>> {
         const FORM: &[u8] = b"multipart/form-data";
         let is_form = content_type.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM));
         is_form.then(|| read(content_type, body))
     }
 }
 
-fn read(content_type: &[u8], body: &Bytes) -> Result<Ask, Refusal> {
+fn read(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
     let boundary =
-        boundary(content_type).ok_or_else(|| Refusal::invalid("the form's type names no boundary"))?;
+        boundary(content_type).ok_or_else(|| ApiError::invalid("the form's type names no boundary"))?;
     let (mut model, mut stream) = (None, None);
     for part in parts(boundary, body)? {
         let Some((head, value)) = split(part) else { return Err(broken()) };
@@ -38,19 +38,19 @@ fn read(content_type: &[u8], body: &Bytes) -> Result<Ask, Refusal> {
             None => return Err(broken()),
         };
         if field.replace(value).is_some() {
-            return Err(Refusal::invalid("a field of the form is there twice"));
+            return Err(ApiError::invalid("a field of the form is there twice"));
         }
     }
     let param = || Some("model".to_owned());
-    let missing = || Refusal::Invalid { message: "the form has no model".to_owned(), param: param() };
+    let missing = || ApiError::Invalid { message: "the form has no model".to_owned(), param: param() };
     let model = core::str::from_utf8(model.ok_or_else(missing)?).ok().map(str::trim);
     let model = model.filter(|name| (1..=MODEL_BYTES_MAX).contains(&name.len())).ok_or_else(|| {
-        Refusal::Invalid { message: "the form's model is not a name".to_owned(), param: param() }
+        ApiError::Invalid { message: "the form's model is not a name".to_owned(), param: param() }
     })?;
-    Ok(Ask {
+    Ok(LlmRequest {
         model: model.to_owned(),
-        delivery: if stream == Some(b"true") { Delivery::Stream } else { Delivery::Whole },
-        usage: UsageWish::NotAsked,
+        delivery: if stream == Some(b"true") { ResponseMode::Stream } else { ResponseMode::Whole },
+        usage: IncludeUsage::NotAsked,
         input_tokens: body.len() as u64 / BYTES_PER_TOKEN + 1,
         output_max: None,
         output_known: None,
@@ -59,8 +59,8 @@ fn read(content_type: &[u8], body: &Bytes) -> Result<Ask, Refusal> {
     })
 }
 
-fn broken() -> Refusal {
-    Refusal::invalid("the body is not a form")
+fn broken() -> ApiError {
+    ApiError::invalid("the body is not a form")
 }
 
 /// Finds what stands between the fields.
@@ -74,7 +74,7 @@ fn boundary(content_type: &[u8]) -> Option<&[u8]> {
 }
 
 /// Lists what stands between the boundaries, heads included.
-fn parts<'a>(boundary: &[u8], body: &'a [u8]) -> Result<Vec<&'a [u8]>, Refusal> {
+fn parts<'a>(boundary: &[u8], body: &'a [u8]) -> Result<Vec<&'a [u8]>, ApiError> {
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
     // The first boundary may be the first thing there is.
@@ -89,7 +89,7 @@ fn parts<'a>(boundary: &[u8], body: &'a [u8]) -> Result<Vec<&'a [u8]>, Refusal> 
         let part = &rest[blanks..];
         let end = finder.find(part).filter(|_| part.starts_with(b"\r\n")).ok_or_else(broken)?;
         if PARTS_MAX <= parts.len() {
-            return Err(Refusal::invalid(format!("the form has more than {PARTS_MAX} fields")));
+            return Err(ApiError::invalid(format!("the form has more than {PARTS_MAX} fields")));
         }
         parts.push(&part[..end]);
         rest = &part[end + delimiter.len()..];
@@ -125,16 +125,16 @@ mod tests {
         let asked =
             ask(&[("file\"; filename=\"a;b.wav", &sound), ("model", "whisper-1"), ("language", "en")]);
         let asked = asked.unwrap();
-        assert_eq!((asked.model.as_str(), asked.delivery), ("whisper-1", Delivery::Whole));
+        assert_eq!((asked.model.as_str(), asked.delivery), ("whisper-1", ResponseMode::Whole));
         assert!(asked.input_tokens > 10);
         let streamed = ask(&[("stream", "true"), ("model", "m")]).unwrap();
-        assert_eq!(streamed.delivery, Delivery::Stream);
+        assert_eq!(streamed.delivery, ResponseMode::Stream);
     }
 
     #[test]
     fn a_form_is_passed_on_as_it_is() {
         let body = form(&[("model", "m")]);
-        assert_eq!(Ask::parse_form(TYPE, &body).unwrap().unwrap().forwarded(&body), body);
+        assert_eq!(LlmRequest::parse_form(TYPE, &body).unwrap().unwrap().forwarded(&body), body);
     }
 
     #[test]
@@ -151,14 +151,14 @@ mod tests {
     fn what_is_no_form_is_refused_and_never_read_beyond_its_end() {
         let whole = form(&[("file", "abc"), ("model", "m")]);
         for end in 0..whole.len() - 4 {
-            assert!(Ask::parse_form(TYPE, &whole.slice(..end)).unwrap().is_err(), "cut at {end}");
+            assert!(LlmRequest::parse_form(TYPE, &whole.slice(..end)).unwrap().is_err(), "cut at {end}");
         }
-        assert!(Ask::parse_form(b"multipart/form-data", &whole).unwrap().is_err());
-        assert!(Ask::parse_form(b"application/json", &whole).is_none());
+        assert!(LlmRequest::parse_form(b"multipart/form-data", &whole).unwrap().is_err());
+        assert!(LlmRequest::parse_form(b"application/json", &whole).is_none());
     }
 
-    fn ask(fields: &[(&str, &str)]) -> Result<Ask, Refusal> {
-        Ask::parse_form(TYPE, &form(fields)).unwrap()
+    fn ask(fields: &[(&str, &str)]) -> Result<LlmRequest, ApiError> {
+        LlmRequest::parse_form(TYPE, &form(fields)).unwrap()
     }
 
     fn form(fields: &[(&str, &str)]) -> Bytes {

@@ -1,10 +1,10 @@
 //! The names of a request that we act on, and what may stand behind them.
 
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 
 use super::affinity::{Affinity, Rank};
-use super::words::{Reading, Tally};
-use super::{Ask, Delivery, Endpoint, MODEL_BYTES_MAX, Splice, UsageWish, Wrong};
+use super::words::{ContentKind, TokenEstimate};
+use super::{Endpoint, IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ParseError, ResponseMode, Splice};
 use crate::json::{Cursor, Kind, Text};
 
 /// What a name of the body means to us.
@@ -69,28 +69,28 @@ const SOUND_PER_TOKEN: u64 = 6;
 const INCLUDE_USAGE: &str = "include_usage";
 
 /// What was read of a body so far.
-pub(super) struct Reader {
+pub(super) struct RequestParser {
     endpoint: Endpoint,
     seen: u32,
     model: Option<String>,
-    delivery: Delivery,
+    delivery: ResponseMode,
     /// What asks for the counts; nothing where the client does.
     asks_counts: Option<Splice>,
-    tally: Tally,
+    tally: TokenEstimate,
     output_max: Option<(u8, u64)>,
     answers: u64,
     prompts: u64,
     affinity: Affinity,
 }
 
-impl Reader {
-    pub(super) fn read(endpoint: Endpoint, body: &[u8]) -> Result<Ask, Wrong> {
+impl RequestParser {
+    pub(super) fn read(endpoint: Endpoint, body: &[u8]) -> Result<LlmRequest, ParseError> {
         let mut cursor = Cursor::new(body);
         if cursor.kind()? != Kind::Object {
             // What is not JSON at all is told so, wherever it goes wrong.
             cursor.skip()?;
             cursor.end()?;
-            return Err(Refusal::invalid("the body must be a JSON object").into());
+            return Err(ApiError::invalid("the body must be a JSON object").into());
         }
         let inside = cursor.at() + 1;
         let by = r#""stream_options":{"include_usage":true},"#;
@@ -98,9 +98,9 @@ impl Reader {
             endpoint,
             seen: 0,
             model: None,
-            delivery: Delivery::Whole,
+            delivery: ResponseMode::Whole,
             asks_counts: Some(Splice { replaced: inside..inside, by }),
-            tally: Tally::default(),
+            tally: TokenEstimate::default(),
             output_max: None,
             answers: 1,
             prompts: 1,
@@ -115,9 +115,9 @@ impl Reader {
     }
 
     /// Finds what a name means; refuses it the second time, and where only some readers would take it for ours.
-    fn field(&mut self, name: Text<'_>) -> Result<Option<(&'static str, Field)>, Wrong> {
+    fn field(&mut self, name: Text<'_>) -> Result<Option<(&'static str, Field)>, ParseError> {
         let Some(name) = name.decoded() else {
-            return Err(Refusal::invalid("a name in the body is not Unicode text").into());
+            return Err(ApiError::invalid("a name in the body is not Unicode text").into());
         };
         let names = FIELDS.iter().map(|(known, _)| *known);
         let Some(mark) = place_of(&name, names) else { return Ok(None) };
@@ -132,12 +132,17 @@ impl Reader {
         Ok(Some((known, field)))
     }
 
-    fn read_field(&mut self, name: &'static str, field: Field, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
+    fn read_field(
+        &mut self,
+        name: &'static str,
+        field: Field,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<(), ParseError> {
         match field {
             Field::Model => self.model = Some(read_model(cursor)?),
             Field::Stream => {
                 if read_bool(name, cursor)? == Some(true) {
-                    self.delivery = Delivery::Stream;
+                    self.delivery = ResponseMode::Stream;
                 }
             }
             Field::StreamOptions => self.asks_counts = read_stream_options(cursor)?,
@@ -153,11 +158,11 @@ impl Reader {
             }
             Field::Preamble => {
                 let from = cursor.start()?;
-                self.tally.walk(cursor, Reading::Words)?;
+                self.tally.walk(cursor, ContentKind::Words)?;
                 self.affinity.note_preamble(cursor.since(from));
             }
-            Field::Words => self.tally.walk(cursor, Reading::Words)?,
-            Field::Schema => self.tally.walk(cursor, Reading::Schema)?,
+            Field::Words => self.tally.walk(cursor, ContentKind::Words)?,
+            Field::Schema => self.tally.walk(cursor, ContentKind::Schema)?,
             Field::OutputMax(rank) => {
                 if let Some(tokens) = read_count(name, cursor)?
                     && self.output_max.is_none_or(|(other, _)| other < rank)
@@ -174,7 +179,7 @@ impl Reader {
         Ok(())
     }
 
-    fn read_messages(&mut self, field: &str, cursor: &mut Cursor<'_>) -> Result<(), Wrong> {
+    fn read_messages(&mut self, field: &str, cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
         if cursor.kind()? != Kind::Array {
             return Err(invalid(field, format!("{field} must be an array")));
         }
@@ -193,19 +198,19 @@ impl Reader {
                     return Ok(());
                 }
                 if !name.is("content") {
-                    return tally.walk_named(&name, cursor, Reading::Words);
+                    return tally.walk_named(&name, cursor, ContentKind::Words);
                 }
                 let from = cursor.start()?;
-                tally.walk(cursor, Reading::Words)?;
+                tally.walk(cursor, ContentKind::Words)?;
                 content = cursor.since(from);
-                Ok::<(), Wrong>(())
+                Ok::<(), ParseError>(())
             })?;
             affinity.note_message(role, content);
             Ok(())
         })
     }
 
-    fn ask(self) -> Result<Ask, Wrong> {
+    fn ask(self) -> Result<LlmRequest, ParseError> {
         let needs_messages =
             matches!(self.endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::CountTokens);
         let lacks_messages = needs_messages && !self.has("messages");
@@ -215,7 +220,7 @@ impl Reader {
         if lacks_messages {
             return Err(invalid("messages", "a chat needs messages"));
         }
-        let usage = if self.asks_counts.is_none() { UsageWish::Asked } else { UsageWish::NotAsked };
+        let usage = if self.asks_counts.is_none() { IncludeUsage::Asked } else { IncludeUsage::NotAsked };
         let counts_can_be_asked = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
         let output_max = if self.endpoint.is_wordless() {
             Some(0)
@@ -232,7 +237,7 @@ impl Reader {
             }
             _ => (self.tally.tokens(), None),
         };
-        Ok(Ask {
+        Ok(LlmRequest {
             affinity: self.affinity.hash(&model, self.endpoint),
             model,
             delivery: self.delivery,
@@ -240,7 +245,7 @@ impl Reader {
             input_tokens,
             output_max,
             output_known,
-            splice: self.asks_counts.filter(|_| counts_can_be_asked && self.delivery == Delivery::Stream),
+            splice: self.asks_counts.filter(|_| counts_can_be_asked && self.delivery == ResponseMode::Stream),
         })
     }
 
@@ -258,7 +263,7 @@ fn place_of<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<
     known.position(|known| known == folded)
 }
 
-fn read_model(cursor: &mut Cursor<'_>) -> Result<String, Wrong> {
+fn read_model(cursor: &mut Cursor<'_>) -> Result<String, ParseError> {
     if cursor.kind()? != Kind::Text {
         return Err(invalid("model", "model must be a string"));
     }
@@ -273,7 +278,7 @@ fn read_model(cursor: &mut Cursor<'_>) -> Result<String, Wrong> {
 }
 
 /// Reads a value that is `true`, `false`, or left open.
-fn read_bool(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<bool>, Wrong> {
+fn read_bool(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<bool>, ParseError> {
     match cursor.kind()? {
         Kind::Bool => Ok(Some(cursor.bool()?)),
         Kind::Null => Ok(cursor.skip().map(|()| None)?),
@@ -284,7 +289,7 @@ fn read_bool(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<bool>, Wrong>
 }
 
 /// Reads a whole number; `None` where it is left open, or below zero, which to some servers means no limit.
-fn read_count(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<u64>, Wrong> {
+fn read_count(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<u64>, ParseError> {
     let wrong = || invalid(name, format!("{name} must be a whole number"));
     match cursor.kind()? {
         Kind::Number => {}
@@ -305,7 +310,7 @@ fn read_count(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<u64>, Wrong>
 }
 
 /// Reads the options of a stream, and tells what to change in them to ask for the counts.
-fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, Wrong> {
+fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, ParseError> {
     let kind = cursor.kind()?;
     let start = cursor.at();
     if kind == Kind::Null {
@@ -331,7 +336,7 @@ fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, Wrong>
         let from = cursor.start()?;
         let asked = read_bool(INCLUDE_USAGE, cursor)?;
         include_usage = Some((asked, from..cursor.at()));
-        Ok::<(), Wrong>(())
+        Ok::<(), ParseError>(())
     })?;
     let inside = start + 1;
     let splice = match (include_usage, count) {
@@ -343,6 +348,6 @@ fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, Wrong>
     Ok(Some(splice))
 }
 
-fn invalid(param: &str, message: impl Into<String>) -> Wrong {
-    Refusal::Invalid { message: message.into(), param: Some(param.to_owned()) }.into()
+fn invalid(param: &str, message: impl Into<String>) -> ParseError {
+    ApiError::Invalid { message: message.into(), param: Some(param.to_owned()) }.into()
 }

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 #[test]
 fn a_plain_chat_is_read() {
     let ask = chat(json!({"max_tokens": 50})).unwrap();
-    assert_eq!((ask.model.as_str(), ask.delivery), ("m", Delivery::Whole));
-    assert_eq!((ask.usage, ask.output_max), (UsageWish::NotAsked, Some(50)));
+    assert_eq!((ask.model.as_str(), ask.delivery), ("m", ResponseMode::Whole));
+    assert_eq!((ask.usage, ask.output_max), (IncludeUsage::NotAsked, Some(50)));
     assert!(ask.affinity.is_some());
 }
 
@@ -30,7 +30,7 @@ fn what_is_wrong_is_named() {
         (json!({"\u{17f}tream": true}), "stream"),
     ] {
         match chat(change.clone()) {
-            Err(Refusal::Invalid { param: Some(named), .. }) => assert_eq!(named, param, "{change}"),
+            Err(ApiError::Invalid { param: Some(named), .. }) => assert_eq!(named, param, "{change}"),
             other => panic!("{change}: {other:?}"),
         }
     }
@@ -45,8 +45,8 @@ fn what_is_missing_is_named() {
         ("[]", None),
         ("7", None),
     ] {
-        let refused = Ask::parse(Endpoint::Chat, &Bytes::from_static(body.as_bytes())).unwrap_err();
-        let Refusal::Invalid { param: named, .. } = refused else { panic!("{body}: {refused:?}") };
+        let refused = LlmRequest::parse(Endpoint::Chat, &Bytes::from_static(body.as_bytes())).unwrap_err();
+        let ApiError::Invalid { param: named, .. } = refused else { panic!("{body}: {refused:?}") };
         assert_eq!(named.as_deref(), param, "{body}");
     }
 }
@@ -77,7 +77,7 @@ fn counts_are_asked_for_where_the_client_did_not() {
     ] {
         let with_model = |text: &str| text.replacen('{', r#"{"model":"m","#, 1);
         let body = Bytes::from(with_model(given));
-        let ask = Ask::parse(Endpoint::Completions, &body).unwrap();
+        let ask = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
         let expected = if forwarded.is_empty() { given } else { forwarded };
         let expected: Value = serde_json::from_str(&with_model(expected)).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&ask.forwarded(&body)).unwrap(), expected, "{given}");
@@ -87,7 +87,7 @@ fn counts_are_asked_for_where_the_client_did_not() {
 #[test]
 fn what_is_not_changed_is_not_copied() {
     let body = Bytes::from_static(br#"{"model":"m","prompt":"x"}"#);
-    let ask = Ask::parse(Endpoint::Completions, &body).unwrap();
+    let ask = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
     assert_eq!(ask.forwarded(&body).as_ptr(), body.as_ptr());
 }
 
@@ -213,7 +213,8 @@ fn a_conversation_of_responses_returns_to_its_node_as_a_chat_does() {
         json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]});
     assert_eq!(affinity(json!([user("hello"), answered, user("and then?")])), first);
     assert_ne!(affinity(json!([user("another")])), first);
-    let refused = Ask::parse(Endpoint::Responses, &Bytes::from_static(br#"{"model":"m","input":["x"]}"#));
+    let refused =
+        LlmRequest::parse(Endpoint::Responses, &Bytes::from_static(br#"{"model":"m","input":["x"]}"#));
     assert_eq!(refused.unwrap_err().to_string(), "each of input must be an object");
 }
 
@@ -231,14 +232,14 @@ fn how_long_speech_is_the_text_says() {
     assert_eq!((ask.input_tokens, ask.output_known), (2, Some(12)));
 }
 
-fn parse(endpoint: Endpoint, body: &str) -> Ask {
-    Ask::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes())).unwrap()
+fn parse(endpoint: Endpoint, body: &str) -> LlmRequest {
+    LlmRequest::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes())).unwrap()
 }
 
-fn chat(change: Value) -> Result<Ask, Refusal> {
+fn chat(change: Value) -> Result<LlmRequest, ApiError> {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
     for (name, value) in change.as_object().unwrap() {
         body[name] = value.clone();
     }
-    Ask::parse(Endpoint::Chat, &Bytes::from(body.to_string()))
+    LlmRequest::parse(Endpoint::Chat, &Bytes::from(body.to_string()))
 }

@@ -1,6 +1,6 @@
 //! How much a model has to read, without knowing its tokenizer.
 
-use crate::json::{Cursor, Fault, Kind, Text};
+use crate::json::{Cursor, JsonError, Kind, Text};
 
 /// How many bytes of text make a token, about.
 pub(crate) const TOKEN_BYTES: u64 = 4;
@@ -23,7 +23,7 @@ const MEDIA: [&str; 10] = [
 
 /// What a value is read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum ContentKind {
     /// What people and models say, with what they show each other.
     Words,
     /// Descriptions of tools, which may be named like a picture.
@@ -32,14 +32,14 @@ pub(super) enum Reading {
 
 /// What was counted so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct TokenEstimate {
     text_bytes: u64,
     tokens: u64,
 }
 
-impl Tally {
+impl TokenEstimate {
     /// Counts a value: names and texts by their length, numbers as tokens, media flat.
-    pub(super) fn walk(&mut self, cursor: &mut Cursor<'_>, reading: Reading) -> Result<(), Fault> {
+    pub(super) fn walk(&mut self, cursor: &mut Cursor<'_>, reading: ContentKind) -> Result<(), JsonError> {
         match cursor.kind()? {
             Kind::Object => cursor.object(|name, cursor| self.walk_named(&name, cursor, reading)),
             Kind::Array => cursor.array(|cursor| self.walk(cursor, reading)),
@@ -57,13 +57,13 @@ impl Tally {
     }
 
     /// Counts a value with its name.
-    pub(super) fn walk_named<E: From<Fault>>(
+    pub(super) fn walk_named<E: From<JsonError>>(
         &mut self,
         name: &Text<'_>,
         cursor: &mut Cursor<'_>,
-        reading: Reading,
+        reading: ContentKind,
     ) -> Result<(), E> {
-        if reading == Reading::Words && MEDIA.iter().any(|media| name.is(media)) {
+        if reading == ContentKind::Words && MEDIA.iter().any(|media| name.is(media)) {
             self.tokens += MEDIA_TOKENS;
             return Ok(cursor.skip()?);
         }
@@ -74,15 +74,15 @@ impl Tally {
     /// Counts what the model is to continue, and tells how many there are of it.
     ///
     /// A list of numbers is one, already cut into tokens.
-    pub(super) fn prompts(&mut self, cursor: &mut Cursor<'_>) -> Result<u64, Fault> {
+    pub(super) fn prompts(&mut self, cursor: &mut Cursor<'_>) -> Result<u64, JsonError> {
         if cursor.kind()? != Kind::Array {
-            self.walk(cursor, Reading::Words)?;
+            self.walk(cursor, ContentKind::Words)?;
             return Ok(1);
         }
         let mut prompts = 0;
         cursor.array(|cursor| {
             prompts += u64::from(matches!(cursor.kind()?, Kind::Text | Kind::Array));
-            self.walk(cursor, Reading::Words)
+            self.walk(cursor, ContentKind::Words)
         })?;
         Ok(prompts)
     }

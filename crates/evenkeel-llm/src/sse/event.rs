@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 
 use super::boundary::lines;
-use crate::json::{Cursor, Fault, Kind, What};
-use crate::usage::Counts;
+use crate::json::{Cursor, JsonError, JsonErrorKind, Kind};
+use crate::usage::UsageFields;
 
 /// What an event says; nothing if it is not JSON.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Event {
+pub(super) struct SseEvent {
     /// How many pieces of answer it brings.
     pub(super) tokens: u64,
-    pub(super) counts: Counts,
+    pub(super) counts: UsageFields,
     pub(super) done: bool,
     pub(super) error: bool,
     /// Whether it makes no sense: neither JSON nor the last word nor an error in words of its own.
@@ -43,7 +43,7 @@ const PIECES: [&[u8]; 10] = [
     b"audio",
 ];
 
-impl Event {
+impl SseEvent {
     /// Reads a whole event.
     pub(super) fn read(event: &[u8]) -> Self {
         let (data, is_error) = data_of(event);
@@ -62,13 +62,13 @@ impl Event {
         self.choices == Some(0) && self.counts.usage().is_some() && !self.error
     }
 
-    fn read_json(data: &[u8]) -> Result<Self, Fault> {
+    fn read_json(data: &[u8]) -> Result<Self, JsonError> {
         let mut said = Self::default();
         let mut cursor = Cursor::new(data);
         cursor.object(|name, cursor| match name.raw() {
             b"choices" => said.read_choices(cursor),
             b"usage" => {
-                said.counts.update(Counts::read(cursor)?);
+                said.counts.update(UsageFields::read(cursor)?);
                 Ok(())
             }
             b"error" => {
@@ -89,7 +89,7 @@ impl Event {
                 if name.raw() != b"usage" {
                     return cursor.skip();
                 }
-                said.counts.update(Counts::read(cursor)?);
+                said.counts.update(UsageFields::read(cursor)?);
                 Ok(())
             }),
             _ => cursor.skip(),
@@ -98,7 +98,7 @@ impl Event {
         Ok(said)
     }
 
-    fn read_choices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Fault> {
+    fn read_choices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
         if cursor.kind()? != Kind::Array {
             return cursor.skip();
         }
@@ -147,11 +147,11 @@ pub(super) fn data_of(event: &[u8]) -> (Option<Cow<'_, [u8]>>, bool) {
 fn is_json(data: &[u8]) -> bool {
     let mut cursor = Cursor::new(data);
     let read = cursor.skip().and_then(|()| cursor.end());
-    data.trim_ascii().is_empty() || !matches!(read, Err(Fault { what: What::Syntax, .. }))
+    data.trim_ascii().is_empty() || !matches!(read, Err(JsonError { what: JsonErrorKind::Syntax, .. }))
 }
 
 /// Reads a delta, and tells whether it brings a piece of an answer.
-fn is_piece(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
+fn is_piece(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     match cursor.kind()? {
         Kind::Text => Ok(!cursor.text()?.raw().is_empty()),
         Kind::Object => {

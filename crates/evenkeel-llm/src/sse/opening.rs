@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::EVENT_BYTES_MAX;
 use super::boundary::Boundary;
-use super::event::{Event, data_of};
+use super::event::{SseEvent, data_of};
 
 /// What a stream begins with.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Opening {
+pub(crate) enum FirstEvent {
     /// Something for the client: an answer, or a sign of life.
     Answer,
     /// Something that is no JSON.
@@ -23,21 +23,21 @@ pub(crate) enum Opening {
 
 /// Waits for the first event of a stream.
 #[derive(Debug, Default)]
-pub(crate) struct OpeningReader {
+pub(crate) struct FirstEventReader {
     boundary: Boundary,
     held: Vec<u8>,
 }
 
-impl OpeningReader {
+impl FirstEventReader {
     /// Takes a chunk; tells what the first event is as soon as it is whole.
-    pub(crate) fn read(&mut self, chunk: &[u8]) -> Option<Opening> {
+    pub(crate) fn read(&mut self, chunk: &[u8]) -> Option<FirstEvent> {
         match self.boundary.find(chunk) {
             Some(end) if self.held.is_empty() => Some(opening(&chunk[..end])),
             Some(end) => {
                 self.held.extend_from_slice(&chunk[..end]);
                 Some(opening(&mem::take(&mut self.held)))
             }
-            None if EVENT_BYTES_MAX < self.held.len() + chunk.len() => Some(Opening::Answer),
+            None if EVENT_BYTES_MAX < self.held.len() + chunk.len() => Some(FirstEvent::Answer),
             None => {
                 self.held.extend_from_slice(chunk);
                 None
@@ -47,18 +47,18 @@ impl OpeningReader {
 
     /// Whether a stream that ends here ends within its first event, which does not say that this is all.
     pub(crate) fn is_cut(&self) -> bool {
-        !self.held.is_empty() && !Event::read(&self.held).done
+        !self.held.is_empty() && !SseEvent::read(&self.held).done
     }
 }
 
-fn opening(event: &[u8]) -> Opening {
-    let said = Event::read(event);
+fn opening(event: &[u8]) -> FirstEvent {
+    let said = SseEvent::read(event);
     match (said.garbage, said.error) {
-        (true, _) => Opening::Garbage,
-        (false, false) => Opening::Answer,
+        (true, _) => FirstEvent::Garbage,
+        (false, false) => FirstEvent::Answer,
         (false, true) => {
             let data = data_of(event).0.unwrap_or_default();
-            Opening::Error(serde_json::from_slice(&data).unwrap_or_default())
+            FirstEvent::Error(serde_json::from_slice(&data).unwrap_or_default())
         }
     }
 }
@@ -71,15 +71,15 @@ mod tests {
     #[test]
     fn the_first_event_is_known_wherever_it_is_cut() {
         for (stream, opening) in [
-            ("data: {\"choices\":[]}\n\ndata: {\"error\":1}\n\n", Opening::Answer),
-            (": still there\n\n", Opening::Answer),
-            ("data: [DONE]\n\n", Opening::Answer),
-            ("data: <html>\n\n", Opening::Garbage),
-            ("data: {\"error\":{\"code\":500}}\n\n", Opening::Error(json!({"error": {"code": 500}}))),
-            ("event: error\r\ndata: out of memory\r\n\r\n", Opening::Error(Value::Null)),
+            ("data: {\"choices\":[]}\n\ndata: {\"error\":1}\n\n", FirstEvent::Answer),
+            (": still there\n\n", FirstEvent::Answer),
+            ("data: [DONE]\n\n", FirstEvent::Answer),
+            ("data: <html>\n\n", FirstEvent::Garbage),
+            ("data: {\"error\":{\"code\":500}}\n\n", FirstEvent::Error(json!({"error": {"code": 500}}))),
+            ("event: error\r\ndata: out of memory\r\n\r\n", FirstEvent::Error(Value::Null)),
         ] {
             for at in 0..stream.len() {
-                let mut reader = OpeningReader::default();
+                let mut reader = FirstEventReader::default();
                 let first = reader.read(&stream.as_bytes()[..at]);
                 let told = first.or_else(|| reader.read(&stream.as_bytes()[at..]));
                 assert_eq!(told, Some(opening.clone()), "{stream:?} cut at {at}");
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn an_event_that_is_too_long_is_not_waited_for() {
-        let mut reader = OpeningReader::default();
+        let mut reader = FirstEventReader::default();
         assert_eq!(reader.read(&vec![b'x'; EVENT_BYTES_MAX]), None);
-        assert_eq!(reader.read(b"x"), Some(Opening::Answer));
+        assert_eq!(reader.read(b"x"), Some(FirstEvent::Answer));
     }
 }

@@ -11,7 +11,7 @@ const DONE: &str = "data: [DONE]\n\n";
 fn a_chunk_of_whole_events_is_passed_on_as_it_is() {
     let chunk = Bytes::from([TOKEN, TOKEN].concat());
     let mut out = Vec::new();
-    let mut scanner = Scanner::new(Hide::Usage);
+    let mut scanner = Scanner::new(HideUsage::Usage);
     let found = scanner.scan(chunk.clone(), &mut out);
     assert_eq!((out.len(), out[0].as_ptr(), out[0].len()), (1, chunk.as_ptr(), chunk.len()));
     assert_eq!(found.tokens, 2);
@@ -20,17 +20,17 @@ fn a_chunk_of_whole_events_is_passed_on_as_it_is() {
 #[test]
 fn only_the_extra_counts_are_hidden() {
     let stream = [ROLE, TOKEN, TOKEN, USAGE, DONE].concat();
-    let (passed, found, ending) = scanned(Hide::Usage, &[&stream]);
+    let (passed, found, ending) = scanned(HideUsage::Usage, &[&stream]);
     assert_eq!(passed, [ROLE, TOKEN, TOKEN, DONE].concat());
     let usage = Some(Usage { input: 3, output: 2 });
-    assert_eq!(found, Scanned { tokens: 2, usage, done: true, ..Scanned::default() });
-    assert_eq!(ending, Ending::Done);
-    assert_eq!(scanned(Hide::Nothing, &[&stream]), (stream, found, ending));
+    assert_eq!(found, StreamTotals { tokens: 2, usage, done: true, ..StreamTotals::default() });
+    assert_eq!(ending, StreamEnd::Done);
+    assert_eq!(scanned(HideUsage::Nothing, &[&stream]), (stream, found, ending));
 }
 
 #[test]
 fn an_event_in_pieces_is_held_until_it_is_whole() {
-    let mut scanner = Scanner::new(Hide::Nothing);
+    let mut scanner = Scanner::new(HideUsage::Nothing);
     let mut out = Vec::new();
     scanner.scan(Bytes::from_static(b"data: {\"choices\":"), &mut out);
     assert!(out.is_empty());
@@ -40,10 +40,13 @@ fn an_event_in_pieces_is_held_until_it_is_whole() {
 
 #[test]
 fn a_stream_that_stops_is_told_from_one_that_ends() {
-    assert_eq!(scanned(Hide::Nothing, &[TOKEN]).2, Ending::Unsaid);
-    assert_eq!(scanned(Hide::Nothing, &[TOKEN, "data: {"]), (TOKEN.to_owned(), one_token(), Ending::Cut));
-    let (passed, found, ending) = scanned(Hide::Nothing, &[TOKEN, "data: [DONE]\n"]);
-    assert_eq!((passed, ending), (format!("{TOKEN}data: [DONE]\n"), Ending::Done));
+    assert_eq!(scanned(HideUsage::Nothing, &[TOKEN]).2, StreamEnd::Unsaid);
+    assert_eq!(
+        scanned(HideUsage::Nothing, &[TOKEN, "data: {"]),
+        (TOKEN.to_owned(), one_token(), StreamEnd::Cut)
+    );
+    let (passed, found, ending) = scanned(HideUsage::Nothing, &[TOKEN, "data: [DONE]\n"]);
+    assert_eq!((passed, ending), (format!("{TOKEN}data: [DONE]\n"), StreamEnd::Done));
     assert!(found.done);
 }
 
@@ -60,11 +63,15 @@ fn counts_are_understood_in_every_dialect() {
         r#"{"type":"response.output_text.delta","delta":"hi"}"#,
         r#"{"type":"response.completed","response":{"usage":{"input_tokens":9,"output_tokens":4}}}"#,
     ];
-    let found =
-        Scanned { tokens: 1, usage: Some(Usage { input: 9, output: 4 }), done: true, ..Scanned::default() };
+    let found = StreamTotals {
+        tokens: 1,
+        usage: Some(Usage { input: 9, output: 4 }),
+        done: true,
+        ..StreamTotals::default()
+    };
     for dialect in [&anthropic[..], &responses[..]] {
         let stream: String = dialect.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect();
-        assert_eq!(scanned(Hide::Usage, &[&stream]), (stream, found, Ending::Done));
+        assert_eq!(scanned(HideUsage::Usage, &[&stream]), (stream, found, StreamEnd::Done));
     }
 }
 
@@ -81,14 +88,14 @@ fn each_way_of_saying_something_is_a_piece_and_empty_ones_are_none() {
         (r#"{"delta":{"content":"x"}},{"delta":{"content":"y"}}"#, 2),
     ] {
         let event = format!("data: {{\"choices\":[{choice}]}}\n\n");
-        assert_eq!(scanned(Hide::Nothing, &[&event]).1.tokens, tokens, "{choice}");
+        assert_eq!(scanned(HideUsage::Nothing, &[&event]).1.tokens, tokens, "{choice}");
     }
 }
 
 #[test]
 fn an_error_is_never_hidden() {
     let event = USAGE.replace("\"choices\"", "\"error\":{\"message\":\"x\"},\"choices\"");
-    let (passed, found, _) = scanned(Hide::Usage, &[&event]);
+    let (passed, found, _) = scanned(HideUsage::Usage, &[&event]);
     assert_eq!((passed, found.error), (event, true));
 }
 
@@ -96,7 +103,7 @@ fn an_error_is_never_hidden() {
 fn the_line_feed_of_a_hidden_event_is_hidden_with_it() {
     let counts = USAGE.replace('\n', "\r\n");
     let (before, after) = counts.split_at(counts.len() - 1);
-    let mut scanner = Scanner::new(Hide::Usage);
+    let mut scanner = Scanner::new(HideUsage::Usage);
     let mut out = Vec::new();
     for chunk in [before, after, DONE] {
         scanner.scan(Bytes::copy_from_slice(chunk.as_bytes()), &mut out);
@@ -106,7 +113,7 @@ fn the_line_feed_of_a_hidden_event_is_hidden_with_it() {
 
 #[test]
 fn a_line_feed_that_comes_late_is_passed_on_at_once() {
-    let mut scanner = Scanner::new(Hide::Nothing);
+    let mut scanner = Scanner::new(HideUsage::Nothing);
     let mut out = Vec::new();
     scanner.scan(Bytes::from_static(b"data: x\r\n\r"), &mut out);
     assert_eq!(mem::take(&mut out), ["data: x\r\n\r"]);
@@ -116,26 +123,26 @@ fn a_line_feed_that_comes_late_is_passed_on_at_once() {
 
 #[test]
 fn what_was_passed_on_can_be_followed_by_an_event_unless_one_was_too_long() {
-    let mut scanner = Scanner::new(Hide::Nothing);
+    let mut scanner = Scanner::new(HideUsage::Nothing);
     let mut out = Vec::new();
     scanner.scan(Bytes::from_static(b"data: x\n\ndata"), &mut out);
     assert!(scanner.is_between_events());
     scanner.scan(Bytes::from(vec![b'x'; EVENT_BYTES_MAX]), &mut out);
     assert!(!scanner.is_between_events());
-    assert_eq!(scanner.finish(&mut out), Ending::Cut);
+    assert_eq!(scanner.finish(&mut out), StreamEnd::Cut);
 }
 
 #[test]
 fn a_stream_of_json_stops_at_what_makes_no_sense() {
     let garbage = "data: {\"choices\":[{\"delta\"\n\n";
-    let mut scanner = Scanner::of_json(Hide::Usage);
+    let mut scanner = Scanner::of_json(HideUsage::Usage);
     let mut out = Vec::new();
     let stream = [TOKEN, garbage, TOKEN, DONE].concat();
     let found = scanner.scan(Bytes::from(stream.clone()), &mut out);
-    assert_eq!(found, Scanned { stopped: true, ..one_token() });
+    assert_eq!(found, StreamTotals { stopped: true, ..one_token() });
     scanner.scan(Bytes::from_static(DONE.as_bytes()), &mut out);
     assert_eq!((out.concat(), scanner.is_between_events()), (TOKEN.as_bytes().to_vec(), true));
-    assert_eq!(scanned(Hide::Usage, &[&stream]).0, stream, "other streams go on");
+    assert_eq!(scanned(HideUsage::Usage, &[&stream]).0, stream, "other streams go on");
 }
 
 #[test]
@@ -148,18 +155,18 @@ fn what_engines_say_besides_their_chunks_makes_sense() {
         "event: error\ndata: out of memory\n\n",
         "data: [DONE]\n\ndata: bye\n\n",
     ] {
-        let mut scanner = Scanner::of_json(Hide::Usage);
+        let mut scanner = Scanner::of_json(HideUsage::Usage);
         let mut out = Vec::new();
         assert!(!scanner.scan(Bytes::from_static(event.as_bytes()), &mut out).stopped, "{event:?}");
         assert_eq!(out.concat(), event.as_bytes());
     }
 }
 
-fn one_token() -> Scanned {
-    Scanned { tokens: 1, ..Scanned::default() }
+fn one_token() -> StreamTotals {
+    StreamTotals { tokens: 1, ..StreamTotals::default() }
 }
 
-fn scanned(hide: Hide, chunks: &[&str]) -> (String, Scanned, Ending) {
+fn scanned(hide: HideUsage, chunks: &[&str]) -> (String, StreamTotals, StreamEnd) {
     let mut scanner = Scanner::new(hide);
     let mut out = Vec::new();
     for chunk in chunks {

@@ -8,35 +8,35 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::SendError;
+use super::UpstreamError;
 use super::framing::Framing;
-use super::link::Link;
-use super::pool::{Host, Pool};
+use super::link::Connection;
+use super::pool::{ConnectionPool, HostPool};
 
 /// An answer's body: read to its end it gives the connection back, dropped before it closes the connection.
 ///
 /// Whoever reads it moves the connection on; a body that nobody reads stops its node by back-pressure.
 pub struct UpstreamBody {
     /// `None` once the end has been read, or the connection is lost.
-    using: Option<Using>,
+    using: Option<ActiveConnection>,
 }
 
-struct Using {
-    link: Box<Link>,
-    host: Arc<Host>,
-    pool: Arc<Pool>,
+struct ActiveConnection {
+    link: Box<Connection>,
+    host: Arc<HostPool>,
+    pool: Arc<ConnectionPool>,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(link: Box<Link>, host: Arc<Host>, pool: Arc<Pool>) -> Self {
-        let mut body = Self { using: Some(Using { link, host, pool }) };
+    pub(super) fn new(link: Box<Connection>, host: Arc<HostPool>, pool: Arc<ConnectionPool>) -> Self {
+        let mut body = Self { using: Some(ActiveConnection { link, host, pool }) };
         body.release_at_end();
         body
     }
 
     /// Gives the connection back as soon as the end is known: who has read as much may not look for more.
     fn release_at_end(&mut self) {
-        let ended = |using: &mut Using| using.link.framing() == Framing::Done;
+        let ended = |using: &mut ActiveConnection| using.link.framing() == Framing::Done;
         if let Some(using) = self.using.take_if(ended) {
             using.pool.give_back(&using.host, using.link);
         }
@@ -45,12 +45,12 @@ impl UpstreamBody {
 
 impl Body for UpstreamBody {
     type Data = Bytes;
-    type Error = SendError;
+    type Error = UpstreamError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, SendError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
         let this = self.get_mut();
         let Some(using) = &mut this.using else { return Poll::Ready(None) };
         let part = ready!(using.link.poll_part(cx));

@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Origin, SendError, after};
+use super::{Origin, UpstreamError, after};
 
 /// What a connection runs over.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(super) enum Transport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -28,37 +28,37 @@ pub(super) async fn connect(
     origin: &Origin,
     settings: &ConnectionPoolConfig,
     tls: &TlsConnector,
-) -> Result<Wire, SendError> {
+) -> Result<Transport, UpstreamError> {
     let by = after(settings.connect_timeout);
     let connecting = async {
         let stream = reach(resolve(origin).await?, by).await?;
-        prepare(&stream, settings).map_err(|error| SendError::Connect { error: error.to_string() })?;
-        let Some(name) = origin.tls_name() else { return Ok(Wire::Plain(stream)) };
+        prepare(&stream, settings).map_err(|error| UpstreamError::Connect { error: error.to_string() })?;
+        let Some(name) = origin.tls_name() else { return Ok(Transport::Plain(stream)) };
         let stream = tls.connect(name.clone(), stream).await;
-        let stream = stream.map_err(|error| SendError::Tls { error: error.to_string() })?;
-        Ok(Wire::Tls(Box::new(stream)))
+        let stream = stream.map_err(|error| UpstreamError::Tls { error: error.to_string() })?;
+        Ok(Transport::Tls(Box::new(stream)))
     };
-    timeout_at(by, connecting).await.unwrap_or(Err(SendError::ConnectTimeout))
+    timeout_at(by, connecting).await.unwrap_or(Err(UpstreamError::ConnectTimeout))
 }
 
-async fn resolve(origin: &Origin) -> Result<Vec<SocketAddr>, SendError> {
+async fn resolve(origin: &Origin) -> Result<Vec<SocketAddr>, UpstreamError> {
     match lookup_host(origin.address()).await {
         Ok(addresses) => Ok(addresses.collect()),
-        Err(error) => Err(SendError::Resolve { error: error.to_string() }),
+        Err(error) => Err(UpstreamError::Resolve { error: error.to_string() }),
     }
 }
 
 /// Tries addresses in turn; each may take an equal part of the time that is left.
-async fn reach(addresses: Vec<SocketAddr>, by: Instant) -> Result<TcpStream, SendError> {
-    let mut last = SendError::Resolve { error: "no address".to_owned() };
+async fn reach(addresses: Vec<SocketAddr>, by: Instant) -> Result<TcpStream, UpstreamError> {
+    let mut last = UpstreamError::Resolve { error: "no address".to_owned() };
     let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     for address in addresses {
         let part = by.saturating_duration_since(Instant::now()) / left;
         left -= 1;
         last = match timeout(part, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => SendError::Connect { error: format!("{address}: {error}") },
-            Err(_) => SendError::ConnectTimeout,
+            Ok(Err(error)) => UpstreamError::Connect { error: format!("{address}: {error}") },
+            Err(_) => UpstreamError::ConnectTimeout,
         };
     }
     Err(last)
@@ -75,7 +75,7 @@ fn prepare(stream: &TcpStream, settings: &ConnectionPoolConfig) -> io::Result<()
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -84,7 +84,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
@@ -137,8 +137,8 @@ mod tests {
         let origin = Origin::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let tls = TlsConnector::from(TlsRoots::default().into_config());
         match connect(&origin, &settings, &tls).await.unwrap() {
-            Wire::Plain(stream) => stream,
-            Wire::Tls(_) => panic!("nobody asked for TLS"),
+            Transport::Plain(stream) => stream,
+            Transport::Tls(_) => panic!("nobody asked for TLS"),
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
         let by = after(Duration::from_secs(60));
         assert_eq!(reach(vec![gone, there], by).await.unwrap().peer_addr().unwrap(), there);
         let refused = reach(vec![gone, gone], by).await.map(|_| ());
-        assert!(matches!(refused, Err(SendError::Connect { .. })), "{refused:?}");
-        assert!(matches!(reach(vec![], by).await, Err(SendError::Resolve { .. })));
+        assert!(matches!(refused, Err(UpstreamError::Connect { .. })), "{refused:?}");
+        assert!(matches!(reach(vec![], by).await, Err(UpstreamError::Resolve { .. })));
     }
 }

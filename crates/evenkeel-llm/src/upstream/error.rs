@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Why a request to a node has no answer, or not all of it; one variant per thing a caller does differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SendError {
+pub enum UpstreamError {
     /// The host's name has no address.
     Resolve {
         /// What the resolver says.
@@ -41,7 +41,7 @@ pub enum SendError {
     },
 }
 
-impl fmt::Display for SendError {
+impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Resolve { error } => write!(f, "host name not resolved: {error}"),
@@ -56,4 +56,4 @@ impl fmt::Display for SendError {
     }
 }
 
-impl core::error::Error for SendError {}
+impl core::error::Error for UpstreamError {}

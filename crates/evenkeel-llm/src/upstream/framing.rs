@@ -31,7 +31,7 @@ pub(super) enum Framing {
 
 /// A body that is not framed as it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Misframed;
+pub(super) struct FramingError;
 
 impl Framing {
     pub(super) const CHUNKED: Self = Self::Size;
@@ -41,7 +41,7 @@ impl Framing {
     }
 
     /// Takes the next part of the body from what was read, as it lies there; `None` if there is none.
-    pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, Misframed> {
+    pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramingError> {
         self.pass(input)?;
         let (Self::Bytes(left) | Self::Chunk(left)) = *self else {
             return Ok((*self == Self::UntilClose && !input.is_empty()).then(|| input.split().freeze()));
@@ -63,7 +63,7 @@ impl Framing {
     }
 
     /// Passes over everything that is not of the body itself.
-    fn pass(&mut self, input: &mut BytesMut) -> Result<(), Misframed> {
+    fn pass(&mut self, input: &mut BytesMut) -> Result<(), FramingError> {
         loop {
             let most = match self {
                 Self::Done | Self::Bytes(_) | Self::UntilClose | Self::Chunk(_) => return Ok(()),
@@ -72,16 +72,16 @@ impl Framing {
                 Self::Trailers(so_far) => TRAILERS_MAX.saturating_sub(*so_far),
             };
             let Some(end) = memchr(b'\n', input) else {
-                return if input.len() < most { Ok(()) } else { Err(Misframed) };
+                return if input.len() < most { Ok(()) } else { Err(FramingError) };
             };
             if most <= end {
-                return Err(Misframed);
+                return Err(FramingError);
             }
             let line = input.split_to(end + 1);
-            let line = line.strip_suffix(b"\r\n").ok_or(Misframed)?;
+            let line = line.strip_suffix(b"\r\n").ok_or(FramingError)?;
             // Some take it for the end of a line, and see another chunk.
             if line.contains(&b'\r') {
-                return Err(Misframed);
+                return Err(FramingError);
             }
             *self = match *self {
                 Self::Size => match size(line)? {
@@ -91,21 +91,21 @@ impl Framing {
                 Self::ChunkEnd if line.is_empty() => Self::Size,
                 Self::Trailers(_) if line.is_empty() => Self::Done,
                 Self::Trailers(so_far) => Self::Trailers(so_far + end + 1),
-                _ => return Err(Misframed),
+                _ => return Err(FramingError),
             };
         }
     }
 }
 
 /// Reads a chunk's size; what may stand behind it is for nobody.
-fn size(line: &[u8]) -> Result<u64, Misframed> {
+fn size(line: &[u8]) -> Result<u64, FramingError> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let behind = line[digits..].trim_ascii_start();
     if digits == 0 || !(behind.is_empty() || behind[0] == b';') {
-        return Err(Misframed);
+        return Err(FramingError);
     }
-    let digits = core::str::from_utf8(&line[..digits]).map_err(|_| Misframed)?;
-    u64::from_str_radix(digits, 16).map_err(|_| Misframed)
+    let digits = core::str::from_utf8(&line[..digits]).map_err(|_| FramingError)?;
+    u64::from_str_radix(digits, 16).map_err(|_| FramingError)
 }
 
 #[cfg(test)]
@@ -164,13 +164,13 @@ mod tests {
         ] {
             for at in (0..=said.len()).take(64) {
                 let read = read(Framing::CHUNKED, &[&said[..at], &said[at..]]);
-                assert_eq!(read, Err(Misframed), "{said} cut at {at}");
+                assert_eq!(read, Err(FramingError), "{said} cut at {at}");
             }
         }
     }
 
     /// Reads parts as they come, and tells what they say and what is missing.
-    fn read(mut framing: Framing, parts: &[&str]) -> Result<(String, Framing), Misframed> {
+    fn read(mut framing: Framing, parts: &[&str]) -> Result<(String, Framing), FramingError> {
         let (mut input, mut body) = (BytesMut::new(), Vec::new());
         for part in parts {
             input.extend_from_slice(part.as_bytes());

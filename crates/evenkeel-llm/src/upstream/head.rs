@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Versi
 use memchr::memchr_iter;
 
 use super::framing::Framing;
-use super::{Origin, Passed, SendError};
+use super::{HeaderFilter, Origin, UpstreamError};
 
 /// How long the head of an answer may be.
 pub(super) const HEAD_BYTES_MAX: usize = 256 * 1024;
@@ -23,7 +23,7 @@ const BEGINNING: &[u8] = b"HTTP/1.";
 /// Writes the head of a request.
 ///
 /// The origin's base goes in front of the path; host and length are the connection's affair.
-pub(super) fn write(head: &mut Vec<u8>, origin: &Origin, request: &Request<Bytes>, passed: Passed<'_>) {
+pub(super) fn write(head: &mut Vec<u8>, origin: &Origin, request: &Request<Bytes>, passed: HeaderFilter<'_>) {
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
     let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     put(&[request.method().as_str().as_bytes(), b" ", origin.base().as_bytes(), target.as_bytes()]);
@@ -62,34 +62,34 @@ fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
 
 /// Whether a connection can be used after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Afterwards {
+pub(super) enum ConnectionReuse {
     Stays,
     Closes,
 }
 
 /// An answer's head, and what it says about what follows.
-pub(super) struct AnswerHead {
+pub(super) struct ResponseHead {
     pub(super) response: Response<()>,
     pub(super) body: Framing,
-    pub(super) afterwards: Afterwards,
+    pub(super) afterwards: ConnectionReuse,
 }
 
 /// Looks for an answer's head in what is read.
 #[derive(Debug, Default)]
-pub(super) struct Head {
+pub(super) struct HeadReader {
     /// How much of the input was looked at without finding the end.
     looked: usize,
     /// How long everything was that came before the head: word of what the node still does (a status below 200).
     passed: usize,
 }
 
-impl Head {
+impl HeadReader {
     /// Takes the head from what was read; `None` if it is not complete.
     pub(super) fn take(
         &mut self,
         input: &mut BytesMut,
         method: &Method,
-    ) -> Result<Option<AnswerHead>, SendError> {
+    ) -> Result<Option<ResponseHead>, UpstreamError> {
         loop {
             let Some(len) = self.find_end(input)? else { return Ok(None) };
             self.looked = 0;
@@ -114,7 +114,7 @@ impl Head {
     }
 
     /// Finds the end of a head, and looks at no byte twice.
-    fn find_end(&mut self, input: &[u8]) -> Result<Option<usize>, SendError> {
+    fn find_end(&mut self, input: &[u8]) -> Result<Option<usize>, UpstreamError> {
         let beginning = BEGINNING.len().min(input.len());
         if input[..beginning] != BEGINNING[..beginning] {
             return Err(malformed("it begins with something else"));
@@ -143,7 +143,7 @@ fn parse<'a>(
     bytes: &'a Bytes,
     headers: &mut [httparse::Header<'a>],
     method: &Method,
-) -> Result<Result<Option<AnswerHead>, SendError>, httparse::Error> {
+) -> Result<Result<Option<ResponseHead>, UpstreamError>, httparse::Error> {
     let mut head = httparse::Response::new(headers);
     // Two who look for the same end must find the same.
     if head.parse(bytes)? != httparse::Status::Complete(bytes.len()) {
@@ -154,7 +154,7 @@ fn parse<'a>(
 
 /// What an answer's headers say about its body and its connection.
 #[derive(Default)]
-struct Said {
+struct FramingHeaders {
     length: Option<u64>,
     chunked: bool,
     close: bool,
@@ -165,7 +165,7 @@ fn understand(
     bytes: &Bytes,
     head: &httparse::Response<'_, '_>,
     method: &Method,
-) -> Result<Option<AnswerHead>, SendError> {
+) -> Result<Option<ResponseHead>, UpstreamError> {
     let status = StatusCode::from_u16(head.code.unwrap_or(0)).map_err(malformed)?;
     if status == StatusCode::SWITCHING_PROTOCOLS {
         return Err(malformed("another protocol that nobody asked for"));
@@ -173,7 +173,7 @@ fn understand(
     if status.is_informational() {
         return Ok(None);
     }
-    let mut said = Said::default();
+    let mut said = FramingHeaders::default();
     let mut response = Response::new(());
     // What is added on the way to the client finds room.
     response.headers_mut().reserve(head.headers.len() + 2);
@@ -196,14 +196,14 @@ fn understand(
     let doubtful =
         status == StatusCode::NO_CONTENT && (said.chunked || said.length.is_some_and(|len| 0 < len));
     let stays = !said.close && !doubtful && (said.keep_alive || !is_old) && body != Framing::UntilClose;
-    let afterwards = if stays { Afterwards::Stays } else { Afterwards::Closes };
+    let afterwards = if stays { ConnectionReuse::Stays } else { ConnectionReuse::Closes };
     *response.status_mut() = status;
     *response.version_mut() = if is_old { Version::HTTP_10 } else { Version::HTTP_11 };
-    Ok(Some(AnswerHead { response, body, afterwards }))
+    Ok(Some(ResponseHead { response, body, afterwards }))
 }
 
-impl Said {
-    fn note(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), SendError> {
+impl FramingHeaders {
+    fn note(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), UpstreamError> {
         if name == CONTENT_LENGTH {
             let length = length(value)?;
             if self.length.replace(length).is_some_and(|other| other != length) {
@@ -225,14 +225,14 @@ impl Said {
     }
 }
 
-fn length(digits: &[u8]) -> Result<u64, SendError> {
+fn length(digits: &[u8]) -> Result<u64, UpstreamError> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let number = core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
     number.filter(|_| is_number).ok_or_else(|| malformed("a length that is no number"))
 }
 
-fn malformed(error: impl ToString) -> SendError {
-    SendError::Malformed { error: error.to_string() }
+fn malformed(error: impl ToString) -> UpstreamError {
+    UpstreamError::Malformed { error: error.to_string() }
 }
 
 #[cfg(test)]
@@ -256,7 +256,7 @@ mod tests {
         let node = HeaderValue::from_static("Bearer node");
         let trace = HeaderValue::from_static("ours");
         let adds = &[(AUTHORIZATION.as_str(), &node), ("traceparent", &trace)];
-        let passed = Passed { keeps: |name| name != AUTHORIZATION, adds };
+        let passed = HeaderFilter { keeps: |name| name != AUTHORIZATION, adds };
         let mut head = Vec::new();
         write(&mut head, &origin, &request, passed);
         assert_eq!(
@@ -274,7 +274,7 @@ mod tests {
         ] {
             let request = Request::builder().method(method).uri("/v1/models").body(Bytes::new()).unwrap();
             let mut head = Vec::new();
-            let passed = Passed { keeps: |_| true, adds: &[] };
+            let passed = HeaderFilter { keeps: |_| true, adds: &[] };
             write(&mut head, &Origin::parse("http://node").unwrap(), &request, passed);
             assert_eq!(String::from_utf8(head).unwrap(), expected);
         }
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_head_says_how_its_body_ends_and_whether_the_connection_stays() {
-        use Afterwards::{Closes, Stays};
+        use ConnectionReuse::{Closes, Stays};
         for (said, body, afterwards) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Stays),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5", Framing::Bytes(5), Stays),
@@ -309,7 +309,7 @@ mod tests {
     fn a_head_is_the_same_wherever_it_is_cut() {
         let said = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\na: b\r\nc: d\r\n\r\nbody";
         for at in 1..said.len() - "body".len() {
-            let (mut input, mut head) = (BytesMut::from(&said[..at]), Head::default());
+            let (mut input, mut head) = (BytesMut::from(&said[..at]), HeadReader::default());
             assert!(head.take(&mut input, &Method::POST).unwrap().is_none(), "cut at {at}");
             input.extend_from_slice(&said.as_bytes()[at..]);
             let head = head.take(&mut input, &Method::POST).unwrap().unwrap();
@@ -349,7 +349,7 @@ mod tests {
             "220 mail",
         ] {
             for at in 0..said.len() {
-                let mut head = Head::default();
+                let mut head = HeadReader::default();
                 let mut input = BytesMut::from(&said[..at]);
                 let first = head.take(&mut input, &Method::POST);
                 input.extend_from_slice(&said.as_bytes()[at..]);
@@ -357,14 +357,14 @@ mod tests {
                     assert!(none.is_none(), "{said} cut at {at}");
                     head.take(&mut input, &Method::POST)
                 });
-                assert!(matches!(whole, Err(SendError::Malformed { .. })), "{said} cut at {at}");
+                assert!(matches!(whole, Err(UpstreamError::Malformed { .. })), "{said} cut at {at}");
             }
         }
     }
 
     #[test]
     fn word_of_what_the_node_still_does_is_heard_only_so_long() {
-        let (mut head, mut input) = (Head::default(), BytesMut::new());
+        let (mut head, mut input) = (HeadReader::default(), BytesMut::new());
         assert!(head.is_unbegun(&input));
         let word = "HTTP/1.1 102 Processing\r\n\r\n";
         for _ in 0..HEAD_BYTES_MAX / word.len() {
@@ -373,7 +373,7 @@ mod tests {
             assert!(!head.is_unbegun(&input));
         }
         input.extend_from_slice(word.as_bytes());
-        assert!(matches!(head.take(&mut input, &Method::POST), Err(SendError::Malformed { .. })));
+        assert!(matches!(head.take(&mut input, &Method::POST), Err(UpstreamError::Malformed { .. })));
     }
 
     #[test]
@@ -383,7 +383,7 @@ mod tests {
         assert!(read_at_once(&head(HEADERS_MAX + 1), &Method::POST).is_err());
     }
 
-    fn read_at_once(said: &str, method: &Method) -> Result<Option<AnswerHead>, SendError> {
-        Head::default().take(&mut BytesMut::from(said), method)
+    fn read_at_once(said: &str, method: &Method) -> Result<Option<ResponseHead>, UpstreamError> {
+        HeadReader::default().take(&mut BytesMut::from(said), method)
     }
 }

@@ -15,12 +15,12 @@ use http::{Method, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::connect::Wire;
-use super::framing::{Framing, Misframed};
-use super::head::{self, Afterwards, AnswerHead, Head};
-use super::pool::{Counters, Open};
+use super::connect::Transport;
+use super::framing::{Framing, FramingError};
+use super::head::{self, ConnectionReuse, HeadReader, ResponseHead};
+use super::pool::{ConnectionCount, Counters};
 use super::wire::misframed;
-use super::{Origin, Passed, SendError, after};
+use super::{HeaderFilter, Origin, UpstreamError, after};
 
 /// How much room there is for what is read, and when it is made anew.
 const READ_BYTES: usize = 16 * 1024;
@@ -29,36 +29,36 @@ const READ_BYTES_MIN: usize = 4 * 1024;
 const JOINED_MAX: usize = 4 * 1024;
 
 /// A connection, what is on its way over it, and the time that its node has.
-pub(super) struct Link {
-    wire: Wire,
+pub(super) struct Connection {
+    wire: Transport,
     /// Read, and not yet used.
     input: BytesMut,
     /// What is still to be sent, a short body with its head; the buffer of the head is used again and again.
     head: Vec<u8>,
     head_sent: usize,
     body: Bytes,
-    sending: Sending,
+    sending: SendState,
     method: Method,
-    answer: Head,
+    answer: HeadReader,
     framing: Framing,
-    afterwards: Afterwards,
+    afterwards: ConnectionReuse,
     time_max: Duration,
     patience: Pin<Box<Sleep>>,
     /// When the node's time is up, if somebody waits.
     until: Option<Instant>,
-    _open: Open,
+    _open: ConnectionCount,
 }
 
 /// Whether a connection was used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Age {
+pub(super) enum ConnectionAge {
     New,
     Kept,
 }
 
 /// How far the request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sending {
+enum SendState {
     /// Nothing was sent on a connection that was kept: it may have ended meanwhile.
     Unsure,
     Begun,
@@ -69,8 +69,8 @@ enum Sending {
 
 /// Why an exchange came to nothing, and how far it was.
 #[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) error: SendError,
+pub(super) struct ExchangeError {
+    pub(super) error: UpstreamError,
     pub(super) after: Progress,
 }
 
@@ -84,23 +84,23 @@ pub(super) enum Progress {
     Answered,
 }
 
-impl Link {
-    pub(super) fn new(wire: Wire, time_max: Duration, counters: &Arc<Counters>) -> Self {
+impl Connection {
+    pub(super) fn new(wire: Transport, time_max: Duration, counters: &Arc<Counters>) -> Self {
         Self {
             wire,
             input: BytesMut::new(),
             head: Vec::new(),
             head_sent: 0,
             body: Bytes::new(),
-            sending: Sending::Done,
+            sending: SendState::Done,
             method: Method::GET,
-            answer: Head::default(),
+            answer: HeadReader::default(),
             framing: Framing::Done,
-            afterwards: Afterwards::Stays,
+            afterwards: ConnectionReuse::Stays,
             time_max,
             patience: Box::pin(sleep(time_max)),
             until: None,
-            _open: Open::count(counters),
+            _open: ConnectionCount::count(counters),
         }
     }
 
@@ -109,9 +109,9 @@ impl Link {
         &mut self,
         origin: &Origin,
         request: &Request<Bytes>,
-        passed: Passed<'_>,
-        age: Age,
-    ) -> Result<Response<()>, Failed> {
+        passed: HeaderFilter<'_>,
+        age: ConnectionAge,
+    ) -> Result<Response<()>, ExchangeError> {
         self.head.clear();
         self.head_sent = 0;
         head::write(&mut self.head, origin, request, passed);
@@ -121,21 +121,24 @@ impl Link {
             self.body = request.body().clone();
         }
         self.method.clone_from(request.method());
-        self.answer = Head::default();
+        self.answer = HeadReader::default();
         self.sending = match age {
-            Age::Kept => Sending::Unsure,
-            Age::New => Sending::Begun,
+            ConnectionAge::Kept => SendState::Unsure,
+            ConnectionAge::New => SendState::Begun,
         };
         poll_fn(|cx| self.poll_exchange(cx)).await
     }
 
-    fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Failed>> {
-        if self.sending == Sending::Unsure {
+    fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, ExchangeError>> {
+        if self.sending == SendState::Unsure {
             // Whatever comes before the question answers nobody. From here on its user is woken, not its keeper.
             if let Poll::Ready(read) = self.poll_read(cx) {
-                return Poll::Ready(Err(Failed { error: closed(read.err()), after: Progress::Unsent }));
+                return Poll::Ready(Err(ExchangeError {
+                    error: closed(read.err()),
+                    after: Progress::Unsent,
+                }));
             }
-            self.sending = Sending::Begun;
+            self.sending = SendState::Begun;
         }
         self.send(cx);
         loop {
@@ -143,7 +146,9 @@ impl Link {
                 match self.answer.take(&mut self.input, &self.method) {
                     Ok(Some(head)) => return Poll::Ready(Ok(self.answered(head))),
                     Ok(None) => {}
-                    Err(error) => return Poll::Ready(Err(Failed { error, after: Progress::Answered })),
+                    Err(error) => {
+                        return Poll::Ready(Err(ExchangeError { error, after: Progress::Answered }));
+                    }
                 }
             }
             let error = match self.poll_read(cx) {
@@ -151,15 +156,15 @@ impl Link {
                 Poll::Ready(read) => closed(read.err()),
                 Poll::Pending => {
                     ready!(self.poll_patience(cx));
-                    SendError::Timeout
+                    UpstreamError::Timeout
                 }
             };
             let after = if self.answer.is_unbegun(&self.input) { Progress::Sent } else { Progress::Answered };
-            return Poll::Ready(Err(Failed { error, after }));
+            return Poll::Ready(Err(ExchangeError { error, after }));
         }
     }
 
-    fn answered(&mut self, head: AnswerHead) -> Response<()> {
+    fn answered(&mut self, head: ResponseHead) -> Response<()> {
         self.until = None;
         self.framing = head.body;
         self.afterwards = head.afterwards;
@@ -167,7 +172,7 @@ impl Link {
     }
 
     /// Reads the next part of the answer's body; `None` at its end.
-    pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, SendError>> {
+    pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, UpstreamError>> {
         loop {
             match self.framing.take(&mut self.input) {
                 Ok(Some(part)) => {
@@ -176,7 +181,7 @@ impl Link {
                 }
                 Ok(None) if self.framing == Framing::Done => return Poll::Ready(Ok(None)),
                 Ok(None) => {}
-                Err(Misframed) => return Poll::Ready(Err(misframed())),
+                Err(FramingError) => return Poll::Ready(Err(misframed())),
             }
             // A node may read what is left of the request while it answers.
             self.send(cx);
@@ -187,7 +192,7 @@ impl Link {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(cut(error))),
                 Poll::Pending => {
                     ready!(self.poll_patience(cx));
-                    return Poll::Ready(Err(SendError::Timeout));
+                    return Poll::Ready(Err(UpstreamError::Timeout));
                 }
             }
         }
@@ -200,10 +205,10 @@ impl Link {
 
     /// Sends as much as the node takes.
     fn send(&mut self, cx: &mut Context<'_>) {
-        if self.sending == Sending::Begun
+        if self.sending == SendState::Begun
             && let Poll::Ready(sent) = self.poll_send(cx)
         {
-            self.sending = if sent.is_ok() { Sending::Done } else { Sending::Broken };
+            self.sending = if sent.is_ok() { SendState::Done } else { SendState::Broken };
             self.body = Bytes::new();
         }
     }
@@ -257,8 +262,8 @@ impl Link {
     /// Lets go of its user, for `keeper` to be woken instead; `false` if it cannot be used again.
     pub(super) fn rest(&mut self, keeper: &Waker) -> bool {
         self.until = None;
-        let whole = self.sending == Sending::Done && self.framing == Framing::Done && self.input.is_empty();
-        if !whole || self.afterwards == Afterwards::Closes {
+        let whole = self.sending == SendState::Done && self.framing == Framing::Done && self.input.is_empty();
+        if !whole || self.afterwards == ConnectionReuse::Closes {
             return false;
         }
         // A timer that runs on would hold its last user's task.
@@ -272,11 +277,11 @@ impl Link {
     }
 }
 
-fn closed(error: Option<io::Error>) -> SendError {
+fn closed(error: Option<io::Error>) -> UpstreamError {
     let error = error.map_or("it ended".to_owned(), |error| error.to_string());
-    SendError::Closed { error }
+    UpstreamError::Closed { error }
 }
 
-fn cut(error: impl ToString) -> SendError {
-    SendError::Cut { error: error.to_string() }
+fn cut(error: impl ToString) -> UpstreamError {
+    UpstreamError::Cut { error: error.to_string() }
 }

@@ -11,26 +11,26 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::link::Link;
+use super::link::Connection;
 use super::{Origin, after};
 
 /// The hosts that connections are kept to.
-pub(super) struct Pool {
-    hosts: RwLock<HashMap<Arc<str>, Arc<Host>>>,
+pub(super) struct ConnectionPool {
+    hosts: RwLock<HashMap<Arc<str>, Arc<HostPool>>>,
     idle_max: usize,
     idle_time_max: Duration,
     pub(super) counters: Arc<Counters>,
     /// Wakes the keeper: the task that closes what is idle for too long, or was closed by its host.
-    keeper: Arc<Keeper>,
+    keeper: Arc<IdleReaper>,
     /// The same, for connections to wake it by.
     waker: Waker,
     kept: AtomicBool,
 }
 
 #[derive(Default)]
-struct Keeper(Notify);
+struct IdleReaper(Notify);
 
-impl Wake for Keeper {
+impl Wake for IdleReaper {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -42,16 +42,16 @@ impl Wake for Keeper {
 
 /// What is kept to one host, the oldest first.
 #[derive(Default)]
-pub(super) struct Host(Mutex<Vec<Idle>>);
+pub(super) struct HostPool(Mutex<Vec<IdleConnection>>);
 
-struct Idle {
-    link: Box<Link>,
+struct IdleConnection {
+    link: Box<Connection>,
     until: Instant,
 }
 
-impl Pool {
+impl ConnectionPool {
     pub(super) fn new(idle_max: usize, idle_time_max: Duration) -> Self {
-        let keeper = Arc::<Keeper>::default();
+        let keeper = Arc::<IdleReaper>::default();
         Self {
             hosts: RwLock::default(),
             idle_max,
@@ -63,7 +63,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn host(&self, origin: &Origin) -> Arc<Host> {
+    pub(super) fn host(&self, origin: &Origin) -> Arc<HostPool> {
         if let Some(host) = self.hosts.read().get(origin.key()) {
             return host.clone();
         }
@@ -71,7 +71,7 @@ impl Pool {
     }
 
     /// Takes the connection that was used last; `None` if there is none.
-    pub(super) fn take(&self, host: &Host) -> Option<Box<Link>> {
+    pub(super) fn take(&self, host: &HostPool) -> Option<Box<Connection>> {
         let mut idle = host.0.lock();
         let last = idle.pop()?;
         if last.until <= Instant::now() {
@@ -86,7 +86,7 @@ impl Pool {
     }
 
     /// Keeps a connection, if it can be used again and there is room.
-    pub(super) fn give_back(self: &Arc<Self>, host: &Host, mut link: Box<Link>) {
+    pub(super) fn give_back(self: &Arc<Self>, host: &HostPool, mut link: Box<Connection>) {
         if !link.rest(&self.waker) {
             return;
         }
@@ -95,7 +95,7 @@ impl Pool {
         if self.idle_max <= idle.len() {
             return;
         }
-        idle.push(Idle { link, until });
+        idle.push(IdleConnection { link, until });
         drop(idle);
         self.counters.idle.fetch_add(1, Ordering::Relaxed);
         if !self.kept.load(Ordering::Relaxed) && !self.kept.swap(true, Ordering::Relaxed) {
@@ -122,13 +122,13 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ConnectionPool {
     fn drop(&mut self) {
         self.keeper.0.notify_one();
     }
 }
 
-async fn keep(pool: Weak<Pool>, keeper: Arc<Keeper>) {
+async fn keep(pool: Weak<ConnectionPool>, keeper: Arc<IdleReaper>) {
     while let Some(next) = pool.upgrade().map(|pool| pool.sweep()) {
         tokio::select! {
             () = sleep_until(next) => {}
@@ -164,9 +164,9 @@ impl Counters {
 
 /// Counts a connection for as long as it is there.
 #[derive(Debug)]
-pub(super) struct Open(Arc<Counters>);
+pub(super) struct ConnectionCount(Arc<Counters>);
 
-impl Open {
+impl ConnectionCount {
     pub(super) fn count(counters: &Arc<Counters>) -> Self {
         counters.open.fetch_add(1, Ordering::Relaxed);
         counters.created.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }

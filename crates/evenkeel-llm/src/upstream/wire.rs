@@ -3,13 +3,13 @@
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response};
 
-use super::SendError;
-use super::framing::{Framing, Misframed};
-use super::head::{Afterwards, AnswerHead, Head};
+use super::UpstreamError;
+use super::framing::{Framing, FramingError};
+use super::head::{ConnectionReuse, HeadReader, ResponseHead};
 
 /// What was understood of an answer.
 #[derive(Debug)]
-pub struct Heard {
+pub struct ParsedResponse {
     /// Its head, and as much of its body as came.
     pub response: Response<Bytes>,
     /// Whether all of it came; a body that ends with its connection never has.
@@ -24,26 +24,31 @@ pub struct Heard {
 pub fn hear<'a>(
     method: &Method,
     pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<Option<Heard>, SendError> {
+) -> Result<Option<ParsedResponse>, UpstreamError> {
     let (mut input, mut body) = (BytesMut::new(), BytesMut::new());
-    let (mut head, mut answer): (Head, Option<AnswerHead>) = (Head::default(), None);
+    let (mut head, mut answer): (HeadReader, Option<ResponseHead>) = (HeadReader::default(), None);
     for piece in pieces {
         input.extend_from_slice(piece);
         if answer.is_none() && !input.is_empty() {
             answer = head.take(&mut input, method)?;
         }
         let Some(answer) = &mut answer else { continue };
-        while let Some(part) = answer.body.take(&mut input).map_err(|Misframed| misframed())? {
+        while let Some(part) = answer.body.take(&mut input).map_err(|FramingError| misframed())? {
             body.extend_from_slice(&part);
         }
     }
     Ok(answer.map(|answer| {
         let whole = answer.body == Framing::Done;
-        let stays = whole && answer.afterwards == Afterwards::Stays && input.is_empty();
-        Heard { response: answer.response.map(|()| body.freeze()), whole, stays, behind: input.freeze() }
+        let stays = whole && answer.afterwards == ConnectionReuse::Stays && input.is_empty();
+        ParsedResponse {
+            response: answer.response.map(|()| body.freeze()),
+            whole,
+            stays,
+            behind: input.freeze(),
+        }
     }))
 }
 
-pub(super) fn misframed() -> SendError {
-    SendError::Cut { error: "it is not framed as it says".to_owned() }
+pub(super) fn misframed() -> UpstreamError {
+    UpstreamError::Cut { error: "it is not framed as it says".to_owned() }
 }

@@ -2,7 +2,7 @@
 //!
 //! Bound: keeps at most [`KEPT_MAX`] bytes, of the value behind `usage`; a longer one tells nothing.
 
-use super::{Counts, Usage};
+use super::{Usage, UsageFields};
 use crate::json::Cursor;
 
 /// How long the object with the counts may be.
@@ -13,18 +13,18 @@ const NAME: &[u8] = b"usage";
 ///
 /// It relies on the answer being JSON, and finds nothing in what is not.
 #[derive(Clone, Debug, Default)]
-pub struct AnswerScanner {
+pub struct UsageScanner {
     depth: u32,
-    place: Place,
+    place: ScanState,
     /// How the last string of the outermost object compares with [`NAME`].
-    name: Name,
+    name: NameMatch,
     kept: Vec<u8>,
-    counts: Counts,
+    counts: UsageFields,
 }
 
 /// Where in the text the scanner is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum ScanState {
     #[default]
     Between,
     InText,
@@ -33,7 +33,7 @@ enum Place {
 
 /// What is known about the name of the value to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Name {
+enum NameMatch {
     /// It is another.
     #[default]
     Other,
@@ -45,17 +45,17 @@ enum Name {
     Kept,
 }
 
-impl AnswerScanner {
+impl UsageScanner {
     /// Takes the next piece.
     pub fn scan(&mut self, piece: &[u8]) {
         for &byte in piece {
-            if self.name == Name::Kept {
+            if self.name == NameMatch::Kept {
                 self.keep(byte);
             }
             match self.place {
-                Place::Between => self.between(byte),
-                Place::Escaped => self.place = Place::InText,
-                Place::InText => self.in_text(byte),
+                ScanState::Between => self.between(byte),
+                ScanState::Escaped => self.place = ScanState::InText,
+                ScanState::InText => self.in_text(byte),
             }
         }
     }
@@ -68,14 +68,14 @@ impl AnswerScanner {
     fn between(&mut self, byte: u8) {
         match byte {
             b'"' => {
-                self.place = Place::InText;
+                self.place = ScanState::InText;
                 if self.depth == 1 {
-                    self.name = Name::Begun(0);
+                    self.name = NameMatch::Begun(0);
                 }
             }
-            b'{' if self.depth == 1 && self.name == Name::Found => {
+            b'{' if self.depth == 1 && self.name == NameMatch::Found => {
                 self.depth = 2;
-                self.name = Name::Kept;
+                self.name = NameMatch::Kept;
                 self.kept.clear();
                 self.kept.push(b'{');
             }
@@ -85,11 +85,11 @@ impl AnswerScanner {
             }
             b'}' | b']' => {
                 self.depth = self.depth.saturating_sub(1);
-                if self.depth == 1 && self.name == Name::Kept {
+                if self.depth == 1 && self.name == NameMatch::Kept {
                     self.read_kept();
                 }
             }
-            b',' if self.depth == 1 => self.name = Name::Other,
+            b',' if self.depth == 1 => self.name = NameMatch::Other,
             _ => {}
         }
     }
@@ -97,20 +97,24 @@ impl AnswerScanner {
     fn in_text(&mut self, byte: u8) {
         match (byte, self.name) {
             (b'"', name) => {
-                self.place = Place::Between;
+                self.place = ScanState::Between;
                 if self.depth == 1 {
-                    self.name = if name == Name::Begun(NAME.len()) { Name::Found } else { Name::Other };
+                    self.name = if name == NameMatch::Begun(NAME.len()) {
+                        NameMatch::Found
+                    } else {
+                        NameMatch::Other
+                    };
                 }
             }
             (b'\\', _) => {
-                self.place = Place::Escaped;
+                self.place = ScanState::Escaped;
                 if self.depth == 1 {
-                    self.name = Name::Other;
+                    self.name = NameMatch::Other;
                 }
             }
-            (byte, Name::Begun(so_far)) if self.depth == 1 => {
+            (byte, NameMatch::Begun(so_far)) if self.depth == 1 => {
                 let fits = NAME.get(so_far) == Some(&byte);
-                self.name = if fits { Name::Begun(so_far + 1) } else { Name::Other };
+                self.name = if fits { NameMatch::Begun(so_far + 1) } else { NameMatch::Other };
             }
             _ => {}
         }
@@ -123,11 +127,11 @@ impl AnswerScanner {
     }
 
     fn read_kept(&mut self) {
-        self.name = Name::Other;
+        self.name = NameMatch::Other;
         if KEPT_MAX < self.kept.len() {
             return;
         }
-        if let Ok(counts) = Counts::read(&mut Cursor::new(&self.kept)) {
+        if let Ok(counts) = UsageFields::read(&mut Cursor::new(&self.kept)) {
             self.counts.update(counts);
         }
     }
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn counts_are_found_however_the_answer_is_cut() {
         for at in 0..=ANSWER.len() {
-            let mut scanner = AnswerScanner::default();
+            let mut scanner = UsageScanner::default();
             scanner.scan(&ANSWER[..at]);
             scanner.scan(&ANSWER[at..]);
             assert_eq!(scanner.usage(), Some(Usage { input: 3, output: 4 }), "cut at {at}");

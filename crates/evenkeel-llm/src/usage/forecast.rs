@@ -12,7 +12,7 @@ use evenkeel_policy::estimate::{Ewma, Gains};
 use evenkeel_policy::id::TenantId;
 
 use super::Usage;
-use crate::request::Ask;
+use crate::request::LlmRequest;
 
 /// How long an answer is taken to be when nobody has said anything.
 const OUTPUT_GUESS: u64 = 256;
@@ -33,12 +33,12 @@ impl Forecast {
     }
 
     /// What a request will probably be charged.
-    pub fn estimate(&self, tenant: TenantId, model: ModelId, ask: &Ask) -> Cost {
+    pub fn estimate(&self, tenant: TenantId, model: ModelId, ask: &LlmRequest) -> Cost {
         self.usage(tenant, model, ask).cost()
     }
 
     /// How many tokens a request will probably take.
-    pub fn usage(&self, tenant: TenantId, model: ModelId, ask: &Ask) -> Usage {
+    pub fn usage(&self, tenant: TenantId, model: ModelId, ask: &LlmRequest) -> Usage {
         let known = self.by_tenant.mean(&(tenant, model)).or_else(|| self.by_model.mean(&model));
         let output = match (ask.output_known, known, ask.output_max) {
             (Some(output), ..) => output,
@@ -175,9 +175,9 @@ mod tests {
         forecast.usage(tenant, MODEL, &ask(output_max)).output
     }
 
-    fn ask(output_max: Option<u64>) -> Ask {
+    fn ask(output_max: Option<u64>) -> LlmRequest {
         let limit = output_max.map_or(String::new(), |max| format!(r#","max_tokens":{max}"#));
         let body = Bytes::from(format!(r#"{{"model":"m","prompt":"hello"{limit}}}"#));
-        Ask::parse(Endpoint::Completions, &body).unwrap()
+        LlmRequest::parse(Endpoint::Completions, &body).unwrap()
     }
 }

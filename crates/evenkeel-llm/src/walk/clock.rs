@@ -3,7 +3,7 @@
 #[cfg(loom)]
 pub(super) use model::Clock;
 #[cfg(not(loom))]
-pub(super) use real::Clock;
+pub(super) use real::SchedulerClock;
 
 #[cfg(not(loom))]
 mod real {
@@ -13,15 +13,15 @@ mod real {
     use tokio::sync::Notify;
     use tokio::time::timeout_at;
 
-    use crate::walk::Walk;
+    use crate::walk::RequestScheduler;
 
-    pub(in crate::walk) struct Clock {
+    pub(in crate::walk) struct SchedulerClock {
         origin: tokio::time::Instant,
         /// Rung when something is due earlier than the timer knows.
         alarm: Arc<Notify>,
     }
 
-    impl Clock {
+    impl SchedulerClock {
         pub(in crate::walk) fn start() -> Self {
             Self { origin: tokio::time::Instant::now(), alarm: Arc::new(Notify::new()) }
         }
@@ -35,12 +35,12 @@ mod real {
         }
 
         /// Has the walk do what is due when it is, for as long as anybody walks; needs a Tokio runtime.
-        pub(in crate::walk) fn keep(&self, walk: &Arc<Walk>) {
+        pub(in crate::walk) fn keep(&self, walk: &Arc<RequestScheduler>) {
             tokio::spawn(keep_time(Arc::downgrade(walk), self.origin, self.alarm.clone()));
         }
     }
 
-    async fn keep_time(walk: Weak<Walk>, origin: tokio::time::Instant, alarm: Arc<Notify>) {
+    async fn keep_time(walk: Weak<RequestScheduler>, origin: tokio::time::Instant, alarm: Arc<Notify>) {
         loop {
             let Some(due) = walk.upgrade().map(|walk| walk.pass_time()) else { return };
             match due {
@@ -61,12 +61,12 @@ mod model {
 
     use evenkeel_policy::time::{Duration, Instant};
 
-    use crate::walk::Walk;
+    use crate::walk::RequestScheduler;
 
     /// A clock that a model moves, who then has to pass the time itself.
     pub(in crate::walk) struct Clock(AtomicU64);
 
-    impl Clock {
+    impl SchedulerClock {
         pub(in crate::walk) fn start() -> Self {
             Self(AtomicU64::new(0))
         }

@@ -5,21 +5,21 @@
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use evenkeel_pipeline::{End, Failure, Rejection};
+use evenkeel_pipeline::{AttemptFailure, Rejection, RequestEnd};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_telemetry::Step;
 
-use super::{Grant, Ticket, Verdict, Waiter};
+use super::{RequestHandle, SlotDecision, SlotGrant, WaiterEntry};
 
 /// A request that waits for a slot; dropped, it gives its place back.
-pub(crate) struct Place {
+pub(crate) struct SlotFuture {
     /// `None` once it has a slot or was turned away.
-    pub(super) ticket: Option<Ticket>,
+    pub(super) ticket: Option<RequestHandle>,
     /// Known already; otherwise it comes by way of the walk's waiters.
-    verdict: Option<Verdict>,
+    verdict: Option<SlotDecision>,
     since: Instant,
     /// How long it waited before earlier attempts.
     waited_before: Duration,
@@ -27,17 +27,17 @@ pub(crate) struct Place {
 
 /// A request that was turned away.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turned {
+pub(crate) struct WaitRejection {
     /// Why.
     pub(crate) rejection: Rejection,
     /// How long it waited, for all its attempts together.
     pub(crate) waited: Duration,
 }
 
-impl Place {
+impl SlotFuture {
     pub(super) fn new(
-        ticket: Ticket,
-        verdict: Option<Verdict>,
+        ticket: RequestHandle,
+        verdict: Option<SlotDecision>,
         since: Instant,
         waited_before: Duration,
     ) -> Self {
@@ -45,7 +45,7 @@ impl Place {
     }
 
     /// Takes the verdict and when it was seen, or leaves the waker where the verdict will come.
-    fn poll_verdict(&mut self, cx: &Context<'_>) -> Poll<(Verdict, Instant)> {
+    fn poll_verdict(&mut self, cx: &Context<'_>) -> Poll<(SlotDecision, Instant)> {
         if let Some(verdict) = self.verdict.take() {
             return Poll::Ready((verdict, self.since));
         }
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-impl Waiter {
+impl WaiterEntry {
     pub(super) fn keep(&mut self, cx: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -71,25 +71,25 @@ impl Waiter {
     }
 }
 
-impl Future for Place {
-    type Output = Result<Slot, Turned>;
+impl Future for SlotFuture {
+    type Output = Result<SlotGuard, WaitRejection>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Poll::Ready((verdict, now)) = self.poll_verdict(cx) else { return Poll::Pending };
         let Some(ticket) = self.ticket.take() else { return Poll::Pending };
         Poll::Ready(match verdict {
-            Verdict::Granted(grant) => Ok(Slot::new(ticket, grant, now)),
-            Verdict::Rejected(rejection) => {
-                Err(Turned { rejection, waited: self.waited_before + now.since(self.since) })
+            SlotDecision::Granted(grant) => Ok(SlotGuard::new(ticket, grant, now)),
+            SlotDecision::Rejected(rejection) => {
+                Err(WaitRejection { rejection, waited: self.waited_before + now.since(self.since) })
             }
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotFuture {
     fn drop(&mut self) {
         let Some(ticket) = &self.ticket else { return };
-        if !matches!(self.verdict, Some(Verdict::Rejected(_))) {
+        if !matches!(self.verdict, Some(SlotDecision::Rejected(_))) {
             ticket.walk.cancel(ticket, Cost::ZERO);
         }
     }
@@ -99,16 +99,16 @@ impl Drop for Place {
 const TOLD_EVERY: Cost = Cost(32);
 
 /// A request that has a slot; dropped, it gives the slot back as one whose client has gone.
-pub(crate) struct Slot {
+pub(crate) struct SlotGuard {
     /// `None` once it has ended or waits again.
-    ticket: Option<Ticket>,
-    grant: Grant,
+    ticket: Option<RequestHandle>,
+    grant: SlotGrant,
     granted_at: Instant,
     so_far: Cost,
 }
 
-impl Slot {
-    fn new(ticket: Ticket, grant: Grant, now: Instant) -> Self {
+impl SlotGuard {
+    fn new(ticket: RequestHandle, grant: SlotGrant, now: Instant) -> Self {
         Self { ticket: Some(ticket), grant, granted_at: now, so_far: Cost::ZERO }
     }
 
@@ -150,7 +150,7 @@ impl Slot {
     pub(crate) fn end(mut self, actual: Cost, outcome: Outcome) {
         if let Some(ticket) = self.ticket.take() {
             finish(&ticket, ticket.walk.now(), |machine, now| {
-                machine.handle_end(now, ticket.request, End { actual, outcome });
+                machine.handle_end(now, ticket.request, RequestEnd { actual, outcome });
             });
         }
     }
@@ -161,13 +161,13 @@ impl Slot {
             let now = ticket.walk.now();
             self.tell_first_byte(&ticket, now);
             finish(&ticket, now, |machine, now| {
-                machine.handle_end(now, ticket.request, End { actual, outcome: Outcome::Good });
+                machine.handle_end(now, ticket.request, RequestEnd { actual, outcome: Outcome::Good });
             });
         }
     }
 
     /// Ends a request whose node failed after it had begun to answer.
-    pub(crate) fn break_off(mut self, failure: Failure) {
+    pub(crate) fn break_off(mut self, failure: AttemptFailure) {
         let so_far = self.so_far;
         if let Some(ticket) = self.ticket.take() {
             finish(&ticket, ticket.walk.now(), |machine, now| {
@@ -179,8 +179,8 @@ impl Slot {
 
     /// Gives the slot back because its node failed before it answered; the request waits for another, or is turned
     /// away.
-    pub(crate) fn fail(mut self, failure: Failure) -> Result<Place, Turned> {
-        let turned = Turned { rejection: Rejection::Cancelled, waited: self.grant.waited };
+    pub(crate) fn fail(mut self, failure: AttemptFailure) -> Result<SlotFuture, WaitRejection> {
+        let turned = WaitRejection { rejection: Rejection::Cancelled, waited: self.grant.waited };
         let Some(ticket) = self.ticket.take() else { return Err(turned) };
         let walk = ticket.walk.clone();
         let now = walk.now();
@@ -188,25 +188,25 @@ impl Slot {
         state.machine.handle_failure(now, ticket.request, failure);
         let outcome = state.drain(Some(ticket.request));
         if outcome.verdict.is_none() {
-            state.waiters.insert(ticket.request, Waiter::default());
+            state.waiters.insert(ticket.request, WaiterEntry::default());
         }
         drop(state);
         let verdict = outcome.verdict;
         walk.publish(now, outcome, ticket.entered_at);
         match verdict {
-            Some(Verdict::Rejected(rejection)) => Err(Turned { rejection, ..turned }),
-            Some(Verdict::Granted(_)) | None => Ok(Place::new(ticket, verdict, now, turned.waited)),
+            Some(SlotDecision::Rejected(rejection)) => Err(WaitRejection { rejection, ..turned }),
+            Some(SlotDecision::Granted(_)) | None => Ok(SlotFuture::new(ticket, verdict, now, turned.waited)),
         }
     }
 
-    fn tell_first_byte(&self, ticket: &Ticket, now: Instant) {
+    fn tell_first_byte(&self, ticket: &RequestHandle, now: Instant) {
         ticket.tell(now, Step::FirstByte { node: self.grant.node, after: now.since(self.granted_at) });
     }
 }
 
 /// Ends a request, which took since it came in.
 fn finish(
-    ticket: &Ticket,
+    ticket: &RequestHandle,
     now: Instant,
     end: impl FnOnce(&mut evenkeel_pipeline::OptimizedLoadManager, Instant),
 ) {
@@ -217,7 +217,7 @@ fn finish(
     ticket.walk.publish(now, outcome, ticket.entered_at);
 }
 
-impl Drop for Slot {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         if let Some(ticket) = &self.ticket {
             ticket.walk.cancel(ticket, self.so_far);

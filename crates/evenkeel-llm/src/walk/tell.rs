@@ -1,10 +1,12 @@
 //! The pipeline's events in telemetry's words.
 
 use evenkeel_pipeline as pipeline;
-use evenkeel_pipeline::{BreakerState, Duty, Rejection};
+use evenkeel_pipeline::{AdminState, BreakerState, Rejection};
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
-use evenkeel_telemetry::{Because, Ending, Event, Failure, NodeChange, Reason, RequestId, Step};
+use evenkeel_telemetry::{
+    AttemptFailure, Event, NodeEvent, PickReason, RejectReason, RequestId, RequestOutcome, Step,
+};
 
 /// Numbers what never got a number from the walk; far beyond those it gives.
 const OUTSIDE: RequestId = RequestId(u64::MAX);
@@ -32,32 +34,32 @@ pub(super) fn telemetry(event: &pipeline::Event, took: Duration) -> Event {
         }
         pipeline::Event::Done { request, tenant, node, actual, ending } => {
             let ending = match ending {
-                pipeline::Ending::Served { outcome } => Ending::Served(outcome),
-                pipeline::Ending::Cancelled => Ending::Cancelled,
-                pipeline::Ending::Broken { failure } => Ending::Broken(failure_of(failure)),
+                pipeline::RequestOutcome::Served { outcome } => RequestOutcome::Served(outcome),
+                pipeline::RequestOutcome::Cancelled => RequestOutcome::Cancelled,
+                pipeline::RequestOutcome::Broken { failure } => RequestOutcome::Broken(failure_of(failure)),
             };
             step(request, tenant, Step::Finished { node, actual, took, ending })
         }
         pipeline::Event::Duty { node, duty } => {
             let change = match duty {
-                Duty::Serving => NodeChange::Serving,
-                Duty::Draining => NodeChange::Draining,
-                Duty::Leaving => NodeChange::Leaving,
+                AdminState::Serving => NodeEvent::Serving,
+                AdminState::Draining => NodeEvent::Draining,
+                AdminState::Leaving => NodeEvent::Leaving,
             };
             Event::Node { node, change }
         }
-        pipeline::Event::Left { node } => Event::Node { node, change: NodeChange::Left },
+        pipeline::Event::Left { node } => Event::Node { node, change: NodeEvent::Left },
         pipeline::Event::Breaker { node, state } => {
             let change = match state {
-                BreakerState::Open { until } => NodeChange::Opened { until },
-                BreakerState::HalfOpen => NodeChange::HalfOpened,
-                BreakerState::Closed => NodeChange::Closed,
+                BreakerState::Open { until } => NodeEvent::Opened { until },
+                BreakerState::HalfOpen => NodeEvent::HalfOpened,
+                BreakerState::Closed => NodeEvent::Closed,
             };
             Event::Node { node, change }
         }
-        pipeline::Event::Spared { node, until } => Event::Node { node, change: NodeChange::Spared { until } },
+        pipeline::Event::Spared { node, until } => Event::Node { node, change: NodeEvent::Spared { until } },
         pipeline::Event::Path { node, path, transition } => {
-            Event::Node { node, change: NodeChange::Path { path, transition } }
+            Event::Node { node, change: NodeEvent::Path { path, transition } }
         }
     }
 }
@@ -66,30 +68,30 @@ fn rejected(rejection: &Rejection) -> Step {
     let reason = match rejection {
         Rejection::PushedOut { current_size, .. } => return Step::PushedOut { waiting: *current_size },
         Rejection::Cancelled => return Step::Cancelled,
-        Rejection::QueueFull { .. } => Reason::QueueFull,
-        Rejection::WaitTimeout { .. } => Reason::WaitTimeout,
-        Rejection::TooLate { .. } => Reason::TooLate,
-        Rejection::UnknownTenant { .. } => Reason::UnknownTenant,
-        Rejection::UnknownModel { .. } => Reason::UnknownModel,
-        Rejection::NoNode { .. } => Reason::NoNode,
-        Rejection::Failed { .. } => Reason::Failed,
+        Rejection::QueueFull { .. } => RejectReason::QueueFull,
+        Rejection::WaitTimeout { .. } => RejectReason::WaitTimeout,
+        Rejection::TooLate { .. } => RejectReason::TooLate,
+        Rejection::UnknownTenant { .. } => RejectReason::UnknownTenant,
+        Rejection::UnknownModel { .. } => RejectReason::UnknownModel,
+        Rejection::NoNode { .. } => RejectReason::NoNode,
+        Rejection::Failed { .. } => RejectReason::Failed,
     };
     Step::Rejected { reason }
 }
 
-fn because_of(because: pipeline::Because) -> Because {
+fn because_of(because: pipeline::PickReason) -> PickReason {
     match because {
-        pipeline::Because::Cached => Because::Cached,
-        pipeline::Because::Preferred => Because::Preferred,
-        pipeline::Because::Chosen(because) => Because::Chosen(because),
+        pipeline::PickReason::Cached => PickReason::Cached,
+        pipeline::PickReason::Preferred => PickReason::Preferred,
+        pipeline::PickReason::Chosen(because) => PickReason::Chosen(because),
     }
 }
 
-fn failure_of(failure: pipeline::Failure) -> Failure {
+fn failure_of(failure: pipeline::AttemptFailure) -> AttemptFailure {
     match failure {
-        pipeline::Failure::Unreachable => Failure::Unreachable,
-        pipeline::Failure::TimedOut => Failure::TimedOut,
-        pipeline::Failure::Broken => Failure::Broken,
-        pipeline::Failure::Busy { .. } => Failure::Busy,
+        pipeline::AttemptFailure::Unreachable => AttemptFailure::Unreachable,
+        pipeline::AttemptFailure::TimedOut => AttemptFailure::TimedOut,
+        pipeline::AttemptFailure::Broken => AttemptFailure::Broken,
+        pipeline::AttemptFailure::Busy { .. } => AttemptFailure::Busy,
     }
 }

@@ -5,11 +5,11 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 use std::task::Wake;
 
-use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Slots, Stopped, TenantRule, Urgency};
+use evenkeel_pipeline::{AttemptFailure, ModelId, NoRetryReason, NodeSpec, Priority, Slots, TenantRule};
 use evenkeel_policy::estimate::Outcome as Did;
-use evenkeel_policy::score::Request;
+use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::weight::Weight;
-use evenkeel_telemetry::{JournalLimits, MeterLimits, Registry};
+use evenkeel_telemetry::{MetricLimits, Registry, RequestLogLimits};
 use proptest::prelude::*;
 
 use super::*;
@@ -103,12 +103,12 @@ async fn a_request_that_failed_is_granted_another_node_at_once() {
     let walk = walk_to(&[1, 1]);
     let slot = walk.enter(ask(0)).await.unwrap();
     let failed = slot.node();
-    let mut place = pin!(slot.fail(Failure::Broken).unwrap());
+    let mut place = pin!(slot.fail(AttemptFailure::Broken).unwrap());
     let Poll::Ready(Ok(slot)) = poll(&mut place, &Bell::new()) else { panic!("another node is free") };
     assert_ne!(slot.node(), failed);
-    let turned = slot.fail(Failure::Unreachable).err().unwrap();
+    let turned = slot.fail(AttemptFailure::Unreachable).err().unwrap();
     let Rejection::Failed { attempts, failure, stopped } = turned.rejection else { panic!("{turned:?}") };
-    assert_eq!((attempts, failure, stopped), (2, Failure::Unreachable, Stopped::NoOtherNode));
+    assert_eq!((attempts, failure, stopped), (2, AttemptFailure::Unreachable, NoRetryReason::NoOtherNode));
     assert_everything_is_given_back(&walk);
 }
 
@@ -117,7 +117,7 @@ async fn a_request_that_met_a_busy_node_waits_until_it_is_asked_again() {
     let walk = walk_to(&[1]);
     let slot = walk.enter(ask(0)).await.unwrap();
     let retry_after = Some(Duration::from_secs(7));
-    let slot = slot.fail(Failure::Busy { retry_after }).unwrap().await.unwrap();
+    let slot = slot.fail(AttemptFailure::Busy { retry_after }).unwrap().await.unwrap();
     assert!(Duration::from_secs(7) <= slot.waited() && slot.waited() < Duration::from_secs(8));
 }
 
@@ -181,8 +181,8 @@ enum Move {
 
 enum Stand {
     Nowhere,
-    Waiting(Place),
-    Served(Slot, Begun),
+    Waiting(SlotFuture),
+    Served(SlotGuard, Begun),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -205,7 +205,7 @@ fn moves() -> impl Strategy<Value = Vec<(usize, Move)>> {
     proptest::collection::vec((0..6_usize, one), 0..200)
 }
 
-fn play(walk: &Arc<Walk>, stand: Stand, next: Move) -> Stand {
+fn play(walk: &Arc<RequestScheduler>, stand: Stand, next: Move) -> Stand {
     match (stand, next) {
         (Stand::Nowhere, Move::Enter { tenant }) => Stand::Waiting(walk.enter(ask(tenant))),
         (Stand::Waiting(mut place), Move::Poll) => match poll(&mut pin!(&mut place), &Bell::new()) {
@@ -230,11 +230,12 @@ fn play(walk: &Arc<Walk>, stand: Stand, next: Move) -> Stand {
             Stand::Nowhere
         }
         (Stand::Served(slot, Begun::Yes), Move::BreakOff) => {
-            slot.break_off(Failure::Broken);
+            slot.break_off(AttemptFailure::Broken);
             Stand::Nowhere
         }
         (Stand::Served(slot, Begun::No), Move::Fail { busy }) => {
-            let failure = if busy { Failure::Busy { retry_after: None } } else { Failure::TimedOut };
+            let failure =
+                if busy { AttemptFailure::Busy { retry_after: None } } else { AttemptFailure::TimedOut };
             slot.fail(failure).map_or(Stand::Nowhere, Stand::Waiting)
         }
         (_, Move::Leave) => Stand::Nowhere,
@@ -262,10 +263,10 @@ proptest! {
     }
 }
 
-fn walk_to(slots: &[u32]) -> Arc<Walk> {
+fn walk_to(slots: &[u32]) -> Arc<RequestScheduler> {
     let watch =
-        Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
-    let walk = Walk::start(PipelineOptions::default(), Arc::new(watch)).unwrap();
+        Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
+    let walk = RequestScheduler::start(PipelineOptions::default(), Arc::new(watch)).unwrap();
     for slots in slots {
         let spec =
             NodeSpec { slots: Slots::Fixed(*slots), weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
@@ -282,16 +283,16 @@ fn ask(tenant: u32) -> Arrival {
         upfront: Cost(10),
         affinity: None,
         deadline: None,
-        request: Request::Infer,
-        urgency: Urgency::Interactive,
+        request: RequestKind::Infer,
+        urgency: Priority::Interactive,
     }
 }
 
-fn in_flight(walk: &Walk) -> usize {
+fn in_flight(walk: &RequestScheduler) -> usize {
     walk.look(|machine| machine.status().in_flight)
 }
 
-fn assert_everything_is_given_back(walk: &Walk) {
+fn assert_everything_is_given_back(walk: &RequestScheduler) {
     let state = walk.state.lock();
     let status = state.machine.status();
     assert_eq!((status.in_flight, status.waiting, state.waiters.len()), (0, 0, 0));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_llm::{
-    Check, Engine, Finding, HealthOptions, Monitors, Origin, Report, TlsRoots, Upstream, Watched,
+    Engine, Finding, HealthCheckResult, HealthOptions, MonitorTarget, Monitors, Origin, Report, TlsRoots,
+    Upstream,
 };
 use evenkeel_pipeline::EngineLoad;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
@@ -43,8 +44,8 @@ fn listen(health: HealthOptions) -> Listener {
     Listener { monitors: monitors.unwrap(), reports }
 }
 
-fn watched(origins: Vec<Origin>) -> Watched {
-    Watched { node: NODE, origins, authorization: None }
+fn watched(origins: Vec<Origin>) -> MonitorTarget {
+    MonitorTarget { node: NODE, origins, authorization: None }
 }
 
 impl Listener {
@@ -63,7 +64,7 @@ impl Listener {
         }
     }
 
-    async fn check(&mut self) -> Check {
+    async fn check(&mut self) -> HealthCheckResult {
         self.until(|finding| match finding {
             Finding::Checked { path: None, check } => Some(check),
             _ => None,
@@ -177,7 +178,7 @@ async fn a_node_that_answers_is_well() {
     let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
     listener.watch(vec![node.origin()]);
     for _ in 0..3 {
-        assert!(matches!(listener.check().await, Check::Well { .. }));
+        assert!(matches!(listener.check().await, HealthCheckResult::Well { .. }));
     }
 }
 
@@ -187,7 +188,7 @@ async fn a_node_without_health_is_asked_for_its_models() {
     let (node, mut listener) = (Pages::start(vec![list]).await, listen(eager()));
     listener.watch(vec![node.origin()]);
     for _ in 0..5 {
-        assert!(matches!(listener.check().await, Check::Well { .. }));
+        assert!(matches!(listener.check().await, HealthCheckResult::Well { .. }));
     }
     assert_eq!(node.asked("/health"), 1, "asked once, it is not asked again");
     assert!(5 <= node.asked("/v1/models"));
@@ -198,11 +199,11 @@ async fn a_busy_node_is_not_broken_and_a_broken_one_is() {
     for status in [429, 503] {
         let (node, mut listener) = (Pages::start(vec![page("/health", status, "")]).await, listen(eager()));
         listener.watch(vec![node.origin()]);
-        assert!(matches!(listener.check().await, Check::Busy { .. }));
+        assert!(matches!(listener.check().await, HealthCheckResult::Busy { .. }));
     }
     let (node, mut listener) = (Pages::start(vec![page("/health", 500, "")]).await, listen(eager()));
     listener.watch(vec![node.origin()]);
-    assert!(matches!(listener.check().await, Check::Failed { .. }));
+    assert!(matches!(listener.check().await, HealthCheckResult::Failed { .. }));
 }
 
 #[tokio::test]
@@ -210,11 +211,11 @@ async fn a_node_that_is_not_there_fails_and_one_that_says_nothing_is_lost() {
     let gone = crate::stub::Stub::start().await.origin();
     let mut listener = listen(eager());
     listener.watch(vec![gone]);
-    assert!(matches!(listener.check().await, Check::Failed { .. }));
+    assert!(matches!(listener.check().await, HealthCheckResult::Failed { .. }));
     let silent = crate::stub::Stub::start().await;
     let mut listener = listen(HealthOptions { timeout: Duration::from_millis(1), ..eager() });
     listener.watch(vec![silent.origin()]);
-    assert_eq!(listener.check().await, Check::Lost);
+    assert_eq!(listener.check().await, HealthCheckResult::Lost);
 }
 
 #[tokio::test]
@@ -222,7 +223,7 @@ async fn an_answer_without_end_fails() {
     let long = "x".repeat((4 << 20) + 1);
     let (node, mut listener) = (Pages::start(vec![page("/health", 200, &long)]).await, listen(eager()));
     listener.watch(vec![node.origin()]);
-    assert!(matches!(listener.check().await, Check::Failed { .. }));
+    assert!(matches!(listener.check().await, HealthCheckResult::Failed { .. }));
 }
 
 #[tokio::test]
@@ -259,7 +260,7 @@ async fn an_engine_that_says_how_loaded_it_is_is_asked_until_it_does_not_and_is_
     while listener.load().await != told(9) {}
     node.replace(vec![health, list]);
     while listener.load().await.is_some() {}
-    assert!(matches!(listener.check().await, Check::Well { .. }));
+    assert!(matches!(listener.check().await, HealthCheckResult::Well { .. }));
 }
 
 #[tokio::test]
@@ -311,7 +312,7 @@ async fn a_node_that_comes_back_is_asked_at_once_what_it_is() {
     listener.watch(vec![node.origin()]);
     assert_eq!(listener.survey().await.0, Engine::Vllm);
     node.replace(vec![health(500)]);
-    while !matches!(listener.check().await, Check::Failed { .. }) {}
+    while !matches!(listener.check().await, HealthCheckResult::Failed { .. }) {}
     node.replace(vec![health(200), list("sglang")]);
     let engine = listener.until(|finding| match finding {
         Finding::Engine(engine) => Some(engine),
@@ -344,9 +345,11 @@ async fn every_path_is_checked_and_any_tells_what_the_node_serves() {
     let all = listener.until(|finding| {
         match finding {
             Finding::Checked { path: Some(PathId(0)), check } => {
-                failed = matches!(check, Check::Failed { .. });
+                failed = matches!(check, HealthCheckResult::Failed { .. });
             }
-            Finding::Checked { path: Some(PathId(1)), check } => well = matches!(check, Check::Well { .. }),
+            Finding::Checked { path: Some(PathId(1)), check } => {
+                well = matches!(check, HealthCheckResult::Well { .. })
+            }
             Finding::Checked { path, .. } => panic!("nobody has path {path:?}"),
             Finding::Models(told) => models = told == named(&["m"]),
             Finding::Engine(_) | Finding::Slots(_) | Finding::Load(_) => {}
@@ -360,7 +363,7 @@ async fn every_path_is_checked_and_any_tells_what_the_node_serves() {
 async fn a_node_is_called_with_its_key() {
     let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
     let authorization = Some(HeaderValue::from_static("Bearer sk-node"));
-    listener.monitors.watch(Watched { authorization, ..watched(vec![node.origin()]) }).unwrap();
+    listener.monitors.watch(MonitorTarget { authorization, ..watched(vec![node.origin()]) }).unwrap();
     listener.check().await;
     assert!(node.last_request().contains("authorization: Bearer sk-node\r\n"), "{}", node.last_request());
 }
@@ -368,7 +371,7 @@ async fn a_node_is_called_with_its_key() {
 #[tokio::test]
 async fn nothing_is_told_of_a_node_that_was_forgotten() {
     let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
-    listener.monitors.watch(Watched { node: NodeId(1), ..watched(vec![node.origin()]) }).unwrap();
+    listener.monitors.watch(MonitorTarget { node: NodeId(1), ..watched(vec![node.origin()]) }).unwrap();
     assert_eq!(listener.reports.recv().await.unwrap().node, NodeId(1));
     listener.monitors.forget(NodeId(1));
     while listener.reports.try_recv().is_ok() {}

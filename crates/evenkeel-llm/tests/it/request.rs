@@ -1,8 +1,8 @@
 //! Bodies: read alike however they are written, and refused where readers could differ.
 
 use bytes::Bytes;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_llm::request::{Ask, Delivery, Endpoint, UsageWish};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -37,7 +37,7 @@ fn a_name_that_is_acted_on_may_be_there_once() {
                 [format!(r#"{{"{other}":{value},{all}}}"#), format!(r#"{{{all},"{other}":{value}}}"#)];
             for body in twice {
                 let refused = parse(Endpoint::Chat, &body).unwrap_err();
-                let Refusal::Invalid { param, .. } = refused else { panic!("{body}: {refused:?}") };
+                let ApiError::Invalid { param, .. } = refused else { panic!("{body}: {refused:?}") };
                 assert_eq!(param.as_deref(), Some(name), "{body}");
             }
         }
@@ -60,7 +60,7 @@ fn where_a_body_stops_being_json_is_told() {
         assert_eq!(refused, format!("the body is not valid JSON: {told}"), "{body}");
     }
     let body = Bytes::from_static(b"{\"model\":\"\xff\"}");
-    let refused = Ask::parse(Endpoint::Other, &body).unwrap_err().to_string();
+    let refused = LlmRequest::parse(Endpoint::Other, &body).unwrap_err().to_string();
     assert_eq!(refused, "the body is not valid JSON: it is not UTF-8, line 1 column 11");
 }
 
@@ -101,8 +101,8 @@ fn numbers_of_any_size_are_taken_for_what_they_are_worth() {
 }
 
 /// What a client may say about the stream's counts, and whether it asks for them.
-fn stream_options() -> impl Strategy<Value = (Option<String>, UsageWish)> {
-    let with = |told: &'static str, wish: UsageWish| {
+fn stream_options() -> impl Strategy<Value = (Option<String>, IncludeUsage)> {
+    let with = |told: &'static str, wish: IncludeUsage| {
         (vec(("[a-d]{1,3}", value()), 0..3), any::<Index>()).prop_map(move |(mut fields, place)| {
             let at = place.index(fields.len() + 1);
             fields.insert(at, ("include_usage".to_owned(), told.to_owned()));
@@ -110,12 +110,12 @@ fn stream_options() -> impl Strategy<Value = (Option<String>, UsageWish)> {
         })
     };
     prop_oneof![
-        Just((None, UsageWish::NotAsked)),
-        Just((Some("null".to_owned()), UsageWish::NotAsked)),
-        vec(("[a-d]{1,3}", value()), 0..3).prop_map(|fields| (Some(object(&fields)), UsageWish::NotAsked)),
-        with("true", UsageWish::Asked),
-        with("false", UsageWish::NotAsked),
-        with("null", UsageWish::NotAsked),
+        Just((None, IncludeUsage::NotAsked)),
+        Just((Some("null".to_owned()), IncludeUsage::NotAsked)),
+        vec(("[a-d]{1,3}", value()), 0..3).prop_map(|fields| (Some(object(&fields)), IncludeUsage::NotAsked)),
+        with("true", IncludeUsage::Asked),
+        with("false", IncludeUsage::NotAsked),
+        with("null", IncludeUsage::NotAsked),
     ]
 }
 
@@ -191,7 +191,7 @@ proptest! {
         }
         let body = object(&fields);
         let ask = parse(Endpoint::Completions, &body).unwrap();
-        prop_assert_eq!((ask.model, ask.delivery, ask.usage), (model, Delivery::Stream, wish));
+        prop_assert_eq!((ask.model, ask.delivery, ask.usage), (model, ResponseMode::Stream, wish));
         prop_assert_eq!(ask.output_max, Some(tokens * answers));
         checks::request::check(body.as_bytes());
     }
@@ -236,6 +236,6 @@ proptest! {
     }
 }
 
-fn parse(endpoint: Endpoint, body: &str) -> Result<Ask, Refusal> {
-    Ask::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes()))
+fn parse(endpoint: Endpoint, body: &str) -> Result<LlmRequest, ApiError> {
+    LlmRequest::parse(endpoint, &Bytes::copy_from_slice(body.as_bytes()))
 }

@@ -1,6 +1,6 @@
 //! Streams: passed on and understood the same, wherever they are cut.
 
-use evenkeel_llm::sse::{EVENT_BYTES_MAX, Ending, Hide, Scanned};
+use evenkeel_llm::sse::{EVENT_BYTES_MAX, HideUsage, StreamEnd, StreamTotals};
 use evenkeel_llm::usage::Usage;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use crate::checks::sse::{check, told};
 /// Checks a stream cut at every place.
 pub(crate) fn check_every_cut(stream: &[u8]) {
     check(stream);
-    for hide in [Hide::Nothing, Hide::Usage] {
+    for hide in [HideUsage::Nothing, HideUsage::Usage] {
         let whole = told(hide, [stream]);
         for at in 0..=stream.len() {
             assert_eq!(told(hide, [&stream[..at], &stream[at..]]), whole, "cut at {at}");
@@ -59,7 +59,7 @@ impl Sent {
         matches!(self, Self::Counts(_))
     }
 
-    fn note(&self, found: &mut Scanned) {
+    fn note(&self, found: &mut StreamTotals) {
         match self {
             Self::Pieces(count) => found.tokens += u64::from(*count),
             Self::Nothing(_) => {}
@@ -151,7 +151,7 @@ proptest! {
     ) {
         let mut whole = Vec::new();
         let mut shown = Vec::new();
-        let mut found = Scanned::default();
+        let mut found = StreamTotals::default();
         for (sent, end, last_end) in &stream {
             let event = format!("{}{end}{last_end}", sent.lines().join(end));
             // After a lone return a line feed is its other half, not a line.
@@ -166,8 +166,8 @@ proptest! {
         cuts.extend([0, whole.len()]);
         cuts.sort_unstable();
         let chunks = || cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]);
-        let ending = if found.done { Ending::Done } else { Ending::Unsaid };
-        for (hide, passed) in [(Hide::Nothing, &whole), (Hide::Usage, &shown)] {
+        let ending = if found.done { StreamEnd::Done } else { StreamEnd::Unsaid };
+        for (hide, passed) in [(HideUsage::Nothing, &whole), (HideUsage::Usage, &shown)] {
             let told = told(hide, chunks());
             prop_assert_eq!(String::from_utf8_lossy(&told.passed), String::from_utf8_lossy(passed));
             prop_assert_eq!((told.found, told.ending), (found, ending));
@@ -191,11 +191,11 @@ fn an_event_too_long_to_hold_is_passed_on_unread() {
     let (fits, too_long) = (stream(EVENT_BYTES_MAX), stream(EVENT_BYTES_MAX + 1));
     for at in cuts {
         for len in [at, EVENT_BYTES_MAX + 20] {
-            let all = told(Hide::Usage, fits.as_bytes().chunks(len.max(1_000)));
-            assert_eq!((all.passed.len(), all.ending), ("data: [DONE]\n\n".len(), Ending::Done));
-            let all = told(Hide::Usage, too_long.as_bytes().chunks(len.max(1_000)));
+            let all = told(HideUsage::Usage, fits.as_bytes().chunks(len.max(1_000)));
+            assert_eq!((all.passed.len(), all.ending), ("data: [DONE]\n\n".len(), StreamEnd::Done));
+            let all = told(HideUsage::Usage, too_long.as_bytes().chunks(len.max(1_000)));
             assert_eq!(all.passed, too_long.as_bytes());
-            assert_eq!(all.found, Scanned { done: true, ..Scanned::default() });
+            assert_eq!(all.found, StreamTotals { done: true, ..StreamTotals::default() });
         }
     }
 }

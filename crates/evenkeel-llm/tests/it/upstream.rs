@@ -7,7 +7,7 @@ mod times;
 mod tls;
 
 use bytes::Bytes;
-use evenkeel_llm::{Origin, SendError, TlsRoots, Upstream, UpstreamBody};
+use evenkeel_llm::{Origin, TlsRoots, Upstream, UpstreamBody, UpstreamError};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -27,22 +27,22 @@ fn request(body: impl Into<Bytes>) -> Request<Bytes> {
     Request::post("/v1/chat/completions").body(body.into()).unwrap()
 }
 
-async fn ask(upstream: &Upstream, origin: &Origin) -> Result<Response<UpstreamBody>, SendError> {
+async fn ask(upstream: &Upstream, origin: &Origin) -> Result<Response<UpstreamBody>, UpstreamError> {
     upstream.send(origin, &request("{}")).await
 }
 
 /// Asks, and reads the answer to its end.
-async fn read(upstream: &Upstream, origin: &Origin) -> Result<String, SendError> {
+async fn read(upstream: &Upstream, origin: &Origin) -> Result<String, UpstreamError> {
     rest(ask(upstream, origin).await?).await
 }
 
-async fn rest(response: Response<UpstreamBody>) -> Result<String, SendError> {
+async fn rest(response: Response<UpstreamBody>) -> Result<String, UpstreamError> {
     let body = response.into_body().collect().await?.to_bytes();
     Ok(String::from_utf8(body.to_vec()).unwrap())
 }
 
 /// Reads one chunk.
-async fn chunk(body: &mut UpstreamBody) -> Result<Bytes, SendError> {
+async fn chunk(body: &mut UpstreamBody) -> Result<Bytes, UpstreamError> {
     Ok(body.frame().await.expect("a body goes on")?.into_data().expect("a chunk is no trailer"))
 }
 

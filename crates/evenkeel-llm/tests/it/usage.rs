@@ -1,6 +1,6 @@
 //! Counts: found in any answer, however it is cut.
 
-use evenkeel_llm::usage::{AnswerScanner, Usage};
+use evenkeel_llm::usage::{Usage, UsageScanner};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -29,7 +29,7 @@ proptest! {
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(answer.len() + 1)).collect();
         cuts.extend([0, answer.len()]);
         cuts.sort_unstable();
-        let mut scanner = AnswerScanner::default();
+        let mut scanner = UsageScanner::default();
         cuts.windows(2).for_each(|pair| scanner.scan(&answer[pair[0]..pair[1]]));
         prop_assert_eq!(scanner.usage(), usage);
     }

@@ -2,23 +2,23 @@
 //!
 //! Bound: as many places as requests ever lived at once; finding one is O(1).
 
-use super::{RequestId, Ticket};
+use super::{RequestId, RequestRecord};
 
 /// Places with a generation each, so that a late word about an ended request finds nobody.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests {
-    places: Vec<Place>,
+    places: Vec<RequestSlot>,
     free: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct RequestSlot {
     generation: u32,
-    ticket: Option<Ticket>,
+    ticket: Option<RequestRecord>,
 }
 
 impl Requests {
-    pub(crate) fn insert(&mut self, ticket: Ticket) -> RequestId {
+    pub(crate) fn insert(&mut self, ticket: RequestRecord) -> RequestId {
         if let Some(at) = self.free.pop() {
             let place = &mut self.places[at as usize];
             place.ticket = Some(ticket);
@@ -26,11 +26,11 @@ impl Requests {
         }
         // Limits on waiting and in-flight requests keep this far below the range.
         let at = self.places.len() as u32;
-        self.places.push(Place { generation: 0, ticket: Some(ticket) });
+        self.places.push(RequestSlot { generation: 0, ticket: Some(ticket) });
         id(at, 0)
     }
 
-    pub(crate) fn remove(&mut self, request: RequestId) -> Option<Ticket> {
+    pub(crate) fn remove(&mut self, request: RequestId) -> Option<RequestRecord> {
         let at = index(request);
         let place =
             self.places.get_mut(at as usize).filter(|place| place.generation == generation(request))?;
@@ -43,18 +43,18 @@ impl Requests {
         Some(ticket)
     }
 
-    pub(crate) fn get(&self, request: RequestId) -> Option<&Ticket> {
+    pub(crate) fn get(&self, request: RequestId) -> Option<&RequestRecord> {
         let place = self.places.get(index(request) as usize)?;
         place.ticket.as_ref().filter(|_| place.generation == generation(request))
     }
 
-    pub(crate) fn get_mut(&mut self, request: RequestId) -> Option<&mut Ticket> {
+    pub(crate) fn get_mut(&mut self, request: RequestId) -> Option<&mut RequestRecord> {
         let place = self.places.get_mut(index(request) as usize)?;
         let current = place.generation == generation(request);
         place.ticket.as_mut().filter(|_| current)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestId, &Ticket)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestId, &RequestRecord)> {
         let numbered = (0..).zip(&self.places);
         numbered.filter_map(|(at, place)| Some((id(at, place.generation), place.ticket.as_ref()?)))
     }
@@ -75,10 +75,10 @@ fn generation(request: RequestId) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accept::{Arrival, ModelId, Stage, Urgency};
+    use crate::accept::{Arrival, ModelId, Priority, RequestState};
     use evenkeel_policy::cost::Cost;
     use evenkeel_policy::id::TenantId;
-    use evenkeel_policy::score::Request;
+    use evenkeel_policy::score::RequestKind;
     use evenkeel_policy::time::{Duration, Instant};
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(requests.insert(ticket(2)), id(1, 0));
     }
 
-    fn ticket(order: u64) -> Ticket {
+    fn ticket(order: u64) -> RequestRecord {
         let arrival = Arrival {
             tenant: TenantId(0),
             model: ModelId(0),
@@ -109,10 +109,10 @@ mod tests {
             upfront: Cost(1),
             affinity: None,
             deadline: None,
-            request: Request::Infer,
-            urgency: Urgency::Interactive,
+            request: RequestKind::Infer,
+            urgency: Priority::Interactive,
         };
-        Ticket {
+        RequestRecord {
             arrival,
             order,
             deadline_at: None,
@@ -123,7 +123,7 @@ mod tests {
             refused: 0,
             tried: vec![],
             skipped: 0,
-            stage: Stage::Queued,
+            stage: RequestState::Queued,
         }
     }
 }

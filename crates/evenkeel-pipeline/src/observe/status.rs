@@ -11,10 +11,10 @@ use evenkeel_policy::weight::Weight;
 
 use super::Counts;
 use crate::OptimizedLoadManager;
-use crate::accept::{Line, ModelId, Urgency};
-use crate::pick_node::{BreakerState, CacheEntry, CacheStats, Duty, EngineLoad, Node};
+use crate::accept::{ModelId, ModelQueueId, Priority};
+use crate::pick_node::{AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, Node};
 use crate::pick_path::PathStatus;
-use crate::queue::Tenant;
+use crate::queue::TenantEntry;
 
 /// How a walk stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +76,7 @@ pub struct NodeStatus {
     /// How much of the work it should get, relative to the others.
     pub weight: Weight,
     /// Whether it is to take new work.
-    pub duty: Duty,
+    pub duty: AdminState,
     /// Whether it may be asked.
     pub breaker: BreakerState,
     /// Until when it is spared because it said it has no room.
@@ -147,10 +147,10 @@ impl OptimizedLoadManager {
     }
 
     fn model_statuses(&self) -> impl Iterator<Item = ModelStatus> {
-        let with_somebody = self.wait_queue.rings().filter(|(line, _)| line.urgency == Urgency::Interactive);
+        let with_somebody = self.wait_queue.rings().filter(|(line, _)| line.urgency == Priority::Interactive);
         with_somebody.map(|(line, ring)| {
             let pressure = ring.places.pressure();
-            let behind = Line { urgency: Urgency::Background, ..line };
+            let behind = ModelQueueId { urgency: Priority::Background, ..line };
             ModelStatus {
                 model: line.model,
                 background: self.wait_queue.waiting(behind),
@@ -182,7 +182,7 @@ impl OptimizedLoadManager {
         }
     }
 
-    fn tenant_status(&self, id: TenantId, tenant: &Tenant) -> TenantStatus {
+    fn tenant_status(&self, id: TenantId, tenant: &TenantEntry) -> TenantStatus {
         TenantStatus {
             tenant: id,
             weight: tenant.rule.weight,

@@ -13,13 +13,13 @@ pub(super) fn rank(key: u64, node: NodeId) -> u64 {
 
 /// One node's part of the work and of the slots.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Load {
+pub(super) struct NodeLoad {
     pub(super) busy: u32,
     pub(super) slots: u32,
 }
 
 /// Tells whether a node may take one more and stay within `load_max` times the mean of the pool.
-pub(super) fn is_within(node: Load, pool: Pool, load_max: f64) -> bool {
+pub(super) fn is_within(node: NodeLoad, pool: PoolLoad, load_max: f64) -> bool {
     let part = f64::from(node.slots) / pool.slots as f64;
     let most = (load_max * (pool.busy + 1) as f64 * part).ceil();
     f64::from(node.busy) + 1.0 <= most
@@ -27,13 +27,13 @@ pub(super) fn is_within(node: Load, pool: Pool, load_max: f64) -> bool {
 
 /// The work and the slots of all candidates.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pool {
+pub(super) struct PoolLoad {
     pub(super) busy: u64,
     pub(super) slots: u64,
 }
 
-impl Pool {
-    pub(super) fn add(&mut self, node: Load) {
+impl PoolLoad {
+    pub(super) fn add(&mut self, node: NodeLoad) {
         self.busy += u64::from(node.busy);
         self.slots += u64::from(node.slots);
     }
@@ -67,8 +67,8 @@ mod tests {
     #[test]
     fn a_node_is_preferred_up_to_a_quarter_above_the_mean() {
         let within = |busy, pool_busy| {
-            let pool = Pool { busy: pool_busy, slots: 32 };
-            is_within(Load { busy, slots: 8 }, pool, 1.25)
+            let pool = PoolLoad { busy: pool_busy, slots: 32 };
+            is_within(NodeLoad { busy, slots: 8 }, pool, 1.25)
         };
         assert!(within(0, 0) && !within(1, 1), "an idle pool shares from the second request on");
         assert!(within(4, 15) && !within(5, 15), "five of sixteen are a quarter above four");

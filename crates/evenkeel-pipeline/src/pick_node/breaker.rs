@@ -28,13 +28,13 @@ pub enum BreakerState {
 ///
 /// They are told apart because a node may answer every check and fail every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Witness {
+enum HealthSignal {
     Request,
     Check,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Breaker {
+pub(crate) struct CircuitBreaker {
     options: BreakerOptions,
     backoff: PathRule,
     state: BreakerState,
@@ -45,13 +45,13 @@ pub(crate) struct Breaker {
     /// Failed checks since the last that succeeded.
     misses: u32,
     /// By what it opened last.
-    opened_by: Witness,
+    opened_by: HealthSignal,
     /// Times it opened since it was last closed.
     outages: u32,
     errors: RatioWindow,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// Makes a closed breaker; `backoff` says how long it stays open.
     pub(super) fn new(options: BreakerOptions, backoff: PathRule) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Breaker {
             probe: None,
             failures: 0,
             misses: 0,
-            opened_by: Witness::Request,
+            opened_by: HealthSignal::Request,
             outages: 0,
             errors: RatioWindow::default(),
         }
@@ -99,9 +99,9 @@ impl Breaker {
     ) -> Option<BreakerState> {
         self.errors.record(now, outcome);
         match self.state {
-            BreakerState::Closed => self.judge(now, Witness::Request, outcome),
+            BreakerState::Closed => self.judge(now, HealthSignal::Request, outcome),
             BreakerState::HalfOpen if self.probe == Some(request) => {
-                Some(self.conclude(now, Witness::Request, outcome))
+                Some(self.conclude(now, HealthSignal::Request, outcome))
             }
             BreakerState::Open { .. } | BreakerState::HalfOpen => None,
         }
@@ -110,7 +110,7 @@ impl Breaker {
     /// Takes in that a request is being answered, which is all a trial needs; the new state, if that changed it.
     pub(crate) fn on_answer(&mut self, now: Instant, request: RequestId) -> Option<BreakerState> {
         let tried = self.state == BreakerState::HalfOpen && self.probe == Some(request);
-        tried.then(|| self.conclude(now, Witness::Request, Outcome::Good))
+        tried.then(|| self.conclude(now, HealthSignal::Request, Outcome::Good))
     }
 
     /// Takes in how an active check went; the new state, if that changed it.
@@ -118,9 +118,9 @@ impl Breaker {
     /// A node that failed its requests is mended by a request only.
     pub(crate) fn on_check(&mut self, now: Instant, outcome: Outcome) -> Option<BreakerState> {
         match (self.state, outcome) {
-            (BreakerState::Closed, _) => self.judge(now, Witness::Check, outcome),
-            (BreakerState::HalfOpen, Outcome::Good) if self.opened_by == Witness::Request => None,
-            (BreakerState::HalfOpen, _) => Some(self.conclude(now, Witness::Check, outcome)),
+            (BreakerState::Closed, _) => self.judge(now, HealthSignal::Check, outcome),
+            (BreakerState::HalfOpen, Outcome::Good) if self.opened_by == HealthSignal::Request => None,
+            (BreakerState::HalfOpen, _) => Some(self.conclude(now, HealthSignal::Check, outcome)),
             (BreakerState::Open { .. }, _) => None,
         }
     }
@@ -157,10 +157,10 @@ impl Breaker {
         self.errors.ratio(now).unwrap_or(0.0)
     }
 
-    fn judge(&mut self, now: Instant, witness: Witness, outcome: Outcome) -> Option<BreakerState> {
+    fn judge(&mut self, now: Instant, witness: HealthSignal, outcome: Outcome) -> Option<BreakerState> {
         let running = match witness {
-            Witness::Request => &mut self.failures,
-            Witness::Check => &mut self.misses,
+            HealthSignal::Request => &mut self.failures,
+            HealthSignal::Check => &mut self.misses,
         };
         if outcome == Outcome::Good {
             *running = 0;
@@ -168,11 +168,11 @@ impl Breaker {
         }
         *running += 1;
         let broken = self.options.failures_max <= *running
-            || (witness == Witness::Request && self.options.error_ratio_max <= self.error_rate(now));
+            || (witness == HealthSignal::Request && self.options.error_ratio_max <= self.error_rate(now));
         broken.then(|| self.open(now, witness))
     }
 
-    fn conclude(&mut self, now: Instant, witness: Witness, outcome: Outcome) -> BreakerState {
+    fn conclude(&mut self, now: Instant, witness: HealthSignal, outcome: Outcome) -> BreakerState {
         if outcome == Outcome::Bad {
             return self.open(now, witness);
         }
@@ -180,7 +180,7 @@ impl Breaker {
         self.enter(BreakerState::Closed)
     }
 
-    fn open(&mut self, now: Instant, witness: Witness) -> BreakerState {
+    fn open(&mut self, now: Instant, witness: HealthSignal) -> BreakerState {
         self.opened_by = witness;
         self.outages = self.outages.saturating_add(1);
         self.enter(BreakerState::Open { until: now + self.backoff.backoff(self.outages) })
@@ -264,11 +264,11 @@ mod tests {
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
     }
 
-    fn breaker() -> Breaker {
-        Breaker::new(BreakerOptions::default(), PathRule::default())
+    fn breaker() -> CircuitBreaker {
+        CircuitBreaker::new(BreakerOptions::default(), PathRule::default())
     }
 
-    fn fail(breaker: &mut Breaker, second: u64, times: u32) {
+    fn fail(breaker: &mut CircuitBreaker, second: u64, times: u32) {
         (0..times).for_each(|_| {
             breaker.on_outcome(at(second), OLD, Outcome::Bad);
         });

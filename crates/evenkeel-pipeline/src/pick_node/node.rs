@@ -7,13 +7,13 @@ use evenkeel_policy::estimate::{Ewma, Gains, LatencyWindow, Outcome, RatioWindow
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::limit::Epoch;
 use evenkeel_policy::path::PathRule;
-use evenkeel_policy::score::{Candidate, NodeStats, Request, Status};
+use evenkeel_policy::score::{Candidate, NodeStats, RequestKind, Status};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use super::breaker::Breaker;
+use super::breaker::CircuitBreaker;
 use super::capacity::{Capacity, EngineLoad, Slots};
-use super::rest::Rest;
+use super::rest::Cooldown;
 use crate::accept::{ModelId, RequestId};
 use crate::options::BreakerOptions;
 use crate::pick_path::{PathSpec, Paths};
@@ -36,7 +36,7 @@ pub struct NodeSpec {
 
 /// Whether a node is to take new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Duty {
+pub enum AdminState {
     /// It takes new work.
     Serving,
     /// It finishes what it has.
@@ -55,10 +55,10 @@ pub(crate) struct Node {
     /// In order.
     models: Vec<ModelId>,
     pub(crate) paths: Paths,
-    pub(crate) duty: Duty,
+    pub(crate) duty: AdminState,
     /// Whether it said it has no room, and for how long.
-    pub(crate) rest: Rest,
-    pub(crate) breaker: Breaker,
+    pub(crate) rest: Cooldown,
+    pub(crate) breaker: CircuitBreaker,
     pub(crate) busy: u32,
     transactions: u32,
     pub(crate) in_flight: Cost,
@@ -68,12 +68,12 @@ pub(crate) struct Node {
     latency_mean: Ewma,
     timeouts: RatioWindow,
     added_at: Instant,
-    figures: Figures,
+    figures: CachedStats,
 }
 
 /// What takes long to compute and changes slowly.
 #[derive(Clone, Copy, Debug, Default)]
-struct Figures {
+struct CachedStats {
     at: Instant,
     p95_latency_ms: f64,
     latency_samples: u32,
@@ -97,9 +97,9 @@ impl Node {
             weight: spec.weight,
             models: ordered(&spec.models),
             paths,
-            duty: Duty::Serving,
-            rest: Rest::new(breaker.spare),
-            breaker: Breaker::new(breaker, backoff),
+            duty: AdminState::Serving,
+            rest: Cooldown::new(breaker.spare),
+            breaker: CircuitBreaker::new(breaker, backoff),
             busy: 0,
             transactions: 0,
             in_flight: Cost::ZERO,
@@ -108,7 +108,7 @@ impl Node {
             latency_mean: Ewma::new(Gains::RTT),
             timeouts: RatioWindow::default(),
             added_at: now,
-            figures: Figures { at: now, ..Figures::default() },
+            figures: CachedStats { at: now, ..CachedStats::default() },
         }
     }
 
@@ -132,7 +132,7 @@ impl Node {
 
     /// Tells whether it takes new work, slots apart.
     pub(crate) fn is_open(&self) -> bool {
-        self.duty == Duty::Serving && self.rest.admits() && self.breaker.admits()
+        self.duty == AdminState::Serving && self.rest.admits() && self.breaker.admits()
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -157,14 +157,14 @@ impl Node {
     }
 
     /// Takes a slot and chooses the way.
-    pub(crate) fn take(&mut self, now: Instant, request: RequestId, work: &Work) -> Taken {
+    pub(crate) fn take(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> SlotReservation {
         self.busy += 1;
-        self.transactions += u32::from(work.request == Request::BeginTx);
+        self.transactions += u32::from(work.request == RequestKind::BeginTx);
         self.in_flight += work.cost;
         self.last_model = Some(work.model);
         self.breaker.on_send(request);
         self.rest.on_send(now, request);
-        Taken { path: self.paths.pick(now), epoch: self.capacity.on_send(self.busy) }
+        SlotReservation { path: self.paths.pick(now), epoch: self.capacity.on_send(self.busy) }
     }
 
     /// Corrects what its work is thought to cost.
@@ -173,9 +173,9 @@ impl Node {
     }
 
     /// Gives a slot back.
-    pub(crate) fn release(&mut self, request: RequestId, work: &Work, path: Option<PathId>) {
+    pub(crate) fn release(&mut self, request: RequestId, work: &SlotRequest, path: Option<PathId>) {
         self.busy -= 1;
-        self.transactions -= u32::from(work.request == Request::BeginTx);
+        self.transactions -= u32::from(work.request == RequestKind::BeginTx);
         self.in_flight = self.in_flight - work.cost;
         self.breaker.on_release(request);
         self.rest.on_release(request);
@@ -203,7 +203,7 @@ impl Node {
     }
 
     pub(crate) fn refresh(&mut self, now: Instant) {
-        self.figures = Figures {
+        self.figures = CachedStats {
             at: now,
             p95_latency_ms: self.latency.p95(now).unwrap_or_default().as_secs_f64() * 1_000.0,
             latency_samples: u32::try_from(self.latency.samples(now)).unwrap_or(u32::MAX),
@@ -216,7 +216,7 @@ impl Node {
     /// What a chooser sees of it: a database connection and a transaction are both a slot.
     pub(crate) fn stats(&self) -> NodeStats {
         let slots = i32::try_from(self.slots()).unwrap_or(i32::MAX);
-        let Figures { p95_latency_ms, latency_samples, error_rate_1m, timeouts_1m, uptime_sec, .. } =
+        let CachedStats { p95_latency_ms, latency_samples, error_rate_1m, timeouts_1m, uptime_sec, .. } =
             self.figures;
         NodeStats {
             running_http_session: self.busy,
@@ -261,16 +261,16 @@ impl Node {
 
     fn status(&self) -> Status {
         match self.duty {
-            Duty::Serving if self.is_open() => Status::Serving,
-            Duty::Serving => Status::Down,
-            Duty::Draining | Duty::Leaving => Status::Draining,
+            AdminState::Serving if self.is_open() => Status::Serving,
+            AdminState::Serving => Status::Down,
+            AdminState::Draining | AdminState::Leaving => Status::Draining,
         }
     }
 }
 
 /// A slot that was taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct SlotReservation {
     pub(crate) path: Option<PathId>,
     /// Which of the node's limits it counts for.
     pub(crate) epoch: Epoch,
@@ -278,9 +278,9 @@ pub(crate) struct Taken {
 
 /// What a slot is taken for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
+pub(crate) struct SlotRequest {
     pub(crate) model: ModelId,
-    pub(crate) request: Request,
+    pub(crate) request: RequestKind,
     /// What it is charged.
     pub(crate) cost: Cost,
 }

@@ -9,7 +9,7 @@ use evenkeel_policy::time::{Duration, Instant};
 use crate::accept::RequestId;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rest {
+pub(crate) struct Cooldown {
     /// A node that has no room says so at once; who has waited this long is being worked on.
     trial_max: Duration,
     state: State,
@@ -35,7 +35,7 @@ enum State {
     },
 }
 
-impl Rest {
+impl Cooldown {
     pub(super) fn new(trial_max: Duration) -> Self {
         Self { trial_max, state: State::Awake, rests: 0 }
     }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_rest_is_as_long_as_the_longest_asked_for() {
-        let mut rest = Rest::new(Duration::from_secs(1));
+        let mut rest = Cooldown::new(Duration::from_secs(1));
         assert_eq!(rest.begin(at(0), Duration::from_secs(9)), at(9));
         assert_eq!(rest.begin(at(0), Duration::from_secs(2)), at(9));
         rest.on_time(at(8));
@@ -162,7 +162,7 @@ mod tests {
     /// Whatever it asks for: who refuses for half a minute is asked forty times, not thirty thousand.
     #[test]
     fn rests_in_a_row_get_longer_up_to_the_usual_one() {
-        let (mut rest, mut now, mut asked) = (Rest::new(Duration::from_secs(1)), at(0), 0);
+        let (mut rest, mut now, mut asked) = (Cooldown::new(Duration::from_secs(1)), at(0), 0);
         while now < at(30) {
             rest.on_send(now, FIRST);
             now = rest.begin(now, Duration::ZERO);
@@ -175,8 +175,8 @@ mod tests {
         assert_eq!(rest.begin(now, Duration::ZERO), now + REST_MIN, "it had room in between");
     }
 
-    fn rested() -> Rest {
-        let mut rest = Rest::new(Duration::from_secs(1));
+    fn rested() -> Cooldown {
+        let mut rest = Cooldown::new(Duration::from_secs(1));
         rest.begin(at(0), Duration::from_secs(3));
         assert!(!rest.admits());
         rest.on_time(at(3));

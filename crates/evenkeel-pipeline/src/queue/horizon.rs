@@ -19,11 +19,11 @@ const FORGETS_IN: u64 = 64;
 /// caught up, and then keeps them all. What matters is how soon the next slots come free to put things right, and that
 /// is when the shortest of those that compete are done.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Horizon {
+pub(crate) struct ChargeAhead {
     shortest: Option<Cost>,
 }
 
-impl Horizon {
+impl ChargeAhead {
     /// Takes in what a request that is sent has still to come; one that says nothing until its end tells nothing.
     pub(crate) fn note(&mut self, to_come: Cost) {
         if to_come == Cost::ZERO {
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_short_request_shortens_it_at_once_and_long_ones_forget_it_slowly() {
-        let mut horizon = Horizon::default();
+        let mut horizon = ChargeAhead::default();
         horizon.note(Cost(1_000));
         assert_eq!(horizon.charge(Cost(30), Cost(1_030)), Cost(1_030));
         horizon.note(Cost(200));
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_was_spent_is_charged_and_never_more_than_is_thought_to_come() {
-        let mut horizon = Horizon::default();
+        let mut horizon = ChargeAhead::default();
         assert_eq!(horizon.charge(Cost(0), Cost(500)), Cost(500));
         horizon.note(Cost(2));
         assert_eq!(horizon.charge(Cost(100), Cost(500)), Cost(100) + AHEAD_MIN);

@@ -11,25 +11,25 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use super::horizon::Horizon;
-use super::rate::{Load, LoadedRate};
-use super::{LaneEnd, key};
-use crate::accept::{RequestId, Ticket};
-use crate::admit::Places;
+use super::horizon::ChargeAhead;
+use super::rate::{BusyThroughput, QueueLoad};
+use super::{QueueEnd, key};
+use crate::accept::{RequestId, RequestRecord};
+use crate::admit::AdmissionControl;
 
 /// Who waits for one model.
 #[derive(Clone, Debug)]
-pub(crate) struct Ring {
+pub(crate) struct ModelQueue {
     pub(crate) drr: DrrScheduler,
-    pub(crate) places: Places,
-    pub(super) horizon: Horizon,
-    lanes: BTreeMap<TenantId, Lane>,
-    rate: LoadedRate,
+    pub(crate) places: AdmissionControl,
+    pub(super) horizon: ChargeAhead,
+    lanes: BTreeMap<TenantId, TenantQueue>,
+    rate: BusyThroughput,
 }
 
 /// Who waits of one tenant.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct TenantQueue {
     /// Those that take turns, in turn.
     queue: VecDeque<RequestId>,
     /// Everybody, delayed ones too, in the order of arrival.
@@ -37,7 +37,7 @@ pub(crate) struct Lane {
     cost: Cost,
 }
 
-impl Lane {
+impl TenantQueue {
     pub(crate) fn queue(&self) -> &VecDeque<RequestId> {
         &self.queue
     }
@@ -51,9 +51,9 @@ impl Lane {
     }
 }
 
-impl Ring {
-    pub(super) fn new(drr: DrrScheduler, places: Places, rate: LoadedRate) -> Self {
-        Self { drr, places, horizon: Horizon::default(), lanes: BTreeMap::new(), rate }
+impl ModelQueue {
+    pub(super) fn new(drr: DrrScheduler, places: AdmissionControl, rate: BusyThroughput) -> Self {
+        Self { drr, places, horizon: ChargeAhead::default(), lanes: BTreeMap::new(), rate }
     }
 
     pub(super) fn pass(&mut self, now: Instant) {
@@ -62,7 +62,7 @@ impl Ring {
     }
 
     pub(super) fn complete(&mut self, cost: Cost) {
-        if self.load() == Load::Queued {
+        if self.load() == QueueLoad::Queued {
             self.rate.record(cost);
         }
     }
@@ -80,23 +80,23 @@ impl Ring {
         backpressure::expected_wait(queued, self.rate.per_second()?, self.places.weight_share(tenant, weight))
     }
 
-    pub(super) fn join(&mut self, request: RequestId, ticket: &Ticket) {
+    pub(super) fn join(&mut self, request: RequestId, ticket: &RequestRecord) {
         let lane = self.lanes.entry(ticket.arrival.tenant).or_default();
         lane.waiting.insert((ticket.order, request));
         lane.cost += ticket.arrival.cost;
     }
 
     /// Puts a request into its lane, and tells whether it is the only one there.
-    pub(super) fn enter(&mut self, request: RequestId, tenant: TenantId, end: LaneEnd) -> bool {
+    pub(super) fn enter(&mut self, request: RequestId, tenant: TenantId, end: QueueEnd) -> bool {
         let lane = self.lanes.entry(tenant).or_default();
         match end {
-            LaneEnd::Front => lane.queue.push_front(request),
-            LaneEnd::Back => lane.queue.push_back(request),
+            QueueEnd::Front => lane.queue.push_front(request),
+            QueueEnd::Back => lane.queue.push_back(request),
         }
         lane.queue.len() == 1
     }
 
-    pub(super) fn leave(&mut self, request: RequestId, ticket: &Ticket) {
+    pub(super) fn leave(&mut self, request: RequestId, ticket: &RequestRecord) {
         let tenant = ticket.arrival.tenant;
         let Some(lane) = self.lanes.get_mut(&tenant) else { return };
         if !lane.waiting.remove(&(ticket.order, request)) {
@@ -118,15 +118,15 @@ impl Ring {
         self.lanes.get(&tenant)?.waiting.last().map(|(_, request)| *request)
     }
 
-    pub(crate) fn lane(&self, tenant: TenantId) -> Option<&Lane> {
+    pub(crate) fn lane(&self, tenant: TenantId) -> Option<&TenantQueue> {
         self.lanes.get(&tenant)
     }
 
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = (TenantId, &Lane)> {
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (TenantId, &TenantQueue)> {
         self.lanes.iter().map(|(tenant, lane)| (*tenant, lane))
     }
 
-    fn load(&self) -> Load {
-        if self.drr.has_active_keys() { Load::Queued } else { Load::Idle }
+    fn load(&self) -> QueueLoad {
+        if self.drr.has_active_keys() { QueueLoad::Queued } else { QueueLoad::Idle }
     }
 }

@@ -8,7 +8,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
-use crate::accept::Line;
+use crate::accept::ModelQueueId;
 
 /// What a tenant may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Default for TenantRule {
 
 /// One tenant's figures.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tenant {
+pub(crate) struct TenantEntry {
     pub(crate) rule: TenantRule,
     pub(crate) in_flight: u32,
     /// What its requests on nodes are charged.
@@ -36,10 +36,10 @@ pub(crate) struct Tenant {
     /// What its ended requests cost.
     pub(crate) served: Cost,
     /// The lines in whose rings it has ever had a turn coming.
-    pub(crate) rings: BTreeSet<Line>,
+    pub(crate) rings: BTreeSet<ModelQueueId>,
 }
 
-impl Tenant {
+impl TenantEntry {
     pub(crate) fn is_capped(&self) -> bool {
         self.rule.concurrency_max <= self.in_flight
     }
@@ -47,17 +47,17 @@ impl Tenant {
 
 /// Every tenant met so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tenants(Vec<Tenant>);
+pub(crate) struct Tenants(Vec<TenantEntry>);
 
 impl Tenants {
-    pub(crate) fn get(&self, tenant: TenantId) -> Option<&Tenant> {
+    pub(crate) fn get(&self, tenant: TenantId) -> Option<&TenantEntry> {
         self.0.get(tenant.index())
     }
 
     /// The tenant's entry; the id is known to be below the limit.
-    pub(crate) fn entry(&mut self, tenant: TenantId) -> &mut Tenant {
+    pub(crate) fn entry(&mut self, tenant: TenantId) -> &mut TenantEntry {
         if self.0.len() <= tenant.index() {
-            self.0.resize_with(tenant.index() + 1, Tenant::default);
+            self.0.resize_with(tenant.index() + 1, TenantEntry::default);
         }
         &mut self.0[tenant.index()]
     }
@@ -66,7 +66,7 @@ impl Tenants {
         self.get(tenant).map_or_else(TenantRule::default, |tenant| tenant.rule)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (TenantId, &Tenant)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TenantId, &TenantEntry)> {
         (0..).map(TenantId).zip(&self.0)
     }
 }

@@ -13,7 +13,7 @@ use evenkeel_policy::time::Instant;
 use crate::OptimizedLoadManager;
 use crate::accept::ModelId;
 use crate::observe::Event;
-use crate::pick_node::{Capacity, Duty, NodeSpec, Slots};
+use crate::pick_node::{AdminState, Capacity, NodeSpec, Slots};
 use crate::queue::TenantRule;
 
 impl OptimizedLoadManager {
@@ -27,7 +27,7 @@ impl OptimizedLoadManager {
         self.check_models(&spec.models)?;
         let node = self.nodes.add(self.now, spec)?;
         self.wait_queue.forget_rates(&spec.models);
-        self.tell(Event::Duty { node, duty: Duty::Serving });
+        self.tell(Event::Duty { node, duty: AdminState::Serving });
         self.dispatch();
         Ok(node)
     }
@@ -66,17 +66,17 @@ impl OptimizedLoadManager {
 
     /// Lets a node finish what it has and take nothing new.
     pub fn drain_node(&mut self, now: Instant, node: NodeId) -> Result<(), RegistryError> {
-        self.set_duty(now, node, Duty::Draining)
+        self.set_duty(now, node, AdminState::Draining)
     }
 
     /// Lets a drained node take work again.
     pub fn resume_node(&mut self, now: Instant, node: NodeId) -> Result<(), RegistryError> {
-        self.set_duty(now, node, Duty::Serving)
+        self.set_duty(now, node, AdminState::Serving)
     }
 
     /// Takes a node out; it is forgotten once it has finished what it has.
     pub fn remove_node(&mut self, now: Instant, node: NodeId) -> Result<(), RegistryError> {
-        self.set_duty(now, node, Duty::Leaving)
+        self.set_duty(now, node, AdminState::Leaving)
     }
 
     /// Gives a tenant its weight and its cap, also for what it has waiting.
@@ -102,18 +102,18 @@ impl OptimizedLoadManager {
         self.tell(Event::Left { node });
     }
 
-    fn set_duty(&mut self, now: Instant, node: NodeId, duty: Duty) -> Result<(), RegistryError> {
+    fn set_duty(&mut self, now: Instant, node: NodeId, duty: AdminState) -> Result<(), RegistryError> {
         self.advance(now);
         self.check_node(node)?;
         let Some(known) = self.nodes.get_mut(node) else { return Ok(()) };
         known.duty = duty;
         let idle = known.busy == 0;
         match duty {
-            Duty::Serving => self.wait_queue.forget_rates(known.models()),
-            Duty::Draining | Duty::Leaving => self.node_cache.invalidate(node, |_| true),
+            AdminState::Serving => self.wait_queue.forget_rates(known.models()),
+            AdminState::Draining | AdminState::Leaving => self.node_cache.invalidate(node, |_| true),
         }
         self.tell(Event::Duty { node, duty });
-        if duty == Duty::Leaving && idle {
+        if duty == AdminState::Leaving && idle {
             self.forget_node(node);
         }
         self.dispatch();
@@ -123,7 +123,7 @@ impl OptimizedLoadManager {
     /// A node that leaves is as good as gone.
     fn check_node(&self, node: NodeId) -> Result<(), RegistryError> {
         match self.nodes.get(node) {
-            Some(known) if known.duty != Duty::Leaving => Ok(()),
+            Some(known) if known.duty != AdminState::Leaving => Ok(()),
             _ => Err(RegistryError::UnknownNode { node }),
         }
     }

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::time::Instant;
 
-use crate::accept::{RequestId, Stage, Ticket};
+use crate::accept::{RequestId, RequestRecord, RequestState};
 
 /// Whose time it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Due {
+pub(crate) enum TimerTarget {
     /// A request takes its place in the queue, or gives up.
     Request(RequestId),
     /// A node may be asked again.
@@ -22,35 +22,35 @@ pub(crate) enum Due {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
-    due: BTreeSet<(Instant, Due)>,
-    at: BTreeMap<Due, Instant>,
+    due: BTreeSet<(Instant, TimerTarget)>,
+    at: BTreeMap<TimerTarget, Instant>,
 }
 
 impl Timers {
     /// Sets what is next for a waiting request.
-    pub(crate) fn set_request(&mut self, request: RequestId, ticket: &Ticket) {
+    pub(crate) fn set_request(&mut self, request: RequestId, ticket: &RequestRecord) {
         let at = match ticket.stage {
-            Stage::Delayed { enters_at } => Some(enters_at.min(ticket.timeout_at)),
-            Stage::Queued => Some(ticket.timeout_at),
-            Stage::InFlight(_) => None,
+            RequestState::Delayed { enters_at } => Some(enters_at.min(ticket.timeout_at)),
+            RequestState::Queued => Some(ticket.timeout_at),
+            RequestState::InFlight(_) => None,
         };
-        self.set(Due::Request(request), at);
+        self.set(TimerTarget::Request(request), at);
     }
 
     pub(crate) fn clear_request(&mut self, request: RequestId) {
-        self.set(Due::Request(request), None);
+        self.set(TimerTarget::Request(request), None);
     }
 
     pub(crate) fn set_node(&mut self, node: NodeId, at: Option<Instant>) {
-        self.set(Due::Node(node), at);
+        self.set(TimerTarget::Node(node), at);
     }
 
     pub(crate) fn set_recheck(&mut self, at: Option<Instant>) {
-        self.set(Due::Recheck, at);
+        self.set(TimerTarget::Recheck, at);
     }
 
     /// Takes out the first that is due.
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<Due> {
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<TimerTarget> {
         let (_, due) = self.due.first().copied().filter(|(at, _)| *at <= now)?;
         self.set(due, None);
         Some(due)
@@ -61,7 +61,7 @@ impl Timers {
         self.due.first().map(|(at, _)| *at)
     }
 
-    pub(crate) fn of(&self, due: Due) -> Option<Instant> {
+    pub(crate) fn of(&self, due: TimerTarget) -> Option<Instant> {
         self.at.get(&due).copied()
     }
 
@@ -69,7 +69,7 @@ impl Timers {
         self.due.len()
     }
 
-    fn set(&mut self, due: Due, at: Option<Instant>) {
+    fn set(&mut self, due: TimerTarget, at: Option<Instant>) {
         let before = match at {
             Some(at) => self.at.insert(due, at),
             None => self.at.remove(&due),

@@ -1,6 +1,6 @@
 //! A conversation comes back to its warm node, and never at the price of a hot spot.
 
-use evenkeel_pipeline::{Arrival, Because, Event, Failure, ModelId, PipelineOptions, RequestId};
+use evenkeel_pipeline::{Arrival, AttemptFailure, Event, ModelId, PickReason, PipelineOptions, RequestId};
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::time::Duration;
 
@@ -14,12 +14,12 @@ fn a_conversation_comes_back_to_its_node_while_it_is_remembered_and_after() {
         let home = door.node_of(first);
         door.end(first, 500);
         let again = talk(&mut door, key);
-        assert_eq!((door.node_of(again), because(&door, again)), (home, Because::Cached));
+        assert_eq!((door.node_of(again), because(&door, again)), (home, PickReason::Cached));
         door.end(again, 500);
         door.pass(Duration::from_secs(6));
         assert_eq!(door.walk.cached(MODEL, key), None);
         let later = talk(&mut door, key);
-        assert_eq!((door.node_of(later), because(&door, later)), (home, Because::Preferred));
+        assert_eq!((door.node_of(later), because(&door, later)), (home, PickReason::Preferred));
         door.end(later, 500);
     }
     let stats = door.walk.status().cache;
@@ -111,7 +111,7 @@ fn what_leads_to_a_node_that_drains_breaks_leaves_or_loses_the_model_is_forgotte
             for key in requests {
                 let request = talk(door, key);
                 if door.is_flying(request) && door.node_of(request) == node {
-                    door.fail(request, Failure::Broken);
+                    door.fail(request, AttemptFailure::Broken);
                 }
             }
         },
@@ -157,7 +157,7 @@ fn talk(door: &mut Door, key: u64) -> RequestId {
     door.arrive(Arrival { affinity: Some(key), ..asks(0) })
 }
 
-fn because(door: &Door, wanted: RequestId) -> Because {
+fn because(door: &Door, wanted: RequestId) -> PickReason {
     let sent = |event: &Event| match event {
         Event::Dispatch { request, because, .. } if *request == wanted => Some(*because),
         _ => None,

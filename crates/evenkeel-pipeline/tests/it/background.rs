@@ -1,12 +1,12 @@
 //! Requests nobody waits for: they use what is idle, give way to who waits, and take turns among themselves.
 
-use evenkeel_pipeline::{Arrival, RequestId, Urgency};
+use evenkeel_pipeline::{Arrival, Priority, RequestId};
 use evenkeel_policy::id::TenantId;
 
 use crate::door::{Audits, Door, MODEL, asks};
 
 fn job(tenant: u32) -> Arrival {
-    Arrival { urgency: Urgency::Background, ..asks(tenant) }
+    Arrival { urgency: Priority::Background, ..asks(tenant) }
 }
 
 /// Ends whatever was sent first, and names who was sent then.

@@ -1,7 +1,7 @@
 //! How many requests a node is given at once, and what others do to it.
 
 use evenkeel_pipeline::{
-    Arrival, EngineLoad, Failure, NodeSpec, PipelineOptions, RegistryError, RequestId, Slots,
+    Arrival, AttemptFailure, EngineLoad, NodeSpec, PipelineOptions, RegistryError, RequestId, Slots,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
@@ -141,7 +141,7 @@ fn slots(door: &Door) -> u32 {
 impl Door {
     /// Has the node refuse a request, which is given back.
     fn fail_one(&mut self, request: RequestId) -> RequestId {
-        self.fail(request, Failure::Busy { retry_after: None });
+        self.fail(request, AttemptFailure::Busy { retry_after: None });
         request
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use evenkeel_pipeline::{
-    Arrival, End, Event, Failure, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
-    Rejection, RequestId, Slots, TenantRule, Urgency,
+    Arrival, AttemptFailure, Event, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
+    Priority, Rejection, RequestEnd, RequestId, Slots, TenantRule,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
-use evenkeel_policy::score::Request;
+use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
@@ -90,12 +90,12 @@ impl Door {
     }
 
     pub(crate) fn end(&mut self, request: RequestId, actual: u64) {
-        let end = End { actual: Cost(actual), outcome: Outcome::Good };
+        let end = RequestEnd { actual: Cost(actual), outcome: Outcome::Good };
         self.walk.handle_end(self.now, request, end);
         self.settle();
     }
 
-    pub(crate) fn fail(&mut self, request: RequestId, failure: Failure) {
+    pub(crate) fn fail(&mut self, request: RequestId, failure: AttemptFailure) {
         self.walk.handle_failure(self.now, request, failure);
         self.settle();
     }
@@ -203,8 +203,8 @@ pub(crate) fn asks(tenant: u32) -> Arrival {
         upfront: Cost::MAX,
         affinity: None,
         deadline: None,
-        request: Request::Infer,
-        urgency: Urgency::Interactive,
+        request: RequestKind::Infer,
+        urgency: Priority::Interactive,
     }
 }
 

@@ -1,8 +1,8 @@
 //! A failing node is left alone, its requests go elsewhere, and nobody is told half a truth.
 
 use evenkeel_pipeline::{
-    Arrival, BreakerState, Ending, Event, Failure, PipelineOptions, Rejection, RequestId, RetryOptions,
-    Stopped,
+    Arrival, AttemptFailure, BreakerState, Event, NoRetryReason, PipelineOptions, Rejection, RequestId,
+    RequestOutcome, RetryOptions,
 };
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId};
@@ -19,7 +19,7 @@ fn before_the_first_byte_a_request_goes_to_another_node() {
     let request = door.ask(0);
     let mut tried = vec![door.node_of(request)];
     for _ in 0..2 {
-        door.fail(request, Failure::Broken);
+        door.fail(request, AttemptFailure::Broken);
         assert!(!tried.contains(&door.node_of(request)), "{tried:?}");
         tried.push(door.node_of(request));
     }
@@ -28,8 +28,8 @@ fn before_the_first_byte_a_request_goes_to_another_node() {
         _ => None,
     });
     assert_eq!(attempt, Some(3));
-    door.fail(request, Failure::TimedOut);
-    assert_eq!(stopped(&door, request), Stopped::AttemptsUsed);
+    door.fail(request, AttemptFailure::TimedOut);
+    assert_eq!(stopped(&door, request), NoRetryReason::AttemptsUsed);
     assert_eq!(door.walk.status().counts.retried, 2);
 }
 
@@ -39,20 +39,20 @@ fn after_the_first_byte_a_failure_is_an_honest_end() {
     let request = door.ask(0);
     door.first_byte(request);
     door.progress(request, 70);
-    door.fail(request, Failure::Broken);
+    door.fail(request, AttemptFailure::Broken);
     let done = door.events.iter().find_map(|event| match event {
         Event::Done { actual, ending, .. } => Some((actual.0, *ending)),
         _ => None,
     });
-    assert_eq!(done, Some((70, Ending::Broken { failure: Failure::Broken })));
+    assert_eq!(done, Some((70, RequestOutcome::Broken { failure: AttemptFailure::Broken })));
 }
 
 #[test]
 fn with_no_node_left_to_try_a_failure_is_the_answer() {
     let mut door = Door::to(&[1]);
     let request = door.ask(0);
-    door.fail(request, Failure::Broken);
-    assert_eq!(stopped(&door, request), Stopped::NoOtherNode);
+    door.fail(request, AttemptFailure::Broken);
+    assert_eq!(stopped(&door, request), NoRetryReason::NoOtherNode);
     let said = door.rejected[&request].to_string();
     assert_eq!(said, "node broke off at attempt 1, no other node serves it");
 }
@@ -62,11 +62,11 @@ fn a_request_whose_deadline_has_passed_is_not_tried_again() {
     let mut door = Door::to(&[1, 1]);
     let request = door.arrive(Arrival { deadline: Some(SECOND), ..asks(0) });
     door.pass(SECOND);
-    door.fail(request, Failure::Broken);
-    assert_eq!(stopped(&door, request), Stopped::DeadlinePassed);
+    door.fail(request, AttemptFailure::Broken);
+    assert_eq!(stopped(&door, request), NoRetryReason::DeadlinePassed);
     let patient = door.ask(0);
     door.pass(60 * SECOND);
-    door.fail(patient, Failure::Broken);
+    door.fail(patient, AttemptFailure::Broken);
     assert!(door.is_flying(patient), "without a deadline only waiting is limited");
 }
 
@@ -77,7 +77,7 @@ fn a_request_that_is_tried_again_goes_before_those_that_wait_and_keeps_its_deadl
     let other = door.ask(0);
     let (takes_its_slot, waiting) = (door.ask(0), door.ask(0));
     door.pass(SECOND);
-    door.fail(failing, Failure::Broken);
+    door.fail(failing, AttemptFailure::Broken);
     let entry = door.walk.wait_entry(failing).unwrap();
     assert_eq!(entry.timeout_at, door.now + 2 * SECOND);
     door.end(other, 500);
@@ -89,11 +89,11 @@ fn a_request_that_is_tried_again_goes_before_those_that_wait_and_keeps_its_deadl
 fn no_more_than_a_tenth_are_tried_again() {
     let mut door = Door::to(&[100, 100]);
     let requests: Vec<_> = (0..100).map(|_| door.ask(0)).collect();
-    requests.iter().for_each(|request| door.fail(*request, Failure::Unreachable));
+    requests.iter().for_each(|request| door.fail(*request, AttemptFailure::Unreachable));
     let counts = door.walk.status().counts;
     assert_eq!(counts.retried, 10);
     let spent = requests.iter().filter(|it| {
-        matches!(door.rejected.get(it), Some(Rejection::Failed { stopped: Stopped::BudgetSpent, .. }))
+        matches!(door.rejected.get(it), Some(Rejection::Failed { stopped: NoRetryReason::BudgetSpent, .. }))
     });
     assert_eq!(spent.count(), 90);
 }
@@ -107,8 +107,8 @@ fn a_retry_that_finds_the_queue_full_is_turned_away() {
     });
     assert_eq!(door.waiting(), 100);
     door.add(0, &[MODEL]);
-    door.fail(failing, Failure::Broken);
-    assert_eq!(stopped(&door, failing), Stopped::QueueFull);
+    door.fail(failing, AttemptFailure::Broken);
+    assert_eq!(stopped(&door, failing), NoRetryReason::QueueFull);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_busy_node_rests_as_long_as_it_asks_for_and_is_not_broken() {
     let asked = 3 * SECOND;
     for _ in 0..3 {
         let request = door.ask(0);
-        door.fail(request, Failure::Busy { retry_after: Some(asked) });
+        door.fail(request, AttemptFailure::Busy { retry_after: Some(asked) });
         assert!(!door.is_flying(request) && !door.rejected.contains_key(&request));
         door.pass(asked - Duration::from_millis(1));
         assert!(!door.is_flying(request));
@@ -134,8 +134,8 @@ fn a_busy_node_rests_as_long_as_it_asks_for_and_is_not_broken() {
 fn a_busy_node_is_spared_for_the_longest_it_asked_for() {
     let mut door = Door::to(&[2]);
     let (first, second) = (door.ask(0), door.ask(0));
-    door.fail(first, Failure::Busy { retry_after: Some(9 * SECOND) });
-    door.fail(second, Failure::Busy { retry_after: None });
+    door.fail(first, AttemptFailure::Busy { retry_after: Some(9 * SECOND) });
+    door.fail(second, AttemptFailure::Busy { retry_after: None });
     assert_eq!(door.walk.status().nodes[0].spared_until, Some(door.now + 9 * SECOND));
 }
 
@@ -143,7 +143,7 @@ fn a_busy_node_is_spared_for_the_longest_it_asked_for() {
 fn a_busy_node_that_asks_for_a_day_is_spared_a_minute() {
     let mut door = Door::to(&[1]);
     let request = door.ask(0);
-    door.fail(request, Failure::Busy { retry_after: Some(86_400 * SECOND) });
+    door.fail(request, AttemptFailure::Busy { retry_after: Some(86_400 * SECOND) });
     assert_eq!(door.walk.status().nodes[0].spared_until, Some(door.now + 60 * SECOND));
 }
 
@@ -153,26 +153,26 @@ fn a_request_that_a_node_without_room_refuses_waits_on_until_it_has_room() {
     let mut door = Door::to(&[1]);
     let request = door.ask(0);
     for _ in 0..20 {
-        door.fail(request, Failure::Busy { retry_after: None });
+        door.fail(request, AttemptFailure::Busy { retry_after: None });
         assert!(!door.is_flying(request) && !door.rejected.contains_key(&request));
         door.pass(SECOND);
         assert!(door.is_flying(request));
     }
     door.end(request, 500);
     let other = door.ask(0);
-    door.fail(other, Failure::Broken);
-    assert_eq!(stopped(&door, other), Stopped::NoOtherNode, "a failure is still one");
+    door.fail(other, AttemptFailure::Broken);
+    assert_eq!(stopped(&door, other), NoRetryReason::NoOtherNode, "a failure is still one");
 }
 
 #[test]
 fn a_node_that_stays_busy_refuses_one_request_per_rest() {
     let mut door = Door::to(&[4]);
     let requests: Vec<_> = (0..4).map(|_| door.ask(0)).collect();
-    requests.iter().for_each(|request| door.fail(*request, Failure::Busy { retry_after: None }));
+    requests.iter().for_each(|request| door.fail(*request, AttemptFailure::Busy { retry_after: None }));
     for _ in 0..3 {
         door.pass(SECOND);
         let asking = only_flying(&door);
-        door.fail(asking, Failure::Busy { retry_after: None });
+        door.fail(asking, AttemptFailure::Busy { retry_after: None });
         assert!(door.flying.is_empty());
     }
     door.pass(SECOND);
@@ -184,7 +184,7 @@ fn a_node_that_stays_busy_refuses_one_request_per_rest() {
 fn a_rested_node_is_taken_to_have_room_when_it_does_not_refuse_at_once() {
     let mut door = Door::to(&[2]);
     let (first, second) = (door.ask(0), door.ask(0));
-    door.fail(first, Failure::Busy { retry_after: Some(5 * SECOND) });
+    door.fail(first, AttemptFailure::Busy { retry_after: Some(5 * SECOND) });
     door.end(second, 500);
     door.ask(0);
     door.pass(5 * SECOND);
@@ -199,9 +199,9 @@ fn when_every_node_rests_longer_than_anybody_waits_all_are_turned_away_at_once()
     let (one, other) = (door.ask(0), door.ask(0));
     let waits = door.ask(0);
     let patient = door.arrive(Arrival { deadline: Some(120 * SECOND), ..asks(0) });
-    door.fail(one, Failure::Busy { retry_after: Some(50 * SECOND) });
+    door.fail(one, AttemptFailure::Busy { retry_after: Some(50 * SECOND) });
     assert!(!door.rejected.contains_key(&one), "the other node does not rest");
-    door.fail(other, Failure::Busy { retry_after: Some(40 * SECOND) });
+    door.fail(other, AttemptFailure::Busy { retry_after: Some(40 * SECOND) });
     let late = door.ask(0);
     for turned in [one, other, waits, late] {
         let told = door.rejected[&turned];
@@ -216,7 +216,7 @@ fn when_every_node_rests_longer_than_anybody_waits_all_are_turned_away_at_once()
 fn whoever_can_wait_for_a_node_to_rest_does() {
     let mut door = Door::to(&[1]);
     let request = door.ask(0);
-    door.fail(request, Failure::Busy { retry_after: Some(29 * SECOND) });
+    door.fail(request, AttemptFailure::Busy { retry_after: Some(29 * SECOND) });
     let late = door.ask(0);
     assert!(door.rejected.is_empty());
     door.pass(29 * SECOND);
@@ -245,7 +245,7 @@ fn a_failed_trial_doubles_the_time_a_node_is_left_alone() {
     door.ask(0);
     door.pass(SECOND);
     let probe = only_flying(&door);
-    door.fail(probe, Failure::Broken);
+    door.fail(probe, AttemptFailure::Broken);
     assert_eq!(breaker(&door), BreakerState::Open { until: door.now + 2 * SECOND });
 }
 
@@ -272,7 +272,7 @@ fn a_path_that_cannot_be_reached_is_left_alone_and_its_node_is_not_blamed() {
     for _ in 0..40 {
         let request = door.ask(0);
         while door.flying[&request].path == Some(bad) {
-            door.fail(request, Failure::Unreachable);
+            door.fail(request, AttemptFailure::Unreachable);
             assert_eq!(door.node_of(request), node, "there is another way to the same node");
         }
         door.end(request, 500);
@@ -292,7 +292,7 @@ fn a_word_about_a_request_that_has_ended_changes_nothing() {
     let next = door.ask(0);
     let before = door.walk.status();
     door.end(request, 9_999);
-    door.fail(request, Failure::Broken);
+    door.fail(request, AttemptFailure::Broken);
     door.cancel(request);
     door.first_byte(request);
     door.progress(request, 9_999);
@@ -307,7 +307,8 @@ fn broken_node() -> Door {
     let mut door = Door::to(&[8]);
     let requests: Vec<_> = (0..5).map(|_| door.ask(1)).collect();
     requests.into_iter().for_each(|request| {
-        let end = evenkeel_pipeline::End { actual: evenkeel_policy::cost::Cost(1), outcome: Outcome::Bad };
+        let end =
+            evenkeel_pipeline::RequestEnd { actual: evenkeel_policy::cost::Cost(1), outcome: Outcome::Bad };
         door.walk.handle_end(door.now, request, end);
         door.settle();
     });
@@ -324,7 +325,7 @@ fn only_flying(door: &Door) -> RequestId {
     *door.flying.keys().next().unwrap()
 }
 
-fn stopped(door: &Door, request: RequestId) -> Stopped {
+fn stopped(door: &Door, request: RequestId) -> NoRetryReason {
     match door.rejected[&request] {
         Rejection::Failed { stopped, .. } => stopped,
         other => panic!("turned away because {other}"),

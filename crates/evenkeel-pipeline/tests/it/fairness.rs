@@ -1,7 +1,7 @@
 //! No tenant starves another: turns by cost, whatever tenants, models and estimates do.
 
 use evenkeel_pipeline::{
-    Arrival, BreakerState, Failure, ModelId, ModelStatus, PipelineOptions, Rejection, RequestId,
+    Arrival, AttemptFailure, BreakerState, ModelId, ModelStatus, PipelineOptions, Rejection, RequestId,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -210,7 +210,7 @@ fn a_dead_model_with_a_full_ring_delays_no_other() {
     door.add(1, &[MODEL]);
     for _ in 0..5 {
         let request = door.arrive(Arrival { model: OTHER, ..asks(0) });
-        door.fail(request, Failure::Broken);
+        door.fail(request, AttemptFailure::Broken);
     }
     assert!(matches!(door.walk.status().nodes[0].breaker, BreakerState::Open { .. }), "{dead:?} is broken");
     let full = (0..150).map(|_| door.arrive(Arrival { model: OTHER, ..asks(0) })).collect::<Vec<_>>();

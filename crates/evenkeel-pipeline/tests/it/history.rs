@@ -1,8 +1,8 @@
 //! Random histories of everything a door can say: nothing is lost, nothing leaks, nothing drifts.
 
 use evenkeel_pipeline::{
-    AdmitRule, Arrival, End, EngineLoad, Failure, ModelId, PipelineLimits, PipelineOptions, RequestId, Slots,
-    TenantRule, Urgency,
+    AdmitRule, Arrival, AttemptFailure, EngineLoad, ModelId, PipelineLimits, PipelineOptions, Priority,
+    RequestEnd, RequestId, Slots, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
@@ -10,7 +10,7 @@ use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::limit::LimitConfig;
 use evenkeel_policy::path::Probe;
-use evenkeel_policy::score::{Chooser, HotColdConfig, Request, ScoreConfig};
+use evenkeel_policy::score::{HotColdConfig, RequestKind, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use proptest::collection::vec;
@@ -29,7 +29,7 @@ enum Step {
     FirstByte(usize),
     Progress(usize, u64),
     End(usize, u64, Outcome),
-    Fail(usize, Failure),
+    Fail(usize, AttemptFailure),
     Probe(u32, Option<u32>, Probe),
     Pass(u64),
     /// The clock goes on and nobody says so: whatever comes next is late.
@@ -143,7 +143,7 @@ fn take(door: &mut Door, requests: &mut Vec<RequestId>, step: Step) {
             known(at).into_iter().for_each(|it| door.walk.handle_progress(now, it, Cost(cost)));
         }
         Step::End(at, cost, outcome) => {
-            let end = End { actual: Cost(cost), outcome };
+            let end = RequestEnd { actual: Cost(cost), outcome };
             known(at).into_iter().for_each(|it| door.walk.handle_end(now, it, end));
         }
         Step::Fail(at, failure) => {
@@ -158,8 +158,8 @@ fn options(admit: AdmitRule, scored: bool) -> PipelineOptions {
     let wait_queue = WaitQueueConfig { max_waiting: 8, ..WaitQueueConfig::default() };
     let backpressure = BackpressureConfig { max_queue_size: 8, ..BackpressureConfig::default() };
     let chooser = match scored {
-        true => Chooser::Score(ScoreConfig::default()),
-        false => Chooser::HotCold(HotColdConfig::default()),
+        true => SelectionPolicy::Score(ScoreConfig::default()),
+        false => SelectionPolicy::HotCold(HotColdConfig::default()),
     };
     PipelineOptions {
         load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
@@ -204,13 +204,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn arrival() -> impl Strategy<Value = Arrival> {
     let request = prop_oneof![
-        6 => Just(Request::Infer),
-        1 => Just(Request::Query),
-        1 => Just(Request::Execute),
-        1 => Just(Request::BeginTx)
+        6 => Just(RequestKind::Infer),
+        1 => Just(RequestKind::Query),
+        1 => Just(RequestKind::Execute),
+        1 => Just(RequestKind::BeginTx)
     ];
     let deadline = option::of((0..20_000_u64).prop_map(Duration::from_millis));
-    let urgency = prop_oneof![2 => Just(Urgency::Interactive), 1 => Just(Urgency::Background)];
+    let urgency = prop_oneof![2 => Just(Priority::Interactive), 1 => Just(Priority::Background)];
     (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, (request, urgency))
         .prop_map(|(tenant, model, (cost, upfront), affinity, deadline, (request, urgency))| Arrival {
             tenant: TenantId(tenant),
@@ -224,13 +224,13 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         })
 }
 
-fn failure() -> impl Strategy<Value = Failure> {
+fn failure() -> impl Strategy<Value = AttemptFailure> {
     prop_oneof![
-        Just(Failure::Unreachable),
-        Just(Failure::TimedOut),
-        Just(Failure::Broken),
+        Just(AttemptFailure::Unreachable),
+        Just(AttemptFailure::TimedOut),
+        Just(AttemptFailure::Broken),
         option::of((0..5_000_u64).prop_map(Duration::from_millis))
-            .prop_map(|retry_after| Failure::Busy { retry_after }),
+            .prop_map(|retry_after| AttemptFailure::Busy { retry_after }),
     ]
 }
 

@@ -1,14 +1,14 @@
 //! Nodes, tenants and limits, as they change under way.
 
 use evenkeel_pipeline::{
-    Arrival, Duty, End, Event, InvalidOptions, ModelId, OptimizedLoadManager, PipelineLimits,
-    PipelineOptions, RegistryError, RetryOptions, Slots, TenantRule,
+    AdminState, Arrival, Event, InvalidOptions, ModelId, OptimizedLoadManager, PipelineLimits,
+    PipelineOptions, RegistryError, RequestEnd, RetryOptions, Slots, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, InvalidConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, TenantId};
-use evenkeel_policy::score::{Chooser, Request, ScoreConfig};
+use evenkeel_policy::score::{RequestKind, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 
 use crate::door::{Door, MODEL, OTHER, asks, spec};
@@ -35,7 +35,7 @@ fn a_removed_node_is_forgotten_with_its_last_request() {
     let running = door.ask(0);
     door.walk.remove_node(door.now, node).unwrap();
     door.settle();
-    assert_eq!(door.walk.status().nodes[0].duty, Duty::Leaving);
+    assert_eq!(door.walk.status().nodes[0].duty, AdminState::Leaving);
     assert_eq!(door.walk.resume_node(door.now, node), Err(RegistryError::UnknownNode { node }));
     door.end(running, 500);
     assert!(door.walk.status().nodes.is_empty());
@@ -115,14 +115,14 @@ fn options_out_of_range_make_no_walk() {
 #[test]
 fn transactions_leave_the_last_slots_to_queries() {
     let mut door = Door::new(PipelineOptions {
-        chooser: Chooser::Score(ScoreConfig::default()),
+        chooser: SelectionPolicy::Score(ScoreConfig::default()),
         ..PipelineOptions::default()
     });
     door.add(40, &[MODEL]);
-    let begin = |door: &mut Door| door.arrive(Arrival { request: Request::BeginTx, ..asks(0) });
+    let begin = |door: &mut Door| door.arrive(Arrival { request: RequestKind::BeginTx, ..asks(0) });
     let begun: Vec<_> = (0..45).map(|_| begin(&mut door)).collect();
     assert_eq!(door.flying.len(), 39, "below 5 % free no transaction begins");
-    let query = door.arrive(Arrival { request: Request::Query, ..asks(0) });
+    let query = door.arrive(Arrival { request: RequestKind::Query, ..asks(0) });
     assert!(door.is_flying(query), "a query passes the transactions that wait before it");
     door.end(query, 5);
     door.end(begun[0], 5);
@@ -133,14 +133,14 @@ fn transactions_leave_the_last_slots_to_queries() {
 #[test]
 fn a_database_that_broke_is_tried_again_after_its_backoff() {
     let mut door = Door::new(PipelineOptions {
-        chooser: Chooser::Score(ScoreConfig::default()),
+        chooser: SelectionPolicy::Score(ScoreConfig::default()),
         ..PipelineOptions::default()
     });
     door.add(40, &[MODEL]);
-    let query = Arrival { request: Request::Query, ..asks(0) };
+    let query = Arrival { request: RequestKind::Query, ..asks(0) };
     let queries: Vec<_> = (0..40).map(|_| door.arrive(query)).collect();
     for request in queries {
-        let end = End { actual: Cost(1), outcome: Outcome::Bad };
+        let end = RequestEnd { actual: Cost(1), outcome: Outcome::Bad };
         door.walk.handle_end(door.now, request, end);
         door.settle();
     }
@@ -155,11 +155,11 @@ fn a_database_that_broke_is_tried_again_after_its_backoff() {
 #[test]
 fn a_gate_that_opens_with_time_alone_is_noticed() {
     let mut door = Door::new(PipelineOptions {
-        chooser: Chooser::Score(ScoreConfig::default()),
+        chooser: SelectionPolicy::Score(ScoreConfig::default()),
         ..PipelineOptions::default()
     });
     door.add(20, &[MODEL]);
-    let query = Arrival { request: Request::Query, deadline: Some(Duration::from_secs(200)), ..asks(0) };
+    let query = Arrival { request: RequestKind::Query, deadline: Some(Duration::from_secs(200)), ..asks(0) };
     let queries: Vec<_> = (0..20).map(|_| door.arrive(query)).collect();
     door.pass(Duration::from_secs(3));
     queries.into_iter().for_each(|request| door.end(request, 3_000));
@@ -177,7 +177,7 @@ fn a_gate_that_opens_with_time_alone_is_noticed() {
 fn the_same_seed_and_history_give_the_same_events() {
     let run = |seed| {
         let mut door = Door::new(PipelineOptions {
-            chooser: Chooser::Score(ScoreConfig::default()),
+            chooser: SelectionPolicy::Score(ScoreConfig::default()),
             seed,
             ..PipelineOptions::default()
         });

@@ -26,9 +26,9 @@ pub fn expected_wait(queued: Cost, pool_rate: f64, share: f64) -> Option<Duratio
 }
 
 /// Turns a request away that would wait longer than it has time for.
-pub fn admit_by_deadline(expected: Option<Duration>, remaining: Duration) -> Result<(), TooLate> {
+pub fn admit_by_deadline(expected: Option<Duration>, remaining: Duration) -> Result<(), WouldMissDeadline> {
     match expected {
-        Some(wait) if remaining < wait => Err(TooLate { retry_after: retry_after(expected) }),
+        Some(wait) if remaining < wait => Err(WouldMissDeadline { retry_after: retry_after(expected) }),
         _ => Ok(()),
     }
 }
@@ -42,18 +42,18 @@ pub fn retry_after(expected: Option<Duration>) -> Duration {
 
 /// The request's deadline would pass while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLate {
+pub struct WouldMissDeadline {
     /// When the queue ahead will have drained.
     pub retry_after: Duration,
 }
 
-impl fmt::Display for TooLate {
+impl fmt::Display for WouldMissDeadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "would wait past its deadline, retry after {:?}", self.retry_after)
     }
 }
 
-impl core::error::Error for TooLate {}
+impl core::error::Error for WouldMissDeadline {}
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use crate::weight::Weight;
 #[derive(Clone, Debug)]
 pub struct FairAdmission {
     controller: BackpressureController,
-    holdings: Vec<Holding>,
+    holdings: Vec<TenantOccupancy>,
     /// Tenants that hold at least one place, in no particular order.
     present: Vec<u32>,
     waiting: usize,
@@ -26,7 +26,7 @@ pub struct FairAdmission {
 
 /// What one tenant holds.
 #[derive(Clone, Copy, Debug)]
-struct Holding {
+struct TenantOccupancy {
     weight: Weight,
     queued: u32,
     reserved: u32,
@@ -34,7 +34,7 @@ struct Holding {
     at: u32,
 }
 
-impl Holding {
+impl TenantOccupancy {
     const NONE: Self = Self { weight: Weight::ONE, queued: 0, reserved: 0, at: 0 };
 
     fn waiting(&self) -> u32 {
@@ -44,7 +44,7 @@ impl Holding {
 
 /// How far a waiting request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiter {
+pub enum WaiterState {
     /// It waits for a slot.
     Queued,
     /// A slot is reserved for it: it is never pushed out.
@@ -74,7 +74,7 @@ impl FairAdmission {
             self.join(tenant, weight)?;
         }
         if let Some(victim) = admission.push_out {
-            self.leave(victim, Waiter::Queued);
+            self.leave(victim, WaiterState::Queued);
         }
         Ok(admission)
     }
@@ -101,7 +101,7 @@ impl FairAdmission {
             return Err(TooManyTenants { tenants_max: self.tenants_max });
         }
         if self.holdings.len() <= tenant.index() {
-            self.holdings.resize(tenant.index() + 1, Holding::NONE);
+            self.holdings.resize(tenant.index() + 1, TenantOccupancy::NONE);
         }
         let holding = &mut self.holdings[tenant.index()];
         if holding.waiting() == 0 {
@@ -125,11 +125,11 @@ impl FairAdmission {
     }
 
     /// Notes that one of `tenant`'s requests waits no more: served, pushed out, timed out or gone.
-    pub fn leave(&mut self, tenant: TenantId, waiter: Waiter) {
+    pub fn leave(&mut self, tenant: TenantId, waiter: WaiterState) {
         let Some(holding) = self.holdings.get_mut(tenant.index()) else { return };
         let count = match waiter {
-            Waiter::Queued => &mut holding.queued,
-            Waiter::Reserved => &mut holding.reserved,
+            WaiterState::Queued => &mut holding.queued,
+            WaiterState::Reserved => &mut holding.reserved,
         };
         if *count == 0 {
             return;
@@ -175,8 +175,8 @@ impl FairAdmission {
         weight / (self.weights as f64 + weight)
     }
 
-    fn holding(&self, tenant: TenantId) -> Holding {
-        self.holdings.get(tenant.index()).copied().unwrap_or(Holding::NONE)
+    fn holding(&self, tenant: TenantId) -> TenantOccupancy {
+        self.holdings.get(tenant.index()).copied().unwrap_or(TenantOccupancy::NONE)
     }
 
     /// How many places a thousandth of weight is worth once the arrival counts.
@@ -262,7 +262,7 @@ mod tests {
                 plain_rejected_quiet += u32::from(!queue.controller.decide(queue.waiting()).accept);
                 let outcome = offer(&mut queue, QUIET);
                 assert_eq!(outcome, Offer::Took { pushed_out: Some(FLOOD) });
-                queue.leave(QUIET, Waiter::Queued);
+                queue.leave(QUIET, WaiterState::Queued);
             }
         }
         assert!(flood_rejected > 900);
@@ -322,7 +322,7 @@ mod tests {
         );
         fill(&mut queue, THIRD, 2);
         assert!(!queue.decide(QUIET, Weight::ONE).decision.accept, "THIRD is not above its share of 2.67");
-        queue.leave(FLOOD, Waiter::Reserved);
+        queue.leave(FLOOD, WaiterState::Reserved);
         assert!(queue.decide(QUIET, Weight::ONE).decision.accept);
     }
 
@@ -332,7 +332,7 @@ mod tests {
         let taken = (0..50).filter(|&tenant| offer(&mut queue, TenantId(tenant)) != Offer::Rejected).count();
         assert_eq!((taken, queue.waiting()), (10, 10));
         // Holding two is above the share of at least one: a flood still makes room.
-        queue.leave(TenantId(9), Waiter::Queued);
+        queue.leave(TenantId(9), WaiterState::Queued);
         queue.join(TenantId(0), Weight::ONE).unwrap();
         assert_eq!(offer(&mut queue, TenantId(42)), Offer::Took { pushed_out: Some(TenantId(0)) });
     }
@@ -363,11 +363,11 @@ mod tests {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 1);
         fill(&mut queue, THIRD, 3);
-        queue.leave(FLOOD, Waiter::Reserved);
+        queue.leave(FLOOD, WaiterState::Reserved);
         assert_eq!(queue.waiting(), 4);
-        queue.leave(FLOOD, Waiter::Queued);
-        queue.leave(FLOOD, Waiter::Queued);
-        queue.leave(TenantId(77), Waiter::Queued);
+        queue.leave(FLOOD, WaiterState::Queued);
+        queue.leave(FLOOD, WaiterState::Queued);
+        queue.leave(TenantId(77), WaiterState::Queued);
         queue.reserve(FLOOD);
         assert_eq!((queue.waiting(), queue.waiting_of(FLOOD), queue.waiting_of(THIRD)), (3, 0, 3));
         assert!((queue.weight_share(THIRD, Weight::ONE) - 1.0).abs() < 1e-12);

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use super::ring::Ring;
-use super::slot::Slots;
+use super::slot::KeyAccounts;
 
 const BITS: u32 = 6;
 const SPAN: usize = 1 << BITS;
@@ -14,7 +14,7 @@ const MASK: u64 = SPAN as u64 - 1;
 
 /// A wheel of rounds. Levels are added when a debt first reaches that far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Calendar {
+pub(super) struct DebtWheel {
     levels: Vec<Level>,
     /// Where the keys of one round are put in order; empty in between, kept for its memory.
     pub(super) scratch: Vec<u32>,
@@ -26,9 +26,9 @@ struct Level {
     rings: [Ring; SPAN],
 }
 
-impl Calendar {
+impl DebtWheel {
     /// Puts `key` where it is found once the round is `due`, which lies after `now`.
-    pub(super) fn insert(&mut self, slots: &mut Slots, key: u32, due: u64, now: u64) {
+    pub(super) fn insert(&mut self, slots: &mut KeyAccounts, key: u32, due: u64, now: u64) {
         debug_assert!(now < due);
         let level = ((u64::BITS - 1 - (due ^ now).leading_zeros()) / BITS) as usize;
         while self.levels.len() <= level {
@@ -42,7 +42,7 @@ impl Calendar {
         slots[key].bucket = (level * SPAN + at) as u16;
     }
 
-    pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
         let bucket = slots[key].bucket as usize;
         let level = &mut self.levels[bucket / SPAN];
         let at = bucket % SPAN;
@@ -69,7 +69,7 @@ impl Calendar {
     /// Takes one key out of the lists that `now` opens; the caller puts it where it belongs.
     ///
     /// Called until it gives `None` whenever the round has moved on to `now`.
-    pub(super) fn pop_opened(&mut self, slots: &mut Slots, now: u64) -> Option<u32> {
+    pub(super) fn pop_opened(&mut self, slots: &mut KeyAccounts, now: u64) -> Option<u32> {
         for level in (0..self.levels.len()).rev() {
             // A list of a coarser level opens when every finer digit of the round is zero.
             if now & ((1 << (level as u32 * BITS)) - 1) != 0 {

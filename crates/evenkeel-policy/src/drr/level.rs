@@ -17,10 +17,10 @@
 
 use alloc::boxed::Box;
 
-use super::calendar::Calendar;
-use super::ring::{Cycle, Ring};
-use super::slot::{Place, Slot, Slots};
-use super::{NewKey, Standing};
+use super::calendar::DebtWheel;
+use super::ring::{Ring, RoundOrder};
+use super::slot::{KeyAccount, KeyAccounts, KeyLocation};
+use super::{KeyStatus, NewKey};
 use crate::cost::Cost;
 use crate::weight::Weight;
 
@@ -32,24 +32,24 @@ const DEBT_ROUNDS_MAX: i64 = 1 << 32;
 
 /// The lists of one scheduler, and the round they are in.
 #[derive(Clone, Debug)]
-pub(super) struct Level {
+pub(super) struct DrrLevel {
     new_key: NewKey,
     quantum: i64,
     round: u64,
     labels: u64,
     fast: Ring,
-    ring: Cycle,
+    ring: RoundOrder,
     due: Ring,
     later: Ring,
     /// Made when a key is first in debt beyond the next round.
-    calendar: Option<Box<Calendar>>,
+    calendar: Option<Box<DebtWheel>>,
     /// Whose turn it is: settled by every change, so that peeking only reads it.
     turn: Option<u32>,
     active: u32,
     parked: u32,
 }
 
-impl Level {
+impl DrrLevel {
     pub(super) fn new(new_key: NewKey, quantum: Cost) -> Self {
         Self {
             new_key,
@@ -58,7 +58,7 @@ impl Level {
             round: 1,
             labels: 0,
             fast: Ring::EMPTY,
-            ring: Cycle::EMPTY,
+            ring: RoundOrder::EMPTY,
             due: Ring::EMPTY,
             later: Ring::EMPTY,
             calendar: None,
@@ -88,8 +88,8 @@ impl Level {
         self.turn
     }
 
-    pub(super) fn add(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
-        if slots[key].place != Place::Idle {
+    pub(super) fn add(&mut self, slots: &mut KeyAccounts, key: u32, weight: Weight) {
+        if slots[key].place != KeyLocation::Idle {
             return;
         }
         self.age(&mut slots[key]);
@@ -99,26 +99,26 @@ impl Level {
     }
 
     /// Makes a key known as having work without letting it take part until it is woken.
-    pub(super) fn add_parked(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
-        if slots[key].place != Place::Idle {
+    pub(super) fn add_parked(&mut self, slots: &mut KeyAccounts, key: u32, weight: Weight) {
+        if slots[key].place != KeyLocation::Idle {
             return;
         }
         self.age(&mut slots[key]);
         slots[key].weight = weight;
-        slots[key].place = Place::Parked;
+        slots[key].place = KeyLocation::Parked;
         self.parked += 1;
     }
 
-    pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
         match slots[key].place {
-            Place::Unknown | Place::Idle => return,
-            Place::Parked => self.parked -= 1,
-            Place::Fast | Place::Ring | Place::Due | Place::Calendar => {
+            KeyLocation::Unknown | KeyLocation::Idle => return,
+            KeyLocation::Parked => self.parked -= 1,
+            KeyLocation::Fast | KeyLocation::Ring | KeyLocation::Due | KeyLocation::Calendar => {
                 self.unlink(slots, key);
                 self.active -= 1;
             }
         }
-        slots[key].place = Place::Idle;
+        slots[key].place = KeyLocation::Idle;
         slots[key].deficit = slots[key].deficit.min(0);
         if self.active == 0 && self.new_key == NewKey::First {
             // A round that nobody is left in is over: whoever comes next has been idle throughout it.
@@ -127,7 +127,7 @@ impl Level {
         self.advance(slots);
     }
 
-    pub(super) fn park(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn park(&mut self, slots: &mut KeyAccounts, key: u32) {
         if !is_active(slots[key].place) {
             return;
         }
@@ -136,14 +136,14 @@ impl Level {
             // The round's grant was given when it was opened.
             self.accrue(&mut slots[key], self.round);
         }
-        slots[key].place = Place::Parked;
+        slots[key].place = KeyLocation::Parked;
         self.active -= 1;
         self.parked += 1;
         self.advance(slots);
     }
 
-    pub(super) fn wake(&mut self, slots: &mut Slots, key: u32) {
-        if slots[key].place != Place::Parked {
+    pub(super) fn wake(&mut self, slots: &mut KeyAccounts, key: u32) {
+        if slots[key].place != KeyLocation::Parked {
             return;
         }
         self.parked -= 1;
@@ -152,21 +152,21 @@ impl Level {
         self.enter(slots, key);
     }
 
-    pub(super) fn consume(&mut self, slots: &mut Slots, key: u32, cost: Cost) {
+    pub(super) fn consume(&mut self, slots: &mut KeyAccounts, key: u32, cost: Cost) {
         let charge = -milli(cost);
         if self.turn != Some(key) {
             self.shift(slots, key, charge);
             return;
         }
         let slot = &mut slots[key];
-        if slot.place != Place::Fast {
+        if slot.place != KeyLocation::Fast {
             self.accrue(slot, self.round);
         }
         self.book(slot, charge);
-        if slot.place != Place::Fast && slot.deficit > 0 {
+        if slot.place != KeyLocation::Fast && slot.deficit > 0 {
             return;
         }
-        if slot.place == Place::Ring && self.positive_next_round(slot) {
+        if slot.place == KeyLocation::Ring && self.positive_next_round(slot) {
             // The common end of a turn: the key stays linked, only the ring moves on.
             self.ring.turn(slots);
         } else {
@@ -177,11 +177,11 @@ impl Level {
 
     /// Puts a key whose turn is over where it waits for the next; apart, to keep the common end short.
     #[inline(never)]
-    fn end_turn(&mut self, slots: &mut Slots, key: u32) {
-        if slots[key].place == Place::Due && self.positive_next_round(&slots[key]) {
+    fn end_turn(&mut self, slots: &mut KeyAccounts, key: u32) {
+        if slots[key].place == KeyLocation::Due && self.positive_next_round(&slots[key]) {
             self.due.remove(slots, key);
             self.ring.insert_visited(slots, key);
-            slots[key].place = Place::Ring;
+            slots[key].place = KeyLocation::Ring;
         } else {
             self.unlink(slots, key);
             self.settle_in(slots, key);
@@ -189,7 +189,7 @@ impl Level {
     }
 
     /// Charges or refunds a key without that being its turn's work.
-    pub(super) fn shift(&mut self, slots: &mut Slots, key: u32, amount: i64) {
+    pub(super) fn shift(&mut self, slots: &mut KeyAccounts, key: u32, amount: i64) {
         let place = slots[key].place;
         if !is_active(place) {
             self.age(&mut slots[key]);
@@ -198,13 +198,15 @@ impl Level {
         let slot = &mut slots[key];
         self.book(slot, amount);
         match place {
-            Place::Unknown | Place::Idle => slot.deficit = slot.deficit.min(0),
-            Place::Parked => {}
-            Place::Fast | Place::Ring | Place::Due | Place::Calendar => self.replace(slots, key, latest),
+            KeyLocation::Unknown | KeyLocation::Idle => slot.deficit = slot.deficit.min(0),
+            KeyLocation::Parked => {}
+            KeyLocation::Fast | KeyLocation::Ring | KeyLocation::Due | KeyLocation::Calendar => {
+                self.replace(slots, key, latest)
+            }
         }
     }
 
-    pub(super) fn update_weight(&mut self, slots: &mut Slots, key: u32, weight: Weight) {
+    pub(super) fn update_weight(&mut self, slots: &mut KeyAccounts, key: u32, weight: Weight) {
         if !is_active(slots[key].place) {
             self.age(&mut slots[key]);
             slots[key].weight = weight;
@@ -218,14 +220,14 @@ impl Level {
     }
 
     /// Opens the next round in which somebody can be served.
-    pub(super) fn start_new_round(&mut self, slots: &mut Slots) {
+    pub(super) fn start_new_round(&mut self, slots: &mut KeyAccounts) {
         self.open_round(slots, self.round + 1);
         self.skip_empty_rounds(slots);
     }
 
     /// Tells what a key may spend; negative is debt. Under `NextRound` a round's grant counts from its start, under
     /// `First` from the key's turn.
-    pub(super) fn balance(&self, slots: &Slots, key: u32) -> i64 {
+    pub(super) fn balance(&self, slots: &KeyAccounts, key: u32) -> i64 {
         let Some(slot) = slots.get(key) else { return 0 };
         if !is_active(slot.place) {
             return self.aged(slot).0;
@@ -234,20 +236,20 @@ impl Level {
         self.accrued(slot, if has_turn_coming { self.given() } else { self.round })
     }
 
-    pub(super) fn standing(&self, slots: &Slots, key: u32) -> Standing {
-        let Some(slot) = slots.get(key) else { return Standing::Idle };
+    pub(super) fn standing(&self, slots: &KeyAccounts, key: u32) -> KeyStatus {
+        let Some(slot) = slots.get(key) else { return KeyStatus::Idle };
         match slot.place {
-            Place::Unknown | Place::Idle => Standing::Idle,
-            Place::Parked => Standing::Parked,
-            Place::Calendar => Standing::InDebt { rounds: self.positive_from(slot) - self.round },
-            _ if self.turn == Some(key) => Standing::InTurn,
-            Place::Fast => Standing::GoesFirst,
-            Place::Ring | Place::Due => Standing::InRing,
+            KeyLocation::Unknown | KeyLocation::Idle => KeyStatus::Idle,
+            KeyLocation::Parked => KeyStatus::Parked,
+            KeyLocation::Calendar => KeyStatus::InDebt { rounds: self.positive_from(slot) - self.round },
+            _ if self.turn == Some(key) => KeyStatus::InTurn,
+            KeyLocation::Fast => KeyStatus::GoesFirst,
+            KeyLocation::Ring | KeyLocation::Due => KeyStatus::InRing,
         }
     }
 
     /// What one round gives to a key, in thousandths of a unit.
-    fn grant(&self, slot: &Slot) -> i64 {
+    fn grant(&self, slot: &KeyAccount) -> i64 {
         i64::from(slot.weight.millis()).saturating_mul(self.quantum)
     }
 
@@ -260,7 +262,7 @@ impl Level {
     }
 
     /// Adds an amount to what a key may spend, down to the deepest debt.
-    fn book(&self, slot: &mut Slot, amount: i64) {
+    fn book(&self, slot: &mut KeyAccount, amount: i64) {
         slot.deficit = slot.deficit.saturating_add(amount);
         // Less than this is not too deep at any weight and quantum; looking first keeps a charge short.
         if slot.deficit < -DEBT_ROUNDS_MAX {
@@ -269,12 +271,12 @@ impl Level {
     }
 
     /// A key's deficit with every grant up to and including a round's.
-    fn accrued(&self, slot: &Slot, upto: u64) -> i64 {
+    fn accrued(&self, slot: &KeyAccount, upto: u64) -> i64 {
         let rounds = i64::try_from(upto.saturating_sub(slot.granted)).unwrap_or(i64::MAX);
         slot.deficit.saturating_add(self.grant(slot).saturating_mul(rounds))
     }
 
-    fn accrue(&self, slot: &mut Slot, upto: u64) {
+    fn accrue(&self, slot: &mut KeyAccount, upto: u64) {
         if slot.granted < upto {
             slot.deficit = self.accrued(slot, upto);
             slot.granted = upto;
@@ -285,20 +287,20 @@ impl Level {
     /// forfeited.
     ///
     /// A parked key's credit outlives one round change, because parking the last key of a round is what ends it.
-    fn aged(&self, slot: &Slot) -> (i64, u64) {
-        let fresh = if slot.place == Place::Parked { self.round - 1 } else { self.round };
+    fn aged(&self, slot: &KeyAccount) -> (i64, u64) {
+        let fresh = if slot.place == KeyLocation::Parked { self.round - 1 } else { self.round };
         if slot.granted == self.round || (slot.granted == fresh && slot.deficit > 0) {
             return (slot.deficit, slot.granted);
         }
         (self.accrued(slot, self.round - 1).min(0), self.round - 1)
     }
 
-    fn age(&self, slot: &mut Slot) {
+    fn age(&self, slot: &mut KeyAccount) {
         (slot.deficit, slot.granted) = self.aged(slot);
     }
 
     /// The first round in which a key's grants, if none are spent, leave it something to spend.
-    fn positive_from(&self, slot: &Slot) -> u64 {
+    fn positive_from(&self, slot: &KeyAccount) -> u64 {
         if slot.deficit > 0 {
             return slot.granted;
         }
@@ -307,16 +309,16 @@ impl Level {
     }
 
     /// Tells the same of a key that had this round's grant and the very next round, without dividing.
-    fn positive_next_round(&self, slot: &Slot) -> bool {
+    fn positive_next_round(&self, slot: &KeyAccount) -> bool {
         slot.deficit > -self.grant(slot)
     }
 
     /// Lets an aged key take part.
-    fn enter(&mut self, slots: &mut Slots, key: u32) {
+    fn enter(&mut self, slots: &mut KeyAccounts, key: u32) {
         let slot = &mut slots[key];
         let owed = slot.granted < self.round;
         if self.new_key == NewKey::First && owed && self.positive_from(slot) <= self.round {
-            slot.place = Place::Fast;
+            slot.place = KeyLocation::Fast;
             self.fast.push_back(slots, key);
         } else {
             if self.new_key == NewKey::NextRound && owed {
@@ -329,9 +331,9 @@ impl Level {
     }
 
     /// Puts an unlinked key where it stands until it has something to spend.
-    fn settle_in(&mut self, slots: &mut Slots, key: u32) {
+    fn settle_in(&mut self, slots: &mut KeyAccounts, key: u32) {
         let from = self.positive_from(&slots[key]);
-        let leaves_the_round = matches!(slots[key].place, Place::Ring | Place::Due);
+        let leaves_the_round = matches!(slots[key].place, KeyLocation::Ring | KeyLocation::Due);
         if from <= self.round + 1 || !leaves_the_round {
             // Only a debtor that leaves the round keeps its place in the order; everybody else comes last.
             self.labels += 1;
@@ -339,34 +341,34 @@ impl Level {
         }
         slots[key].place = if from <= self.round {
             self.ring.push_back(slots, key);
-            Place::Ring
+            KeyLocation::Ring
         } else if from == self.round + 1 {
             self.later.push_back(slots, key);
-            Place::Due
+            KeyLocation::Due
         } else {
             self.calendar.get_or_insert_default().insert(slots, key, from, self.round);
-            Place::Calendar
+            KeyLocation::Calendar
         };
     }
 
     /// The last round by which a key must have something to spend, to stand where it stands.
-    fn latest_start(&self, slot: &Slot) -> u64 {
+    fn latest_start(&self, slot: &KeyAccount) -> u64 {
         match slot.place {
-            Place::Fast => self.round,
-            Place::Ring | Place::Due if self.positive_from(slot) <= self.round => self.round,
-            Place::Ring | Place::Due => self.round + 1,
+            KeyLocation::Fast => self.round,
+            KeyLocation::Ring | KeyLocation::Due if self.positive_from(slot) <= self.round => self.round,
+            KeyLocation::Ring | KeyLocation::Due => self.round + 1,
             // Nobody stands by these: a debtor is moved by any change, the others are nowhere.
-            Place::Unknown | Place::Idle | Place::Parked | Place::Calendar => 0,
+            KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked | KeyLocation::Calendar => 0,
         }
     }
 
     /// Moves an active key whose deficit or weight changed, unless it has something to spend by `latest` and cannot be
     /// served sooner elsewhere.
-    fn replace(&mut self, slots: &mut Slots, key: u32, latest: u64) {
+    fn replace(&mut self, slots: &mut KeyAccounts, key: u32, latest: u64) {
         let from = self.positive_from(&slots[key]);
         let sooner = match slots[key].place {
-            Place::Calendar => true,
-            Place::Due => from <= self.round && self.round < latest,
+            KeyLocation::Calendar => true,
+            KeyLocation::Due => from <= self.round && self.round < latest,
             _ => false,
         };
         if sooner || latest < from {
@@ -376,15 +378,15 @@ impl Level {
         self.advance(slots);
     }
 
-    fn unlink(&mut self, slots: &mut Slots, key: u32) {
+    fn unlink(&mut self, slots: &mut KeyAccounts, key: u32) {
         match slots[key].place {
-            Place::Unknown | Place::Idle | Place::Parked => {}
-            Place::Fast => self.fast.remove(slots, key),
-            Place::Ring => self.ring.remove(slots, key),
-            Place::Due if self.later.head() == Some(key) => self.later.remove(slots, key),
+            KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked => {}
+            KeyLocation::Fast => self.fast.remove(slots, key),
+            KeyLocation::Ring => self.ring.remove(slots, key),
+            KeyLocation::Due if self.later.head() == Some(key) => self.later.remove(slots, key),
             // Whoever is not its list's head is taken out alike of either list.
-            Place::Due => self.due.remove(slots, key),
-            Place::Calendar => {
+            KeyLocation::Due => self.due.remove(slots, key),
+            KeyLocation::Calendar => {
                 if let Some(calendar) = &mut self.calendar {
                     calendar.remove(slots, key);
                 }
@@ -393,7 +395,7 @@ impl Level {
     }
 
     /// Settles whose turn it is; under `First`, opens the next round as soon as this one has nobody left to serve.
-    fn advance(&mut self, slots: &mut Slots) {
+    fn advance(&mut self, slots: &mut KeyAccounts) {
         self.turn = self.first_in_line(slots);
         if self.turn.is_some() || self.new_key == NewKey::NextRound {
             return;
@@ -404,7 +406,7 @@ impl Level {
         self.skip_empty_rounds(slots);
     }
 
-    fn first_in_line(&self, slots: &Slots) -> Option<u32> {
+    fn first_in_line(&self, slots: &KeyAccounts) -> Option<u32> {
         if let Some(key) = self.fast.head() {
             return Some(key);
         }
@@ -416,7 +418,7 @@ impl Level {
     }
 
     /// Goes on to the round in which the first debtor can be served, when nobody else wants to be.
-    fn skip_empty_rounds(&mut self, slots: &mut Slots) {
+    fn skip_empty_rounds(&mut self, slots: &mut KeyAccounts) {
         while self.turn.is_none() {
             let event = self.calendar.as_ref().and_then(|calendar| calendar.next_event(self.round));
             let round = if self.later.is_empty() { event } else { Some(self.round + 1) };
@@ -426,7 +428,7 @@ impl Level {
     }
 
     /// Starts a round at its first key, with the keys that join it.
-    fn open_round(&mut self, slots: &mut Slots, round: u64) {
+    fn open_round(&mut self, slots: &mut KeyAccounts, round: u64) {
         self.round = round;
         self.ring.restart();
         self.due.append(slots, &mut self.later);
@@ -437,7 +439,7 @@ impl Level {
     }
 
     /// Merges the keys whose debt the round has paid off into those that join it.
-    fn open_due(&mut self, slots: &mut Slots, mut calendar: Box<Calendar>) {
+    fn open_due(&mut self, slots: &mut KeyAccounts, mut calendar: Box<DebtWheel>) {
         let mut keys = core::mem::take(&mut calendar.scratch);
         while let Some(key) = calendar.pop_opened(slots, self.round) {
             let due = self.positive_from(&slots[key]);
@@ -455,7 +457,7 @@ impl Level {
             keys.sort_unstable_by_key(|&key| slots[key].label);
             for key in keys.drain(..) {
                 self.due.push_back(slots, key);
-                slots[key].place = Place::Due;
+                slots[key].place = KeyLocation::Due;
             }
         }
         calendar.scratch = keys;
@@ -464,9 +466,9 @@ impl Level {
 }
 
 #[cfg(test)]
-impl Level {
+impl DrrLevel {
     /// Fails unless every list is sorted by label and holds who belongs there.
-    pub(super) fn check(&self, slots: &Slots) {
+    pub(super) fn check(&self, slots: &KeyAccounts) {
         let labels = |keys: &[u32]| keys.iter().map(|&key| slots[key].label).collect::<alloc::vec::Vec<_>>();
         let (ring, due, later) = (self.ring.keys(slots), self.due.keys(slots), self.later.keys(slots));
         for list in [&ring, &due, &later] {
@@ -487,8 +489,8 @@ impl Level {
     }
 }
 
-fn is_active(place: Place) -> bool {
-    !matches!(place, Place::Unknown | Place::Idle | Place::Parked)
+fn is_active(place: KeyLocation) -> bool {
+    !matches!(place, KeyLocation::Unknown | KeyLocation::Idle | KeyLocation::Parked)
 }
 
 /// Turns an amount into thousandths of a unit.

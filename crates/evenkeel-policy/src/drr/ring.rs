@@ -2,7 +2,7 @@
 //!
 //! Bound: every operation is O(1) and allocates nothing; turning a ring writes one word.
 
-use super::slot::{NIL, Slots};
+use super::slot::{KeyAccounts, NIL};
 
 /// A circular list of slots; the one before the head is the last.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ impl Ring {
         self.head == NIL
     }
 
-    pub(super) fn push_back(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn push_back(&mut self, slots: &mut KeyAccounts, key: u32) {
         if self.head == NIL {
             slots[key].prev = key;
             slots[key].next = key;
@@ -32,7 +32,7 @@ impl Ring {
     }
 
     /// Takes out a key that is in this ring; if it was the head, the one after it is now.
-    pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
         let (prev, next) = (slots[key].prev, slots[key].next);
         if next == key {
             self.head = NIL;
@@ -46,7 +46,7 @@ impl Ring {
     }
 
     /// Moves every key of another list behind those of this one.
-    pub(super) fn append(&mut self, slots: &mut Slots, other: &mut Self) {
+    pub(super) fn append(&mut self, slots: &mut KeyAccounts, other: &mut Self) {
         let (head, other_head) = (self.head, other.head);
         *other = Self::EMPTY;
         if head == NIL {
@@ -66,7 +66,7 @@ impl Ring {
 
 #[cfg(test)]
 impl Ring {
-    pub(super) fn keys(self, slots: &Slots) -> alloc::vec::Vec<u32> {
+    pub(super) fn keys(self, slots: &KeyAccounts) -> alloc::vec::Vec<u32> {
         let mut keys = alloc::vec::Vec::new();
         let mut next = self.head();
         while let Some(key) = next {
@@ -78,8 +78,8 @@ impl Ring {
 }
 
 #[cfg(test)]
-impl Cycle {
-    pub(super) fn keys(self, slots: &Slots) -> alloc::vec::Vec<u32> {
+impl RoundOrder {
+    pub(super) fn keys(self, slots: &KeyAccounts) -> alloc::vec::Vec<u32> {
         self.order.keys(slots)
     }
 }
@@ -89,14 +89,14 @@ impl Cycle {
 /// Keys are sorted by their label: whoever joins gets a higher one, and who comes back from the calendar keeps the
 /// place it had.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cycle {
+pub(super) struct RoundOrder {
     /// Its head is the first key of a round.
     order: Ring,
     /// The key being visited; none past the last.
     cursor: u32,
 }
 
-impl Cycle {
+impl RoundOrder {
     pub(super) const EMPTY: Self = Self { order: Ring::EMPTY, cursor: NIL };
 
     pub(super) fn cursor(self) -> Option<u32> {
@@ -108,7 +108,7 @@ impl Cycle {
     }
 
     /// Adds a key that this round still visits, with a label above all others.
-    pub(super) fn push_back(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn push_back(&mut self, slots: &mut KeyAccounts, key: u32) {
         self.order.push_back(slots, key);
         if self.cursor == NIL {
             self.cursor = key;
@@ -116,7 +116,7 @@ impl Cycle {
     }
 
     /// Adds a key that was just visited, with a label between the keys around the cursor.
-    pub(super) fn insert_visited(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn insert_visited(&mut self, slots: &mut KeyAccounts, key: u32) {
         let Some(first) = self.order.head() else {
             self.order.push_back(slots, key);
             return;
@@ -128,7 +128,7 @@ impl Cycle {
         }
     }
 
-    pub(super) fn remove(&mut self, slots: &mut Slots, key: u32) {
+    pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
         if self.cursor == key {
             self.turn(slots);
         }
@@ -136,7 +136,7 @@ impl Cycle {
     }
 
     /// Goes on to the next key.
-    pub(super) fn turn(&mut self, slots: &Slots) {
+    pub(super) fn turn(&mut self, slots: &KeyAccounts) {
         let next = slots[self.cursor].next;
         self.cursor = if next == self.order.head { NIL } else { next };
     }
@@ -147,7 +147,7 @@ impl Cycle {
     }
 }
 
-fn link_before(slots: &mut Slots, key: u32, next: u32) {
+fn link_before(slots: &mut KeyAccounts, key: u32, next: u32) {
     let prev = slots[next].prev;
     slots[key].prev = prev;
     slots[key].next = next;

@@ -10,7 +10,7 @@ pub(super) const NIL: u32 = u32::MAX;
 
 /// Where a key stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum KeyLocation {
     /// Nobody has named it yet.
     Unknown,
     /// Has nothing to serve.
@@ -29,7 +29,7 @@ pub(super) enum Place {
 
 /// One key's account. Amounts are thousandths of a unit, so that a weight of 0.01 still grants exactly.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct KeyAccount {
     /// What it may still spend; negative is debt.
     pub(super) deficit: i64,
     /// The last round whose grant is in `deficit`.
@@ -41,10 +41,10 @@ pub(super) struct Slot {
     pub(super) weight: Weight,
     /// Which list of the calendar it is in, while it is in the calendar.
     pub(super) bucket: u16,
-    pub(super) place: Place,
+    pub(super) place: KeyLocation,
 }
 
-impl Slot {
+impl KeyAccount {
     const NEW: Self = Self {
         deficit: 0,
         granted: 0,
@@ -53,36 +53,36 @@ impl Slot {
         next: NIL,
         weight: Weight::ONE,
         bucket: 0,
-        place: Place::Unknown,
+        place: KeyLocation::Unknown,
     };
 }
 
 /// Every key's account, indexed by key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slots(Vec<Slot>);
+pub(super) struct KeyAccounts(Vec<KeyAccount>);
 
-impl Slots {
+impl KeyAccounts {
     /// Makes a key known.
     pub(super) fn reach(&mut self, key: u32) {
         if self.0.len() <= key as usize {
-            self.0.resize(key as usize + 1, Slot::NEW);
+            self.0.resize(key as usize + 1, KeyAccount::NEW);
         }
-        if self[key].place == Place::Unknown {
-            self[key].place = Place::Idle;
+        if self[key].place == KeyLocation::Unknown {
+            self[key].place = KeyLocation::Idle;
         }
     }
 
     /// Reads a known key's account.
-    pub(super) fn get(&self, key: u32) -> Option<&Slot> {
-        self.0.get(key as usize).filter(|slot| slot.place != Place::Unknown)
+    pub(super) fn get(&self, key: u32) -> Option<&KeyAccount> {
+        self.0.get(key as usize).filter(|slot| slot.place != KeyLocation::Unknown)
     }
 
     /// Forgets everything about a key that is idle or unknown; `false` when it is neither.
     pub(super) fn forget(&mut self, key: u32) -> bool {
         match self.get(key).map(|slot| slot.place) {
             None => true,
-            Some(Place::Idle) => {
-                self[key] = Slot::NEW;
+            Some(KeyLocation::Idle) => {
+                self[key] = KeyAccount::NEW;
                 true
             }
             Some(_) => false,
@@ -90,16 +90,16 @@ impl Slots {
     }
 }
 
-impl Index<u32> for Slots {
-    type Output = Slot;
+impl Index<u32> for KeyAccounts {
+    type Output = KeyAccount;
 
-    fn index(&self, key: u32) -> &Slot {
+    fn index(&self, key: u32) -> &KeyAccount {
         &self.0[key as usize]
     }
 }
 
-impl IndexMut<u32> for Slots {
-    fn index_mut(&mut self, key: u32) -> &mut Slot {
+impl IndexMut<u32> for KeyAccounts {
+    fn index_mut(&mut self, key: u32) -> &mut KeyAccount {
         &mut self.0[key as usize]
     }
 }
@@ -110,6 +110,6 @@ mod tests {
 
     #[test]
     fn a_key_costs_forty_bytes() {
-        assert_eq!(size_of::<Slot>(), 40);
+        assert_eq!(size_of::<KeyAccount>(), 40);
     }
 }

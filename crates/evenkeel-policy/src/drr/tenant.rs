@@ -6,9 +6,9 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::level::{Level, units};
-use super::slot::{NIL, Place, Slots};
-use super::{DrrConfig, NewKey, Settlement, Standing};
+use super::level::{DrrLevel, units};
+use super::slot::{KeyAccounts, KeyLocation, NIL};
+use super::{DrrConfig, KeyStatus, NewKey, Settlement};
 use crate::cost::Cost;
 use crate::id::{Key, TenantId};
 use crate::setting::SettingOutOfRange;
@@ -25,7 +25,7 @@ pub struct Turn {
 
 /// A tenant's key, with the weights both have among their like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lane {
+pub struct WeightedKey {
     /// The tenant the key belongs to.
     pub tenant: TenantId,
     /// Its weight among the tenants.
@@ -43,17 +43,17 @@ pub struct Lane {
 pub struct TenantDrr {
     quantum: Cost,
     keys_max: u32,
-    tenants: Level,
-    tenant_slots: Slots,
-    groups: Vec<Group>,
-    key_slots: Slots,
+    tenants: DrrLevel,
+    tenant_slots: KeyAccounts,
+    groups: Vec<TenantKeys>,
+    key_slots: KeyAccounts,
     owners: Vec<u32>,
 }
 
 /// The keys of one tenant.
 #[derive(Clone, Debug)]
-struct Group {
-    keys: Level,
+struct TenantKeys {
+    keys: DrrLevel,
     /// How many keys belong to it.
     owned: u32,
     hold: Hold,
@@ -73,10 +73,10 @@ impl TenantDrr {
         Ok(Self {
             quantum,
             keys_max,
-            tenants: Level::new(NewKey::First, quantum),
-            tenant_slots: Slots::default(),
+            tenants: DrrLevel::new(NewKey::First, quantum),
+            tenant_slots: KeyAccounts::default(),
             groups: Vec::new(),
-            key_slots: Slots::default(),
+            key_slots: KeyAccounts::default(),
             owners: Vec::new(),
         })
     }
@@ -84,7 +84,7 @@ impl TenantDrr {
     /// Makes a tenant's key active that now has something to serve.
     ///
     /// Weights count when the tenant or key was idle; active and parked ones are left as they are.
-    pub fn add_key(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+    pub fn add_key(&mut self, lane: WeightedKey) -> Result<(), AddKeyError> {
         self.reach(lane)?;
         let group = &mut self.groups[lane.tenant.index()];
         group.keys.add(&mut self.key_slots, lane.key.0, lane.weight);
@@ -93,7 +93,7 @@ impl TenantDrr {
     }
 
     /// Makes a tenant's key known as having something to serve that must wait until it is woken.
-    pub fn add_parked(&mut self, lane: Lane) -> Result<(), AddKeyError> {
+    pub fn add_parked(&mut self, lane: WeightedKey) -> Result<(), AddKeyError> {
         self.reach(lane)?;
         let group = &mut self.groups[lane.tenant.index()];
         group.keys.add_parked(&mut self.key_slots, lane.key.0, lane.weight);
@@ -203,7 +203,7 @@ impl TenantDrr {
         if self.groups[tenant.index()].owned > 0 || !self.tenant_slots.forget(tenant.0) {
             return false;
         }
-        self.groups[tenant.index()] = Group::new(self.quantum);
+        self.groups[tenant.index()] = TenantKeys::new(self.quantum);
         true
     }
 
@@ -220,21 +220,21 @@ impl TenantDrr {
     }
 
     /// Tells where a key stands among its tenant's keys.
-    pub fn standing(&self, key: Key) -> Standing {
+    pub fn standing(&self, key: Key) -> KeyStatus {
         match self.owner(key) {
             Some(tenant) => self.groups[tenant as usize].keys.standing(&self.key_slots, key.0),
-            None => Standing::Idle,
+            None => KeyStatus::Idle,
         }
     }
 
     /// Tells where a tenant stands among the tenants.
-    pub fn tenant_standing(&self, tenant: TenantId) -> Standing {
+    pub fn tenant_standing(&self, tenant: TenantId) -> KeyStatus {
         self.tenants.standing(&self.tenant_slots, tenant.0)
     }
 
     /// Makes a tenant and a key of its own known.
-    fn reach(&mut self, lane: Lane) -> Result<(), AddKeyError> {
-        let Lane { tenant, tenant_weight, key, .. } = lane;
+    fn reach(&mut self, lane: WeightedKey) -> Result<(), AddKeyError> {
+        let WeightedKey { tenant, tenant_weight, key, .. } = lane;
         if self.keys_max <= key.0 {
             return Err(AddKeyError::TooMany { keys_max: self.keys_max });
         }
@@ -251,7 +251,7 @@ impl TenantDrr {
             owner => return Err(AddKeyError::OtherTenant { key, owner: TenantId(owner) }),
         }
         self.key_slots.reach(key.0);
-        if self.tenant_slots[tenant.0].place == Place::Idle {
+        if self.tenant_slots[tenant.0].place == KeyLocation::Idle {
             self.tenants.update_weight(&mut self.tenant_slots, tenant.0, tenant_weight);
         }
         Ok(())
@@ -264,7 +264,7 @@ impl TenantDrr {
         self.tenant_slots.reach(tenant.0);
         if self.groups.len() <= tenant.index() {
             let quantum = self.quantum;
-            self.groups.resize_with(tenant.index() + 1, || Group::new(quantum));
+            self.groups.resize_with(tenant.index() + 1, || TenantKeys::new(quantum));
         }
         Ok(())
     }
@@ -284,7 +284,7 @@ impl TenantDrr {
 
     /// Lets a tenant stand as its keys do: active while one of them is, parked while one waits, else idle.
     fn follow(&mut self, tenant: u32) {
-        let Group { keys, hold, .. } = &self.groups[tenant as usize];
+        let TenantKeys { keys, hold, .. } = &self.groups[tenant as usize];
         let slots = &mut self.tenant_slots;
         let weight = slots[tenant].weight;
         if keys.active() > 0 && *hold == Hold::Free {
@@ -299,9 +299,9 @@ impl TenantDrr {
     }
 }
 
-impl Group {
+impl TenantKeys {
     fn new(quantum: Cost) -> Self {
-        Self { keys: Level::new(NewKey::First, quantum), owned: 0, hold: Hold::Free }
+        Self { keys: DrrLevel::new(NewKey::First, quantum), owned: 0, hold: Hold::Free }
     }
 }
 
@@ -399,14 +399,14 @@ mod tests {
         drr.park(Key(0));
         assert_eq!(serve(&mut drr, 10), [5, 5]);
         drr.park(Key(1));
-        assert_eq!(drr.tenant_standing(ACME), Standing::Parked);
+        assert_eq!(drr.tenant_standing(ACME), KeyStatus::Parked);
         assert_eq!(serve(&mut drr, 10), [0, 10]);
         drr.wake(Key(0));
         assert_eq!(serve(&mut drr, 10), [5, 5]);
         drr.remove_key(Key(0));
-        assert_eq!(drr.tenant_standing(ACME), Standing::Parked);
+        assert_eq!(drr.tenant_standing(ACME), KeyStatus::Parked);
         drr.remove_key(Key(1));
-        assert_eq!(drr.tenant_standing(ACME), Standing::Idle);
+        assert_eq!(drr.tenant_standing(ACME), KeyStatus::Idle);
     }
 
     #[test]
@@ -449,10 +449,10 @@ mod tests {
         assert!(!drr.forget_key(Key(0)));
         drr.remove_key(Key(0));
         assert!(drr.forget_key(Key(0)));
-        assert_eq!((drr.standing(Key(0)), drr.debt(Key(0))), (Standing::Idle, Cost::ZERO));
+        assert_eq!((drr.standing(Key(0)), drr.debt(Key(0))), (KeyStatus::Idle, Cost::ZERO));
         add(&mut drr, BYTE, Key(0));
         assert_eq!(drr.next_key(), Some(Turn { tenant: BYTE, key: Key(0) }));
-        assert_eq!(drr.standing(Key(0)), Standing::InTurn);
+        assert_eq!(drr.standing(Key(0)), KeyStatus::InTurn);
         assert!(drr.forget_key(Key(99)));
     }
 
@@ -479,7 +479,7 @@ mod tests {
         assert!(owed > Cost(900_000));
         add(&mut drr, ACME, Key(0));
         drr.add_parked(lane(ACME, Weight::ONE, Key(2), Weight::ONE)).unwrap();
-        assert_eq!((drr.tenant_debt(ACME), drr.standing(Key(2))), (owed, Standing::Parked));
+        assert_eq!((drr.tenant_debt(ACME), drr.standing(Key(2))), (owed, KeyStatus::Parked));
     }
 
     #[test]
@@ -494,7 +494,7 @@ mod tests {
         assert!(!drr.forget_tenant(ACME), "it still owns a key");
         assert!(drr.forget_key(Key(0)) && drr.forget_tenant(ACME) && drr.forget_tenant(TenantId(9)));
         add(&mut drr, ACME, Key(0));
-        assert_eq!((drr.tenant_standing(ACME), drr.tenant_debt(ACME)), (Standing::GoesFirst, Cost::ZERO));
+        assert_eq!((drr.tenant_standing(ACME), drr.tenant_debt(ACME)), (KeyStatus::GoesFirst, Cost::ZERO));
     }
 
     #[test]
@@ -517,8 +517,8 @@ mod tests {
         TenantDrr::new(Cost::MESSAGE, 1_000).unwrap()
     }
 
-    fn lane(tenant: TenantId, tenant_weight: Weight, key: Key, weight: Weight) -> Lane {
-        Lane { tenant, tenant_weight, key, weight }
+    fn lane(tenant: TenantId, tenant_weight: Weight, key: Key, weight: Weight) -> WeightedKey {
+        WeightedKey { tenant, tenant_weight, key, weight }
     }
 
     fn add(drr: &mut TenantDrr, tenant: TenantId, key: Key) {

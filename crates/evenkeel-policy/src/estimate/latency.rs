@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 
 use super::Quantile;
-use super::slices::{Slices, Tally, WindowMismatch, WindowTooShort};
+use super::slices::{SliceCounter, Slices, WindowMismatch, WindowTooShort};
 use crate::time::{Duration, Instant, nanos};
 
 const SLICES: usize = 6;
@@ -25,7 +25,7 @@ const OCTAVES: usize = (SCALE_BITS - LINEAR_BITS) as usize + 1;
 /// pass over the histogram. What took longer than 73 minutes counts as 73 minutes.
 #[derive(Clone, Debug)]
 pub struct LatencyWindow {
-    slices: Slices<Histogram, SLICES>,
+    slices: Slices<LatencyHistogram, SLICES>,
 }
 
 /// A minute, in slices of ten seconds.
@@ -84,7 +84,7 @@ impl LatencyWindow {
     /// Both clocks must share their origin. What `other` holds of slices older than this window is
     /// left out.
     pub fn merge(&mut self, other: &Self) -> Result<(), WindowMismatch> {
-        self.slices.merge(&other.slices, Histogram::add)
+        self.slices.merge(&other.slices, LatencyHistogram::add)
     }
 }
 
@@ -117,19 +117,19 @@ impl Bucket {
 }
 
 #[derive(Clone, Debug)]
-struct Histogram {
+struct LatencyHistogram {
     /// The sum of `counts`; both stop together when a count is full.
     samples: u64,
     counts: Box<[[u32; STEPS]; OCTAVES]>,
 }
 
-impl Default for Histogram {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self { samples: 0, counts: Box::new([[0; STEPS]; OCTAVES]) }
     }
 }
 
-impl Histogram {
+impl LatencyHistogram {
     fn count(&mut self, bucket: Bucket) {
         let count = &mut self.counts[bucket.octave][bucket.step];
         self.samples += add_up_to_max(count, 1);
@@ -150,7 +150,7 @@ impl Histogram {
     }
 }
 
-impl Tally for Histogram {
+impl SliceCounter for LatencyHistogram {
     fn take(&mut self, other: &Self) {
         if other.samples == 0 {
             return;

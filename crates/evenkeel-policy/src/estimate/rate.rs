@@ -1,6 +1,6 @@
 //! How much gets done per second.
 
-use super::slices::{Slices, Tally, WindowTooShort};
+use super::slices::{SliceCounter, Slices, WindowTooShort};
 use crate::cost::Cost;
 use crate::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ impl RateWindow {
     }
 }
 
-impl Tally for Cost {
+impl SliceCounter for Cost {
     fn take(&mut self, other: &Self) {
         *self = *self - *other;
     }

@@ -1,6 +1,6 @@
 //! How much went wrong lately: errors, timeouts, losses.
 
-use super::slices::{Slices, Tally, WindowTooShort};
+use super::slices::{SliceCounter, Slices, WindowTooShort};
 use crate::time::{Duration, Instant};
 
 /// How one attempt went, as far as a ratio cares.
@@ -81,7 +81,7 @@ impl Outcomes {
     }
 }
 
-impl Tally for Outcomes {
+impl SliceCounter for Outcomes {
     fn take(&mut self, other: &Self) {
         self.good -= other.good;
         self.bad -= other.bad;

@@ -7,7 +7,7 @@ use core::fmt;
 use crate::time::{Duration, Instant, nanos};
 
 /// What a slice counts; the default is a slice in which nothing happened.
-pub(super) trait Tally: Default {
+pub(super) trait SliceCounter: Default {
     fn take(&mut self, other: &Self);
     fn clear(&mut self);
 }
@@ -24,7 +24,7 @@ pub(super) struct Slices<S, const N: usize> {
     total: S,
 }
 
-impl<S: Tally, const N: usize> Slices<S, N> {
+impl<S: SliceCounter, const N: usize> Slices<S, N> {
     pub(super) fn new(window: Duration) -> Result<Self, WindowTooShort> {
         let slice = nanos(window) / N as u64;
         if slice == 0 {
@@ -158,7 +158,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Count(u64);
 
-    impl Tally for Count {
+    impl SliceCounter for Count {
         fn take(&mut self, other: &Self) {
             self.0 -= other.0;
         }

@@ -37,7 +37,7 @@ pub struct Alternative {
 
 /// A path in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used {
+pub struct ActivePath {
     /// Which path.
     pub path: PathId,
     /// The p95 of its round trips.
@@ -103,7 +103,7 @@ impl PruneRule {
     /// Names the slowest path in use whose streak is long enough, and the alternative to replace it.
     ///
     /// One swap at most, to be asked for once per interval; ties go to the lowest id.
-    pub fn swap(&self, used: &[Used], alternatives: &[Alternative]) -> Option<Swap> {
+    pub fn swap(&self, used: &[ActivePath], alternatives: &[Alternative]) -> Option<Swap> {
         used.iter()
             .filter(|path| path.streak.samples >= self.config.samples)
             .filter_map(|path| Some((path, self.better_one(path.streak, path.p95, alternatives)?)))
@@ -203,7 +203,7 @@ mod tests {
             let idle = [alternative(IDLE, 20 + turn % 2), alternative(MIDDLING, 21 - turn % 2)];
             rule.on_sample(streak, Duration::from_millis(40), &idle)
         });
-        let used = [Used { path: SLOW, p95: Duration::from_millis(40), streak }];
+        let used = [ActivePath { path: SLOW, p95: Duration::from_millis(40), streak }];
         let swap = Swap { prune: SLOW, add: IDLE };
         assert_eq!(rule.swap(&used, &[alternative(IDLE, 20), alternative(MIDDLING, 20)]), Some(swap));
     }
@@ -240,9 +240,9 @@ mod tests {
         Alternative { path, p95: Duration::from_millis(p95_ms), answered: 10 }
     }
 
-    fn after(samples: u32, path: PathId, p95_ms: u64, alternatives: &[Alternative]) -> Used {
+    fn after(samples: u32, path: PathId, p95_ms: u64, alternatives: &[Alternative]) -> ActivePath {
         let p95 = Duration::from_millis(p95_ms);
         let sampled = |streak, _| PruneRule::default().on_sample(streak, p95, alternatives);
-        Used { path, p95, streak: (0..samples).fold(Streak::default(), sampled) }
+        ActivePath { path, p95, streak: (0..samples).fold(Streak::default(), sampled) }
     }
 }

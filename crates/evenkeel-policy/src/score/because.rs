@@ -4,14 +4,14 @@
 
 use core::fmt;
 
-use super::parts::{Parts, Request};
+use super::parts::{RequestKind, SubScores};
 use crate::cost::Cost;
 
 /// The reason for a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Because {
+pub enum ChoiceReason {
     /// Its score was among the best.
-    Score(Scored),
+    Score(ScoreBreakdown),
     /// It was the quickest of the cold nodes.
     Cold {
         /// The latency expected of it.
@@ -30,13 +30,13 @@ pub enum Because {
 
 /// How a node came out of the ranking and the draw.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scored {
+pub struct ScoreBreakdown {
     /// What was asked for.
-    pub request: Request,
+    pub request: RequestKind,
     /// The node's score.
     pub score: f64,
     /// The sub-scores it was added up from.
-    pub parts: Parts,
+    pub parts: SubScores,
     /// What its latency was compared with.
     pub latency: LatencyBasis,
     /// Its place in the ranking by score × weight, from 1.
@@ -61,7 +61,7 @@ pub enum LatencyBasis {
     },
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for ChoiceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Score(scored) => scored.fmt(f),
@@ -77,7 +77,7 @@ impl fmt::Display for Because {
     }
 }
 
-impl fmt::Display for Scored {
+impl fmt::Display for ScoreBreakdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             1 => f.write_str("best")?,
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_drawn_node_says_its_place_its_chance_and_its_parts() {
-        let words = Because::Score(Scored { place: 2, ..scored() }).to_string();
+        let words = ChoiceReason::Score(ScoreBreakdown { place: 2, ..scored() }).to_string();
         assert_eq!(
             words,
             "number 2 of 7 by score 0.82, drawn from 3 with a chance of 31 %: db free 0.80, http free 0.75, \
@@ -133,34 +133,34 @@ mod tests {
 
     #[test]
     fn only_parts_that_count_are_told() {
-        let only = Scored {
-            request: Request::Infer,
+        let only = ScoreBreakdown {
+            request: RequestKind::Infer,
             latency: LatencyBasis::Absolute,
             drawn_from: 1,
             open: 1,
             ..scored()
         };
         assert_eq!(
-            Because::Score(only).to_string(),
+            ChoiceReason::Score(only).to_string(),
             "best of 1 by score 0.82: http free 0.75, latency 1.00, errors 0.80, timeouts 0.75, uptime 0.50"
         );
     }
 
     #[test]
     fn hot_and_cold_are_told_in_words() {
-        let cold = Because::Cold { latency_estimate_ms: 41.2, cold: 5 };
+        let cold = ChoiceReason::Cold { latency_estimate_ms: 41.2, cold: 5 };
         assert_eq!(cold.to_string(), "cold, lowest latency estimate 41 ms of 5 cold nodes");
-        let cold = Because::Cold { latency_estimate_ms: f64::INFINITY, cold: 1 };
+        let cold = ChoiceReason::Cold { latency_estimate_ms: f64::INFINITY, cold: 1 };
         assert_eq!(cold.to_string(), "cold, lowest latency estimate inf ms of 1 cold node");
-        let hot = Because::AllHot { in_flight: Cost(7), hot: 2 };
+        let hot = ChoiceReason::AllHot { in_flight: Cost(7), hot: 2 };
         assert_eq!(hot.to_string(), "all hot, fewest in flight 7 of 2 hot nodes");
     }
 
-    fn scored() -> Scored {
-        Scored {
-            request: Request::Query,
+    fn scored() -> ScoreBreakdown {
+        ScoreBreakdown {
+            request: RequestKind::Query,
             score: 0.82,
-            parts: Parts {
+            parts: SubScores {
                 db_free: 0.8,
                 http_free: 0.75,
                 tx_free: 0.9,

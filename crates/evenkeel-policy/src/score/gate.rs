@@ -7,7 +7,7 @@ use core::fmt;
 
 use super::limits::Limits;
 use super::node::{NodeStats, Status};
-use super::parts::Request;
+use super::parts::RequestKind;
 
 /// The first closed gate on the way to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,20 +52,20 @@ impl Limits {
     ///
     /// Latency is judged by its absolute score. A model's health is its breaker's business and shows in
     /// the status: five errors in a hundred close a database node, but would empty a pool of models.
-    pub fn gate(&self, stats: &NodeStats, request: Request) -> Result<(), Gate> {
+    pub fn gate(&self, stats: &NodeStats, request: RequestKind) -> Result<(), Gate> {
         if stats.status != Status::Serving {
             return Err(Gate::NotServing(stats.status));
         }
         match request {
-            Request::Query | Request::Execute => {
+            RequestKind::Query | RequestKind::Execute => {
                 database_gates(stats)?;
                 self.quality_gates(stats)
             }
-            Request::BeginTx => {
+            RequestKind::BeginTx => {
                 database_gates(stats)?;
                 self.transaction_gates(stats)
             }
-            Request::Infer => slot_gates(stats),
+            RequestKind::Infer => slot_gates(stats),
         }
     }
 
@@ -118,12 +118,12 @@ mod tests {
     use crate::score::tests::worked_node;
     use alloc::string::ToString;
 
-    const DATABASE: [Request; 3] = [Request::Query, Request::Execute, Request::BeginTx];
-    const STATEMENTS: [Request; 2] = [Request::Query, Request::Execute];
+    const DATABASE: [RequestKind; 3] = [RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx];
+    const STATEMENTS: [RequestKind; 2] = [RequestKind::Query, RequestKind::Execute];
 
     #[test]
     fn only_a_serving_node_is_open() {
-        for request in [Request::Query, Request::Execute, Request::BeginTx, Request::Infer] {
+        for request in [RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx, RequestKind::Infer] {
             assert_eq!(gate(request, |_| ()), Ok(()));
             for status in [Status::Draining, Status::Down] {
                 assert_eq!(gate(request, |node| node.status = status), Err(Gate::NotServing(status)));
@@ -176,17 +176,17 @@ mod tests {
         {
             let change =
                 |node: &mut NodeStats| (node.running_tx, node.max_transaction_conns) = (running_tx, max);
-            assert_eq!(gate(Request::BeginTx, change), outcome, "{running_tx} of {max}");
-            assert_eq!(gate(Request::Query, change), Ok(()));
-            assert_eq!(gate(Request::Execute, change), Ok(()));
+            assert_eq!(gate(RequestKind::BeginTx, change), outcome, "{running_tx} of {max}");
+            assert_eq!(gate(RequestKind::Query, change), Ok(()));
+            assert_eq!(gate(RequestKind::Execute, change), Ok(()));
         }
     }
 
     #[test]
     fn from_twenty_waiting_on_no_transaction_begins() {
-        assert_eq!(gate(Request::BeginTx, |node| node.wait_conn_count = 19), Ok(()));
-        assert_eq!(gate(Request::BeginTx, |node| node.wait_conn_count = 20), Err(Gate::PoolWaiting));
-        assert_eq!(gate(Request::Query, |node| node.wait_conn_count = 20), Ok(()));
+        assert_eq!(gate(RequestKind::BeginTx, |node| node.wait_conn_count = 19), Ok(()));
+        assert_eq!(gate(RequestKind::BeginTx, |node| node.wait_conn_count = 20), Err(Gate::PoolWaiting));
+        assert_eq!(gate(RequestKind::Query, |node| node.wait_conn_count = 20), Ok(()));
     }
 
     #[test]
@@ -197,8 +197,8 @@ mod tests {
                 assert_eq!(gate(request, |node| node.error_rate_1m = bad), Err(Gate::ErrorsTooMany));
             }
         }
-        assert_eq!(gate(Request::BeginTx, |node| node.error_rate_1m = 0.05), Ok(()));
-        assert_eq!(gate(Request::Infer, |node| node.error_rate_1m = 0.05), Ok(()));
+        assert_eq!(gate(RequestKind::BeginTx, |node| node.error_rate_1m = 0.05), Ok(()));
+        assert_eq!(gate(RequestKind::Infer, |node| node.error_rate_1m = 0.05), Ok(()));
     }
 
     #[test]
@@ -209,17 +209,20 @@ mod tests {
                 assert_eq!(gate(request, |node| node.p95_latency_ms = bad), Err(Gate::LatencyTooBad));
             }
         }
-        assert_eq!(gate(Request::BeginTx, |node| node.p95_latency_ms = 2000.0), Ok(()));
-        assert_eq!(gate(Request::Infer, |node| node.p95_latency_ms = 2000.0), Ok(()));
+        assert_eq!(gate(RequestKind::BeginTx, |node| node.p95_latency_ms = 2000.0), Ok(()));
+        assert_eq!(gate(RequestKind::Infer, |node| node.p95_latency_ms = 2000.0), Ok(()));
     }
 
     #[test]
     fn a_model_needs_a_slot_and_no_database() {
         let no_database = |node: &mut NodeStats| (node.max_open_conns, node.max_transaction_conns) = (0, 0);
-        assert_eq!(gate(Request::Infer, no_database), Ok(()));
-        assert_eq!(gate(Request::Infer, |node| node.running_http_session = 119), Ok(()));
-        assert_eq!(gate(Request::Infer, |node| node.running_http_session = 120), Err(Gate::SlotsFull));
-        assert_eq!(gate(Request::Infer, |node| node.max_http_sessions = 0), Err(Gate::NoCapacityConfigured));
+        assert_eq!(gate(RequestKind::Infer, no_database), Ok(()));
+        assert_eq!(gate(RequestKind::Infer, |node| node.running_http_session = 119), Ok(()));
+        assert_eq!(gate(RequestKind::Infer, |node| node.running_http_session = 120), Err(Gate::SlotsFull));
+        assert_eq!(
+            gate(RequestKind::Infer, |node| node.max_http_sessions = 0),
+            Err(Gate::NoCapacityConfigured)
+        );
     }
 
     #[test]
@@ -227,12 +230,12 @@ mod tests {
         let strict =
             LimitsConfig { lat_bad_ms: 40.0, tx_free_min: 0.91, tx_wait_max: 1, ..LimitsConfig::default() };
         let limits = Limits::new(strict).unwrap();
-        assert_eq!(limits.gate(&worked_node(), Request::Query), Err(Gate::LatencyTooBad));
-        assert_eq!(limits.gate(&worked_node(), Request::BeginTx), Err(Gate::TxFull));
+        assert_eq!(limits.gate(&worked_node(), RequestKind::Query), Err(Gate::LatencyTooBad));
+        assert_eq!(limits.gate(&worked_node(), RequestKind::BeginTx), Err(Gate::TxFull));
         let limits = Limits::new(LimitsConfig { tx_free_min: 0.9, err_bad: 0.01, ..strict }).unwrap();
-        assert_eq!(limits.gate(&worked_node(), Request::Query), Err(Gate::ErrorsTooMany));
-        assert_eq!(limits.gate(&worked_node(), Request::BeginTx), Err(Gate::PoolWaiting));
-        assert_eq!(limits.assess(&worked_node(), Request::BeginTx), Err(Gate::PoolWaiting));
+        assert_eq!(limits.gate(&worked_node(), RequestKind::Query), Err(Gate::ErrorsTooMany));
+        assert_eq!(limits.gate(&worked_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
+        assert_eq!(limits.assess(&worked_node(), RequestKind::BeginTx), Err(Gate::PoolWaiting));
     }
 
     #[test]
@@ -255,7 +258,7 @@ mod tests {
     }
 
     /// Asks the default gates about the worked node with one thing changed.
-    fn gate(request: Request, change: impl Fn(&mut NodeStats)) -> Result<(), Gate> {
+    fn gate(request: RequestKind, change: impl Fn(&mut NodeStats)) -> Result<(), Gate> {
         let mut stats = worked_node();
         change(&mut stats);
         Limits::default().gate(&stats, request)

@@ -6,16 +6,16 @@
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use super::because::Because;
+use super::because::ChoiceReason;
 use super::config::HotColdConfig;
 use super::node::Status;
-use super::parts::Request;
+use super::parts::RequestKind;
 use super::{Candidate, Choice};
 
 pub(super) fn choose(
     config: &HotColdConfig,
     candidates: &[Candidate],
-    request: Request,
+    request: RequestKind,
     scratch: &mut Vec<f64>,
 ) -> Option<Choice> {
     let load_max = cold_load_max(config, candidates, scratch)?;
@@ -35,11 +35,14 @@ pub(super) fn choose(
         }
     }
     if let Some(chosen) = quickest {
-        let because = Because::Cold { latency_estimate_ms: latency_ms(chosen), cold };
+        let because = ChoiceReason::Cold { latency_estimate_ms: latency_ms(chosen), cold };
         return Some(Choice { node: chosen.node, because });
     }
     let chosen = coolest?;
-    Some(Choice { node: chosen.node, because: Because::AllHot { in_flight: chosen.stats.in_flight, hot } })
+    Some(Choice {
+        node: chosen.node,
+        because: ChoiceReason::AllHot { in_flight: chosen.stats.in_flight, hot },
+    })
 }
 
 /// The largest load that is still cold: the quantile over all serving nodes, rounded down to one.
@@ -93,7 +96,7 @@ mod tests {
     use crate::cost::Cost;
     use crate::id::NodeId;
     use crate::score::tests::{candidate, worked_node};
-    use crate::score::{Chooser, NodeStats, Picker};
+    use crate::score::{NodeSelector, NodeStats, SelectionPolicy};
     use crate::weight::Weight;
 
     #[test]
@@ -115,7 +118,7 @@ mod tests {
         let nodes: Vec<_> = (0..11).map(|id| node(id, u64::from(id), 100.0 - f64::from(id))).collect();
         for (hot_quantile, fullest_cold) in [(0.6, 6), (0.7, 7), (0.84, 8)] {
             let config = HotColdConfig { hot_quantile, ..HotColdConfig::default() };
-            let choice = choose(&config, &nodes, Request::Infer, &mut Vec::new()).unwrap();
+            let choice = choose(&config, &nodes, RequestKind::Infer, &mut Vec::new()).unwrap();
             assert_eq!(choice.node, NodeId(fullest_cold), "at {hot_quantile}");
         }
     }
@@ -167,8 +170,8 @@ mod tests {
     }
 
     fn choose_one(nodes: &[Candidate]) -> Choice {
-        let mut picker = Picker::new(Chooser::HotCold(HotColdConfig::default())).unwrap();
-        picker.pick(nodes, Request::Infer, 0.5).unwrap()
+        let mut picker = NodeSelector::new(SelectionPolicy::HotCold(HotColdConfig::default())).unwrap();
+        picker.pick(nodes, RequestKind::Infer, 0.5).unwrap()
     }
 
     fn node(id: u32, in_flight: u64, latency_estimate_ms: f64) -> Candidate {
@@ -181,10 +184,10 @@ mod tests {
     }
 
     fn cold(node: u32, latency_estimate_ms: f64, cold: usize) -> Choice {
-        Choice { node: NodeId(node), because: Because::Cold { latency_estimate_ms, cold } }
+        Choice { node: NodeId(node), because: ChoiceReason::Cold { latency_estimate_ms, cold } }
     }
 
-    fn all_hot(in_flight: u64, hot: usize) -> Because {
-        Because::AllHot { in_flight: Cost(in_flight), hot }
+    fn all_hot(in_flight: u64, hot: usize) -> ChoiceReason {
+        ChoiceReason::AllHot { in_flight: Cost(in_flight), hot }
     }
 }

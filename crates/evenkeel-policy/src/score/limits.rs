@@ -6,7 +6,7 @@
 use super::config::LimitsConfig;
 use super::gate::Gate;
 use super::node::NodeStats;
-use super::parts::{Parts, Request, clamp01};
+use super::parts::{RequestKind, SubScores, clamp01};
 use crate::setting::SettingOutOfRange;
 
 /// Valid limits: where each figure counts as bad, and where the gates close.
@@ -35,20 +35,20 @@ impl Limits {
     /// Scores a node on its own, without others to compare it with, unless a gate is closed.
     ///
     /// This is how a node judges itself: latency counts by its absolute score.
-    pub fn assess(&self, stats: &NodeStats, request: Request) -> Result<f64, Gate> {
+    pub fn assess(&self, stats: &NodeStats, request: RequestKind) -> Result<f64, Gate> {
         self.gate(stats, request)?;
         Ok(self.parts(stats).score(request))
     }
 
     /// The sub-scores of a node, latency by its absolute score; gates are not asked.
-    pub fn parts(&self, stats: &NodeStats) -> Parts {
+    pub fn parts(&self, stats: &NodeStats) -> SubScores {
         self.parts_with_latency(stats, self.absolute_latency(stats.p95_latency_ms))
     }
 
     /// The sub-scores of a node whose latency score is known; saves a logarithm per node.
     #[inline]
-    pub(super) fn parts_with_latency(&self, stats: &NodeStats, lat: f64) -> Parts {
-        Parts {
+    pub(super) fn parts_with_latency(&self, stats: &NodeStats, lat: f64) -> SubScores {
+        SubScores {
             db_free: stats.db_free(),
             http_free: stats.http_free(),
             tx_free: stats.tx_free(),
@@ -147,28 +147,28 @@ mod tests {
     /// = 0.176 + 0.135 + 0.09 + 0.1 + 0.096 + 0.06 + 0.054 + 0.002 + 0.01 = 0.723
     #[test]
     fn a_query_worked_by_hand() {
-        assert!(close(score(Request::Query), 0.723));
+        assert!(close(score(RequestKind::Query), 0.723));
     }
 
     /// 0.30·0.8 + 0.14·0.75 + 0.08·0.9 + 0.14·0.5 + 0.14·0.8 + 0.10·0.75 + 0.08·0.9 + 0.02·0.1
     /// = 0.24 + 0.105 + 0.072 + 0.07 + 0.112 + 0.075 + 0.072 + 0.002 = 0.748
     #[test]
     fn an_execute_worked_by_hand() {
-        assert!(close(score(Request::Execute), 0.748));
+        assert!(close(score(RequestKind::Execute), 0.748));
     }
 
     /// 0.42·0.9 + 0.22·0.8 + 0.08·0.75 + 0.10·0.8 + 0.06·0.75 + 0.06·0.9 + 0.04·0.5 + 0.02·0.1
     /// = 0.378 + 0.176 + 0.06 + 0.08 + 0.045 + 0.054 + 0.02 + 0.002 = 0.815
     #[test]
     fn a_begin_worked_by_hand() {
-        assert!(close(score(Request::BeginTx), 0.815));
+        assert!(close(score(RequestKind::BeginTx), 0.815));
     }
 
     /// (0.18·0.75 + 0.20·0.5 + 0.12·0.8 + 0.08·0.75 + 0.02·0.5) / 0.6
     /// = (0.135 + 0.1 + 0.096 + 0.06 + 0.01) / 0.6 = 0.401 / 0.6
     #[test]
     fn an_inference_worked_by_hand() {
-        assert!(close(score(Request::Infer), 0.401 / 0.6));
+        assert!(close(score(RequestKind::Infer), 0.401 / 0.6));
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         assert!(one_of_ten.tx_free() >= 0.1);
     }
 
-    fn score(request: Request) -> f64 {
+    fn score(request: RequestKind) -> f64 {
         Limits::default().assess(&worked_node(), request).unwrap()
     }
 }

@@ -11,7 +11,7 @@ pub fn clamp01(x: f64) -> f64 {
 
 /// What a node is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
+pub enum RequestKind {
     /// Reads: `/query`.
     Query,
     /// Writes: `/execute`.
@@ -22,9 +22,9 @@ pub enum Request {
     Infer,
 }
 
-impl Request {
+impl RequestKind {
     /// The weight of each sub-score in the score of a node for this request.
-    pub const fn weights(self) -> &'static Parts {
+    pub const fn weights(self) -> &'static SubScores {
         match self {
             Self::Query => &QUERY,
             Self::Execute => &EXECUTE,
@@ -36,7 +36,7 @@ impl Request {
 
 /// One number per sub-score: a node's sub-scores (0 worst, 1 best), or their weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parts {
+pub struct SubScores {
     /// Database connections not in use.
     pub db_free: f64,
     /// Requests that still fit.
@@ -57,9 +57,9 @@ pub struct Parts {
     pub uptime: f64,
 }
 
-impl Parts {
+impl SubScores {
     /// Adds the sub-scores up to one score in 0..=1, the best being 1.
-    pub fn score(&self, request: Request) -> f64 {
+    pub fn score(&self, request: RequestKind) -> f64 {
         let weights = request.weights();
         clamp01(
             weights.db_free * self.db_free
@@ -90,7 +90,7 @@ impl Parts {
     }
 }
 
-const QUERY: Parts = Parts {
+const QUERY: SubScores = SubScores {
     db_free: 0.22,
     http_free: 0.18,
     tx_free: 0.10,
@@ -102,7 +102,7 @@ const QUERY: Parts = Parts {
     uptime: 0.02,
 };
 
-const EXECUTE: Parts = Parts {
+const EXECUTE: SubScores = SubScores {
     db_free: 0.30,
     http_free: 0.14,
     tx_free: 0.08,
@@ -114,7 +114,7 @@ const EXECUTE: Parts = Parts {
     uptime: 0.0,
 };
 
-const BEGIN_TX: Parts = Parts {
+const BEGIN_TX: SubScores = SubScores {
     tx_free: 0.42,
     db_free: 0.22,
     http_free: 0.08,
@@ -127,7 +127,7 @@ const BEGIN_TX: Parts = Parts {
 };
 
 /// The query's row without its database figures, scaled up to 1 again.
-const INFER: Parts = Parts {
+const INFER: SubScores = SubScores {
     db_free: 0.0,
     http_free: QUERY.http_free / 0.60,
     tx_free: 0.0,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn each_row_of_weights_sums_to_one() {
-        for request in [Request::Query, Request::Execute, Request::BeginTx, Request::Infer] {
+        for request in [RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx, RequestKind::Infer] {
             let sum: f64 = request.weights().named().iter().map(|(_, weight)| weight).sum();
             assert!((sum - 1.0).abs() < 1e-12, "{request:?} sums to {sum}");
         }

@@ -6,30 +6,30 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use super::because::{Because, LatencyBasis, Scored};
+use super::because::{ChoiceReason, LatencyBasis, ScoreBreakdown};
 use super::config::{ScoreConfig, TOP_K_MAX};
 use super::limits::relative_latency;
 use super::node::NodeStats;
-use super::parts::{Parts, Request, clamp01};
+use super::parts::{RequestKind, SubScores, clamp01};
 use super::{Candidate, Choice};
 
 pub(super) fn choose(
     config: &ScoreConfig,
     candidates: &[Candidate],
-    request: Request,
+    request: RequestKind,
     random: f64,
     scratch: &mut Vec<f64>,
 ) -> Option<Choice> {
     let latency = latency_basis(config, candidates, request, scratch);
-    let mut best = Best::of(config.top_k);
+    let mut best = TopK::of(config.top_k);
     let mut open = 0;
     for candidate in open_nodes(config, candidates, request) {
         open += 1;
         let score = parts(config, &candidate.stats, latency).score(request);
-        best.offer(Ranked { candidate, score, rank: score * candidate.weight.as_f64() });
+        best.offer(RankedNode { candidate, score, rank: score * candidate.weight.as_f64() });
     }
     let drawn = best.draw(config.power, random)?;
-    let scored = Scored {
+    let scored = ScoreBreakdown {
         request,
         score: drawn.ranked.score,
         parts: parts(config, &drawn.ranked.candidate.stats, latency),
@@ -39,7 +39,7 @@ pub(super) fn choose(
         drawn_from: open.min(config.top_k),
         chance: drawn.chance,
     };
-    Some(Choice { node: drawn.ranked.candidate.node, because: Because::Score(scored) })
+    Some(Choice { node: drawn.ranked.candidate.node, because: ChoiceReason::Score(scored) })
 }
 
 /// Decides what latencies are compared with, for all nodes alike.
@@ -49,7 +49,7 @@ pub(super) fn choose(
 fn latency_basis(
     config: &ScoreConfig,
     candidates: &[Candidate],
-    request: Request,
+    request: RequestKind,
     scratch: &mut Vec<f64>,
 ) -> LatencyBasis {
     scratch.clear();
@@ -70,7 +70,7 @@ fn latency_basis(
 fn open_nodes<'a>(
     config: &ScoreConfig,
     candidates: &'a [Candidate],
-    request: Request,
+    request: RequestKind,
 ) -> impl Iterator<Item = &'a Candidate> {
     candidates.iter().filter(move |candidate| config.limits.gate(&candidate.stats, request).is_ok())
 }
@@ -89,7 +89,7 @@ fn median(figures: &mut [f64]) -> f64 {
     }
 }
 
-fn parts(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) -> Parts {
+fn parts(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) -> SubScores {
     match latency {
         LatencyBasis::Absolute => config.limits.parts(stats),
         LatencyBasis::Relative { median_ms } => {
@@ -101,13 +101,13 @@ fn parts(config: &ScoreConfig, stats: &NodeStats, latency: LatencyBasis) -> Part
 
 /// A node with its rank.
 #[derive(Clone, Copy)]
-struct Ranked<'a> {
+struct RankedNode<'a> {
     candidate: &'a Candidate,
     score: f64,
     rank: f64,
 }
 
-impl Ranked<'_> {
+impl RankedNode<'_> {
     fn is_before(&self, other: &Self) -> bool {
         let by_rank = other.rank.total_cmp(&self.rank);
         by_rank.then(self.candidate.node.cmp(&other.candidate.node)).is_lt()
@@ -115,24 +115,24 @@ impl Ranked<'_> {
 }
 
 /// A node as it was drawn.
-struct Drawn<'a> {
-    ranked: Ranked<'a>,
+struct DrawResult<'a> {
+    ranked: RankedNode<'a>,
     place: usize,
     chance: f64,
 }
 
 /// The best nodes met so far, in order.
-struct Best<'a> {
-    places: [Option<Ranked<'a>>; TOP_K_MAX],
+struct TopK<'a> {
+    places: [Option<RankedNode<'a>>; TOP_K_MAX],
     top_k: usize,
 }
 
-impl<'a> Best<'a> {
+impl<'a> TopK<'a> {
     fn of(top_k: usize) -> Self {
         Self { places: [None; TOP_K_MAX], top_k }
     }
 
-    fn offer(&mut self, mut offered: Ranked<'a>) {
+    fn offer(&mut self, mut offered: RankedNode<'a>) {
         // In a large pool most nodes rank below the last place: they are turned away by one comparison.
         if let Some(Some(last)) = self.places.get(self.top_k.saturating_sub(1))
             && last.is_before(&offered)
@@ -151,7 +151,7 @@ impl<'a> Best<'a> {
         }
     }
 
-    fn draw(&self, power: u32, random: f64) -> Option<Drawn<'a>> {
+    fn draw(&self, power: u32, random: f64) -> Option<DrawResult<'a>> {
         let mut shares = [0.0; TOP_K_MAX];
         for (share, ranked) in shares.iter_mut().zip(self.ranked()) {
             let weight = ranked.candidate.weight.as_f64();
@@ -162,7 +162,7 @@ impl<'a> Best<'a> {
         let mut drawn = None;
         for (index, (share, ranked)) in shares.into_iter().zip(self.ranked()).enumerate() {
             // The last place stands when rounding, or a random number of 1, leaves a rest.
-            drawn = Some(Drawn { ranked, place: index + 1, chance: share / total });
+            drawn = Some(DrawResult { ranked, place: index + 1, chance: share / total });
             if left < share {
                 break;
             }
@@ -171,7 +171,7 @@ impl<'a> Best<'a> {
         drawn
     }
 
-    fn ranked(&self) -> impl Iterator<Item = Ranked<'a>> {
+    fn ranked(&self) -> impl Iterator<Item = RankedNode<'a>> {
         self.places.iter().flatten().copied()
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::id::NodeId;
     use crate::score::tests::{candidate, close, worked_node};
-    use crate::score::{Chooser, Picker};
+    use crate::score::{NodeSelector, SelectionPolicy};
     use crate::weight::Weight;
 
     /// The worked node at 100 ms among 50 ms and 25 ms: the median is 50, so its latency scores
@@ -268,8 +268,8 @@ mod tests {
         let config = ScoreConfig::default();
         for bad in [f64::NAN, f64::INFINITY, -1.0] {
             let nodes = [at_ms(0, 40.0), at_ms(1, 60.0), at_ms(2, bad)];
-            let choice = choose(&config, &nodes, Request::BeginTx, 0.0, &mut Vec::new()).unwrap();
-            let Because::Score(scored) = choice.because else { panic!("{choice:?}") };
+            let choice = choose(&config, &nodes, RequestKind::BeginTx, 0.0, &mut Vec::new()).unwrap();
+            let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
             assert_eq!(scored.latency, LatencyBasis::Absolute);
             assert_eq!(choice.node, NodeId(0));
         }
@@ -333,10 +333,10 @@ mod tests {
     }
 
     /// Picks for a query and opens the reason.
-    fn choose_one(config: ScoreConfig, nodes: &[Candidate], random: f64) -> (NodeId, Scored) {
-        let mut picker = Picker::new(Chooser::Score(config)).unwrap();
-        let choice = picker.pick(nodes, Request::Query, random).unwrap();
-        let Because::Score(scored) = choice.because else { panic!("{choice:?}") };
+    fn choose_one(config: ScoreConfig, nodes: &[Candidate], random: f64) -> (NodeId, ScoreBreakdown) {
+        let mut picker = NodeSelector::new(SelectionPolicy::Score(config)).unwrap();
+        let choice = picker.pick(nodes, RequestKind::Query, random).unwrap();
+        let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
         (choice.node, scored)
     }
 

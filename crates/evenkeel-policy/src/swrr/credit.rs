@@ -23,7 +23,7 @@ pub(super) const EVERYONE: u128 = u128::MAX;
 
 /// The outcome of a pick among some of the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Picked {
+pub(super) struct PickResult {
     /// The winner's place.
     pub(super) slot: usize,
     /// The places that took part, a bit for each.
@@ -69,10 +69,10 @@ impl Credits {
     }
 
     /// Picks among the eligible active paths, for `cost` units; the others neither gain nor lose.
-    pub(super) fn pick_where(&mut self, cost: i64, eligible: impl Fn(PathId) -> bool) -> Option<Picked> {
+    pub(super) fn pick_where(&mut self, cost: i64, eligible: impl Fn(PathId) -> bool) -> Option<PickResult> {
         let mut best = i64::MIN;
         let mut total = 0;
-        let mut picked = Picked { slot: 0, eligible: 0 };
+        let mut picked = PickResult { slot: 0, eligible: 0 };
         let mut bit = 1;
         let paths = self.ids.iter().zip(&mut self.credits).zip(&self.weights);
         for (slot, ((&id, credit), &weight)) in paths.enumerate() {

@@ -72,13 +72,13 @@ pub(super) struct Window {
     promised: Vec<f64>,
     eligible: u128,
     pending: u64,
-    tallies: Vec<Tally>,
+    tallies: Vec<PathTally>,
     last: ShareWindow,
     complete: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Tally {
+struct PathTally {
     path: PathId,
     served: u64,
     promised: f64,
@@ -162,7 +162,7 @@ impl Window {
             let tally = match self.tallies.binary_search_by_key(&path, |tally| tally.path) {
                 Ok(at) => &mut self.tallies[at],
                 Err(at) => {
-                    self.tallies.insert(at, Tally { path, served: 0, promised: 0.0 });
+                    self.tallies.insert(at, PathTally { path, served: 0, promised: 0.0 });
                     &mut self.tallies[at]
                 }
             };

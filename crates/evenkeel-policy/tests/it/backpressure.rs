@@ -1,8 +1,8 @@
 //! The bounds of admission.
 
 use evenkeel_policy::backpressure::{
-    BackpressureConfig, BackpressureController, BackpressureState, FairAdmission, Waiter, admit_by_deadline,
-    expected_wait,
+    BackpressureConfig, BackpressureController, BackpressureState, FairAdmission, WaiterState,
+    admit_by_deadline, expected_wait,
 };
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
@@ -149,11 +149,11 @@ proptest! {
                 }
                 Step::Serve(id) if held[id as usize].reserved > 0 => {
                     held[id as usize].reserved -= 1;
-                    queue.leave(TenantId(id), Waiter::Reserved);
+                    queue.leave(TenantId(id), WaiterState::Reserved);
                 }
                 Step::Give(id) if held[id as usize].queued > 0 => {
                     held[id as usize].queued -= 1;
-                    queue.leave(TenantId(id), Waiter::Queued);
+                    queue.leave(TenantId(id), WaiterState::Queued);
                 }
                 Step::Reserve(_) | Step::Serve(_) | Step::Give(_) => {}
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{DrrConfig, DrrScheduler, Lane, NewKey, Settlement, Standing, TenantDrr};
+use evenkeel_policy::drr::{DrrConfig, DrrScheduler, KeyStatus, NewKey, Settlement, TenantDrr, WeightedKey};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ proptest! {
         for step in steps {
             let Some((key, cost)) = apply(&mut drr, step).filter(|(key, _)| key.0 < 2) else { continue };
             cost_max = cost_max.max(cost.0);
-            if drr.standing(Key(1)) == Standing::Idle {
+            if drr.standing(Key(1)) == KeyStatus::Idle {
                 continue;
             }
             let mut sums = served[served.len() - 1];
@@ -128,7 +128,7 @@ proptest! {
                 drr.start_new_round();
             }
             let done = apply(&mut drr, step);
-            if joined.is_none() && drr.standing(Key(1)) != Standing::Idle {
+            if joined.is_none() && drr.standing(Key(1)) != KeyStatus::Idle {
                 joined = Some(drr.round());
             }
             let Some((key, cost)) = done.filter(|(key, _)| key.0 < 2) else { continue };
@@ -177,7 +177,7 @@ proptest! {
             }
         }
         let mut waiting: BTreeSet<u32> = (0..12)
-            .filter(|&key| !matches!(drr.standing(Key(key)), Standing::Idle | Standing::Parked))
+            .filter(|&key| !matches!(drr.standing(Key(key)), KeyStatus::Idle | KeyStatus::Parked))
             .collect();
         prop_assert_eq!(waiting.len(), drr.active_len());
         // More than the deepest debt the steps can make takes to pay off at the smallest weight.
@@ -209,7 +209,7 @@ proptest! {
         }
         drr.add_key(Key(40), newcomer).unwrap();
         // With a newcomer waiting to go first, whoever is in turn goes first as well.
-        let goes_first = |key: &u32| matches!(drr.standing(Key(*key)), Standing::GoesFirst | Standing::InTurn);
+        let goes_first = |key: &u32| matches!(drr.standing(Key(*key)), KeyStatus::GoesFirst | KeyStatus::InTurn);
         let limit = (0..40).filter(goes_first).count() + 1;
         let mut picks = 1;
         while drr.next_key() != Some(Key(40)) {
@@ -286,7 +286,7 @@ proptest! {
         steps in prop::collection::vec((0..20_u32, any::<bool>(), cost(5_000)), 100..300),
     ) {
         let mut drr = TenantDrr::new(Cost::MESSAGE, 1_000).unwrap();
-        let lane = |key: u32, tenant: u32, weight| Lane {
+        let lane = |key: u32, tenant: u32, weight| WeightedKey {
             tenant: TenantId(tenant),
             tenant_weight: tenant_weights[tenant as usize],
             key: Key(key),

@@ -2,8 +2,8 @@
 
 use evenkeel_policy::id::PathId;
 use evenkeel_policy::path::{
-    Alternative, HopConfig, HopRule, Loss, PathConfig, PathRule, PathState, PathStats, Probe, PruneRule,
-    Relays, Role, Streak, Transition, Used,
+    ActivePath, Alternative, HopConfig, HopRule, Loss, PathConfig, PathRule, PathState, PathStats, Probe,
+    PruneRule, Relays, Role, Streak, Transition,
 };
 use evenkeel_policy::swrr::{SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
@@ -150,11 +150,11 @@ proptest! {
             let alternatives = idle_ms.iter().enumerate();
             alternatives.map(|(index, ms)| alternative(path(index), ms[sample])).collect()
         };
-        let used: Vec<Used> = used_ms.iter().enumerate().map(|(index, p95s)| {
+        let used: Vec<ActivePath> = used_ms.iter().enumerate().map(|(index, p95s)| {
             let streak = p95s.iter().enumerate().fold(Streak::default(), |streak, (sample, &ms)| {
                 rule.on_sample(streak, Duration::from_millis(ms), &idle_at(sample))
             });
-            Used { path: PathId(index as u32), p95: Duration::from_millis(p95s[p95s.len() - 1]), streak }
+            ActivePath { path: PathId(index as u32), p95: Duration::from_millis(p95s[p95s.len() - 1]), streak }
         }).collect();
         let Some(swap) = rule.swap(&used, &idle_at(29)) else { return Ok(()) };
         let pruned = &used_ms[swap.prune.index()];
@@ -176,7 +176,7 @@ proptest! {
         let used = used_ms.iter().zip(0..).map(|(&ms, path)| {
             let p95 = Duration::from_millis(ms);
             let streak = (0..samples).fold(Streak::default(), |streak, _| rule.on_sample(streak, p95, &idle));
-            Used { path: PathId(path), p95, streak }
+            ActivePath { path: PathId(path), p95, streak }
         });
         prop_assert_eq!(rule.swap(&used.collect::<Vec<_>>(), &idle), None);
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::score::{
-    Because, Candidate, Choice, Chooser, HotColdConfig, Limits, NodeStats, Picker, Request, ScoreConfig,
-    Scored, Status, relative_latency,
+    Candidate, Choice, ChoiceReason, HotColdConfig, Limits, NodeSelector, NodeStats, RequestKind,
+    ScoreBreakdown, ScoreConfig, SelectionPolicy, Status, relative_latency,
 };
 use evenkeel_policy::weight::Weight;
 use proptest::array::{uniform2, uniform3, uniform6};
@@ -40,9 +40,9 @@ proptest! {
         let database = configured && parts.db_free > 0.0;
         let open = serving
             && match request {
-                Request::Query | Request::Execute => database && parts.err > 0.0 && parts.lat > 0.0,
-                Request::BeginTx => database && parts.tx_free >= 0.05 && stats.wait_conn_count < 20,
-                Request::Infer => parts.http_free > 0.0,
+                RequestKind::Query | RequestKind::Execute => database && parts.err > 0.0 && parts.lat > 0.0,
+                RequestKind::BeginTx => database && parts.tx_free >= 0.05 && stats.wait_conn_count < 20,
+                RequestKind::Infer => parts.http_free > 0.0,
             };
         prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), open);
     }
@@ -109,7 +109,7 @@ proptest! {
         chooser in chooser(),
         request in request(),
     ) {
-        let mut used = Picker::new(chooser).unwrap();
+        let mut used = NodeSelector::new(chooser).unwrap();
         for nodes in &pools {
             prop_assert_eq!(used.pick(nodes, request, 0.7), pick(chooser, nodes, request, 0.7));
         }
@@ -121,24 +121,24 @@ proptest! {
         hot_quantile in 0.6..=0.84f64,
         request in request(),
     ) {
-        let chooser = Chooser::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
+        let chooser = SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() });
         let Some(choice) = pick(chooser, &nodes, request, 0.5) else { return Ok(()) };
         let chosen = find(&nodes, choice.node);
         let open: Vec<_> =
             nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok()).collect();
         let cold: Vec<_> = open.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
         match choice.because {
-            Because::Cold { cold: count, .. } => {
+            ChoiceReason::Cold { cold: count, .. } => {
                 prop_assert!(!is_hot(chosen, &nodes, hot_quantile));
                 prop_assert_eq!(count, cold.len());
                 prop_assert!(cold.iter().all(|node| latency_ms(node) >= latency_ms(chosen)));
             }
-            Because::AllHot { in_flight, hot } => {
+            ChoiceReason::AllHot { in_flight, hot } => {
                 prop_assert!(cold.is_empty());
                 prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, open.len()));
                 prop_assert!(open.iter().all(|node| load(node) >= load(chosen)));
             }
-            Because::Score(scored) => prop_assert!(false, "{scored}"),
+            ChoiceReason::Score(scored) => prop_assert!(false, "{scored}"),
         }
     }
 
@@ -150,8 +150,8 @@ proptest! {
         request in request(),
     ) {
         const DRAWS: u32 = 2_000;
-        let chooser = Chooser::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() });
-        let mut picker = Picker::new(chooser).unwrap();
+        let chooser = SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() });
+        let mut picker = NodeSelector::new(chooser).unwrap();
         let mut times = BTreeMap::new();
         for draw in 0..DRAWS {
             let random = (f64::from(draw) + 0.5) / f64::from(DRAWS);
@@ -161,7 +161,7 @@ proptest! {
         }
         let places = places(chooser, &nodes, request);
         prop_assert!(times.keys().all(|node| places.iter().any(|(place, _)| place.node == *node)));
-        let mass = |(node, scored): &(Candidate, Scored)| scored.score.powi(power as i32) * node.weight.as_f64();
+        let mass = |(node, scored): &(Candidate, ScoreBreakdown)| scored.score.powi(power as i32) * node.weight.as_f64();
         let total: f64 = places.iter().map(mass).sum();
         for place in &places {
             let (share, drawn) = (mass(place) / total, times.get(&place.0.node).copied().unwrap_or(0));
@@ -177,7 +177,7 @@ proptest! {
         top_k in 1usize..=6,
         request in request(),
     ) {
-        let among = |top_k| Chooser::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
+        let among = |top_k| SelectionPolicy::Score(ScoreConfig { top_k, ..ScoreConfig::default() });
         let all = places(among(16), &nodes, request);
         let open = nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok());
         prop_assert_eq!(all.len(), open.count());
@@ -190,11 +190,15 @@ proptest! {
 }
 
 /// The nodes that take part in a draw, in order; each is found by asking just past the one before.
-fn places(chooser: Chooser, nodes: &[Candidate], request: Request) -> Vec<(Candidate, Scored)> {
-    let mut places: Vec<(Candidate, Scored)> = Vec::new();
+fn places(
+    chooser: SelectionPolicy,
+    nodes: &[Candidate],
+    request: RequestKind,
+) -> Vec<(Candidate, ScoreBreakdown)> {
+    let mut places: Vec<(Candidate, ScoreBreakdown)> = Vec::new();
     let mut below = 0.0;
     while let Some(choice) = pick(chooser, nodes, request, below + 1e-12) {
-        let Because::Score(scored) = choice.because else { break };
+        let ChoiceReason::Score(scored) = choice.because else { break };
         places.push((*find(nodes, choice.node), scored));
         below += scored.chance;
         if places.len() == scored.drawn_from {
@@ -204,7 +208,7 @@ fn places(chooser: Chooser, nodes: &[Candidate], request: Request) -> Vec<(Candi
     places
 }
 
-fn ids(places: &[(Candidate, Scored)]) -> Vec<NodeId> {
+fn ids(places: &[(Candidate, ScoreBreakdown)]) -> Vec<NodeId> {
     places.iter().map(|(node, _)| node.node).collect()
 }
 
@@ -258,25 +262,25 @@ fn latency_ms(node: &Candidate) -> f64 {
     if estimate >= 0.0 { estimate } else { f64::INFINITY }
 }
 
-fn pick(chooser: Chooser, nodes: &[Candidate], request: Request, random: f64) -> Option<Choice> {
-    Picker::new(chooser).expect("the strategies give valid settings").pick(nodes, request, random)
+fn pick(chooser: SelectionPolicy, nodes: &[Candidate], request: RequestKind, random: f64) -> Option<Choice> {
+    NodeSelector::new(chooser).expect("the strategies give valid settings").pick(nodes, request, random)
 }
 
 fn find(nodes: &[Candidate], id: NodeId) -> &Candidate {
     nodes.iter().find(|node| node.node == id).expect("a choice is one of the candidates")
 }
 
-fn request() -> impl Strategy<Value = Request> {
-    select(vec![Request::Query, Request::Execute, Request::BeginTx, Request::Infer])
+fn request() -> impl Strategy<Value = RequestKind> {
+    select(vec![RequestKind::Query, RequestKind::Execute, RequestKind::BeginTx, RequestKind::Infer])
 }
 
-fn chooser() -> impl Strategy<Value = Chooser> {
+fn chooser() -> impl Strategy<Value = SelectionPolicy> {
     prop_oneof![
         (1usize..=16, 1u32..=16).prop_map(|(top_k, power)| {
-            Chooser::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() })
+            SelectionPolicy::Score(ScoreConfig { top_k, power, ..ScoreConfig::default() })
         }),
         (0.6..=0.84f64).prop_map(|hot_quantile| {
-            Chooser::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() })
+            SelectionPolicy::HotCold(HotColdConfig { hot_quantile, ..HotColdConfig::default() })
         }),
     ]
 }

@@ -6,9 +6,9 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::Settlement;
 use evenkeel_policy::id::Key;
 
-use super::Book;
-use super::lane::Handle;
-use crate::message::Header;
+use super::QueueState;
+use super::lane::MessageEntry;
+use crate::message::MessageMeta;
 use crate::settings::CostMode;
 
 /// What a millisecond of a consumer's time costs.
@@ -16,9 +16,9 @@ const PER_MS: u64 = 100;
 
 /// How long messages took lately: an eighth of it is the last one's.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Took(Option<Cost>);
+pub(super) struct ServiceTime(Option<Cost>);
 
-impl Took {
+impl ServiceTime {
     fn record(&mut self, cost: Cost) {
         let before = self.0.unwrap_or(cost);
         self.0 = Some(Cost((7 * before.0 + cost.0).div_ceil(8)));
@@ -30,9 +30,9 @@ fn cost_of_time(took: Duration) -> Cost {
     Cost(ms.saturating_mul(PER_MS).clamp(1, Cost::MAX.0))
 }
 
-impl Book {
+impl QueueState {
     /// Says what a delivery is charged now.
-    pub(super) fn charge(&self, at: Key, header: &Header) -> Cost {
+    pub(super) fn charge(&self, at: Key, header: &MessageMeta) -> Cost {
         match self.limits.cost_mode {
             CostMode::Count => header.cost,
             CostMode::Bytes => Cost(u64::from(header.size).max(1)),
@@ -42,7 +42,7 @@ impl Book {
     }
 
     /// Sets right what a delivery that is over was charged by the time it took.
-    pub(super) fn settle_time(&mut self, at: Key, handle: &mut Handle) {
+    pub(super) fn settle_time(&mut self, at: Key, handle: &mut MessageEntry) {
         let charged = core::mem::take(&mut handle.charged);
         if self.limits.cost_mode != CostMode::Time || charged == Cost::ZERO {
             return;

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_policy::id::Key;
 
-use super::lane::Handle;
-use super::{Book, Ended, How};
+use super::lane::MessageEntry;
+use super::{Disposition, InvisibleState, QueueState};
 use crate::id::{KeyId, Seq};
-use crate::message::{Header, Payload};
-use crate::time::Wall;
+use crate::message::{MessageMeta, Payload};
+use crate::time::UnixMillis;
 
 /// Messages that end within this time of each other are removed together.
 const TOGETHER: Duration = Duration::from_millis(100);
@@ -24,27 +24,27 @@ const OVER_MAX: usize = 1_024;
 
 /// When to look for messages that are over.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct ExpiryIndex {
     /// Messages with a time of their own that wait or are delayed, by when it is over.
-    own: BTreeMap<(Wall, Seq), (Key, Header)>,
+    own: BTreeMap<(UnixMillis, Seq), (Key, MessageMeta)>,
     /// Lanes with messages that wait, by when the first was sent, or one before it.
-    lanes: BTreeSet<(Wall, Key)>,
+    lanes: BTreeSet<(UnixMillis, Key)>,
     /// How many are over and not gone yet.
     pub(super) over: usize,
     /// Lanes whose turn came while no more could be removed, and whose next message is over.
     held: BTreeSet<Key>,
 }
 
-impl Ends {
+impl ExpiryIndex {
     /// Lists a message that waits or is delayed.
-    pub(super) fn list(&mut self, at: Key, header: &Header) {
+    pub(super) fn list(&mut self, at: Key, header: &MessageMeta) {
         if let Some(expires_at) = header.expires_at {
             self.own.insert((expires_at, header.seq), (at, *header));
         }
     }
 
     /// Lists a message no longer: a consumer has it, or it leaves.
-    pub(super) fn unlist(&mut self, header: &Header) {
+    pub(super) fn unlist(&mut self, header: &MessageMeta) {
         if let Some(expires_at) = header.expires_at {
             self.own.remove(&(expires_at, header.seq));
         }
@@ -55,11 +55,11 @@ impl Ends {
         self.own.len() as u64
     }
 
-    pub(super) fn list_lane(&mut self, at: Key, sent_at: Wall) {
+    pub(super) fn list_lane(&mut self, at: Key, sent_at: UnixMillis) {
         self.lanes.insert((sent_at, at));
     }
 
-    pub(super) fn unlist_lane(&mut self, at: Key, sent_at: Wall) {
+    pub(super) fn unlist_lane(&mut self, at: Key, sent_at: UnixMillis) {
         self.lanes.remove(&(sent_at, at));
     }
 
@@ -70,26 +70,26 @@ impl Ends {
         self.over = 0;
     }
 
-    fn pop_own(&mut self, now: Wall) -> Option<(Key, Header)> {
+    fn pop_own(&mut self, now: UnixMillis) -> Option<(Key, MessageMeta)> {
         let first = self.own.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())
     }
 
-    fn pop_lane(&mut self, now: Wall, retention: Duration) -> Option<Key> {
+    fn pop_lane(&mut self, now: UnixMillis, retention: Duration) -> Option<Key> {
         self.lanes.first().filter(|(sent_at, _)| *sent_at + retention <= now)?;
         self.lanes.pop_first().map(|(_, at)| at)
     }
 }
 
-impl Book {
+impl QueueState {
     /// Tells whether a message's time is over.
-    pub(super) fn is_over(&self, header: &Header) -> bool {
+    pub(super) fn is_over(&self, header: &MessageMeta) -> bool {
         header.expires_at.is_some_and(|at| at <= self.now)
             || header.sent_at + self.limits.retention <= self.now
     }
 
     /// Names the moment at which messages that are over are to be looked for.
-    pub(super) fn next_end(&self) -> Option<Wall> {
+    pub(super) fn next_end(&self) -> Option<UnixMillis> {
         if self.room_for_ends() == 0 {
             return None;
         }
@@ -120,13 +120,15 @@ impl Book {
     }
 
     /// Ends messages that wait or are delayed and whose time is over, and looks at at most `max` of them and lanes.
-    pub(super) fn end_some(&mut self, max: usize, ended: &mut Vec<Ended>) {
+    pub(super) fn end_some(&mut self, max: usize, ended: &mut Vec<Disposition>) {
         let mut left = self.room_for_ends().min(max);
         while left > 0 {
             let Some((at, header)) = self.ends.pop_own(self.now) else { break };
             left -= 1;
-            let is_delayed =
-                self.out.get(&header.seq).is_some_and(|out| matches!(out.how, How::Delayed { .. }));
+            let is_delayed = self
+                .out
+                .get(&header.seq)
+                .is_some_and(|out| matches!(out.how, InvisibleState::Delayed { .. }));
             let handle = if is_delayed {
                 self.take_out(header.seq).map(|out| out.handle)
             } else {
@@ -135,7 +137,7 @@ impl Book {
             debug_assert!(handle.is_some(), "{header:?} is listed and does not wait");
             if let Some(handle) = handle {
                 let (key, header) = self.end(at, handle);
-                ended.push(Ended::Over { key, header });
+                ended.push(Disposition::Over { key, header });
                 self.follow(at);
             }
         }
@@ -150,29 +152,29 @@ impl Book {
     }
 
     /// Ends a lane's first messages as long as they are over.
-    fn end_firsts(&mut self, at: Key, left: &mut usize, ended: &mut Vec<Ended>) {
+    fn end_firsts(&mut self, at: Key, left: &mut usize, ended: &mut Vec<Disposition>) {
         while *left > 0 {
             let Some(header) = self.first_over(at) else { break };
             let Some(handle) = self.take_waiting(at, header) else { break };
             let (key, header) = self.end(at, handle);
-            ended.push(Ended::Over { key, header });
+            ended.push(Disposition::Over { key, header });
             *left -= 1;
         }
     }
 
-    fn first_over(&self, at: Key) -> Option<Header> {
+    fn first_over(&self, at: Key) -> Option<MessageMeta> {
         self.lane(at).firsts().find(|header| self.is_over(header)).copied()
     }
 
     /// Has a message leave that is out of its lane: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
-    pub(super) fn end(&mut self, at: Key, handle: Handle) -> (KeyId, Header) {
+    pub(super) fn end(&mut self, at: Key, handle: MessageEntry) -> (KeyId, MessageMeta) {
         let (key, header) = (self.at(at).key, handle.header);
-        self.set_out(at, handle, How::Over { again: None });
+        self.set_out(at, handle, InvisibleState::Over { again: None });
         (key, header)
     }
 
     /// Takes a message out that waits, wherever it does.
-    pub(super) fn take_waiting(&mut self, at: Key, header: Header) -> Option<Handle> {
+    pub(super) fn take_waiting(&mut self, at: Key, header: MessageMeta) -> Option<MessageEntry> {
         let mut handle = self.at(at).take_out_of_turn(header)?;
         self.payload_bytes -= handle.payload.take().as_ref().map_or(0, Payload::size);
         self.totals.pending -= 1;

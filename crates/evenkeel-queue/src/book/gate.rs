@@ -10,26 +10,26 @@ use std::sync::Arc;
 
 use evenkeel_policy::id::{Key, TenantId};
 
-use super::{Book, Leased};
+use super::{LeasedMessage, QueueState};
 use crate::id::KeyId;
 use crate::rule::{KeyRule, Rate};
-use crate::settings::Order;
-use crate::time::Wall;
+use crate::settings::DeliveryOrder;
+use crate::time::UnixMillis;
 
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Names a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GateId(NonZeroU32);
+pub(super) struct LimiterId(NonZeroU32);
 
 /// The gates of a lane: its own, and its tenant's.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LaneGates {
-    pub(super) own: Option<GateId>,
-    pub(super) tenant: Option<GateId>,
+pub(super) struct KeyLimiters {
+    pub(super) own: Option<LimiterId>,
+    pub(super) tenant: Option<LimiterId>,
 }
 
-impl LaneGates {
+impl KeyLimiters {
     pub(super) fn is_none(self) -> bool {
         self.own.is_none() && self.tenant.is_none()
     }
@@ -37,16 +37,16 @@ impl LaneGates {
 
 /// Why messages of a key wait although it could be their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Throttle {
     /// Who is held back.
-    pub who: Who,
+    pub who: ThrottleScope,
     /// By what.
-    pub by: HeldBy,
+    pub by: ThrottleReason,
 }
 
 /// Who is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum ThrottleScope {
     /// The key.
     Key,
     /// Its tenant, with all its keys.
@@ -55,7 +55,7 @@ pub enum Who {
 
 /// What holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldBy {
+pub enum ThrottleReason {
     /// So many are in consumers' hands, which is the most.
     Concurrency {
         /// The most.
@@ -66,13 +66,13 @@ pub enum HeldBy {
     /// The rate is used up.
     Rate {
         /// Until then.
-        until: Wall,
+        until: UnixMillis,
     },
 }
 
-impl HeldBy {
+impl ThrottleReason {
     /// Until when, if that is known.
-    pub const fn until(self) -> Option<Wall> {
+    pub const fn until(self) -> Option<UnixMillis> {
         match self {
             Self::Concurrency { .. } | Self::Order => None,
             Self::Rate { until } => Some(until),
@@ -80,53 +80,55 @@ impl HeldBy {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for Throttle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.who {
-            Who::Key => "its key ",
-            Who::Tenant => "its tenant ",
+            ThrottleScope::Key => "its key ",
+            ThrottleScope::Tenant => "its tenant ",
         })?;
         match self.by {
-            HeldBy::Concurrency { max } => write!(f, "has {max} messages in flight, which is its most"),
-            HeldBy::Order => f.write_str("has an earlier message that is not done with"),
-            HeldBy::Rate { until } => write!(f, "has used up its rate until {until}"),
+            ThrottleReason::Concurrency { max } => {
+                write!(f, "has {max} messages in flight, which is its most")
+            }
+            ThrottleReason::Order => f.write_str("has an earlier message that is not done with"),
+            ThrottleReason::Rate { until } => write!(f, "has used up its rate until {until}"),
         }
     }
 }
 
 /// One gate: its limits and how far they are used.
 #[derive(Debug)]
-struct Gate {
+struct Limiter {
     name: Arc<str>,
     key: KeyId,
     concurrency_max: Option<NonZeroU32>,
-    bucket: Option<Bucket>,
+    bucket: Option<TokenBucket>,
     /// Messages of a tenant that are out; a key's are counted by its lane.
     tenant_out: u64,
     /// When it is listed to be looked at again.
-    wakes_at: Option<Wall>,
+    wakes_at: Option<UnixMillis>,
 }
 
 /// A token bucket as one number: when it will be full again.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct TokenBucket {
     rate: Rate,
     full_at_ns: u64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// When the next delivery may be; now or earlier when it may be at once.
-    fn next(self) -> Wall {
+    fn next(self) -> UnixMillis {
         let interval = self.rate.interval_ns();
         let depth = interval.saturating_mul(u64::from(self.rate.burst().get()));
         // Time is told in milliseconds: what fits into one may come at its beginning.
         let depth = depth.max(NS_PER_MS);
         let from = self.full_at_ns.saturating_add(interval).saturating_sub(depth);
-        Wall(from.div_ceil(NS_PER_MS))
+        UnixMillis(from.div_ceil(NS_PER_MS))
     }
 
     /// The same bucket at another rate: it lacks as many deliveries, which come back as fast as that says.
-    fn at_rate(self, now: Wall, rate: Rate) -> Self {
+    fn at_rate(self, now: UnixMillis, rate: Rate) -> Self {
         if rate == self.rate {
             return self;
         }
@@ -136,48 +138,48 @@ impl Bucket {
         Self { rate, full_at_ns: now_ns.saturating_add(missing.saturating_mul(rate.interval_ns())) }
     }
 
-    fn take(&mut self, now: Wall) {
+    fn take(&mut self, now: UnixMillis) {
         let now_ns = now.0.saturating_mul(NS_PER_MS);
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(self.rate.interval_ns());
     }
 }
 
-impl Gate {
+impl Limiter {
     /// What holds back at this time, when so many are out.
-    fn holds(&self, now: Wall, out: u64) -> Option<HeldBy> {
+    fn holds(&self, now: UnixMillis, out: u64) -> Option<ThrottleReason> {
         if let Some(max) = self.concurrency_max.filter(|max| u64::from(max.get()) <= out) {
-            return Some(HeldBy::Concurrency { max: max.get() });
+            return Some(ThrottleReason::Concurrency { max: max.get() });
         }
-        let until = self.bucket.map(Bucket::next).filter(|next| now < *next)?;
-        Some(HeldBy::Rate { until })
+        let until = self.bucket.map(TokenBucket::next).filter(|next| now < *next)?;
+        Some(ThrottleReason::Rate { until })
     }
 }
 
 /// All gates of a queue.
 #[derive(Debug, Default)]
-pub(super) struct Gates {
-    all: Vec<Option<Gate>>,
-    free: Vec<GateId>,
-    by_name: HashMap<Arc<str>, GateId>,
+pub(super) struct Limiters {
+    all: Vec<Option<Limiter>>,
+    free: Vec<LimiterId>,
+    by_name: HashMap<Arc<str>, LimiterId>,
     /// Gates that open by themselves, and when.
-    wakes: BTreeSet<(Wall, GateId)>,
+    wakes: BTreeSet<(UnixMillis, LimiterId)>,
 }
 
-impl Gates {
-    pub(super) fn get(&self, name: &str) -> Option<GateId> {
+impl Limiters {
+    pub(super) fn get(&self, name: &str) -> Option<LimiterId> {
         self.by_name.get(name).copied()
     }
 
-    fn gate(&self, id: GateId) -> Option<&Gate> {
+    fn gate(&self, id: LimiterId) -> Option<&Limiter> {
         self.all.get(id.0.get() as usize - 1)?.as_ref()
     }
 
-    fn gate_mut(&mut self, id: GateId) -> Option<&mut Gate> {
+    fn gate_mut(&mut self, id: LimiterId) -> Option<&mut Limiter> {
         self.all.get_mut(id.0.get() as usize - 1)?.as_mut()
     }
 
     /// Makes, changes or removes the gate of a name; a bucket lacks as many deliveries as before.
-    fn set(&mut self, now: Wall, key: KeyId, name: &Arc<str>, rule: &KeyRule) -> Option<GateId> {
+    fn set(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: &KeyRule) -> Option<LimiterId> {
         let known = self.get(name);
         if !rule.has_limits() {
             self.remove(name);
@@ -189,22 +191,22 @@ impl Gates {
         let before = gate.bucket;
         gate.bucket = rule.rate.map(|rate| match before {
             Some(bucket) => bucket.at_rate(now, rate),
-            None => Bucket { rate, full_at_ns: 0 },
+            None => TokenBucket { rate, full_at_ns: 0 },
         });
         Some(id)
     }
 
-    fn make(&mut self, key: KeyId, name: &Arc<str>) -> Option<GateId> {
+    fn make(&mut self, key: KeyId, name: &Arc<str>) -> Option<LimiterId> {
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
                 self.all.push(None);
-                GateId(NonZeroU32::new(u32::try_from(self.all.len()).ok()?)?)
+                LimiterId(NonZeroU32::new(u32::try_from(self.all.len()).ok()?)?)
             }
         };
         let name = name.clone();
         self.by_name.insert(name.clone(), id);
-        let gate = Gate { name, key, concurrency_max: None, bucket: None, tenant_out: 0, wakes_at: None };
+        let gate = Limiter { name, key, concurrency_max: None, bucket: None, tenant_out: 0, wakes_at: None };
         self.all[id.0.get() as usize - 1] = Some(gate);
         Some(id)
     }
@@ -219,7 +221,7 @@ impl Gates {
     }
 
     /// Lists a gate that opens by itself.
-    fn wake_at(&mut self, id: GateId, at: Wall) {
+    fn wake_at(&mut self, id: LimiterId, at: UnixMillis) {
         let Some(gate) = self.gate_mut(id) else { return };
         let before = gate.wakes_at.replace(at);
         if before == Some(at) {
@@ -232,11 +234,11 @@ impl Gates {
     }
 
     /// Names the moment at which the next gate opens by itself.
-    pub(super) fn next_wake(&self) -> Option<Wall> {
+    pub(super) fn next_wake(&self) -> Option<UnixMillis> {
         self.wakes.first().map(|(at, _)| *at)
     }
 
-    fn pop_awake(&mut self, now: Wall) -> Option<GateId> {
+    fn pop_awake(&mut self, now: UnixMillis) -> Option<LimiterId> {
         let &(at, id) = self.wakes.first().filter(|(at, _)| *at <= now)?;
         self.wakes.remove(&(at, id));
         self.gate_mut(id)?.wakes_at = None;
@@ -249,11 +251,11 @@ impl Gates {
     }
 }
 
-impl Book {
+impl QueueState {
     /// Sets what a key, or a tenant with all its keys, is bound to; acts on what waits.
     ///
     /// Of a name without `/` it is the tenant's, of another the key's.
-    pub fn set_rule(&mut self, now: Wall, key: KeyId, name: &Arc<str>, rule: KeyRule) {
+    pub fn set_rule(&mut self, now: UnixMillis, key: KeyId, name: &Arc<str>, rule: KeyRule) {
         self.now = now;
         let before =
             if rule.is_empty() { self.rules.remove(name) } else { self.rules.insert(name.clone(), rule) };
@@ -289,7 +291,7 @@ impl Book {
     }
 
     /// Puts a tenant's lanes behind a gate, or takes it away.
-    fn bind_tenant(&mut self, tenant: TenantId, gate: Option<GateId>) {
+    fn bind_tenant(&mut self, tenant: TenantId, gate: Option<LimiterId>) {
         let mut out = 0;
         for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.tenant == tenant) {
             lane.gates.tenant = gate;
@@ -301,24 +303,24 @@ impl Book {
     }
 
     /// Finds the gates of a key that becomes known.
-    pub(super) fn gates_of(&self, name: &str) -> LaneGates {
+    pub(super) fn gates_of(&self, name: &str) -> KeyLimiters {
         let tenant = name.split('/').next().unwrap_or(name);
         let own = if tenant.len() < name.len() { self.gates.get(name) } else { None };
-        LaneGates { own, tenant: self.gates.get(tenant) }
+        KeyLimiters { own, tenant: self.gates.get(tenant) }
     }
 
     /// Lets a tenant stand among the tenants as its gate does.
-    pub(super) fn follow_tenant(&mut self, tenant: TenantId, gate: Option<GateId>) {
+    pub(super) fn follow_tenant(&mut self, tenant: TenantId, gate: Option<LimiterId>) {
         let held = gate.and_then(|gate| Some((gate, self.tenant_held(gate)?)));
         let Some((gate, by)) = held else { return self.drr.wake_tenant(tenant) };
         let parked = self.drr.park_tenant(tenant);
         debug_assert!(parked.is_ok(), "a tenant that was made has its place: {parked:?}");
-        if let HeldBy::Rate { until } = by {
+        if let ThrottleReason::Rate { until } = by {
             self.gates.wake_at(gate, until);
         }
     }
 
-    fn tenant_held(&self, gate: GateId) -> Option<HeldBy> {
+    fn tenant_held(&self, gate: LimiterId) -> Option<ThrottleReason> {
         let gate = self.gates.gate(gate)?;
         gate.holds(self.now, gate.tenant_out)
     }
@@ -331,29 +333,29 @@ impl Book {
         }
         let Some(own) = lane.gates.own else { return false };
         let by = self.gates.gate(own).and_then(|gate| gate.holds(self.now, lane.out()));
-        if let Some(HeldBy::Rate { until }) = by {
+        if let Some(ThrottleReason::Rate { until }) = by {
             self.gates.wake_at(own, until);
         }
         by.is_some()
     }
 
     /// Says what holds a lane back.
-    pub(super) fn held(&self, at: Key) -> Option<Held> {
+    pub(super) fn held(&self, at: Key) -> Option<Throttle> {
         let lane = self.lane(at);
         if lane.waits_for_earlier(self.takes) {
-            return Some(Held { who: Who::Key, by: HeldBy::Order });
+            return Some(Throttle { who: ThrottleScope::Key, by: ThrottleReason::Order });
         }
         let own = lane.gates.own.and_then(|own| self.gates.gate(own)?.holds(self.now, lane.out()));
-        let own = own.map(|by| Held { who: Who::Key, by });
+        let own = own.map(|by| Throttle { who: ThrottleScope::Key, by });
         own.or_else(|| {
             let by = lane.gates.tenant.and_then(|gate| self.tenant_held(gate))?;
-            Some(Held { who: Who::Tenant, by })
+            Some(Throttle { who: ThrottleScope::Tenant, by })
         })
     }
 
     /// Counts a delivery against the rates of its gates.
     pub(super) fn spend(&mut self, at: Key) {
-        let (now, LaneGates { own, tenant }) = (self.now, self.lane(at).gates);
+        let (now, KeyLimiters { own, tenant }) = (self.now, self.lane(at).gates);
         for gate in [own, tenant].into_iter().flatten() {
             if let Some(bucket) = self.gates.gate_mut(gate).and_then(|gate| gate.bucket.as_mut()) {
                 bucket.take(now);
@@ -379,8 +381,8 @@ impl Book {
     }
 
     /// Ends a take: from here on what it leased holds up the rest of a key, where order matters.
-    pub(super) fn end_take(&mut self, leased: &[Leased]) {
-        if self.order == Order::Fair {
+    pub(super) fn end_take(&mut self, leased: &[LeasedMessage]) {
+        if self.order == DeliveryOrder::Fair {
             return;
         }
         self.takes += 1;

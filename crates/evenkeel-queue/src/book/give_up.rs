@@ -2,40 +2,45 @@
 
 use core::time::Duration;
 
-use super::{Book, Ended, How, Out};
-use crate::receipt::Claim;
+use super::{Disposition, InvisibleMessage, InvisibleState, QueueState};
+use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// How a delivery is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
+pub enum AbandonMode {
     /// It did not count: its turn is given back, and it is to be delivered again after so long.
     For(Duration),
     /// It is a dead letter, however often it was tried.
     ForGood,
 }
 
-impl Book {
+impl QueueState {
     /// Gives a delivery up; what is a dead letter must be moved, unless its time is over.
-    pub fn give_up(&mut self, now: Wall, claim: Claim, how: GivenUp) -> Result<Ended, Rejection> {
+    pub fn give_up(
+        &mut self,
+        now: UnixMillis,
+        claim: DeliveryId,
+        how: AbandonMode,
+    ) -> Result<Disposition, Rejection> {
         self.now = now;
         self.find_leased(claim)?;
         let mut out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
         match how {
-            GivenUp::For(delay) => {
+            AbandonMode::For(delay) => {
                 self.uncount(&mut out);
                 Ok(self.bring_back(now, out, delay))
             }
-            GivenUp::ForGood if self.is_over(&out.handle.header) => {
+            AbandonMode::ForGood if self.is_over(&out.handle.header) => {
                 Ok(self.bring_back(now, out, Duration::ZERO))
             }
-            GivenUp::ForGood => {
-                let Out { lane, mut handle, .. } = out;
+            AbandonMode::ForGood => {
+                let InvisibleMessage { lane, mut handle, .. } = out;
                 self.settle_time(lane, &mut handle);
                 let (key, header, attempts) = (self.at(lane).key, handle.header, handle.delivered.attempts);
-                self.set_out(lane, handle, How::Moving);
-                Ok(Ended::Dead { key, header, attempts })
+                self.set_out(lane, handle, InvisibleState::Moving);
+                Ok(Disposition::Dead { key, header, attempts })
             }
         }
     }

@@ -10,13 +10,13 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::weight::Weight;
 
-use super::Delivered;
-use super::cost::Took;
-use super::gate::LaneGates;
-use super::waits::Histogram;
+use super::DeliveryCount;
+use super::cost::ServiceTime;
+use super::gate::KeyLimiters;
+use super::waits::WaitHistogram;
 use crate::id::{KeyId, Seq};
-use crate::message::{Header, Payload};
-use crate::time::Wall;
+use crate::message::{MessageMeta, Payload};
+use crate::time::UnixMillis;
 
 /// At most this many handles of a lane are in memory, less when there are many lanes.
 const WINDOW_MAX: usize = 256;
@@ -39,30 +39,30 @@ fn window_len(lanes: usize, size: u32) -> usize {
 
 /// A message as the book holds it.
 #[derive(Clone, Debug)]
-pub(super) struct Handle {
-    pub(super) header: Header,
-    pub(super) delivered: Delivered,
-    pub(super) first_delivered_at: Option<Wall>,
+pub(super) struct MessageEntry {
+    pub(super) header: MessageMeta,
+    pub(super) delivered: DeliveryCount,
+    pub(super) first_delivered_at: Option<UnixMillis>,
     /// Since when it could be delivered for the first time.
-    pub(super) ready_at: Wall,
+    pub(super) ready_at: UnixMillis,
     /// What its delivery under way was charged, and when that began.
     pub(super) charged: Cost,
-    pub(super) leased_at: Wall,
+    pub(super) leased_at: UnixMillis,
     /// Kept while there is room; else it is read when it is delivered.
     pub(super) payload: Option<Payload>,
 }
 
-impl Handle {
+impl MessageEntry {
     /// Makes a handle on a message that was never delivered and has no payload here.
-    pub(super) fn new(header: Header) -> Self {
-        let delivered = Delivered::default();
+    pub(super) fn new(header: MessageMeta) -> Self {
+        let delivered = DeliveryCount::default();
         Self {
             header,
             delivered,
             first_delivered_at: None,
             ready_at: header.sent_at,
             charged: Cost::ZERO,
-            leased_at: Wall::default(),
+            leased_at: UnixMillis::default(),
             payload: None,
         }
     }
@@ -70,7 +70,7 @@ impl Handle {
 
 /// Whether more of a lane has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refill {
+enum PrefetchState {
     /// Nothing is under way.
     Idle,
     /// The store has been asked for what follows this one.
@@ -79,7 +79,7 @@ enum Refill {
 
 /// What keeps a lane's messages in order when one comes back.
 #[derive(Debug, Default)]
-pub(super) struct InOrder {
+pub(super) struct FifoState {
     /// Messages that are not to be delivered yet.
     delayed: BTreeSet<Seq>,
     /// The take in which its messages that are out were leased; one take may lease several.
@@ -87,18 +87,18 @@ pub(super) struct InOrder {
 }
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct KeyQueue {
     pub(super) key: KeyId,
     pub(super) name: Arc<str>,
     pub(super) tenant: TenantId,
     /// The weight it has, whoever gave it.
     pub(super) weight: Weight,
     /// What may hold it back.
-    pub(super) gates: LaneGates,
+    pub(super) gates: KeyLimiters,
     /// Never delivered, in order.
-    window: VecDeque<Handle>,
+    window: VecDeque<MessageEntry>,
     /// To be delivered again, or delayed and due.
-    back: BTreeMap<Seq, Handle>,
+    back: BTreeMap<Seq, MessageEntry>,
     /// How many follow the cursor in the store, those ahead apart.
     beyond: u64,
     /// How large its messages are, of late.
@@ -109,11 +109,11 @@ pub(super) struct Lane {
     ahead: BTreeSet<Seq>,
     /// Of those ahead, what is gone from the store, though an answer that is under way may still name it.
     gone: Vec<Seq>,
-    refill: Refill,
+    refill: PrefetchState,
     /// When the message was sent by which it is listed to be looked at; none of those that wait is older.
-    pub(super) listed_since: Option<Wall>,
+    pub(super) listed_since: Option<UnixMillis>,
     /// Since when its turn waits for the store.
-    pub(super) starved_since: Option<Wall>,
+    pub(super) starved_since: Option<UnixMillis>,
     pub(super) in_flight: u64,
     pub(super) delayed: u64,
     /// Being acknowledged or moved.
@@ -123,23 +123,23 @@ pub(super) struct Lane {
     pub(super) delivered: u64,
     pub(super) redelivered: u64,
     /// How long its messages waited; kept from its first delivery on.
-    pub(super) waits: Option<Box<Histogram>>,
+    pub(super) waits: Option<Box<WaitHistogram>>,
     /// How long its messages took lately, where that is what they cost.
-    pub(super) took: Took,
+    pub(super) took: ServiceTime,
     /// Of a FIFO queue's lane, what its order needs to know.
-    pub(super) in_order: Option<Box<InOrder>>,
+    pub(super) in_order: Option<Box<FifoState>>,
     /// Whether it is listed as holding nothing.
     pub(super) is_listed_idle: bool,
 }
 
-impl Lane {
+impl KeyQueue {
     pub(super) fn new(key: KeyId, name: Arc<str>, tenant: TenantId, weight: Weight) -> Self {
         Self {
             key,
             name,
             tenant,
             weight,
-            gates: LaneGates::default(),
+            gates: KeyLimiters::default(),
             window: VecDeque::new(),
             back: BTreeMap::new(),
             beyond: 0,
@@ -147,7 +147,7 @@ impl Lane {
             cursor: Seq(0),
             ahead: BTreeSet::new(),
             gone: Vec::new(),
-            refill: Refill::Idle,
+            refill: PrefetchState::Idle,
             listed_since: None,
             starved_since: None,
             in_flight: 0,
@@ -157,7 +157,7 @@ impl Lane {
             delivered: 0,
             redelivered: 0,
             waits: None,
-            took: Took::default(),
+            took: ServiceTime::default(),
             in_order: None,
             is_listed_idle: false,
         }
@@ -173,7 +173,7 @@ impl Lane {
     }
 
     /// Takes in a message at the end; gives back a handle that has no place in the window.
-    pub(super) fn append(&mut self, handle: Handle, window_len: usize) -> Option<Handle> {
+    pub(super) fn append(&mut self, handle: MessageEntry, window_len: usize) -> Option<MessageEntry> {
         self.note_size(handle.header.size);
         if self.beyond == 0 && self.window.len() < window_len {
             self.go_on_to(handle.header.seq);
@@ -202,22 +202,22 @@ impl Lane {
     }
 
     /// Takes a message in that is to be delivered before the window.
-    pub(super) fn put_back(&mut self, handle: Handle) {
+    pub(super) fn put_back(&mut self, handle: MessageEntry) {
         self.back.insert(handle.header.seq, handle);
     }
 
     /// Takes out one that waits to be delivered again.
-    pub(super) fn take_back(&mut self, seq: Seq) -> Option<Handle> {
+    pub(super) fn take_back(&mut self, seq: Seq) -> Option<MessageEntry> {
         self.back.remove(&seq)
     }
 
     /// Reads one that waits to be delivered again.
-    pub(super) fn back(&self, seq: Seq) -> Option<&Handle> {
+    pub(super) fn back(&self, seq: Seq) -> Option<&MessageEntry> {
         self.back.get(&seq)
     }
 
     /// Reads the next message.
-    pub(super) fn next(&self) -> Option<&Header> {
+    pub(super) fn next(&self) -> Option<&MessageMeta> {
         if self.in_order.is_some() {
             let head = self.head()?;
             return self.firsts().find(|header| header.seq == head);
@@ -226,7 +226,7 @@ impl Lane {
     }
 
     /// Takes the next message.
-    pub(super) fn pop(&mut self) -> Option<Handle> {
+    pub(super) fn pop(&mut self) -> Option<MessageEntry> {
         if self.in_order.is_some() {
             let head = self.head()?;
             return self.back.remove(&head).or_else(|| self.window.pop_front());
@@ -268,18 +268,18 @@ impl Lane {
     }
 
     /// Looks at the next messages.
-    pub(super) fn ready(&self) -> impl Iterator<Item = &Handle> {
+    pub(super) fn ready(&self) -> impl Iterator<Item = &MessageEntry> {
         self.back.values().chain(&self.window)
     }
 
     /// Reads the first of those that came back and the first of the window: none that was sent here and waits is older.
-    pub(super) fn firsts(&self) -> impl Iterator<Item = &Header> {
+    pub(super) fn firsts(&self) -> impl Iterator<Item = &MessageMeta> {
         let back = self.back.first_key_value().map(|(_, handle)| handle);
         back.into_iter().chain(self.window.front()).map(|handle| &handle.header)
     }
 
     /// Takes in what the store found after the cursor, and counts the bytes of payloads that it keeps.
-    pub(super) fn take_refill(&mut self, found: impl IntoIterator<Item = Handle>) -> usize {
+    pub(super) fn take_refill(&mut self, found: impl IntoIterator<Item = MessageEntry>) -> usize {
         let mut kept = 0;
         for handle in found {
             let seq = handle.header.seq;
@@ -301,17 +301,17 @@ impl Lane {
 
     /// Whether an answer to this is awaited.
     pub(super) fn awaits(&self, after: Seq) -> bool {
-        self.refill == Refill::Asked { after }
+        self.refill == PrefetchState::Asked { after }
     }
 
     /// Notes that the store is asked for what follows the cursor.
     pub(super) fn begin_refill(&mut self) {
-        self.refill = Refill::Asked { after: self.cursor };
+        self.refill = PrefetchState::Asked { after: self.cursor };
     }
 
     /// Awaits no answer any more.
     pub(super) fn end_refill(&mut self) {
-        self.refill = Refill::Idle;
+        self.refill = PrefetchState::Idle;
         for gone in self.gone.drain(..) {
             self.ahead.remove(&gone);
         }
@@ -320,8 +320,8 @@ impl Lane {
     /// Forgets a message that is gone from the store, as soon as no answer can name it.
     pub(super) fn forget_gone(&mut self, seq: Seq) {
         match self.refill {
-            Refill::Asked { .. } if self.ahead.contains(&seq) => self.gone.push(seq),
-            Refill::Asked { .. } | Refill::Idle => drop(self.ahead.remove(&seq)),
+            PrefetchState::Asked { .. } if self.ahead.contains(&seq) => self.gone.push(seq),
+            PrefetchState::Asked { .. } | PrefetchState::Idle => drop(self.ahead.remove(&seq)),
         }
     }
 
@@ -334,7 +334,7 @@ impl Lane {
     }
 
     /// Takes out a message that waits, wherever it does; the store says that it is there.
-    pub(super) fn take_out_of_turn(&mut self, header: Header) -> Option<Handle> {
+    pub(super) fn take_out_of_turn(&mut self, header: MessageMeta) -> Option<MessageEntry> {
         let seq = header.seq;
         if let Some(handle) = self.back.remove(&seq) {
             return Some(handle);
@@ -351,7 +351,7 @@ impl Lane {
                 self.go_on_to(last);
                 self.end_refill();
             }
-            Handle::new(header)
+            MessageEntry::new(header)
         })
     }
 
@@ -396,7 +396,8 @@ impl Lane {
 
     /// How many messages the store should be asked for, once less than half a window is left.
     pub(super) fn refill_len(&self, window_len: usize) -> Option<usize> {
-        let wanted = self.refill == Refill::Idle && self.beyond > 0 && self.window.len() < window_len / 2;
+        let wanted =
+            self.refill == PrefetchState::Idle && self.beyond > 0 && self.window.len() < window_len / 2;
         // Those ahead are found too, and skipped.
         wanted.then(|| window_len - self.window.len() + self.ahead.len().min(window_len))
     }
@@ -533,19 +534,19 @@ mod tests {
         assert_eq!(order, [2, 4, 9]);
     }
 
-    fn lane() -> Lane {
-        Lane::new(KeyId(0), "key".into(), TenantId(0), Weight::ONE)
+    fn lane() -> KeyQueue {
+        KeyQueue::new(KeyId(0), "key".into(), TenantId(0), Weight::ONE)
     }
 
-    fn handle(seq: u64) -> Handle {
-        let header = Header {
+    fn handle(seq: u64) -> MessageEntry {
+        let header = MessageMeta {
             seq: Seq(seq),
-            sent_at: Wall(0),
+            sent_at: UnixMillis(0),
             size: 1,
             cost: Cost::MESSAGE,
             from: None,
             expires_at: None,
         };
-        Handle::new(header)
+        MessageEntry::new(header)
     }
 }

@@ -3,9 +3,9 @@
 //! A move looks at each message once, where the store has it, and leaves those that have nowhere to go: moved in
 //! turn they would come first again and again.
 
-use super::{Book, How};
+use super::{InvisibleState, QueueState};
 use crate::id::{Epoch, KeyId, Seq};
-use crate::message::Header;
+use crate::message::MessageMeta;
 
 /// At most so many keys without messages are passed over in one go.
 const PASS_MAX: usize = 65_536;
@@ -25,7 +25,7 @@ pub struct MoveCursor {
 
 /// What a move looks at next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextMove {
+pub enum MoveStep {
     /// Messages of this key after this one.
     Look(KeyId, Seq),
     /// There may be more, after others were heard.
@@ -34,20 +34,20 @@ pub enum NextMove {
     Over,
 }
 
-impl Book {
+impl QueueState {
     /// Says what a move looks at next.
-    pub fn next_move(&self, cursor: &mut MoveCursor) -> NextMove {
+    pub fn next_move(&self, cursor: &mut MoveCursor) -> MoveStep {
         if cursor.epoch != self.epoch {
             *cursor = MoveCursor { epoch: self.epoch, until: self.told, ..MoveCursor::default() };
         }
         for _ in 0..PASS_MAX {
             match self.lanes.get(cursor.lane) {
-                None => return NextMove::Over,
-                Some(Some(lane)) if lane.pending() > 0 => return NextMove::Look(lane.key, cursor.after),
+                None => return MoveStep::Over,
+                Some(Some(lane)) if lane.pending() > 0 => return MoveStep::Look(lane.key, cursor.after),
                 Some(_) => self.end_lane(cursor),
             }
         }
-        NextMove::Pause
+        MoveStep::Pause
     }
 
     /// Goes on with the next key.
@@ -57,13 +57,13 @@ impl Book {
     }
 
     /// Begins to move a message that waits: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
-    pub fn begin_move(&mut self, key: KeyId, header: Header) -> bool {
+    pub fn begin_move(&mut self, key: KeyId, header: MessageMeta) -> bool {
         let Some(&at) = self.keys.get(&key) else { return false };
         if self.out.contains_key(&header.seq) || self.told < header.seq || self.is_over(&header) {
             return false;
         }
         let Some(handle) = self.take_waiting(at, header) else { return false };
-        self.set_out(at, handle, How::Moving);
+        self.set_out(at, handle, InvisibleState::Moving);
         self.follow(at);
         true
     }

@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
 
-use super::lane::Handle;
-use super::{Book, Delivered, How};
+use super::lane::MessageEntry;
+use super::{DeliveryCount, InvisibleState, QueueState};
 use crate::id::{Epoch, KeyId, Seq};
-use crate::message::Header;
+use crate::message::MessageMeta;
 use crate::rejection::Rejection;
 use crate::rule::KeyRule;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// A key, and what of it is in the store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KeptKey {
+pub struct StoredKey {
     /// The key.
     pub key: KeyId,
     /// What it is called.
@@ -34,62 +34,67 @@ pub struct KeptKey {
     /// How many bytes they have.
     pub bytes: u64,
     /// Those of them that have a time of their own.
-    pub expiring: Vec<Header>,
+    pub expiring: Vec<MessageMeta>,
 }
 
 /// A message that is not simply waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptState {
+pub struct StoredMessage {
     /// Its key.
     pub key: KeyId,
     /// What is known of it.
-    pub header: Header,
+    pub header: MessageMeta,
     /// How often it was delivered.
-    pub delivered: Delivered,
+    pub delivered: DeliveryCount,
     /// When it was first delivered.
-    pub first_delivered_at: Option<Wall>,
+    pub first_delivered_at: Option<UnixMillis>,
     /// What it is.
-    pub standing: Standing,
+    pub standing: StoredState,
 }
 
 /// What a message that is not simply waiting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum StoredState {
     /// In a consumer's hands.
     Leased {
         /// Until then.
-        until: Wall,
+        until: UnixMillis,
         /// By which owner of the queue.
         epoch: Epoch,
     },
     /// Not to be delivered before then.
     Delayed {
         /// Then.
-        until: Wall,
+        until: UnixMillis,
     },
     /// To be delivered again.
     Waits,
 }
 
-impl KeptState {
+impl StoredMessage {
     /// The same, with what it lasts until so much sooner.
     #[must_use]
     pub fn sooner(mut self, span: Duration) -> Self {
         match &mut self.standing {
-            Standing::Leased { until, .. } | Standing::Delayed { until } => {
-                *until = Wall::default() + until.since(Wall::default() + span);
+            StoredState::Leased { until, .. } | StoredState::Delayed { until } => {
+                *until = UnixMillis::default() + until.since(UnixMillis::default() + span);
             }
-            Standing::Waits => {}
+            StoredState::Waits => {}
         }
         self
     }
 }
 
-impl Book {
+impl QueueState {
     /// Takes in a key as the store has it, with those of its messages that are not simply waiting.
     ///
     /// What was set for it, and for its tenant, must be known already.
-    pub fn resume(&mut self, now: Wall, kept: &KeptKey, states: &[KeptState]) -> Result<(), Rejection> {
+    pub fn resume(
+        &mut self,
+        now: UnixMillis,
+        kept: &StoredKey,
+        states: &[StoredMessage],
+    ) -> Result<(), Rejection> {
         self.now = now;
         if kept.count == 0 {
             return Ok(());
@@ -107,12 +112,14 @@ impl Book {
             self.ends.list(at, header);
         }
         for state in states {
-            let KeptState { header, delivered, first_delivered_at, .. } = *state;
-            let handle = Handle { delivered, first_delivered_at, ..Handle::new(header) };
+            let StoredMessage { header, delivered, first_delivered_at, .. } = *state;
+            let handle = MessageEntry { delivered, first_delivered_at, ..MessageEntry::new(header) };
             match state.standing {
-                Standing::Leased { until, epoch } => self.set_out(at, handle, How::Leased { until, epoch }),
-                Standing::Delayed { until } => self.set_out(at, handle, How::Delayed { until }),
-                Standing::Waits => {
+                StoredState::Leased { until, epoch } => {
+                    self.set_out(at, handle, InvisibleState::Leased { until, epoch })
+                }
+                StoredState::Delayed { until } => self.set_out(at, handle, InvisibleState::Delayed { until }),
+                StoredState::Waits => {
                     self.totals.pending += 1;
                     self.at(at).put_back(handle);
                 }

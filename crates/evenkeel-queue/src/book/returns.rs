@@ -6,45 +6,45 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::Settlement;
 use evenkeel_policy::id::Key;
 
-use super::lane::Handle;
-use super::{Book, Delivered, How, IDLE_KEY, Out, Was};
+use super::lane::MessageEntry;
+use super::{DeliveryCount, IDLE_KEY, InvisibleMessage, InvisibleState, PriorState, QueueState};
 use crate::id::{Epoch, KeyId, Seq};
-use crate::message::Header;
-use crate::receipt::Claim;
+use crate::message::MessageMeta;
+use crate::receipt::DeliveryId;
 use crate::rejection::Rejection;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// At most so many lanes are forgotten per tick.
 const FORGET_MAX: usize = 1_024;
 
 /// A message that is to be delivered again, as it is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Returned {
+pub struct RedeliveryRecord {
     /// Its key.
     pub key: KeyId,
     /// Which message.
-    pub header: Header,
+    pub header: MessageMeta,
     /// How often it was delivered.
-    pub delivered: Delivered,
+    pub delivered: DeliveryCount,
     /// When it was first delivered.
-    pub first_delivered_at: Option<Wall>,
+    pub first_delivered_at: Option<UnixMillis>,
     /// Not before then.
-    pub not_before: Option<Wall>,
+    pub not_before: Option<UnixMillis>,
     /// Who delivered it last.
     pub epoch: Epoch,
 }
 
 /// What became of a message whose lease or delay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum Disposition {
     /// It waits for its turn again.
-    Waits(Returned),
+    Waits(RedeliveryRecord),
     /// It was delivered too often: it is to be moved to the dead-letter queue.
     Dead {
         /// Its key.
         key: KeyId,
         /// Which message.
-        header: Header,
+        header: MessageMeta,
         /// How often it was delivered.
         attempts: u32,
     },
@@ -53,33 +53,39 @@ pub enum Ended {
         /// Its key.
         key: KeyId,
         /// Which message.
-        header: Header,
+        header: MessageMeta,
     },
 }
 
-impl Book {
+impl QueueState {
     /// Begins to acknowledge a delivery: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
     ///
     /// A receipt is good until the message is delivered again, also when its lease has ended.
-    pub fn ack(&mut self, claim: Claim) -> Result<Header, Rejection> {
+    pub fn ack(&mut self, claim: DeliveryId) -> Result<MessageMeta, Rejection> {
         let Some(&at) = self.keys.get(&claim.key) else { return Err(Rejection::MessageGone) };
         if let Some(out) = self.out.get(&claim.seq) {
             let is_last = out.handle.delivered.number() == claim.attempt;
             let was = match out.how {
-                How::Leased { until, epoch } if out.is_of(claim, epoch) => Was::Leased { until, epoch },
-                How::Delayed { until } if is_last => Was::Delayed { until },
-                How::Leased { .. } | How::Delayed { .. } => return Err(Rejection::DeliveredAgain),
+                InvisibleState::Leased { until, epoch } if out.is_of(claim, epoch) => {
+                    PriorState::Leased { until, epoch }
+                }
+                InvisibleState::Delayed { until } if is_last => PriorState::Delayed { until },
+                InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => {
+                    return Err(Rejection::DeliveredAgain);
+                }
                 // Whether it is gone is not written down yet.
-                How::Acking { .. } | How::Moving => return Err(Rejection::Busy),
-                How::Over { .. } => return Err(Rejection::MessageGone),
+                InvisibleState::Acking { .. } | InvisibleState::Moving => return Err(Rejection::Busy),
+                InvisibleState::Over { .. } => return Err(Rejection::MessageGone),
             };
-            let Out { lane, mut handle, .. } = self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
+            let InvisibleMessage { lane, mut handle, .. } =
+                self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
             self.settle_time(lane, &mut handle);
             let header = handle.header;
-            self.set_out(lane, handle, How::Acking { was });
+            self.set_out(lane, handle, InvisibleState::Acking { was });
             return Ok(header);
         }
-        let is_of = |handle: &Handle| handle.delivered.number() == claim.attempt && claim.epoch == self.epoch;
+        let is_of =
+            |handle: &MessageEntry| handle.delivered.number() == claim.attempt && claim.epoch == self.epoch;
         if !self.lane(at).back(claim.seq).is_some_and(is_of) {
             let waits = self.lane(at).holds(claim.seq);
             return Err(if waits { Rejection::DeliveredAgain } else { Rejection::MessageGone });
@@ -87,7 +93,7 @@ impl Book {
         let handle = self.at(at).take_back(claim.seq).ok_or(Rejection::MessageGone)?;
         let header = handle.header;
         self.totals.pending -= 1;
-        self.set_out(at, handle, How::Acking { was: Was::Waiting });
+        self.set_out(at, handle, InvisibleState::Acking { was: PriorState::Waiting });
         self.follow(at);
         Ok(header)
     }
@@ -97,7 +103,7 @@ impl Book {
         let Some(out) = self.take_out(seq) else { return };
         // If the store lost messages, this is not exact.
         self.totals.bytes = self.totals.bytes.saturating_sub(u64::from(out.handle.header.size));
-        if let How::Over { .. } = out.how {
+        if let InvisibleState::Over { .. } = out.how {
             self.totals.expired += 1;
             self.at(out.lane).forget_gone(seq);
             self.go_on_after_ends();
@@ -107,29 +113,36 @@ impl Book {
 
     /// Takes back an end that was not written down: the message is what it was, or is removed a second later.
     pub fn undo_ack(&mut self, seq: Seq) {
-        let Some(Out { lane, handle, how }) = self.take_out(seq) else { return };
+        let Some(InvisibleMessage { lane, handle, how }) = self.take_out(seq) else { return };
         match how {
-            How::Acking { was: Was::Leased { until, epoch } } => {
-                self.set_out(lane, handle, How::Leased { until, epoch });
+            InvisibleState::Acking { was: PriorState::Leased { until, epoch } } => {
+                self.set_out(lane, handle, InvisibleState::Leased { until, epoch });
             }
-            How::Acking { was: Was::Delayed { until } } => self.set_out(lane, handle, How::Delayed { until }),
+            InvisibleState::Acking { was: PriorState::Delayed { until } } => {
+                self.set_out(lane, handle, InvisibleState::Delayed { until })
+            }
             // Tried again when a second has passed.
-            How::Moving => {
+            InvisibleState::Moving => {
                 let until = self.now + Duration::from_secs(1);
-                self.set_out(lane, handle, How::Delayed { until });
+                self.set_out(lane, handle, InvisibleState::Delayed { until });
             }
-            How::Over { .. } => {
+            InvisibleState::Over { .. } => {
                 let again = Some(self.now + Duration::from_secs(1));
-                self.set_out(lane, handle, How::Over { again });
+                self.set_out(lane, handle, InvisibleState::Over { again });
             }
-            How::Acking { was: Was::Waiting } => self.wait_again(lane, handle),
-            How::Leased { .. } | How::Delayed { .. } => self.set_out(lane, handle, how),
+            InvisibleState::Acking { was: PriorState::Waiting } => self.wait_again(lane, handle),
+            InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => self.set_out(lane, handle, how),
         }
         self.heed(lane);
     }
 
     /// Gives a delivery back, to be delivered again after `delay`, or moved if it was delivered too often.
-    pub fn nack(&mut self, now: Wall, claim: Claim, delay: Duration) -> Result<Ended, Rejection> {
+    pub fn nack(
+        &mut self,
+        now: UnixMillis,
+        claim: DeliveryId,
+        delay: Duration,
+    ) -> Result<Disposition, Rejection> {
         self.now = now;
         self.find_leased(claim)?;
         let out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
@@ -139,31 +152,31 @@ impl Book {
     /// Prolongs or shortens a delivery's lease: it ends `lease` from now.
     pub fn extend(
         &mut self,
-        now: Wall,
-        claim: Claim,
+        now: UnixMillis,
+        claim: DeliveryId,
         lease: Duration,
-    ) -> Result<(Returned, Wall), Rejection> {
+    ) -> Result<(RedeliveryRecord, UnixMillis), Rejection> {
         self.now = now;
         self.find_leased(claim)?;
-        let Out { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
+        let InvisibleMessage { lane, handle, .. } = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
         let until = now + lease;
         // It is still the delivery of whoever made it, and its receipt says so.
         let epoch = claim.epoch;
-        let returned = Returned { epoch, ..self.returned(lane, &handle, None) };
-        self.set_out(lane, handle, How::Leased { until, epoch });
+        let returned = RedeliveryRecord { epoch, ..self.returned(lane, &handle, None) };
+        self.set_out(lane, handle, InvisibleState::Leased { until, epoch });
         Ok((returned, until))
     }
 
     /// Takes back a delivery whose consumer did not want it: it does not count, and its turn is given back.
-    pub fn take_back(&mut self, claim: Claim) -> Result<Option<Returned>, Rejection> {
+    pub fn take_back(&mut self, claim: DeliveryId) -> Result<Option<RedeliveryRecord>, Rejection> {
         self.find_leased(claim)?;
         Ok(self.give_back(claim.seq, claim.attempt))
     }
 
     /// Takes back a delivery that reached nobody: it does not count, and its turn is given back.
-    pub fn give_back(&mut self, seq: Seq, number: u32) -> Option<Returned> {
-        let is_this = |out: &Out| out.handle.delivered.number() == number;
-        self.out.get(&seq).filter(|out| matches!(out.how, How::Leased { .. }) && is_this(out))?;
+    pub fn give_back(&mut self, seq: Seq, number: u32) -> Option<RedeliveryRecord> {
+        let is_this = |out: &InvisibleMessage| out.handle.delivered.number() == number;
+        self.out.get(&seq).filter(|out| matches!(out.how, InvisibleState::Leased { .. }) && is_this(out))?;
         let mut out = self.take_out(seq)?;
         self.uncount(&mut out);
         let returned = self.returned(out.lane, &out.handle, None);
@@ -172,16 +185,16 @@ impl Book {
     }
 
     /// Has a delivery not count, and gives its turn back.
-    pub(super) fn uncount(&mut self, out: &mut Out) {
-        let Delivered { attempts, taken_back } = out.handle.delivered;
+    pub(super) fn uncount(&mut self, out: &mut InvisibleMessage) {
+        let DeliveryCount { attempts, taken_back } = out.handle.delivered;
         out.handle.delivered =
-            Delivered { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
+            DeliveryCount { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
         let charged = core::mem::take(&mut out.handle.charged);
         self.drr.settle(out.lane, charged, Cost::ZERO, Settlement::Final);
     }
 
     /// Ends what has lasted until `now`: at most `max` leases and delays, and as many messages that wait.
-    pub fn tick(&mut self, now: Wall, max: usize) -> Vec<Ended> {
+    pub fn tick(&mut self, now: UnixMillis, max: usize) -> Vec<Disposition> {
         self.now = now;
         for at in core::mem::take(&mut self.starved) {
             if let Some(lane) = self.lanes[at.index()].as_mut() {
@@ -211,7 +224,7 @@ impl Book {
     }
 
     /// Names the moment of the next [`tick`](Self::tick).
-    pub fn next_due(&self) -> Option<Wall> {
+    pub fn next_due(&self) -> Option<UnixMillis> {
         let first = self.due.first().map(|(until, _)| *until);
         let patience = self.starving.front().map(|(until, _)| *until);
         let retry = (!self.starved.is_empty()).then(|| self.now + Duration::from_secs(1));
@@ -225,7 +238,7 @@ impl Book {
     }
 
     /// Forgets keys that have held nothing for a minute, and names them.
-    pub fn forget_idle(&mut self, now: Wall) -> Vec<KeyId> {
+    pub fn forget_idle(&mut self, now: UnixMillis) -> Vec<KeyId> {
         let mut forgotten = Vec::new();
         let rounds = self.idle.len().min(FORGET_MAX);
         for _ in 0..rounds {
@@ -251,12 +264,12 @@ impl Book {
     }
 
     /// Tells whether keys are left that have held nothing for a minute.
-    pub fn has_idle(&self, now: Wall) -> bool {
+    pub fn has_idle(&self, now: UnixMillis) -> bool {
         self.idle.front().is_some_and(|(since, _)| IDLE_KEY <= now.since(*since))
     }
 
     /// Lets every message before `below` go, which is every message that was told, and keeps the rules.
-    pub fn clear(&mut self, now: Wall, below: Seq) {
+    pub fn clear(&mut self, now: UnixMillis, below: Seq) {
         self.now = now;
         self.out.clear();
         self.due.clear();
@@ -266,7 +279,7 @@ impl Book {
         self.starving.clear();
         self.gates.clear();
         self.payload_bytes = 0;
-        self.totals = super::Totals { expired: self.totals.expired, ..super::Totals::default() };
+        self.totals = super::QueueTotals { expired: self.totals.expired, ..super::QueueTotals::default() };
         for number in 0..self.lanes.len() {
             if let Some(lane) = &mut self.lanes[number] {
                 lane.clear(below);
@@ -290,13 +303,13 @@ impl Book {
         Some(lane.key)
     }
 
-    pub(super) fn find_leased(&self, claim: Claim) -> Result<(), Rejection> {
+    pub(super) fn find_leased(&self, claim: DeliveryId) -> Result<(), Rejection> {
         match self.out.get(&claim.seq).map(|out| (out, out.how)) {
-            Some((out, How::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
-            Some((_, How::Leased { .. })) => Err(Rejection::DeliveredAgain),
-            Some((_, How::Delayed { .. })) => Err(Rejection::NotInFlight),
-            Some((_, How::Acking { .. } | How::Moving)) => Err(Rejection::Busy),
-            Some((_, How::Over { .. })) => Err(Rejection::MessageGone),
+            Some((out, InvisibleState::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
+            Some((_, InvisibleState::Leased { .. })) => Err(Rejection::DeliveredAgain),
+            Some((_, InvisibleState::Delayed { .. })) => Err(Rejection::NotInFlight),
+            Some((_, InvisibleState::Acking { .. } | InvisibleState::Moving)) => Err(Rejection::Busy),
+            Some((_, InvisibleState::Over { .. })) => Err(Rejection::MessageGone),
             None => {
                 let lane = self.keys.get(&claim.key).map(|&at| self.lane(at));
                 let waits = lane.is_some_and(|lane| lane.holds(claim.seq));
@@ -311,44 +324,54 @@ impl Book {
     }
 
     /// A message is to be delivered again: now, later, or never.
-    pub(super) fn bring_back(&mut self, now: Wall, out: Out, delay: Duration) -> Ended {
-        let Out { lane, mut handle, how } = out;
+    pub(super) fn bring_back(
+        &mut self,
+        now: UnixMillis,
+        out: InvisibleMessage,
+        delay: Duration,
+    ) -> Disposition {
+        let InvisibleMessage { lane, mut handle, how } = out;
         let attempts = handle.delivered.attempts;
         self.settle_time(lane, &mut handle);
-        if let How::Delayed { until } = how {
+        if let InvisibleState::Delayed { until } = how {
             handle.ready_at = until;
         }
-        if matches!(how, How::Over { .. }) || self.is_over(&handle.header) {
+        if matches!(how, InvisibleState::Over { .. }) || self.is_over(&handle.header) {
             let (key, header) = self.end(lane, handle);
             self.heed(lane);
-            return Ended::Over { key, header };
+            return Disposition::Over { key, header };
         }
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
             let (key, header) = (self.at(lane).key, handle.header);
-            self.set_out(lane, handle, How::Moving);
-            return Ended::Dead { key, header, attempts };
+            self.set_out(lane, handle, InvisibleState::Moving);
+            return Disposition::Dead { key, header, attempts };
         }
         let not_before = (!delay.is_zero()).then(|| now + delay);
         let returned = self.returned(lane, &handle, not_before);
         match not_before {
             Some(until) => {
-                self.set_out(lane, handle, How::Delayed { until });
+                self.set_out(lane, handle, InvisibleState::Delayed { until });
                 self.heed(lane);
             }
             None => self.wait_again(lane, handle),
         }
-        Ended::Waits(returned)
+        Disposition::Waits(returned)
     }
 
-    fn wait_again(&mut self, lane: Key, handle: Handle) {
+    fn wait_again(&mut self, lane: Key, handle: MessageEntry) {
         self.totals.pending += 1;
         self.ends.list(lane, &handle.header);
         self.at(lane).put_back(handle);
         self.follow(lane);
     }
 
-    fn returned(&mut self, lane: Key, handle: &Handle, not_before: Option<Wall>) -> Returned {
-        Returned {
+    fn returned(
+        &mut self,
+        lane: Key,
+        handle: &MessageEntry,
+        not_before: Option<UnixMillis>,
+    ) -> RedeliveryRecord {
+        RedeliveryRecord {
             key: self.at(lane).key,
             header: handle.header,
             delivered: handle.delivered,
@@ -359,9 +382,9 @@ impl Book {
     }
 }
 
-impl Out {
+impl InvisibleMessage {
     /// Whether a receipt is of this delivery.
-    fn is_of(&self, claim: Claim, epoch: Epoch) -> bool {
+    fn is_of(&self, claim: DeliveryId, epoch: Epoch) -> bool {
         self.handle.delivered.number() == claim.attempt && epoch == claim.epoch
     }
 }

@@ -4,20 +4,20 @@ use core::fmt;
 use std::sync::Arc;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::Standing as Turn;
+use evenkeel_policy::drr::KeyStatus as Turn;
 use evenkeel_policy::id::Key;
 use evenkeel_policy::weight::Weight;
 
-use super::waits::{Histogram, Waits};
-use super::{Book, Held, How};
+use super::waits::{WaitHistogram, WaitPercentiles};
+use super::{InvisibleState, QueueState, Throttle};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
-use crate::message::Header;
+use crate::message::MessageMeta;
 use crate::rule::KeyRule;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// What a queue holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct QueueTotals {
     /// Messages that wait for their turn.
     pub pending: u64,
     /// Messages in consumers' hands.
@@ -46,11 +46,11 @@ pub struct KeyStats {
     /// Messages that are not to be delivered yet.
     pub delayed: u64,
     /// When the oldest message that waits was sent, as far as memory knows.
-    pub oldest_sent_at: Option<Wall>,
+    pub oldest_sent_at: Option<UnixMillis>,
     /// What was set for it; for a key without `/` that is its tenant's.
     pub rule: KeyRule,
     /// What holds it back, with or without messages that wait.
-    pub held: Option<Held>,
+    pub held: Option<Throttle>,
     /// What it has overdrawn.
     pub debt: Cost,
     /// Deliveries so far.
@@ -58,14 +58,14 @@ pub struct KeyStats {
     /// Of these, second and later ones of a message.
     pub redelivered: u64,
     /// How long messages that were sent to it waited; `None` before its first delivery.
-    pub waits: Option<Waits>,
+    pub waits: Option<WaitPercentiles>,
 }
 
 /// What a queue holds, and how it has delivered since its keeper took it on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueStats {
     /// What it holds.
-    pub totals: Totals,
+    pub totals: QueueTotals,
     /// Keys with messages, or that had some until a moment ago.
     pub keys: u64,
     /// Deliveries so far.
@@ -73,7 +73,7 @@ pub struct QueueStats {
     /// Of these, second and later ones of a message.
     pub redelivered: u64,
     /// How long messages that were sent to it waited; `None` before its first delivery.
-    pub waits: Option<Waits>,
+    pub waits: Option<WaitPercentiles>,
 }
 
 /// Why a message is where it is.
@@ -84,18 +84,18 @@ pub enum Explanation {
         /// Which delivery.
         attempt: u32,
         /// Until then.
-        until: Wall,
+        until: UnixMillis,
         /// When its own time is over; once it is, it does not come back.
-        expires_at: Option<Wall>,
+        expires_at: Option<UnixMillis>,
     },
     /// It is not to be delivered yet.
     Delayed {
         /// How often it was delivered.
         attempts: u32,
         /// Not before then.
-        until: Wall,
+        until: UnixMillis,
         /// When its own time is over.
-        expires_at: Option<Wall>,
+        expires_at: Option<UnixMillis>,
     },
     /// Its acknowledgement, its move to the dead-letter queue, or that its time is over is being written down.
     Leaving,
@@ -108,9 +108,9 @@ pub enum Explanation {
         /// How its tenant stands among the tenants.
         tenant: Turn,
         /// What holds its key or its tenant back.
-        held: Option<Held>,
+        held: Option<Throttle>,
         /// When its own time is over, if it is in memory.
-        expires_at: Option<Wall>,
+        expires_at: Option<UnixMillis>,
     },
     /// Nobody knows it: acknowledged, expired, or never sent.
     Unknown,
@@ -118,7 +118,7 @@ pub enum Explanation {
 
 impl Explanation {
     /// When the message's own time is over, if it has one and is in memory.
-    pub const fn expires_at(&self) -> Option<Wall> {
+    pub const fn expires_at(&self) -> Option<UnixMillis> {
         match self {
             Self::InFlight { expires_at, .. }
             | Self::Delayed { expires_at, .. }
@@ -143,8 +143,8 @@ impl fmt::Display for Explanation {
                 write!(f, "{before} messages of its key come first; {held}")?;
             }
             Self::Waiting { before, key, tenant, held: None, .. } => {
-                write!(f, "{before} messages of its key come first; its tenant {}", Stands(*tenant))?;
-                write!(f, ", its key within the tenant {}", Stands(*key))?;
+                write!(f, "{before} messages of its key come first; its tenant {}", TurnDisplay(*tenant))?;
+                write!(f, ", its key within the tenant {}", TurnDisplay(*key))?;
             }
             Self::Unknown => f.write_str("not in the queue: acknowledged, expired, or never sent")?,
         }
@@ -155,9 +155,9 @@ impl fmt::Display for Explanation {
     }
 }
 
-struct Stands(Turn);
+struct TurnDisplay(Turn);
 
-impl fmt::Display for Stands {
+impl fmt::Display for TurnDisplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Turn::Idle => f.write_str("has nothing to serve"),
@@ -170,10 +170,10 @@ impl fmt::Display for Stands {
     }
 }
 
-impl Book {
+impl QueueState {
     /// Tells what the queue holds.
-    pub fn totals(&self) -> Totals {
-        Totals { timed: self.ends.timed(), ..self.totals }
+    pub fn totals(&self) -> QueueTotals {
+        QueueTotals { timed: self.ends.timed(), ..self.totals }
     }
 
     /// Tells what each key holds, from the `skip`th on, at most `max`.
@@ -195,7 +195,7 @@ impl Book {
                 debt: self.drr.debt(Key(number as u32)).max(self.drr.tenant_debt(lane.tenant)),
                 delivered: lane.delivered,
                 redelivered: lane.redelivered,
-                waits: lane.waits.as_deref().and_then(Histogram::read),
+                waits: lane.waits.as_deref().and_then(WaitHistogram::read),
             })
             .collect()
     }
@@ -212,7 +212,7 @@ impl Book {
     }
 
     /// Names the next messages without touching them, key by key.
-    pub fn peek(&self, max: usize) -> Vec<(KeyId, Arc<str>, Header)> {
+    pub fn peek(&self, max: usize) -> Vec<(KeyId, Arc<str>, MessageMeta)> {
         let lanes = self.lanes.iter().flatten();
         let all =
             lanes.flat_map(|lane| lane.ready().map(|handle| (lane.key, lane.name.clone(), handle.header)));
@@ -231,7 +231,7 @@ impl Book {
     }
 
     fn find_moved(&self, id: MessageId) -> Option<(KeyId, Seq)> {
-        let is_it = |header: &Header| header.from.is_some_and(|from| from.id == id);
+        let is_it = |header: &MessageMeta| header.from.is_some_and(|from| from.id == id);
         let out = self.out.values().find(|out| is_it(&out.handle.header));
         let out = out.map(|out| (self.lane(out.lane).key, out.handle.header.seq));
         out.or_else(|| {
@@ -246,9 +246,13 @@ impl Book {
         if let Some(out) = self.out.get(&seq) {
             let (attempts, expires_at) = (out.handle.delivered.attempts, out.handle.header.expires_at);
             return match out.how {
-                How::Leased { until, .. } => Explanation::InFlight { attempt: attempts, until, expires_at },
-                How::Delayed { until } => Explanation::Delayed { attempts, until, expires_at },
-                How::Acking { .. } | How::Moving | How::Over { .. } => Explanation::Leaving,
+                InvisibleState::Leased { until, .. } => {
+                    Explanation::InFlight { attempt: attempts, until, expires_at }
+                }
+                InvisibleState::Delayed { until } => Explanation::Delayed { attempts, until, expires_at },
+                InvisibleState::Acking { .. } | InvisibleState::Moving | InvisibleState::Over { .. } => {
+                    Explanation::Leaving
+                }
             };
         }
         let Some((at, lane)) =

@@ -10,7 +10,7 @@ const BUCKETS: usize = 64;
 
 /// How long messages waited until they were first delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waits {
+pub struct WaitPercentiles {
     /// Half of them no longer than this.
     pub p50: Duration,
     /// 99 of 100 no longer than this.
@@ -19,9 +19,9 @@ pub struct Waits {
 
 /// Counts waits by their length.
 #[derive(Clone, Debug)]
-pub(super) struct Histogram([u16; BUCKETS]);
+pub(super) struct WaitHistogram([u16; BUCKETS]);
 
-impl Histogram {
+impl WaitHistogram {
     pub(super) const EMPTY: Self = Self([0; BUCKETS]);
 
     pub(super) fn record(&mut self, wait: Duration) {
@@ -33,7 +33,7 @@ impl Histogram {
     }
 
     /// Reads it; `None` when nothing was recorded.
-    pub(super) fn read(&self) -> Option<Waits> {
+    pub(super) fn read(&self) -> Option<WaitPercentiles> {
         let total: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
         let quantile = |hundredths: u64| {
             let rank = (total * hundredths).div_ceil(100);
@@ -44,7 +44,7 @@ impl Histogram {
             });
             Duration::from_millis(bucket_max(at.unwrap_or(BUCKETS - 1)))
         };
-        (total > 0).then(|| Waits { p50: quantile(50), p99: quantile(99) })
+        (total > 0).then(|| WaitPercentiles { p50: quantile(50), p99: quantile(99) })
     }
 }
 
@@ -80,27 +80,27 @@ mod tests {
     #[test]
     fn quantiles_are_at_most_half_as_long_again() {
         for (most, few) in [(1, 10), (7, 900), (1_000, 86_400_000), (3, 1_209_600_000)] {
-            let mut waits = Histogram::EMPTY;
+            let mut waits = WaitHistogram::EMPTY;
             (0..98).for_each(|_| waits.record(Duration::from_millis(most)));
             (0..2).for_each(|_| waits.record(Duration::from_millis(few)));
-            let Waits { p50, p99 } = waits.read().unwrap();
+            let WaitPercentiles { p50, p99 } = waits.read().unwrap();
             for (told, truth) in [(p50, most), (p99, few)] {
                 let told = told.as_millis() as u64;
                 assert!((truth..=truth + truth / 2).contains(&told), "{told} was told of {truth}");
             }
         }
-        assert_eq!(Histogram::EMPTY.read(), None);
+        assert_eq!(WaitHistogram::EMPTY.read(), None);
     }
 
     /// A hundred thousand keys that deliver take 13 MB for it.
     #[test]
     fn a_key_takes_128_bytes() {
-        assert_eq!(size_of::<Histogram>(), 128);
+        assert_eq!(size_of::<WaitHistogram>(), 128);
     }
 
     #[test]
     fn a_full_bucket_halves_all() {
-        let mut waits = Histogram::EMPTY;
+        let mut waits = WaitHistogram::EMPTY;
         (0..200_000).for_each(|_| waits.record(Duration::from_millis(1)));
         (0..70_000).for_each(|_| waits.record(Duration::from_millis(1_000)));
         assert_eq!(waits.read().unwrap().p50, Duration::from_millis(1_023), "the recent ones weigh more");

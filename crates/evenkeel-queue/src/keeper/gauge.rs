@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::book::Totals;
-use crate::message::Appended;
+use crate::book::QueueTotals;
+use crate::message::AppendedMessage;
 
 /// What a queue holds, for those who may not ask its keeper.
 #[derive(Debug, Default)]
-pub(crate) struct Gauge {
+pub(crate) struct QueueGauge {
     pending: AtomicU64,
     in_flight: AtomicU64,
     delayed: AtomicU64,
@@ -23,17 +23,17 @@ pub(crate) struct Gauge {
     /// What expired under earlier keepers.
     expired_before: AtomicU64,
     /// Messages that are being written.
-    pub(crate) coming: Tally,
+    pub(crate) coming: AtomicTotals,
     /// Messages in the keeper's mailbox; they go with the keeper, because its successor reads them from the store.
-    mail: RwLock<Arc<Tally>>,
+    mail: RwLock<Arc<AtomicTotals>>,
 }
 
-impl Gauge {
+impl QueueGauge {
     /// Reads what the book holds, and what is on its way into it as waiting.
-    pub(crate) fn read(&self) -> Totals {
+    pub(crate) fn read(&self) -> QueueTotals {
         let (coming, coming_bytes) = self.coming.read();
         let (mail, mail_bytes) = self.mail.read().read();
-        Totals {
+        QueueTotals {
             pending: self.pending.load(Ordering::Relaxed) + coming + mail,
             in_flight: self.in_flight.load(Ordering::Relaxed),
             delayed: self.delayed.load(Ordering::Relaxed),
@@ -43,7 +43,7 @@ impl Gauge {
         }
     }
 
-    pub(crate) fn show(&self, totals: Totals) {
+    pub(crate) fn show(&self, totals: QueueTotals) {
         self.pending.store(totals.pending, Ordering::Relaxed);
         self.in_flight.store(totals.in_flight, Ordering::Relaxed);
         self.delayed.store(totals.delayed, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Gauge {
     }
 
     /// Goes on with another keeper, whose book holds this.
-    pub(crate) fn pass_on(&self, totals: Totals, mail: Arc<Tally>) {
+    pub(crate) fn pass_on(&self, totals: QueueTotals, mail: Arc<AtomicTotals>) {
         let mut current = self.mail.write();
         self.expired_before.fetch_add(self.expired.load(Ordering::Relaxed), Ordering::Relaxed);
         self.show(totals);
@@ -61,7 +61,7 @@ impl Gauge {
     }
 
     /// Counts messages that were written as in the mailbox `mail`.
-    pub(crate) fn arrive(&self, appended: &[Appended], mail: &Tally) {
+    pub(crate) fn arrive(&self, appended: &[AppendedMessage], mail: &AtomicTotals) {
         let (count, bytes) = weigh(appended);
         mail.add(count, bytes);
         // What another queue moved here was not expected.
@@ -73,12 +73,12 @@ impl Gauge {
 
 /// Messages and their bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct AtomicTotals {
     count: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Tally {
+impl AtomicTotals {
     pub(crate) fn add(&self, count: u64, bytes: u64) {
         self.count.fetch_add(count, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Tally {
 }
 
 /// Counts messages and their bytes.
-pub(super) fn weigh<'a>(messages: impl IntoIterator<Item = &'a Appended>) -> (u64, u64) {
+pub(super) fn weigh<'a>(messages: impl IntoIterator<Item = &'a AppendedMessage>) -> (u64, u64) {
     let sizes = messages.into_iter().map(|message| u64::from(message.header.size));
     sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size))
 }

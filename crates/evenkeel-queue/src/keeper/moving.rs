@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use evenkeel_actor::{ActorRef, Reply};
 
-use super::{Keeper, Msg, REFILL_BYTES_MAX, answer};
-use crate::book::{MoveCursor, NextMove};
+use super::{Msg, QueueActor, REFILL_BYTES_MAX, answer};
+use crate::book::{MoveCursor, MoveStep};
 use crate::id::{KeyId, QueueId, Seq};
-use crate::message::{Header, Payload};
+use crate::message::{MessageMeta, Payload};
 use crate::rejection::Rejection;
-use crate::store::{Change, Fetch, StoreError};
+use crate::store::{Fetch, MessageChange, StoreError};
 
 /// Messages read at once.
 const READ_MAX: usize = 256;
@@ -17,20 +17,20 @@ const READ_MAX: usize = 256;
 const LOOK_MAX: usize = 4_096;
 
 /// Some messages of a move, on their way.
-pub(crate) struct Move {
+pub(crate) struct MoveRequest {
     cursor: MoveCursor,
     to: Option<QueueId>,
     max: usize,
     /// What is to be moved, and where.
-    found: Vec<(KeyId, Header, QueueId)>,
+    found: Vec<(KeyId, MessageMeta, QueueId)>,
     looked: usize,
     is_over: bool,
-    reply: Reply<Result<Moved, Rejection>>,
+    reply: Reply<Result<MoveProgress, Rejection>>,
 }
 
 /// What became of some messages of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MoveProgress {
     /// How many were moved.
     pub moved: u64,
     /// How many the whole move has left so far: they came from nowhere, or from a queue that is gone.
@@ -39,12 +39,12 @@ pub struct Moved {
     pub next: Option<MoveCursor>,
 }
 
-impl Move {
+impl MoveRequest {
     pub(crate) fn new(
         cursor: MoveCursor,
         to: Option<QueueId>,
         max: usize,
-        reply: Reply<Result<Moved, Rejection>>,
+        reply: Reply<Result<MoveProgress, Rejection>>,
     ) -> Self {
         Self { cursor, to, max, found: Vec::new(), looked: 0, is_over: false, reply }
     }
@@ -56,7 +56,7 @@ impl Move {
     /// Answers, once what was found is written down or is not.
     pub(super) fn end(self, result: Result<(), StoreError>) {
         let Self { cursor, found, is_over, reply, .. } = self;
-        let moved = Moved {
+        let moved = MoveProgress {
             moved: found.len() as u64,
             left: cursor.left,
             next: if is_over { None } else { Some(cursor) },
@@ -65,33 +65,34 @@ impl Move {
     }
 }
 
-impl Keeper {
+impl QueueActor {
     /// Looks for messages to move until there are enough, then has them moved.
-    pub(super) fn move_on(&mut self, mut job: Move, me: ActorRef<Msg>) {
+    pub(super) fn move_on(&mut self, mut job: MoveRequest, me: ActorRef<Msg>) {
         match self.book.next_move(&mut job.cursor) {
-            NextMove::Look(key, after) if !job.has_enough() => {
+            MoveStep::Look(key, after) if !job.has_enough() => {
                 let fetch =
                     Fetch { queue: self.queue, key, after, count_max: READ_MAX, bytes_max: REFILL_BYTES_MAX };
                 let done = move |found| me.tell(Msg::MoveFound(job, key, found));
                 return self.store.fetch(fetch, Box::new(done));
             }
-            NextMove::Over => job.is_over = true,
-            NextMove::Look(..) | NextMove::Pause => {}
+            MoveStep::Over => job.is_over = true,
+            MoveStep::Look(..) | MoveStep::Pause => {}
         }
         if job.found.is_empty() {
             return job.end(Ok(()));
         }
         let seqs: Vec<Seq> = job.found.iter().map(|(_, header, _)| header.seq).collect();
-        let changes = job.found.iter().map(|&(key, header, to)| Change::Moved(key, header, to)).collect();
+        let changes =
+            job.found.iter().map(|&(key, header, to)| MessageChange::Moved(key, header, to)).collect();
         let done = move |result| me.tell(Msg::Left(seqs, result, Some(job)));
         self.store.commit(self.commit(changes), Box::new(done));
     }
 
     pub(super) fn move_found(
         &mut self,
-        mut job: Move,
+        mut job: MoveRequest,
         key: KeyId,
-        found: Result<Vec<(Header, Payload)>, StoreError>,
+        found: Result<Vec<(MessageMeta, Payload)>, StoreError>,
         me: ActorRef<Msg>,
     ) {
         let found = match found {

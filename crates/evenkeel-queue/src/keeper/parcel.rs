@@ -6,19 +6,19 @@ use std::sync::Arc;
 use evenkeel_actor::{ActorRef, Reply};
 
 use super::{Msg, answer};
-use crate::book::Leased;
+use crate::book::LeasedMessage;
 use crate::id::{KeyId, QueueId, Seq};
-use crate::message::{Header, Payload};
+use crate::message::{MessageMeta, Payload};
 use crate::rejection::Rejection;
 use crate::store::{Store, StoreError};
 
 /// Messages on their way; what is not taken out goes back to the queue as if it had never left.
-pub(crate) struct Parcel {
-    messages: Vec<(Leased, Payload)>,
+pub(crate) struct LeaseGuard {
+    messages: Vec<(LeasedMessage, Payload)>,
     back: Option<ActorRef<Msg>>,
 }
 
-impl Parcel {
+impl LeaseGuard {
     /// Holds nothing.
     pub(super) fn empty() -> Self {
         Self { messages: Vec::new(), back: None }
@@ -26,13 +26,13 @@ impl Parcel {
 
     /// Sends messages to whoever asked, with their payloads, which may have to be read first.
     pub(super) fn send(
-        leased: Vec<Leased>,
+        leased: Vec<LeasedMessage>,
         reply: Reply<Result<Self, Rejection>>,
         back: ActorRef<Msg>,
         store: &Arc<dyn Store>,
         queue: QueueId,
     ) {
-        let missing: Vec<(KeyId, Header)> = leased
+        let missing: Vec<(KeyId, MessageMeta)> = leased
             .iter()
             .filter(|leased| leased.payload.is_none())
             .map(|leased| (leased.key, leased.header))
@@ -52,7 +52,7 @@ impl Parcel {
         store.read(queue, missing, Box::new(done));
     }
 
-    fn of(leased: Vec<Leased>, found: &mut HashMap<Seq, Payload>, back: ActorRef<Msg>) -> Self {
+    fn of(leased: Vec<LeasedMessage>, found: &mut HashMap<Seq, Payload>, back: ActorRef<Msg>) -> Self {
         let with_payload = leased.into_iter().filter_map(|mut leased| {
             let payload = leased.payload.take().or_else(|| found.remove(&leased.header.seq));
             if payload.is_none() {
@@ -65,12 +65,12 @@ impl Parcel {
     }
 
     /// Takes the messages out; from here on they are the consumer's.
-    pub(crate) fn open(mut self) -> Vec<(Leased, Payload)> {
+    pub(crate) fn open(mut self) -> Vec<(LeasedMessage, Payload)> {
         core::mem::take(&mut self.messages)
     }
 }
 
-impl Drop for Parcel {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
         if let Some(back) = self.back.take().filter(|_| !self.messages.is_empty()) {
             let seqs = self
@@ -86,9 +86,9 @@ impl Drop for Parcel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::{Line, Receive};
-    use crate::message::Draft;
-    use crate::queue::{Kept, Owner, Want};
+    use crate::keeper::{ReceiveRequest, WhenEmpty};
+    use crate::message::NewMessage;
+    use crate::queue::{ActiveOwner, Owner, ReceiveOptions};
     use crate::queues::Queues;
     use crate::settings::QueueSettings;
     use crate::store::memory::MemoryStore;
@@ -98,15 +98,16 @@ mod tests {
     async fn a_parcel_that_nobody_opens_goes_back_uncounted() {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
         let queue = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
-        queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
-        let Owner::Keeper(Kept { keeper, .. }) = queue.0.owner.borrow().clone() else {
+        queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
+        let Owner::Keeper(ActiveOwner { keeper, .. }) = queue.0.owner.borrow().clone() else {
             panic!("a queue has a keeper");
         };
-        let question = |reply| Msg::Receive(Receive { max: 2, lease: None, line: Line::Leave, reply });
+        let question =
+            |reply| Msg::Receive(ReceiveRequest { max: 2, lease: None, line: WhenEmpty::Leave, reply });
         let parcel = keeper.ask(question).await.unwrap().unwrap();
         assert_eq!(queue.totals().in_flight, 2);
         drop(parcel);
-        let want = Want { max: 2, lease: None, wait: Duration::from_secs(20) };
+        let want = ReceiveOptions { max: 2, lease: None, wait: Duration::from_secs(20) };
         let attempts: Vec<u32> =
             queue.receive(want).await.unwrap().iter().map(|delivery| delivery.attempt).collect();
         assert_eq!(attempts, [1, 1], "a delivery that reached nobody was counted");

@@ -20,7 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) enum Owner {
     /// A keeper.
-    Keeper(Kept),
+    Keeper(ActiveOwner),
     /// Nobody for the moment: the last one fell, another is on its way.
     Nobody,
     /// Nobody: the queue was deleted.
@@ -31,7 +31,7 @@ pub(crate) enum Owner {
 
 /// A keeper, and which owner of the queue it is.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct ActiveOwner {
     pub(crate) keeper: ActorRef<Msg>,
     pub(crate) epoch: Epoch,
 }
@@ -42,7 +42,7 @@ impl Queue {
         &self,
         fallen: Option<Epoch>,
         within: Duration,
-    ) -> Result<Kept, Rejection> {
+    ) -> Result<ActiveOwner, Rejection> {
         let is_known = |owner: &Owner| match owner {
             Owner::Keeper(kept) => fallen.is_none_or(|fallen| fallen < kept.epoch),
             Owner::Nobody => false,
@@ -102,7 +102,7 @@ impl Queue {
 
 /// How often a queue's keepers fell.
 #[derive(Debug, Default)]
-pub(crate) struct Falls {
+pub(crate) struct RestartBackoff {
     /// How many were replaced.
     pub(crate) replaced: u64,
     /// How many fell shortly after each other.
@@ -110,7 +110,7 @@ pub(crate) struct Falls {
     last: Option<Instant>,
 }
 
-impl Falls {
+impl RestartBackoff {
     /// Counts a fall, and says how long to wait before another keeper is tried.
     pub(crate) fn add(&mut self, now: Instant) -> Duration {
         let is_recent = self.last.is_some_and(|last| now.saturating_duration_since(last) < RECENTLY);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_keeper_that_falls_again_and_again_is_replaced_ever_later() {
-        let (mut falls, start) = (Falls::default(), Instant::now());
+        let (mut falls, start) = (RestartBackoff::default(), Instant::now());
         let pauses: Vec<u128> = (0..10).map(|_| falls.add(start).as_millis()).collect();
         assert_eq!(pauses, [0, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert_eq!(falls.add(start + RECENTLY), Duration::ZERO);

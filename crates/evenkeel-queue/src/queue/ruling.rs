@@ -14,14 +14,14 @@ use crate::store::StoreError;
 
 /// A rule that nobody else changes meanwhile: two who each set one half do not undo each other's.
 #[must_use = "others wait for it"]
-pub struct Ruling<'a> {
+pub struct KeyRuleGuard<'a> {
     queue: &'a Queue,
     name: &'a str,
     rule: KeyRule,
     alone: OwnedMutexGuard<()>,
 }
 
-impl Ruling<'_> {
+impl KeyRuleGuard<'_> {
     /// What is set.
     pub fn rule(&self) -> KeyRule {
         self.rule
@@ -35,9 +35,9 @@ impl Ruling<'_> {
 
 impl Queue {
     /// Reads what was set for a key or tenant, to change it.
-    pub async fn ruling<'a>(&'a self, name: &'a str) -> Result<Ruling<'a>, Rejection> {
+    pub async fn ruling<'a>(&'a self, name: &'a str) -> Result<KeyRuleGuard<'a>, Rejection> {
         let alone = self.0.ruling.clone().lock_owned().await;
-        Ok(Ruling { queue: self, name, rule: self.rule(name).await?, alone })
+        Ok(KeyRuleGuard { queue: self, name, rule: self.rule(name).await?, alone })
     }
 
     /// Sets what a key, or a tenant with all its keys, is bound to, whatever was; survives restarts and acts on what

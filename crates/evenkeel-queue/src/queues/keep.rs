@@ -14,14 +14,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
 use super::{OpenError, Queues};
-use crate::book::{Book, KeptKey, KeptState};
+use crate::book::{QueueState, StoredKey, StoredMessage};
 use crate::id::{KeyId, QueueId};
-use crate::job::Notes;
-use crate::keeper::{Fallen, Gauge, Keeper, Msg, Tally, Vigil};
-use crate::message::Appended;
-use crate::queue::{Falls, Kept, Owner, Queue, Shared};
-use crate::store::{Claimed, QueueRecord, Tail};
-use crate::time::Wall;
+use crate::job::JobStatusTable;
+use crate::keeper::{ActorStopped, AtomicTotals, DropNotifier, Msg, QueueActor, QueueGauge};
+use crate::message::AppendedMessage;
+use crate::queue::{ActiveOwner, Owner, Queue, QueueInner, RestartBackoff};
+use crate::store::{AppendListener, Ownership, QueueRecord};
+use crate::time::UnixMillis;
 
 /// More places than the writer's queue and all questions take together, so that no tail is refused.
 const MAILBOX: NonZeroUsize = NonZeroUsize::new(1 << 19).expect("2¹⁹ is not zero");
@@ -29,48 +29,48 @@ const MAILBOX: NonZeroUsize = NonZeroUsize::new(1 << 19).expect("2¹⁹ is not z
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Where a queue's messages are told: set aside until its keeper is there, then to it.
-struct Ear {
+struct AppendForwarder {
     queue: QueueId,
-    gauge: Arc<Gauge>,
-    mail: Arc<Tally>,
-    to: Mutex<Listener>,
+    gauge: Arc<QueueGauge>,
+    mail: Arc<AtomicTotals>,
+    to: Mutex<ForwardTarget>,
 }
 
-enum Listener {
+enum ForwardTarget {
     /// What was told while the queue was read.
-    Early(Vec<Appended>),
+    Early(Vec<AppendedMessage>),
     Keeper(ActorRef<Msg>),
 }
 
-impl Ear {
-    fn new(queue: QueueId, gauge: Arc<Gauge>) -> Arc<Self> {
-        let to = Mutex::new(Listener::Early(Vec::new()));
+impl AppendForwarder {
+    fn new(queue: QueueId, gauge: Arc<QueueGauge>) -> Arc<Self> {
+        let to = Mutex::new(ForwardTarget::Early(Vec::new()));
         Arc::new(Self { queue, gauge, mail: Arc::default(), to })
     }
 
-    fn tail(self: &Arc<Self>) -> Tail {
+    fn tail(self: &Arc<Self>) -> AppendListener {
         let ear = self.clone();
         Arc::new(move |appended| ear.hear(appended))
     }
 
-    fn hear(&self, appended: Vec<Appended>) {
+    fn hear(&self, appended: Vec<AppendedMessage>) {
         self.gauge.arrive(&appended, &self.mail);
         match &mut *self.to.lock() {
-            Listener::Early(early) => early.extend(appended),
-            Listener::Keeper(keeper) => self.tell(keeper, appended),
+            ForwardTarget::Early(early) => early.extend(appended),
+            ForwardTarget::Keeper(keeper) => self.tell(keeper, appended),
         }
     }
 
     /// Has a keeper told what was set aside, and everything from here on.
     fn listen(&self, keeper: ActorRef<Msg>) {
         let mut to = self.to.lock();
-        if let Listener::Early(early) = &mut *to {
+        if let ForwardTarget::Early(early) = &mut *to {
             self.tell(&keeper, core::mem::take(early));
         }
-        *to = Listener::Keeper(keeper);
+        *to = ForwardTarget::Keeper(keeper);
     }
 
-    fn tell(&self, keeper: &ActorRef<Msg>, appended: Vec<Appended>) {
+    fn tell(&self, keeper: &ActorRef<Msg>, appended: Vec<AppendedMessage>) {
         if let Err(error) = keeper.try_tell(Msg::Tail(appended)) {
             // What was written is read by the next keeper; a queue that was removed has nobody to tell.
             tracing::debug!(queue = self.queue.0, %error, "nobody was told of messages");
@@ -95,7 +95,7 @@ impl Queues {
     }
 
     fn handle(&self, record: QueueRecord) -> Queue {
-        Queue(Arc::new(Shared {
+        Queue(Arc::new(QueueInner {
             id: record.id,
             store: self.store.clone(),
             seal: self.seal.clone(),
@@ -104,15 +104,15 @@ impl Queues {
             body: RwLock::new(Arc::new(record.body)),
             owner: watch::Sender::new(Owner::Nobody),
             asks: AtomicU64::new(0),
-            notes: Notes::default(),
+            notes: JobStatusTable::default(),
             ruling: Arc::default(),
-            falls: Mutex::new(Falls::default()),
+            falls: Mutex::new(RestartBackoff::default()),
         }))
     }
 
-    async fn claim(&self, queues: &[Queue]) -> Result<Vec<(Arc<Ear>, Claimed)>, OpenError> {
-        let ears: Vec<Arc<Ear>> =
-            queues.iter().map(|queue| Ear::new(queue.id(), queue.0.gauge.clone())).collect();
+    async fn claim(&self, queues: &[Queue]) -> Result<Vec<(Arc<AppendForwarder>, Ownership)>, OpenError> {
+        let ears: Vec<Arc<AppendForwarder>> =
+            queues.iter().map(|queue| AppendForwarder::new(queue.id(), queue.0.gauge.clone())).collect();
         if ears.is_empty() {
             return Ok(Vec::new());
         }
@@ -122,17 +122,17 @@ impl Queues {
     }
 
     /// Reads a queue's book and has a keeper keep it.
-    async fn keep(&self, queue: &Queue, ear: &Ear, claimed: Claimed) -> Result<(), OpenError> {
+    async fn keep(&self, queue: &Queue, ear: &AppendForwarder, claimed: Ownership) -> Result<(), OpenError> {
         let (id, body) = (queue.id(), queue.body());
         let (secret, random, clock) = (self.draw(), self.draw().0, self.clock);
-        let Claimed { epoch, told_from } = claimed;
+        let Ownership { epoch, told_from } = claimed;
         let (keys, states) =
             self.blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?))).await?;
-        let book = Book::new(epoch, &body.settings, secret).map_err(OpenError::Book)?;
+        let book = QueueState::new(epoch, &body.settings, secret).map_err(OpenError::Book)?;
         let book = read_book(book, clock.now(), &keys, states)?;
         let unused = keys.iter().filter(|kept| kept.count == 0 && kept.rule.is_empty());
-        let fallen = Fallen { queue: id, epoch };
-        let keeper = Keeper {
+        let fallen = ActorStopped { queue: id, epoch };
+        let keeper = QueueActor {
             queue: id,
             epoch,
             settings: Arc::new(body.settings.clone()),
@@ -148,7 +148,7 @@ impl Queues {
             refilling: 0,
             arrived: (0, 0),
             unused: unused.map(|kept| kept.key).collect(),
-            _vigil: Vigil { fallen, tell: self.fallen.clone() },
+            _vigil: DropNotifier { fallen, tell: self.fallen.clone() },
         };
         queue.0.gauge.pass_on(keeper.book.totals(), ear.mail.clone());
         let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*body.name);
@@ -156,7 +156,7 @@ impl Queues {
         ear.listen(keeper.clone());
         queue.0.owner.send_if_modified(|owner| match owner {
             Owner::Nobody | Owner::Keeper(_) => {
-                *owner = Owner::Keeper(Kept { keeper, epoch });
+                *owner = Owner::Keeper(ActiveOwner { keeper, epoch });
                 true
             }
             Owner::Deleted | Owner::Stopping => false,
@@ -165,7 +165,7 @@ impl Queues {
     }
 
     /// Has another keeper keep a queue whose keeper fell; `false` when that is to be tried again.
-    async fn replace(&self, fallen: Fallen) -> bool {
+    async fn replace(&self, fallen: ActorStopped) -> bool {
         let _changing = self.changing.lock().await;
         let Some(queue) = self.by_id(fallen.queue).filter(|queue| queue.lose_keeper(fallen.epoch)) else {
             return true;
@@ -193,7 +193,7 @@ impl Queues {
 }
 
 /// Has queues kept on whose keepers fell, as long as there are queues.
-pub(super) async fn replace_fallen(queues: Weak<Queues>, mut falls: UnboundedReceiver<Fallen>) {
+pub(super) async fn replace_fallen(queues: Weak<Queues>, mut falls: UnboundedReceiver<ActorStopped>) {
     while let Some(fallen) = falls.recv().await {
         let Some(all) = queues.upgrade() else { return };
         let Some(queue) = all.by_id(fallen.queue) else { continue };
@@ -211,7 +211,7 @@ pub(super) async fn replace_fallen(queues: Weak<Queues>, mut falls: UnboundedRec
     }
 }
 
-async fn replace_one(queues: Weak<Queues>, fallen: Fallen, mut pause: Duration) {
+async fn replace_one(queues: Weak<Queues>, fallen: ActorStopped, mut pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;
         let Some(all) = queues.upgrade() else { return };
@@ -222,11 +222,16 @@ async fn replace_one(queues: Weak<Queues>, fallen: Fallen, mut pause: Duration) 
     }
 }
 
-fn read_book(mut book: Book, now: Wall, keys: &[KeptKey], states: Vec<KeptState>) -> Result<Book, OpenError> {
+fn read_book(
+    mut book: QueueState,
+    now: UnixMillis,
+    keys: &[StoredKey],
+    states: Vec<StoredMessage>,
+) -> Result<QueueState, OpenError> {
     // What was written lies ahead when the clock was set back meanwhile; what lasts must not last that much longer.
     let seen = states.iter().map(|state| state.first_delivered_at.unwrap_or(state.header.sent_at)).max();
     let set_back = seen.map_or(Duration::ZERO, |seen| seen.since(now));
-    let mut by_key: HashMap<KeyId, Vec<KeptState>> = HashMap::new();
+    let mut by_key: HashMap<KeyId, Vec<StoredMessage>> = HashMap::new();
     for state in states {
         by_key.entry(state.key).or_default().push(state.sooner(set_back));
     }
@@ -244,9 +249,9 @@ fn read_book(mut book: Book, now: Wall, keys: &[KeptKey], states: Vec<KeptState>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::book::{Delivered, Standing};
+    use crate::book::{DeliveryCount, StoredState};
     use crate::id::{Epoch, Seq};
-    use crate::message::Header;
+    use crate::message::MessageMeta;
     use crate::rule::KeyRule;
     use crate::settings::QueueSettings;
     use evenkeel_policy::cost::Cost;
@@ -255,27 +260,27 @@ mod tests {
     fn a_clock_that_was_set_back_prolongs_no_lease_and_no_delay() {
         const YEAR_MS: u64 = 365 * 24 * 3_600_000;
         let settings = QueueSettings::default();
-        let header = |seq| Header {
+        let header = |seq| MessageMeta {
             seq: Seq(seq),
-            sent_at: Wall(YEAR_MS),
+            sent_at: UnixMillis(YEAR_MS),
             size: 1,
             cost: Cost::MESSAGE,
             from: None,
             expires_at: None,
         };
-        let state = |seq, standing| KeptState {
+        let state = |seq, standing| StoredMessage {
             key: KeyId(0),
             header: header(seq),
-            delivered: Delivered { attempts: 1, taken_back: 0 },
-            first_delivered_at: Some(Wall(YEAR_MS + 1_000)),
+            delivered: DeliveryCount { attempts: 1, taken_back: 0 },
+            first_delivered_at: Some(UnixMillis(YEAR_MS + 1_000)),
             standing,
         };
-        let until = Wall(YEAR_MS + 31_000);
+        let until = UnixMillis(YEAR_MS + 31_000);
         let states = vec![
-            state(1, Standing::Leased { until, epoch: Epoch(1) }),
-            state(2, Standing::Delayed { until }),
+            state(1, StoredState::Leased { until, epoch: Epoch(1) }),
+            state(2, StoredState::Delayed { until }),
         ];
-        let kept = KeptKey {
+        let kept = StoredKey {
             key: KeyId(0),
             name: "a".into(),
             rule: KeyRule::default(),
@@ -286,9 +291,9 @@ mod tests {
             bytes: 2,
             expiring: Vec::new(),
         };
-        let book = Book::new(Epoch(2), &settings, (1, 2)).unwrap();
-        let mut book = read_book(book, Wall(5_000), &[kept], states).unwrap();
-        assert_eq!(book.tick(Wall(34_999), 10).len(), 0);
-        assert_eq!(book.tick(Wall(35_000), 10).len(), 2, "they last a year longer");
+        let book = QueueState::new(Epoch(2), &settings, (1, 2)).unwrap();
+        let mut book = read_book(book, UnixMillis(5_000), &[kept], states).unwrap();
+        assert_eq!(book.tick(UnixMillis(34_999), 10).len(), 0);
+        assert_eq!(book.tick(UnixMillis(35_000), 10).len(), 2, "they last a year longer");
     }
 }

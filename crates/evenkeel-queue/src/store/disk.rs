@@ -22,17 +22,18 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, RwLock};
 
 use super::{
-    Batch, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
+    AppendListener, Batch, Commit, Completion, Fetch, Ownership, QueueDescriptor, QueueRecord, Store,
+    StoreError, StoredResult,
 };
-use crate::book::{KeptKey, KeptState};
+use crate::book::{StoredKey, StoredMessage};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Header, Payload, Sent};
+use crate::message::{EnqueueResult, MessageMeta, Payload};
 use crate::rule::KeyRule;
-use crate::time::Wall;
-use inbox::{Inbox, Shut};
-use opened::{Counts, Opened, Opening, Still};
-use reader::Look;
-use writer::{Op, Writer};
+use crate::time::UnixMillis;
+use inbox::{EnqueueError, WriteQueue};
+use opened::{KeyExtents, Keyspaces, Recovery, StoreSnapshot};
+use reader::ReadOp;
+use writer::{WriteOp, Writer};
 
 /// Requests that wait to be written; beyond, callers are told to come back.
 const OPS_MAX: usize = 65_536;
@@ -48,26 +49,26 @@ pub struct DiskOptions {
     /// Messages are refused while less than this is free on the disk.
     pub reserve_bytes: u64,
     /// What happens when the disk did not confirm a write.
-    pub fatal: Fatal,
+    pub fatal: FatalHandler,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, reserve_bytes: 256 << 20, fatal: Fatal::default() }
+        Self { cache_bytes: 64 << 20, reserve_bytes: 256 << 20, fatal: FatalHandler::default() }
     }
 }
 
 /// What happens when the disk did not confirm a write: whether it happened, nobody knows.
 #[derive(Clone)]
-pub struct Fatal(pub Arc<dyn Fn(&str) + Send + Sync>);
+pub struct FatalHandler(pub Arc<dyn Fn(&str) + Send + Sync>);
 
-impl Default for Fatal {
+impl Default for FatalHandler {
     fn default() -> Self {
         Self(Arc::new(|why| tracing::error!(why, "store stopped")))
     }
 }
 
-impl fmt::Debug for Fatal {
+impl fmt::Debug for FatalHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Fatal")
     }
@@ -75,11 +76,11 @@ impl fmt::Debug for Fatal {
 
 /// Queues in a folder.
 pub struct DiskStore {
-    inbox: Arc<Inbox>,
-    looks: Mutex<Option<SyncSender<Look>>>,
-    opened: Arc<RwLock<Option<Opened>>>,
+    inbox: Arc<WriteQueue>,
+    looks: Mutex<Option<SyncSender<ReadOp>>>,
+    opened: Arc<RwLock<Option<Keyspaces>>>,
     /// What was counted when the folder was opened, until a queue's owner asks.
-    counts: Mutex<Counts>,
+    counts: Mutex<KeyExtents>,
     secret: [u8; 32],
     /// How often the writer had the disk confirm.
     flushes: Arc<AtomicU64>,
@@ -90,14 +91,14 @@ impl DiskStore {
     /// Opens a folder, or makes one; reads the disk.
     pub fn open(folder: impl Into<PathBuf>, options: DiskOptions) -> Result<Self, StoreError> {
         let folder = folder.into();
-        let Opening { opened, ledger, counts, secret } = Opened::open(&folder, options.cache_bytes)?;
+        let Recovery { opened, ledger, counts, secret } = Keyspaces::open(&folder, options.cache_bytes)?;
         let opened = Arc::new(RwLock::new(Some(opened)));
-        let inbox = Arc::new(Inbox::new(OPS_MAX));
+        let inbox = Arc::new(WriteQueue::new(OPS_MAX));
         let (looks, looked) = sync_channel(LOOKS_MAX);
         let flushes = Arc::<AtomicU64>::default();
         let writer = Writer::new(folder, options, inbox.clone(), opened.clone(), ledger, flushes.clone());
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
-        let looked: reader::Looks = Arc::new(Mutex::new(looked));
+        let looked: reader::ReadQueue = Arc::new(Mutex::new(looked));
         for number in 0..READERS {
             let (looked, opened) = (looked.clone(), opened.clone());
             threads.push(spawn(format!("queue-reader-{number}"), move || reader::run(&looked, &opened))?);
@@ -118,23 +119,23 @@ impl DiskStore {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    fn ask(&self, op: Op) {
+    fn ask(&self, op: WriteOp) {
         match self.inbox.offer(op) {
-            Err(Shut::Full(op)) => drop(op.refuse(&StoreError::Busy)),
-            Err(Shut::Closed(op)) => drop(op.refuse(&StoreError::Closed)),
+            Err(EnqueueError::Full(op)) => drop(op.refuse(&StoreError::Busy)),
+            Err(EnqueueError::Closed(op)) => drop(op.refuse(&StoreError::Closed)),
             Ok(()) => {}
         }
     }
 
     /// Asks the writer and waits; only while a queue is opened.
-    fn wait<T: Send + 'static>(&self, op: impl FnOnce(Done<T>) -> Op) -> Result<T, StoreError> {
+    fn wait<T: Send + 'static>(&self, op: impl FnOnce(Completion<T>) -> WriteOp) -> Result<T, StoreError> {
         let (done, answered) = sync_channel(1);
         let op = op(Box::new(move |result| drop(done.send(result))));
         self.inbox.insist(op).map_err(|_| StoreError::Closed)?;
         answered.recv().unwrap_or(Err(StoreError::Closed))
     }
 
-    fn look(&self, look: Look) {
+    fn look(&self, look: ReadOp) {
         let sent = match self.looks.lock().as_ref() {
             Some(looks) => looks.try_send(look),
             None => Err(TrySendError::Disconnected(look)),
@@ -145,15 +146,15 @@ impl DiskStore {
             Ok(()) => None,
         };
         match refused {
-            Some((Look::Fetch(_, done), why)) => done(Err(why)),
-            Some((Look::Read(_, _, done), why)) => done(Err(why)),
-            Some((Look::Result(_, done), why)) => done(Err(why)),
+            Some((ReadOp::Fetch(_, done), why)) => done(Err(why)),
+            Some((ReadOp::Read(_, _, done), why)) => done(Err(why)),
+            Some((ReadOp::Result(_, done), why)) => done(Err(why)),
             None => {}
         }
     }
 
     /// The folder as it is at this moment, whatever the writer does meanwhile.
-    fn still(&self) -> Result<Still, StoreError> {
+    fn still(&self) -> Result<StoreSnapshot, StoreError> {
         let opened = self.opened.read();
         let opened = opened.as_ref().ok_or(StoreError::Closed)?;
         Ok(opened.still())
@@ -161,12 +162,12 @@ impl DiskStore {
 }
 
 impl Store for DiskStore {
-    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
-        self.ask(Op::Append(batch, done));
+    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
+        self.ask(WriteOp::Append(batch, done));
     }
 
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
-        let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
+        let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
         let still = self.still()?;
         let counted = self.counts.lock().remove(&queue);
         let counts = match counted {
@@ -176,62 +177,62 @@ impl Store for DiskStore {
         still.kept_keys(queue, counts)
     }
 
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {
-        let below = self.wait(|done| Op::PurgedBelow(queue, done))?;
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
+        let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
         self.still()?.kept_states(queue, below..before)
     }
 
-    fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
-        self.look(Look::Fetch(ask, done));
+    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+        self.look(ReadOp::Fetch(ask, done));
     }
 
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
-        self.look(Look::Read(queue, which, done));
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
+        self.look(ReadOp::Read(queue, which, done));
     }
 
-    fn commit(&self, commit: Commit, done: Done<()>) {
-        self.ask(Op::Commit(commit, done));
+    fn commit(&self, commit: Commit, done: Completion<()>) {
+        self.ask(WriteOp::Commit(commit, done));
     }
 
-    fn purge(&self, queue: QueueId, done: Done<Seq>) {
-        self.ask(Op::Purge(queue, done));
+    fn purge(&self, queue: QueueId, done: Completion<Seq>) {
+        self.ask(WriteOp::Purge(queue, done));
     }
 
-    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
-        self.ask(Op::SetRule(queue, name, rule, done));
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
+        self.ask(WriteOp::SetRule(queue, name, rule, done));
     }
 
-    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>) {
-        self.ask(Op::PutResult(of, kept, max, done));
+    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
+        self.ask(WriteOp::PutResult(of, kept, max, done));
     }
 
-    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {
-        self.look(Look::Result(of, done));
+    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
+        self.look(ReadOp::Result(of, done));
     }
 
-    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>) {
-        self.ask(Op::ExpireResults(now, max, done));
+    fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
+        self.ask(WriteOp::ExpireResults(now, max, done));
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
-        self.wait(Op::Queues)
+        self.wait(WriteOp::Queues)
     }
 
-    fn put_queue(&self, id: Option<QueueId>, record: QueueBody, done: Done<QueueId>) {
-        self.ask(Op::PutQueue(id, Box::new(record), done));
+    fn put_queue(&self, id: Option<QueueId>, record: QueueDescriptor, done: Completion<QueueId>) {
+        self.ask(WriteOp::PutQueue(id, Box::new(record), done));
     }
 
-    fn remove_queue(&self, queue: QueueId, done: Done<()>) {
+    fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
         self.counts.lock().remove(&queue);
-        self.ask(Op::RemoveQueue(queue, done));
+        self.ask(WriteOp::RemoveQueue(queue, done));
     }
 
-    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
-        self.wait(|done| Op::Claim(queues, done))
+    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
+        self.wait(|done| WriteOp::Claim(queues, done))
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
-        self.wait(|done| Op::Renew(queue, epoch, done))
+        self.wait(|done| WriteOp::Renew(queue, epoch, done))
     }
 
     // One process owns a folder, and its epochs rise with every claim.
@@ -243,7 +244,7 @@ impl Store for DiskStore {
 
     fn close(&self) {
         let (closed, wait) = sync_channel(1);
-        if self.inbox.insist(Op::Close(closed)).is_ok() {
+        if self.inbox.insist(WriteOp::Close(closed)).is_ok() {
             // The writer is gone either way.
             wait.recv().ok();
         }
@@ -270,21 +271,23 @@ fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Draft;
+    use crate::message::NewMessage;
     use crate::settings::Durability;
 
     #[test]
     fn what_was_purged_leaves_the_disk_and_the_rest_stays() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(QueueBody::plain()), done)).unwrap();
+        let queue =
+            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap();
         let send = |count: usize| {
-            let drafts = (0..count).map(|n| Draft::new("body").of(format!("key{}", n % 7))).collect();
-            let batch = Batch { queue, drafts, sent_at: Wall(1), delay_ms: 0, durability: Durability::Os };
-            store.wait(|done| Op::Append(batch, done)).unwrap();
+            let drafts = (0..count).map(|n| NewMessage::new("body").of(format!("key{}", n % 7))).collect();
+            let batch =
+                Batch { queue, drafts, sent_at: UnixMillis(1), delay_ms: 0, durability: Durability::Os };
+            store.wait(|done| WriteOp::Append(batch, done)).unwrap();
         };
         send(5_000);
-        store.wait(|done| Op::Purge(queue, done)).unwrap();
+        store.wait(|done| WriteOp::Purge(queue, done)).unwrap();
         send(10);
         let left = || store.still().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
         let messages = || left().values().map(|count| count.messages).sum::<u64>();
@@ -297,7 +300,8 @@ mod tests {
     fn an_interval_is_kept_while_requests_never_pause() {
         let folder = tempfile::TempDir::new().unwrap();
         let store = DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
-        let queue = store.wait(|done| Op::PutQueue(None, Box::new(QueueBody::plain()), done)).unwrap();
+        let queue =
+            store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap();
         let before = store.flushes();
         let (told, answered) = sync_channel(1);
         // Five groups of the writer, all waiting when the first is written.
@@ -305,12 +309,12 @@ mod tests {
             let (told, flushes) = (told.clone(), store.flushes.clone());
             let batch = Batch {
                 queue,
-                drafts: vec![Draft::new("body")],
-                sent_at: Wall(1),
+                drafts: vec![NewMessage::new("body")],
+                sent_at: UnixMillis(1),
                 delay_ms: 0,
                 durability: Durability::Interval(1),
             };
-            let done: Done<Vec<Sent>> = Box::new(move |_| {
+            let done: Completion<Vec<EnqueueResult>> = Box::new(move |_| {
                 if number == 39_999 {
                     told.send(flushes.load(Ordering::Relaxed)).ok();
                 }

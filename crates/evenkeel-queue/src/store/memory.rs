@@ -6,56 +6,57 @@ use std::sync::Arc;
 use evenkeel_policy::weight::Weight;
 use parking_lot::Mutex;
 
-use super::result_book::ResultBook;
+use super::result_book::ResultIndex;
 use super::{
-    Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
+    AppendListener, Batch, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor, QueueRecord,
+    Store, StoreError, StoredResult,
 };
 use super::{cost_of, due_of, expiry_of};
-use crate::book::{Delivered, KeptKey, KeptState, Returned, Standing};
+use crate::book::{DeliveryCount, RedeliveryRecord, StoredKey, StoredMessage, StoredState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, DEDUP_WINDOW, DedupId, Header, Payload, Sent};
+use crate::message::{AppendedMessage, DEDUP_WINDOW, DedupId, EnqueueResult, MessageMeta, Payload};
 use crate::rule::KeyRule;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// Holds queues in memory; everything is answered before the call returns.
 #[derive(Default)]
-pub struct MemoryStore(Mutex<Held>);
+pub struct MemoryStore(Mutex<MemoryState>);
 
 #[derive(Default)]
-struct Held {
-    queues: BTreeMap<QueueId, HeldQueue>,
-    results: BTreeMap<MessageId, KeptResult>,
-    book: ResultBook,
+struct MemoryState {
+    queues: BTreeMap<QueueId, MemoryQueue>,
+    results: BTreeMap<MessageId, StoredResult>,
+    book: ResultIndex,
     made: u32,
     seq: u64,
     is_closed: bool,
 }
 
-struct HeldQueue {
-    body: QueueBody,
+struct MemoryQueue {
+    body: QueueDescriptor,
     epoch: Epoch,
-    tail: Option<Tail>,
+    tail: Option<AppendListener>,
     names: HashMap<Arc<str>, KeyId>,
-    keys: BTreeMap<KeyId, HeldKey>,
+    keys: BTreeMap<KeyId, MemoryKey>,
     made: u32,
-    messages: BTreeMap<(KeyId, Seq), (Header, Payload)>,
-    states: BTreeMap<(KeyId, Seq), KeptState>,
+    messages: BTreeMap<(KeyId, Seq), (MessageMeta, Payload)>,
+    states: BTreeMap<(KeyId, Seq), StoredMessage>,
     /// What was sent under a name that its sender gave, and when.
-    named: HashMap<DedupId, (Wall, MessageId)>,
+    named: HashMap<DedupId, (UnixMillis, MessageId)>,
     /// The same names, the oldest first.
-    names_by_age: VecDeque<(Wall, DedupId)>,
+    names_by_age: VecDeque<(UnixMillis, DedupId)>,
 }
 
 /// A message on its way to another queue.
-struct Leaving {
+struct MovedMessage {
     key: KeyId,
     to: QueueId,
     name: Arc<str>,
-    header: Header,
+    header: MessageMeta,
     payload: Payload,
 }
 
-struct HeldKey {
+struct MemoryKey {
     name: Arc<str>,
     rule: KeyRule,
     wished_weight: Option<Weight>,
@@ -70,19 +71,19 @@ impl MemoryStore {
     fn with<T>(
         &self,
         queue: QueueId,
-        work: impl FnOnce(&mut HeldQueue, &mut u64) -> Result<T, StoreError>,
+        work: impl FnOnce(&mut MemoryQueue, &mut u64) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut held = self.0.lock();
         if held.is_closed {
             return Err(StoreError::Closed);
         }
-        let Held { queues, seq, .. } = &mut *held;
+        let MemoryState { queues, seq, .. } = &mut *held;
         work(queues.get_mut(&queue).ok_or(StoreError::NoQueue)?, seq)
     }
 }
 
 impl Store for MemoryStore {
-    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
+    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
         done(self.with(batch.queue, |held, seq| {
             held.check_keys(batch.drafts.iter().map(|draft| &draft.key))?;
             let (sent, appended) = held.append(batch, seq);
@@ -94,19 +95,19 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
         self.with(queue, |held, _| {
             Ok(held.keys.iter().map(|(&key, kept)| held.kept(key, kept, before)).collect())
         })
     }
 
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
         self.with(queue, |held, _| {
             Ok(held.states.values().filter(|state| state.header.seq < before).copied().collect())
         })
     }
 
-    fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
+    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
         done(self.with(ask.queue, |held, _| {
             let mut bytes = 0;
             let after = (ask.key, Seq(ask.after.0 + 1))..=(ask.key, Seq(u64::MAX));
@@ -120,7 +121,7 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
         done(self.with(queue, |held, _| {
             let found = which.into_iter().filter_map(|(key, header)| {
                 Some((header.seq, held.messages.get(&(key, header.seq))?.1.clone()))
@@ -129,9 +130,9 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn commit(&self, commit: Commit, done: Done<()>) {
+    fn commit(&self, commit: Commit, done: Completion<()>) {
         let mut moved = Vec::new();
-        let targets: Vec<QueueId> = commit.changes.iter().filter_map(Change::target).collect();
+        let targets: Vec<QueueId> = commit.changes.iter().filter_map(MessageChange::target).collect();
         let missing = targets.into_iter().find_map(|to| self.with(to, |_, _| Ok(())).err());
         let result = self.with(commit.queue, |held, _| {
             if held.epoch != commit.epoch {
@@ -145,8 +146,8 @@ impl Store for MemoryStore {
             }
             Ok(())
         });
-        for Leaving { key, to, name, header, payload } in moved {
-            let header = Header { from: Some(header.leaving(commit.queue, key)), ..header };
+        for MovedMessage { key, to, name, header, payload } in moved {
+            let header = MessageMeta { from: Some(header.leaving(commit.queue, key)), ..header };
             // Removed this very moment, it takes what was moved to it along.
             drop(self.with(to, |held, seq| {
                 let appended = held.take_in(name, header, payload, seq);
@@ -159,7 +160,7 @@ impl Store for MemoryStore {
         done(result);
     }
 
-    fn purge(&self, queue: QueueId, done: Done<Seq>) {
+    fn purge(&self, queue: QueueId, done: Completion<Seq>) {
         let mut held = self.0.lock();
         let below = Seq(held.seq + 1);
         let purged = match held.queues.get_mut(&queue) {
@@ -174,7 +175,7 @@ impl Store for MemoryStore {
         done(purged);
     }
 
-    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
         done(self.with(queue, |held, _| {
             held.check_keys(core::iter::once(&name))?;
             let key = held.intern(&name);
@@ -183,7 +184,7 @@ impl Store for MemoryStore {
         }));
     }
 
-    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>) {
+    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
         let (mut held, until) = (self.0.lock(), kept.expires_at);
         held.results.insert(of, kept);
         held.book.keep(of, until);
@@ -194,12 +195,12 @@ impl Store for MemoryStore {
         done(Ok(()));
     }
 
-    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {
+    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
         let kept = self.0.lock().results.get(&of).cloned();
         done(Ok(kept));
     }
 
-    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>) {
+    fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
         let mut held = self.0.lock();
         let expired = held.results.iter().filter(|(_, kept)| kept.expires_at <= now);
         let expired: Vec<MessageId> = expired.map(|(of, _)| *of).take(max).collect();
@@ -217,7 +218,7 @@ impl Store for MemoryStore {
         Ok(held.queues.iter().map(|(&id, held)| QueueRecord { id, body: held.body.clone() }).collect())
     }
 
-    fn put_queue(&self, id: Option<QueueId>, body: QueueBody, done: Done<QueueId>) {
+    fn put_queue(&self, id: Option<QueueId>, body: QueueDescriptor, done: Completion<QueueId>) {
         let put = match id {
             Some(id) => self.with(id, |held, _| {
                 held.body = body;
@@ -227,19 +228,19 @@ impl Store for MemoryStore {
                 let mut held = self.0.lock();
                 held.made += 1;
                 let id = QueueId(held.made);
-                held.queues.insert(id, HeldQueue::new(body));
+                held.queues.insert(id, MemoryQueue::new(body));
                 Ok(id)
             }
         };
         done(put);
     }
 
-    fn remove_queue(&self, queue: QueueId, done: Done<()>) {
+    fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
         self.0.lock().queues.remove(&queue);
         done(Ok(()));
     }
 
-    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
+    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
         let mut held = self.0.lock();
         if held.is_closed {
             return Err(StoreError::Closed);
@@ -252,7 +253,7 @@ impl Store for MemoryStore {
             let owned = held.queues.get_mut(&queue)?;
             owned.epoch.0 += 1;
             owned.tail = Some(tail);
-            Some(Claimed { epoch: owned.epoch, told_from })
+            Some(Ownership { epoch: owned.epoch, told_from })
         });
         Ok(claimed.collect())
     }
@@ -272,8 +273,8 @@ impl Store for MemoryStore {
     }
 }
 
-impl HeldQueue {
-    fn new(body: QueueBody) -> Self {
+impl MemoryQueue {
+    fn new(body: QueueDescriptor) -> Self {
         Self {
             body,
             epoch: Epoch(0),
@@ -295,18 +296,18 @@ impl HeldQueue {
         if fits { Ok(()) } else { Err(StoreError::TooManyKeys) }
     }
 
-    fn append(&mut self, batch: Batch, seq: &mut u64) -> (Vec<Sent>, Vec<Appended>) {
+    fn append(&mut self, batch: Batch, seq: &mut u64) -> (Vec<EnqueueResult>, Vec<AppendedMessage>) {
         let (queue, now) = (batch.queue, batch.sent_at);
         self.forget_names(now);
         let (mut sent, mut appended) = (Vec::new(), Vec::new());
         for draft in batch.drafts {
             if let Some((_, id)) = draft.dedup.and_then(|name| self.named.get(&name)) {
-                sent.push(Sent::Duplicate(*id));
+                sent.push(EnqueueResult::Duplicate(*id));
                 continue;
             }
             *seq += 1;
             let not_before = due_of(&draft, batch.delay_ms, batch.sent_at);
-            let header = Header {
+            let header = MessageMeta {
                 seq: Seq(*seq),
                 sent_at: batch.sent_at,
                 size: draft.payload.size() as u32,
@@ -316,7 +317,7 @@ impl HeldQueue {
             };
             let key = self.intern(&draft.key);
             let id = MessageId { queue, key, seq: header.seq };
-            sent.push(Sent::New(id));
+            sent.push(EnqueueResult::New(id));
             if let Some(name) = draft.dedup {
                 self.named.insert(name, (now, id));
                 self.names_by_age.push_back((now, name));
@@ -326,12 +327,12 @@ impl HeldQueue {
             }
             self.messages.insert((key, header.seq), (header, draft.payload.clone()));
             if let Some(until) = not_before {
-                let standing = Standing::Delayed { until };
-                let delivered = Delivered::default();
-                let state = KeptState { key, header, delivered, first_delivered_at: None, standing };
+                let standing = StoredState::Delayed { until };
+                let delivered = DeliveryCount::default();
+                let state = StoredMessage { key, header, delivered, first_delivered_at: None, standing };
                 self.states.insert((key, header.seq), state);
             }
-            appended.push(Appended {
+            appended.push(AppendedMessage {
                 key,
                 name: draft.key,
                 weight: draft.weight,
@@ -344,19 +345,25 @@ impl HeldQueue {
     }
 
     /// Forgets names that count no longer.
-    fn forget_names(&mut self, now: Wall) {
-        let is_old = |(at, _): &mut (Wall, DedupId)| DEDUP_WINDOW <= now.since(*at);
+    fn forget_names(&mut self, now: UnixMillis) {
+        let is_old = |(at, _): &mut (UnixMillis, DedupId)| DEDUP_WINDOW <= now.since(*at);
         while let Some((_, name)) = self.names_by_age.pop_front_if(is_old) {
             self.named.remove(&name);
         }
     }
 
     /// Takes in a message of another queue.
-    fn take_in(&mut self, name: Arc<str>, header: Header, payload: Payload, seq: &mut u64) -> Appended {
+    fn take_in(
+        &mut self,
+        name: Arc<str>,
+        header: MessageMeta,
+        payload: Payload,
+        seq: &mut u64,
+    ) -> AppendedMessage {
         *seq += 1;
-        let (key, header) = (self.intern(&name), Header { seq: Seq(*seq), ..header });
+        let (key, header) = (self.intern(&name), MessageMeta { seq: Seq(*seq), ..header });
         self.messages.insert((key, header.seq), (header, payload.clone()));
-        Appended { key, name, weight: None, header, not_before: None, payload }
+        AppendedMessage { key, name, weight: None, header, not_before: None, payload }
     }
 
     fn intern(&mut self, name: &Arc<str>) -> KeyId {
@@ -366,31 +373,32 @@ impl HeldQueue {
         let key = KeyId(self.made);
         self.made += 1;
         self.names.insert(name.clone(), key);
-        self.keys.insert(key, HeldKey { name: name.clone(), rule: KeyRule::default(), wished_weight: None });
+        self.keys
+            .insert(key, MemoryKey { name: name.clone(), rule: KeyRule::default(), wished_weight: None });
         key
     }
 
-    fn change(&mut self, change: Change) -> Option<Leaving> {
+    fn change(&mut self, change: MessageChange) -> Option<MovedMessage> {
         match change {
-            Change::Leased(returned, until) => {
-                self.note(returned, Standing::Leased { until, epoch: returned.epoch });
+            MessageChange::Leased(returned, until) => {
+                self.note(returned, StoredState::Leased { until, epoch: returned.epoch });
             }
-            Change::Returned(returned) => {
+            MessageChange::Returned(returned) => {
                 let standing =
-                    returned.not_before.map_or(Standing::Waits, |until| Standing::Delayed { until });
+                    returned.not_before.map_or(StoredState::Waits, |until| StoredState::Delayed { until });
                 self.note(returned, standing);
             }
-            Change::Removed(key, Header { seq, .. }) => {
+            MessageChange::Removed(key, MessageMeta { seq, .. }) => {
                 self.messages.remove(&(key, seq));
                 self.states.remove(&(key, seq));
             }
-            Change::Moved(key, Header { seq, .. }, to) => {
+            MessageChange::Moved(key, MessageMeta { seq, .. }, to) => {
                 self.states.remove(&(key, seq));
                 let (header, payload) = self.messages.remove(&(key, seq))?;
                 let name = self.keys.get(&key)?.name.clone();
-                return Some(Leaving { key, to, name, header, payload });
+                return Some(MovedMessage { key, to, name, header, payload });
             }
-            Change::Forgotten(key) => {
+            MessageChange::Forgotten(key) => {
                 let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
                 let has_rule = self.keys.get(&key).is_some_and(|kept| !kept.rule.is_empty());
                 if let Some(kept) = (!is_used && !has_rule).then(|| self.keys.remove(&key)).flatten() {
@@ -401,16 +409,16 @@ impl HeldQueue {
         None
     }
 
-    fn note(&mut self, returned: Returned, standing: Standing) {
-        let Returned { key, header, delivered, first_delivered_at, .. } = returned;
+    fn note(&mut self, returned: RedeliveryRecord, standing: StoredState) {
+        let RedeliveryRecord { key, header, delivered, first_delivered_at, .. } = returned;
         // What was removed meanwhile has no state.
         if self.messages.contains_key(&(key, header.seq)) {
-            let state = KeptState { key, header, delivered, first_delivered_at, standing };
+            let state = StoredMessage { key, header, delivered, first_delivered_at, standing };
             self.states.insert((key, header.seq), state);
         }
     }
 
-    fn kept(&self, key: KeyId, kept: &HeldKey, before: Seq) -> KeptKey {
+    fn kept(&self, key: KeyId, kept: &MemoryKey, before: Seq) -> StoredKey {
         let mut messages = self.messages.range((key, Seq(0))..(key, before)).peekable();
         let expiring = messages.clone().map(|(_, (header, _))| *header);
         let expiring = expiring.filter(|header| header.expires_at.is_some()).collect();
@@ -418,7 +426,7 @@ impl HeldQueue {
         let (last, count, bytes) = messages.fold((first, 0, 0), |(_, count, bytes), (_, (header, _))| {
             (header.seq, count + 1, bytes + u64::from(header.size))
         });
-        KeptKey {
+        StoredKey {
             key,
             name: kept.name.clone(),
             rule: kept.rule,

@@ -3,21 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::id::{MessageId, QueueId};
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// Which results are kept, queue by queue, by when they expire.
 #[derive(Default)]
-pub(crate) struct ResultBook(HashMap<QueueId, OfQueue>);
+pub(crate) struct ResultIndex(HashMap<QueueId, QueueResults>);
 
 #[derive(Default)]
-struct OfQueue {
-    by_due: BTreeSet<(Wall, MessageId)>,
-    due_of: BTreeMap<MessageId, Wall>,
+struct QueueResults {
+    by_due: BTreeSet<(UnixMillis, MessageId)>,
+    due_of: BTreeMap<MessageId, UnixMillis>,
 }
 
-impl ResultBook {
+impl ResultIndex {
     /// Notes that a result is kept until then; tells when one expires that it takes the place of.
-    pub(crate) fn keep(&mut self, of: MessageId, until: Wall) -> Option<Wall> {
+    pub(crate) fn keep(&mut self, of: MessageId, until: UnixMillis) -> Option<UnixMillis> {
         let kept = self.0.entry(of.queue).or_default();
         let before = kept.due_of.insert(of, until);
         if let Some(before) = before {
@@ -28,7 +28,7 @@ impl ResultBook {
     }
 
     /// Forgets the result that would expire first of those beside `latest` in its queue, if there are more than `max`.
-    pub(crate) fn pop_beyond(&mut self, max: usize, latest: MessageId) -> Option<(Wall, MessageId)> {
+    pub(crate) fn pop_beyond(&mut self, max: usize, latest: MessageId) -> Option<(UnixMillis, MessageId)> {
         let kept = self.0.get_mut(&latest.queue)?;
         if kept.by_due.len() <= max {
             return None;
@@ -40,7 +40,7 @@ impl ResultBook {
     }
 
     /// Forgets a result that expired then.
-    pub(crate) fn forget(&mut self, at: Wall, of: MessageId) {
+    pub(crate) fn forget(&mut self, at: UnixMillis, of: MessageId) {
         let Some(kept) = self.0.get_mut(&of.queue) else { return };
         if kept.by_due.remove(&(at, of)) {
             kept.due_of.remove(&of);

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::Book;
-use evenkeel_queue::message::{Appended, Header, Payload};
-use evenkeel_queue::receipt::Claim;
-use evenkeel_queue::{CostMode, Epoch, KeyId, QueueId, QueueSettings, Seq, Wall};
+use evenkeel_queue::book::QueueState;
+use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
+use evenkeel_queue::receipt::DeliveryId;
+use evenkeel_queue::{CostMode, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMillis};
 
 /// Serves two keys with a backlog by so many workers, and sums up what each key got of bytes and of milliseconds.
 ///
 /// Of each key: the size of its messages, and how long one takes.
 fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u64) -> [(f64, f64); 2] {
     let settings = QueueSettings { cost_mode, ..QueueSettings::default() };
-    let mut book = Book::new(Epoch(1), &settings, (1, 2)).unwrap();
+    let mut book = QueueState::new(Epoch(1), &settings, (1, 2)).unwrap();
     let (mut seq, mut got) = (0, [(0.0, 0.0); 2]);
-    let mut send = |book: &mut Book, key: usize, now: u64| {
+    let mut send = |book: &mut QueueState, key: usize, now: u64| {
         seq += 1;
         let size = keys[key].0;
-        let header = Header {
+        let header = MessageMeta {
             seq: Seq(seq),
-            sent_at: Wall(now),
+            sent_at: UnixMillis(now),
             size,
             cost: Cost::MESSAGE,
             from: None,
@@ -29,29 +29,34 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
         };
         let name = ["light", "heavy"][key].into();
         let (key, payload) = (KeyId(key as u32), Payload::default());
-        book.append(Wall(now), Appended { key, name, weight: None, header, not_before: None, payload })
-            .unwrap();
+        book.append(
+            UnixMillis(now),
+            AppendedMessage { key, name, weight: None, header, not_before: None, payload },
+        )
+        .unwrap();
     };
     for key in [0, 1] {
         (0..50).for_each(|_| send(&mut book, key, 0));
     }
     // Who is done when, and with what.
-    let mut working: BTreeMap<(u64, Seq), Claim> = BTreeMap::new();
+    let mut working: BTreeMap<(u64, Seq), DeliveryId> = BTreeMap::new();
     let mut now = 0;
     while now < until_ms {
         while working.len() < workers {
-            let leased = book.take(Wall(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
+            let leased = book.take(UnixMillis(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
             let (key, seq) = (leased.key, leased.header.seq);
             let (size, ms) = keys[key.0 as usize];
             let sum = &mut got[key.0 as usize];
             *sum = (sum.0 + f64::from(size), sum.1 + ms as f64);
             send(&mut book, key.0 as usize, now);
-            working
-                .insert((now + ms, seq), Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 });
+            working.insert(
+                (now + ms, seq),
+                DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 },
+            );
         }
         let ((done, _), claim) = working.pop_first().unwrap();
         now = done;
-        book.see(Wall(now));
+        book.see(UnixMillis(now));
         book.ack(claim).unwrap();
         book.acked(claim.seq);
     }

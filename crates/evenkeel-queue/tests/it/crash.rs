@@ -13,9 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_queue::queue::Want;
-use evenkeel_queue::store::disk::{DiskOptions, DiskStore, Fatal};
-use evenkeel_queue::{Draft, Durability, Queue, QueueSettings, Queues};
+use evenkeel_queue::queue::ReceiveOptions;
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
+use evenkeel_queue::{Durability, NewMessage, Queue, QueueSettings, Queues};
 
 pub(crate) const ROUNDS: u64 = 20;
 const FOLDER: &str = "EVENKEEL_CRASH_FOLDER";
@@ -166,7 +166,7 @@ fn the_process_that_is_killed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async move {
         // The layer under test reserves nothing, so that a full disk is met and not foreseen.
-        let fatal = Fatal(Arc::new(|why| {
+        let fatal = FatalHandler(Arc::new(|why| {
             say(&format!("F {why}\n"));
             std::process::exit(STOPPED);
         }));
@@ -199,10 +199,11 @@ async fn produce(queue: Queue, round: String, producer: u32) {
             .collect();
         let key = |body: &String| body.split('.').next().unwrap().to_owned();
         let in_an_hour = Some(Duration::from_secs(3_600)).filter(|_| number % 2 == 0);
-        let draft = |body: &String| Draft { ttl: in_an_hour, ..Draft::new(body.clone()).of(key(body)) };
+        let draft =
+            |body: &String| NewMessage { ttl: in_an_hour, ..NewMessage::new(body.clone()).of(key(body)) };
         // One more, that may be over before anybody has it, and is not told of.
         let brief = format!("k{}.{round}.{producer}.{number}.brief", number % 5);
-        let brief = Draft { ttl: Some(Duration::from_millis(1 + number % 50)), ..draft(&brief) };
+        let brief = NewMessage { ttl: Some(Duration::from_millis(1 + number % 50)), ..draft(&brief) };
         let drafts = bodies.iter().map(draft).chain([brief]).collect();
         if let Err(why) = queue.enqueue(drafts).await {
             say(&format!("R {why}\n"));
@@ -215,7 +216,7 @@ async fn produce(queue: Queue, round: String, producer: u32) {
 
 async fn consume(queue: Queue, consumer: u32, until_empty: bool) {
     loop {
-        let want = Want { max: 5, lease: None, wait: Duration::from_millis(100) };
+        let want = ReceiveOptions { max: 5, lease: None, wait: Duration::from_millis(100) };
         // A disk that fails is told to the producers too.
         let taken = queue.receive(want).await.unwrap_or_default();
         let totals = queue.totals();

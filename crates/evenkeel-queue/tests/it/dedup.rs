@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use evenkeel_queue::message::DedupId;
-use evenkeel_queue::{Draft, Durability, MessageId, Queue, QueueSettings};
+use evenkeel_queue::{Durability, MessageId, NewMessage, Queue, QueueSettings};
 
 use crate::rig::{Rig, ack, body, take};
 
@@ -14,8 +14,10 @@ async fn what_is_sent_again_is_answered_with_the_first_ones_id_and_not_stored() 
         let first =
             queue.enqueue(vec![named("a", "one"), named("b", "two"), named("a", "three")]).await.unwrap();
         assert_eq!(first[0], first[2], "twice in one request");
-        let again =
-            queue.enqueue(vec![named("b", "four"), Draft::new("five"), Draft::new("five")]).await.unwrap();
+        let again = queue
+            .enqueue(vec![named("b", "four"), NewMessage::new("five"), NewMessage::new("five")])
+            .await
+            .unwrap();
         assert_eq!(again[0], first[1]);
         let taken = take(&queue, 10).await;
         assert_eq!(taken.iter().map(body).collect::<Vec<_>>(), ["one", "two", "five", "five"]);
@@ -35,7 +37,7 @@ async fn a_name_is_of_its_scope_and_of_its_queue() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings::default()).await;
     let other = rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
-    let scoped = |scope| Draft { dedup: Some(DedupId::new(scope, "a")), ..Draft::new("x") };
+    let scoped = |scope| NewMessage { dedup: Some(DedupId::new(scope, "a")), ..NewMessage::new("x") };
     let mut ids = queue.enqueue(vec![scoped(""), scoped("group"), named("groupa", "x")]).await.unwrap();
     ids.extend(other.enqueue(vec![scoped("")]).await.unwrap());
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 4);
@@ -76,6 +78,6 @@ async fn names_survive_a_restart() {
     assert_eq!(queue.totals().pending, 1);
 }
 
-fn named(name: &str, body: &'static str) -> Draft {
-    Draft { dedup: Some(DedupId::new("", name)), ..Draft::new(body) }
+fn named(name: &str, body: &'static str) -> NewMessage {
+    NewMessage { dedup: Some(DedupId::new("", name)), ..NewMessage::new(body) }
 }

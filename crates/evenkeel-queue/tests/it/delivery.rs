@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use evenkeel_queue::book::{Explanation, MoveCursor};
-use evenkeel_queue::queue::{Moved, Want};
+use evenkeel_queue::queue::{MoveProgress, ReceiveOptions};
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::StoreError;
-use evenkeel_queue::{Draft, QueueSettings, Rejection};
+use evenkeel_queue::{NewMessage, QueueSettings, Rejection};
 
 use crate::rig::{Rig, ack, await_some, body, send, take};
 
@@ -65,7 +65,7 @@ async fn a_consumer_in_line_gets_what_comes() {
 async fn a_consumer_who_left_takes_nothing_along() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let gone = queue.receive(Want { max: 1, lease: None, wait: Duration::from_millis(5) });
+        let gone = queue.receive(ReceiveOptions { max: 1, lease: None, wait: Duration::from_millis(5) });
         assert!(gone.await.unwrap().is_empty());
         send(&queue, ["a"]).await;
         let taken = await_some(&queue, 1).await;
@@ -106,8 +106,8 @@ async fn a_longer_lease_holds() {
 async fn a_delayed_message_waits_and_then_comes() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let late = Draft { delay: Some(Duration::from_millis(40)), ..Draft::new("late") };
-        queue.enqueue(vec![late, Draft::new("now")]).await.unwrap();
+        let late = NewMessage { delay: Some(Duration::from_millis(40)), ..NewMessage::new("late") };
+        queue.enqueue(vec![late, NewMessage::new("now")]).await.unwrap();
         assert_eq!(body(&take(&queue, 10).await[0]), "now");
         assert_eq!(body(&await_some(&queue, 10).await[0]), "late");
     }
@@ -139,9 +139,9 @@ async fn leases_end_while_the_queue_is_busy() {
 async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
     for rig in Rig::both().await {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
-        let redrive = evenkeel_queue::settings::Redrive { to: dead.id(), attempts_max: 2 };
+        let redrive = evenkeel_queue::settings::RedrivePolicy { to: dead.id(), attempts_max: 2 };
         let queue = rig.queue(QueueSettings { redrive: Some(redrive), ..QueueSettings::default() }).await;
-        let sent = queue.enqueue(vec![Draft::new("tenant/a-0").of("tenant/a")]).await.unwrap()[0];
+        let sent = queue.enqueue(vec![NewMessage::new("tenant/a-0").of("tenant/a")]).await.unwrap()[0];
         for _ in 0..2 {
             let taken = await_some(&queue, 1).await;
             queue.nack(&[(taken[0].receipt.clone(), Some(Duration::ZERO))]).await;
@@ -153,7 +153,7 @@ async fn a_message_nobody_can_handle_goes_to_the_dead_letters_and_back() {
         assert!(matches!(dead.explain(sent).await, Ok(Explanation::InFlight { attempt: 1, .. })));
         dead.nack(&[(lost[0].receipt.clone(), Some(Duration::ZERO))]).await;
         let moved = dead.move_some(MoveCursor::default(), None, 10).await;
-        assert_eq!(moved, Ok(Moved { moved: 1, left: 0, next: None }));
+        assert_eq!(moved, Ok(MoveProgress { moved: 1, left: 0, next: None }));
         let back = await_some(&queue, 1).await;
         assert_eq!((back[0].attempt, back[0].id, back[0].from), (1, sent, Some(dead.id())));
     }
@@ -164,10 +164,10 @@ async fn a_full_queue_says_so_and_keeps_what_it_has() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings { messages_max: 3, ..QueueSettings::default() }).await;
         send(&queue, ["a", "b", "c"]).await;
-        let refused = queue.enqueue(vec![Draft::new("d")]).await;
+        let refused = queue.enqueue(vec![NewMessage::new("d")]).await;
         assert_eq!(refused, Err(Rejection::QueueFull { limit: "messages", max: 3 }));
         ack(&queue, &take(&queue, 1).await).await;
-        queue.enqueue(vec![Draft::new("d")]).await.unwrap();
+        queue.enqueue(vec![NewMessage::new("d")]).await.unwrap();
         assert_eq!(take(&queue, 10).await.len(), 3);
     }
 }
@@ -191,7 +191,8 @@ async fn a_deep_backlog_comes_out_whole_and_in_order() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         for part in 0..20 {
-            let drafts = (0..500).map(|n| Draft::new(format!("{}", part * 500 + n)).of("deep")).collect();
+            let drafts =
+                (0..500).map(|n| NewMessage::new(format!("{}", part * 500 + n)).of("deep")).collect();
             queue.enqueue(drafts).await.unwrap();
         }
         let mut next = 0;
@@ -228,7 +229,7 @@ async fn a_delivery_nobody_wanted_comes_again_uncounted_under_another_receipt() 
 async fn a_consumer_that_wants_nothing_holds_up_nobody() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let nothing = Want { max: 0, lease: None, wait: Duration::from_secs(20) };
+        let nothing = ReceiveOptions { max: 0, lease: None, wait: Duration::from_secs(20) };
         let idle = tokio::spawn({
             let queue = queue.clone();
             async move { queue.receive(nothing).await }

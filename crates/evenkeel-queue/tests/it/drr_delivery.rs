@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::drr::{Lane, TenantDrr};
+use evenkeel_policy::drr::{TenantDrr, WeightedKey};
 use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::store::Change;
+use evenkeel_queue::store::MessageChange;
 use evenkeel_queue::{Durability, KeyRule, QueueSettings};
 
 use crate::rig::{Rig, ack, await_some, keys, send, take};
@@ -117,7 +117,7 @@ async fn turns_are_kept_in_memory_by_the_keeper_alone() {
         assert_eq!(store.readings.load(Ordering::SeqCst), readings);
         assert_eq!(store.fetches.load(Ordering::SeqCst), 0);
         let changes = store.changes.lock();
-        assert!(changes.iter().all(|change| matches!(change, Change::Leased(..))), "{changes:?}");
+        assert!(changes.iter().all(|change| matches!(change, MessageChange::Leased(..))), "{changes:?}");
         assert_eq!(changes.len(), 150);
     }
 }
@@ -140,7 +140,7 @@ async fn turns_cost_less_than_a_twentieth_of_a_delivery() {
     let mut drr = TenantDrr::new(Cost(1_000), 1_000).unwrap();
     for number in 0..100 {
         let (tenant, key) = (TenantId(number), Key(number));
-        let lane = Lane { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
+        let lane = WeightedKey { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
         drr.add_key(lane).unwrap();
     }
     let began = cpu();

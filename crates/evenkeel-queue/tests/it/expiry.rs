@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::{Book, Ended, Explanation, RefillAsk, Taken};
-use evenkeel_queue::message::{Appended, DedupId, Header, Payload};
-use evenkeel_queue::queue::Want;
-use evenkeel_queue::receipt::Claim;
-use evenkeel_queue::settings::Redrive;
+use evenkeel_queue::book::{Disposition, Explanation, LeaseBatch, PrefetchRequest, QueueState};
+use evenkeel_queue::message::{AppendedMessage, DedupId, MessageMeta, Payload};
+use evenkeel_queue::queue::ReceiveOptions;
+use evenkeel_queue::receipt::DeliveryId;
+use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::memory::MemoryStore;
-use evenkeel_queue::store::{Batch, QueueBody, Store};
+use evenkeel_queue::store::{Batch, QueueDescriptor, Store};
 use evenkeel_queue::time::WallClock;
 use evenkeel_queue::{
-    Draft, Durability, Epoch, KeyId, MessageId, Order, Queue, QueueId, QueueSettings, Queues, Rejection, Seq,
-    Wall,
+    DeliveryOrder, Durability, Epoch, KeyId, MessageId, NewMessage, Queue, QueueId, QueueSettings, Queues,
+    Rejection, Seq, UnixMillis,
 };
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -31,35 +31,35 @@ fn what_a_consumer_has_may_be_acknowledged_after_its_time_and_does_not_come_back
     let (acked, lost) = (desk.send(0, 0, Some(150)), desk.send(0, 0, Some(150)));
     let leased = desk.take(100, 10);
     assert_eq!(leased, [acked, lost]);
-    assert!(matches!(desk.explain(lost), Explanation::InFlight { expires_at: Some(Wall(150)), .. }));
+    assert!(matches!(desk.explain(lost), Explanation::InFlight { expires_at: Some(UnixMillis(150)), .. }));
     assert_eq!(desk.over(160), [] as [u64; 0], "a consumer has both");
     desk.book.ack(claim(acked)).unwrap();
     desk.book.acked(Seq(acked));
     assert_eq!(desk.over(200), [lost], "its lease has ended");
-    assert_eq!(desk.book.nack(Wall(200), claim(lost), Duration::ZERO), Err(Rejection::MessageGone));
+    assert_eq!(desk.book.nack(UnixMillis(200), claim(lost), Duration::ZERO), Err(Rejection::MessageGone));
     assert_eq!(desk.take(200, 10), [] as [u64; 0]);
     assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (1, 0));
 }
 
 #[test]
 fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
-    let redrive = Some(Redrive { to: QueueId(9), attempts_max: 1 });
+    let redrive = Some(RedrivePolicy { to: QueueId(9), attempts_max: 1 });
     for how in ["nack", "bury", "take back"] {
         let mut desk = Desk::new(&QueueSettings { redrive, ..QueueSettings::default() });
         let message = desk.send(0, 0, Some(50));
         desk.take(0, 1);
-        let over = Ended::Over { key: KeyId(0), header: desk.sent[0] };
+        let over = Disposition::Over { key: KeyId(0), header: desk.sent[0] };
         match how {
             "nack" => {
-                assert_eq!(desk.book.nack(Wall(50), claim(message), Duration::from_secs(9)), Ok(over));
+                assert_eq!(desk.book.nack(UnixMillis(50), claim(message), Duration::from_secs(9)), Ok(over));
             }
             "bury" => {
-                let given_up = evenkeel_queue::book::GivenUp::ForGood;
-                assert_eq!(desk.book.give_up(Wall(50), claim(message), given_up), Ok(over));
+                let given_up = evenkeel_queue::book::AbandonMode::ForGood;
+                assert_eq!(desk.book.give_up(UnixMillis(50), claim(message), given_up), Ok(over));
             }
             _ => {
                 desk.book.take_back(claim(message)).unwrap();
-                assert_eq!(desk.book.tick(Wall(50), 10), [over]);
+                assert_eq!(desk.book.tick(UnixMillis(50), 10), [over]);
             }
         }
         assert_eq!(desk.book.ack(claim(message)), Err(Rejection::MessageGone), "{how}");
@@ -71,7 +71,7 @@ fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
 fn a_backlog_that_nobody_receives_is_removed_a_slice_at_a_time() {
     let mut desk = Desk::new(&QueueSettings::default());
     let sent: Vec<u64> = (0..5_000).map(|n| desk.send(n % 3, 0, Some(1_000))).collect();
-    assert_eq!(desk.book.next_due(), Some(Wall(1_100)), "they are looked for together");
+    assert_eq!(desk.book.next_due(), Some(UnixMillis(1_100)), "they are looked for together");
     let first = desk.end(1_100);
     // Nor is the store waited for any longer, by then.
     assert_eq!((desk.end(1_105), desk.book.next_due()), (Vec::new(), None), "the first are not gone yet");
@@ -116,7 +116,7 @@ fn a_removal_that_failed_is_tried_again_a_second_later_and_counted_once() {
     let sent = desk.send(0, 0, Some(100));
     assert_eq!(desk.end(100), [sent]);
     desk.book.undo_ack(Seq(sent));
-    assert_eq!((desk.end(1_099), desk.book.next_due()), (Vec::new(), Some(Wall(1_100))));
+    assert_eq!((desk.end(1_099), desk.book.next_due()), (Vec::new(), Some(UnixMillis(1_100))));
     assert_eq!((desk.explain(sent), desk.take(1_099, 1)), (Explanation::Leaving, Vec::new()));
     assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (0, 1));
     assert_eq!(desk.over(1_100), [sent]);
@@ -131,7 +131,7 @@ fn one_take_ends_no_more_than_a_slice() {
         desk.send(n % 10, 0, Some(100));
     }
     let take = |desk: &mut Desk| {
-        let Taken { leased, expired } = desk.book.take(Wall(100), 10, LEASE).unwrap();
+        let LeaseBatch { leased, expired } = desk.book.take(UnixMillis(100), 10, LEASE).unwrap();
         assert!(leased.is_empty());
         expired.iter().map(|(_, header)| header.seq.0).collect::<Vec<_>>()
     };
@@ -148,9 +148,9 @@ fn one_tick_looks_at_no_more_keys_than_messages() {
     for key in 0..3_000 {
         desk.send(key, 0, None);
     }
-    for leased in desk.book.take(Wall(0), 3_000, LEASE).unwrap().leased {
+    for leased in desk.book.take(UnixMillis(0), 3_000, LEASE).unwrap().leased {
         let seq = leased.header.seq;
-        desk.book.ack(Claim { key: leased.key, ..claim(seq.0) }).unwrap();
+        desk.book.ack(DeliveryId { key: leased.key, ..claim(seq.0) }).unwrap();
         desk.book.acked(seq);
     }
     for key in 0..3_000 {
@@ -161,7 +161,7 @@ fn one_tick_looks_at_no_more_keys_than_messages() {
         assert_eq!(desk.over(60_000), [] as [u64; 0]);
         dues.extend(desk.book.next_due());
     }
-    assert_eq!(dues, [Wall(60_100), Wall(60_100), Wall(110_100)]);
+    assert_eq!(dues, [UnixMillis(60_100), UnixMillis(60_100), UnixMillis(110_100)]);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn what_came_back_is_not_missed_with_what_the_store_lost() {
     for _ in 0..300 {
         desk.send(0, 0, None);
     }
-    let later = desk.send_later(0, 0, Some(1_000), Some(Wall(10)));
+    let later = desk.send_later(0, 0, Some(1_000), Some(UnixMillis(10)));
     assert_eq!(desk.take(0, 200).len(), 200);
     let asked = desk.book.poll_refill().unwrap();
     assert_eq!(desk.over(10), [] as [u64; 0], "the last waits by now");
@@ -226,7 +226,7 @@ fn messages_that_the_store_lost_do_not_end_later() {
         desk.book.ack(claim(seq)).unwrap();
         desk.book.acked(Seq(seq));
     }
-    assert_eq!(desk.book.forget_idle(Wall(60_000)), [KeyId(0)]);
+    assert_eq!(desk.book.forget_idle(UnixMillis(60_000)), [KeyId(0)]);
     let other = desk.send(1, 60_000, None);
     assert_eq!(desk.over(60_000), [] as [u64; 0]);
     assert_eq!(desk.take(60_000, 10), [other]);
@@ -238,7 +238,7 @@ fn a_queue_keeps_nothing_longer_than_it_says_though_nobody_receives() {
     for n in 0..1_000 {
         desk.send(n % 2, u64::from(n), None);
     }
-    assert_eq!(desk.book.next_due(), Some(Wall(60_100)));
+    assert_eq!(desk.book.next_due(), Some(UnixMillis(60_100)));
     for (now, left) in [(59_999, 1_000), (60_000, 999), (60_499, 500), (60_999, 0)] {
         // A window at a time, as the store is asked for more.
         while !desk.over(now).is_empty() {
@@ -255,18 +255,18 @@ fn a_shorter_retention_acts_on_what_waits() {
     let sent = desk.send(0, 0, None);
     assert_eq!(desk.over(60_000), [] as [u64; 0]);
     desk.book.set_limits(&MINUTE);
-    assert_eq!(desk.book.next_due(), Some(Wall(60_100)));
+    assert_eq!(desk.book.next_due(), Some(UnixMillis(60_100)));
     assert_eq!(desk.over(60_000), [sent]);
 }
 
 #[test]
 fn an_expired_head_frees_its_fifo_key() {
-    let fifo = QueueSettings { order: Order::Fifo, ..QueueSettings::default() };
+    let fifo = QueueSettings { order: DeliveryOrder::Fifo, ..QueueSettings::default() };
     let mut desk = Desk::new(&fifo);
     let (first, second, third) =
         (desk.send(0, 0, Some(100)), desk.send(0, 0, Some(200)), desk.send(0, 0, None));
     assert_eq!(desk.take(0, 1), [first]);
-    desk.book.nack(Wall(0), claim(first), Duration::from_secs(60)).unwrap();
+    desk.book.nack(UnixMillis(0), claim(first), Duration::from_secs(60)).unwrap();
     assert_eq!(desk.take(99, 3), [] as [u64; 0], "the first is to come back before the others");
     assert_eq!(desk.over(100), [first]);
     assert_eq!(desk.take(100, 1), [second]);
@@ -280,17 +280,17 @@ fn an_expired_head_frees_its_fifo_key() {
 fn what_is_over_and_not_removed_yet_is_neither_delivered_nor_peeked_nor_moved() {
     let mut desk = Desk::new(&QueueSettings::default());
     let (over, lives) = (desk.send(0, 0, Some(100)), desk.send(0, 0, None));
-    assert!(matches!(desk.explain(over), Explanation::Waiting { expires_at: Some(Wall(100)), .. }));
+    assert!(matches!(desk.explain(over), Explanation::Waiting { expires_at: Some(UnixMillis(100)), .. }));
     assert!(desk.explain(over).to_string().ends_with("; it expires at 100 ms"));
     assert_eq!(desk.explain(lives).expires_at(), None);
-    desk.book.see(Wall(100));
+    desk.book.see(UnixMillis(100));
     let peeked: Vec<u64> = desk.book.peek(10).iter().map(|(.., header)| header.seq.0).collect();
     assert_eq!(peeked, [lives]);
     assert!(!desk.book.begin_move(KeyId(0), desk.sent[0]));
-    let Taken { leased, expired } = desk.book.take(Wall(100), 10, LEASE).unwrap();
+    let LeaseBatch { leased, expired } = desk.book.take(UnixMillis(100), 10, LEASE).unwrap();
     assert_eq!(leased.iter().map(|leased| leased.header.seq.0).collect::<Vec<_>>(), [lives]);
     assert_eq!(expired, [(KeyId(0), desk.sent[0])]);
-    assert_eq!(desk.book.tick(Wall(100), 10), [], "it was removed twice");
+    assert_eq!(desk.book.tick(UnixMillis(100), 10), [], "it was removed twice");
     assert_eq!(desk.explain(over), Explanation::Leaving);
     desk.gone(&[over]);
     assert_eq!(desk.explain(over), Explanation::Unknown);
@@ -301,7 +301,7 @@ async fn what_a_store_did_not_remove_is_removed_later() {
     for (rig, store) in Rig::both_watched().await {
         let queue = rig.queue(QueueSettings::default()).await;
         store.hold();
-        let draft = Draft { ttl: Some(Duration::from_millis(1)), ..Draft::new("x") };
+        let draft = NewMessage { ttl: Some(Duration::from_millis(1)), ..NewMessage::new("x") };
         let ids = queue.enqueue(vec![draft]).await.unwrap();
         until(async || store.holds() == 1).await;
         assert_eq!(queue.totals().expired, 0, "it is in the store");
@@ -317,7 +317,7 @@ async fn what_a_store_did_not_remove_is_removed_later() {
 async fn messages_with_a_time_to_live_are_counted_while_they_wait() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let draft = |ttl, delay| Draft { ttl, delay, ..Draft::new("x") };
+        let draft = |ttl, delay| NewMessage { ttl, delay, ..NewMessage::new("x") };
         let (ttl, delay) = (Some(Duration::from_secs(3_600)), Some(Duration::from_secs(60)));
         let drafts = vec![draft(None, None), draft(ttl, None), draft(ttl, delay), draft(ttl, None)];
         queue.enqueue(drafts).await.unwrap();
@@ -336,7 +336,11 @@ async fn a_time_to_live_that_cannot_be_kept_is_refused_in_words() {
     let queue = rig.queue(QueueSettings { delay_ms: 500, ..MINUTE }).await;
     let send = |ttl: u64, delay: Option<u64>| {
         let delay = delay.map(Duration::from_millis);
-        queue.enqueue(vec![Draft { ttl: Some(Duration::from_millis(ttl)), delay, ..Draft::new("x") }])
+        queue.enqueue(vec![NewMessage {
+            ttl: Some(Duration::from_millis(ttl)),
+            delay,
+            ..NewMessage::new("x")
+        }])
     };
     let refusal = |min| Err(Rejection::BadTtl { min, max: 60_000 });
     for (ttl, delay, min) in [(0, Some(0), 1), (60_001, Some(0), 1), (500, None, 501), (20, Some(20), 21)] {
@@ -355,7 +359,7 @@ async fn a_time_to_live_that_cannot_be_kept_is_refused_in_words() {
 async fn a_message_that_expires_in_line_is_not_delivered_and_its_name_still_counts() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let named = |ttl| Draft { ttl, dedup: Some(DedupId::new("", "once")), ..Draft::new("x") };
+        let named = |ttl| NewMessage { ttl, dedup: Some(DedupId::new("", "once")), ..NewMessage::new("x") };
         let first = queue.enqueue(vec![named(Some(Duration::from_millis(1)))]).await.unwrap();
         until(async || queue.totals().expired == 1).await;
         assert_eq!(queue.totals().pending, 0);
@@ -377,14 +381,15 @@ async fn what_was_over_at_a_start_is_removed_from_disk_and_not_delivered() {
         append(
             &*store,
             queue,
-            Wall(now.0 - 10_000),
+            UnixMillis(now.0 - 10_000),
             vec![
-                Draft { ttl: ttl(5_000), ..Draft::new("its own time is over").of("own") },
-                Draft { ttl: ttl(50_000), ..Draft::new(format!("lives-{n}")).of("own") },
+                NewMessage { ttl: ttl(5_000), ..NewMessage::new("its own time is over").of("own") },
+                NewMessage { ttl: ttl(50_000), ..NewMessage::new(format!("lives-{n}")).of("own") },
             ],
         )
         .await;
-        append(&*store, queue, Wall(now.0 - stale), vec![Draft::new("kept too long").of("old")]).await;
+        append(&*store, queue, UnixMillis(now.0 - stale), vec![NewMessage::new("kept too long").of("old")])
+            .await;
     }
     drop(store);
     let queues = Queues::open(open(&folder), 10).await.unwrap();
@@ -392,7 +397,7 @@ async fn what_was_over_at_a_start_is_removed_from_disk_and_not_delivered() {
     until(async || jobs.totals().expired == 800).await;
     assert_eq!(jobs.totals().pending, 400);
     let first = MessageId { queue, key: KeyId(0), seq: Seq(2) };
-    until(async || jobs.explain(first).await.unwrap().expires_at() == Some(Wall(now.0 + 40_000))).await;
+    until(async || jobs.explain(first).await.unwrap().expires_at() == Some(UnixMillis(now.0 + 40_000))).await;
     let mut delivered = Vec::new();
     while delivered.len() < 400 {
         let some = await_some(&jobs, 100).await;
@@ -414,9 +419,9 @@ async fn a_dead_letter_keeps_its_time_and_is_not_redriven_after_it() {
         let create =
             async |name: &str, settings| queues.create(name, settings, String::new()).await.unwrap().queue();
         let dead = create("dead", QueueSettings::default()).await;
-        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1 });
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let jobs = create("jobs", QueueSettings { redrive, ..QueueSettings::default() }).await;
-        let draft = |ms| Draft { ttl: Some(Duration::from_millis(ms)), ..Draft::new("x") };
+        let draft = |ms| NewMessage { ttl: Some(Duration::from_millis(ms)), ..NewMessage::new("x") };
         let ids = jobs.enqueue(vec![draft(3_600_000)]).await.unwrap();
         let until_then = jobs.explain(ids[0]).await.unwrap().expires_at();
         assert!(until_then.is_some());
@@ -435,7 +440,7 @@ async fn a_dead_letter_keeps_its_time_and_is_not_redriven_after_it() {
 
 /// Gives back whatever is there, for good.
 async fn nack_all(queue: &Queue) {
-    let want = Want { max: 10, lease: None, wait: Duration::from_millis(50) };
+    let want = ReceiveOptions { max: 10, lease: None, wait: Duration::from_millis(50) };
     for delivery in queue.receive(want).await.unwrap() {
         drop(queue.nack(&[(delivery.receipt, Some(Duration::ZERO))]).await);
     }
@@ -447,14 +452,14 @@ fn open(folder: &TempDir) -> Arc<dyn Store> {
 
 async fn put_queue(store: &dyn Store, settings: QueueSettings) -> QueueId {
     let record =
-        QueueBody { name: "jobs".into(), settings, created_at: 0, changed_at: 0, notes: String::new() };
+        QueueDescriptor { name: "jobs".into(), settings, created_at: 0, changed_at: 0, notes: String::new() };
     let (done, made) = oneshot::channel();
     store.put_queue(None, record, Box::new(move |id| drop(done.send(id))));
     made.await.unwrap().unwrap()
 }
 
 /// Has messages written down as sent at another time than now.
-async fn append(store: &dyn Store, queue: QueueId, sent_at: Wall, drafts: Vec<Draft>) {
+async fn append(store: &dyn Store, queue: QueueId, sent_at: UnixMillis, drafts: Vec<NewMessage>) {
     let batch = Batch { queue, drafts, sent_at, delay_ms: 0, durability: Durability::Os };
     let (done, written) = oneshot::channel();
     store.append(batch, Box::new(move |sent| drop(done.send(sent))));
@@ -473,14 +478,18 @@ async fn until(is_so: impl AsyncFn() -> bool) {
 
 /// A book, and what its store would hold.
 struct Desk {
-    book: Book,
-    sent: Vec<Header>,
+    book: QueueState,
+    sent: Vec<MessageMeta>,
     keys: Vec<u32>,
 }
 
 impl Desk {
     fn new(settings: &QueueSettings) -> Self {
-        Self { book: Book::new(Epoch(1), settings, (1, 2)).unwrap(), sent: Vec::new(), keys: Vec::new() }
+        Self {
+            book: QueueState::new(Epoch(1), settings, (1, 2)).unwrap(),
+            sent: Vec::new(),
+            keys: Vec::new(),
+        }
     }
 
     /// Sends a message at some time, and names it.
@@ -488,27 +497,27 @@ impl Desk {
         self.send_later(key, now, ttl, None)
     }
 
-    fn send_later(&mut self, key: u32, now: u64, ttl: Option<u64>, not_before: Option<Wall>) -> u64 {
+    fn send_later(&mut self, key: u32, now: u64, ttl: Option<u64>, not_before: Option<UnixMillis>) -> u64 {
         let seq = self.sent.len() as u64 + 1;
-        let header = Header {
+        let header = MessageMeta {
             seq: Seq(seq),
-            sent_at: Wall(now),
+            sent_at: UnixMillis(now),
             size: 1,
             cost: Cost::MESSAGE,
             from: None,
-            expires_at: ttl.map(|ttl| Wall(now + ttl)),
+            expires_at: ttl.map(|ttl| UnixMillis(now + ttl)),
         };
         self.sent.push(header);
         self.keys.push(key);
         let (name, payload) =
             (format!("key{key}").into(), Payload { body: "x".into(), ..Payload::default() });
-        let message = Appended { key: KeyId(key), name, weight: None, header, not_before, payload };
-        self.book.append(Wall(now), message).unwrap();
+        let message = AppendedMessage { key: KeyId(key), name, weight: None, header, not_before, payload };
+        self.book.append(UnixMillis(now), message).unwrap();
         seq
     }
 
     fn take(&mut self, now: u64, max: usize) -> Vec<u64> {
-        let taken = self.book.take(Wall(now), max, LEASE).unwrap();
+        let taken = self.book.take(UnixMillis(now), max, LEASE).unwrap();
         taken.leased.iter().map(|leased| leased.header.seq.0).collect()
     }
 
@@ -525,10 +534,10 @@ impl Desk {
 
     /// Lets time pass, and names what is to be removed.
     fn end(&mut self, now: u64) -> Vec<u64> {
-        let ended = self.book.tick(Wall(now), 1_024);
+        let ended = self.book.tick(UnixMillis(now), 1_024);
         let over = ended.into_iter().filter_map(|how| match how {
-            Ended::Over { header, .. } => Some(header.seq.0),
-            Ended::Waits(_) | Ended::Dead { .. } => None,
+            Disposition::Over { header, .. } => Some(header.seq.0),
+            Disposition::Waits(_) | Disposition::Dead { .. } => None,
         });
         over.collect()
     }
@@ -541,7 +550,7 @@ impl Desk {
         }
     }
 
-    fn find(&self, ask: RefillAsk) -> Vec<(Header, Payload)> {
+    fn find(&self, ask: PrefetchRequest) -> Vec<(MessageMeta, Payload)> {
         let of_key = self.sent.iter().zip(&self.keys).filter(|(_, key)| **key == ask.key.0);
         let after = of_key.map(|(header, _)| *header).filter(|header| ask.after < header.seq);
         after.take(ask.count).map(|header| (header, Payload::default())).collect()
@@ -553,6 +562,6 @@ impl Desk {
     }
 }
 
-fn claim(seq: u64) -> Claim {
-    Claim { queue: QueueId(1), key: KeyId(0), seq: Seq(seq), epoch: Epoch(1), attempt: 1 }
+fn claim(seq: u64) -> DeliveryId {
+    DeliveryId { queue: QueueId(1), key: KeyId(0), seq: Seq(seq), epoch: Epoch(1), attempt: 1 }
 }

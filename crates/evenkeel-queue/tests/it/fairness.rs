@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::Book;
-use evenkeel_queue::message::{Appended, Header, Payload};
-use evenkeel_queue::receipt::Claim;
-use evenkeel_queue::{Epoch, KeyId, KeyRule, QueueId, QueueSettings, Seq, Wall};
+use evenkeel_queue::book::QueueState;
+use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
+use evenkeel_queue::receipt::DeliveryId;
+use evenkeel_queue::{Epoch, KeyId, KeyRule, QueueId, QueueSettings, Seq, UnixMillis};
 
 /// A book whose consumers take one message at a time, and whose store answers at once.
 struct Shop {
-    book: Book,
-    stored: HashMap<KeyId, Vec<Header>>,
+    book: QueueState,
+    stored: HashMap<KeyId, Vec<MessageMeta>>,
     names: Vec<Arc<str>>,
     /// What every message says.
     payload: Payload,
@@ -28,7 +28,7 @@ struct Shop {
 
 impl Shop {
     fn new() -> Self {
-        let book = Book::new(Epoch(1), &QueueSettings::default(), (1, 2)).unwrap();
+        let book = QueueState::new(Epoch(1), &QueueSettings::default(), (1, 2)).unwrap();
         Self {
             book,
             stored: HashMap::new(),
@@ -53,9 +53,9 @@ impl Shop {
         let key = self.key(name);
         for _ in 0..count {
             self.seq += 1;
-            let header = Header {
+            let header = MessageMeta {
                 seq: Seq(self.seq),
-                sent_at: Wall(self.now),
+                sent_at: UnixMillis(self.now),
                 size: self.payload.size() as u32,
                 cost: Cost::MESSAGE,
                 from: None,
@@ -63,23 +63,29 @@ impl Shop {
             };
             self.stored.entry(key).or_default().push(header);
             let (name, payload) = (self.names[key.0 as usize].clone(), self.payload.clone());
-            let message = Appended { key, name, weight: None, header, not_before: None, payload };
-            self.book.append(Wall(self.now), message).unwrap();
+            let message = AppendedMessage { key, name, weight: None, header, not_before: None, payload };
+            self.book.append(UnixMillis(self.now), message).unwrap();
         }
     }
 
     fn weigh(&mut self, name: &str, weight: u32) {
         let key = self.key(name);
         let name = self.names[key.0 as usize].clone();
-        self.book.set_rule(Wall(self.now), key, &name, KeyRule::of_weight(Weight::whole(weight).unwrap()));
+        self.book.set_rule(
+            UnixMillis(self.now),
+            key,
+            &name,
+            KeyRule::of_weight(Weight::whole(weight).unwrap()),
+        );
     }
 
     /// Delivers and acknowledges one message, and names its key.
     fn serve(&mut self) -> Option<Arc<str>> {
         self.refill();
-        let leased = self.book.take(Wall(self.now), 1, Duration::from_secs(30)).unwrap().leased.pop()?;
+        let leased =
+            self.book.take(UnixMillis(self.now), 1, Duration::from_secs(30)).unwrap().leased.pop()?;
         let (key, seq) = (leased.key, leased.header.seq);
-        self.book.ack(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
+        self.book.ack(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
         self.book.acked(seq);
         self.unread += usize::from(leased.payload.is_none());
         Some(leased.name)
@@ -172,7 +178,7 @@ fn a_slow_tenant_holds_up_nobody() {
     // The slow tenant's messages stay in their consumers' hands.
     let mut fast = 0;
     for _ in 0..1_000 {
-        let leased = shop.book.take(Wall(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
+        let leased = shop.book.take(UnixMillis(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
         fast += leased.iter().filter(|leased| &*leased.name == "fast").count();
         shop.refill();
     }
@@ -209,12 +215,12 @@ fn whoevers_messages_are_over_holds_up_nobody() {
     (0..8).for_each(|number| shop.send(&format!("over{number}"), 200));
     shop.now += QueueSettings::default().retention_ms + 1;
     shop.send("quiet", 10);
-    let taken = shop.book.take(Wall(shop.now), 10, Duration::from_secs(30)).unwrap();
+    let taken = shop.book.take(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!(taken.expired.len(), 1_024, "no more are removed at once");
     let names: Vec<&str> = taken.leased.iter().map(|leased| &*leased.name).collect();
     assert_eq!(names, ["quiet"; 10]);
     // The others go on once there is room.
     taken.expired.iter().for_each(|(_, header)| shop.book.acked(header.seq));
-    let rest = shop.book.take(Wall(shop.now), 10, Duration::from_secs(30)).unwrap();
+    let rest = shop.book.take(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!((rest.expired.len(), rest.leased.len()), (1_600 - 1_024, 0));
 }

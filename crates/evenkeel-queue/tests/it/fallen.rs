@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_queue::queue::Want;
-use evenkeel_queue::{Draft, Queue, QueueSettings, Rejection};
+use evenkeel_queue::queue::ReceiveOptions;
+use evenkeel_queue::{NewMessage, Queue, QueueSettings, Rejection};
 
 use crate::rig::{Rig, ack, await_some, body, send, take};
 use crate::watched::Watched;
@@ -73,10 +73,10 @@ async fn settings_weights_and_limits_hold_after_a_fall() {
         send(&queue, ["a", "a", "a"]).await;
         fell(&queue, &store).await;
         send(&queue, ["a", "a"]).await;
-        let refused = queue.enqueue(vec![Draft::new("one too many")]).await;
+        let refused = queue.enqueue(vec![NewMessage::new("one too many")]).await;
         assert_eq!(refused, Err(Rejection::QueueFull { limit: "messages", max: 5 }));
         rig.queues.remove("jobs").await.unwrap();
-        let told = queue.receive(Want { max: 1, lease: None, wait: Duration::from_secs(20) }).await;
+        let told = queue.receive(ReceiveOptions { max: 1, lease: None, wait: Duration::from_secs(20) }).await;
         assert_eq!(told.unwrap_err(), Rejection::QueueDeleted);
         assert_eq!(queue.keepers_replaced(), 1, "a queue that was deleted needs no keeper");
     }
@@ -92,7 +92,7 @@ async fn nothing_accepted_is_lost_while_keepers_fall() {
         let mut seen = BTreeSet::new();
         let mut falls = 0;
         while seen.len() < 4 * 200 {
-            let want = Want { max: 10, lease: None, wait: Duration::from_secs(20) };
+            let want = ReceiveOptions { max: 10, lease: None, wait: Duration::from_secs(20) };
             let taken = queue.receive(want).await.unwrap();
             if falls < 3 && seen.len() >= (falls + 1) * 150 {
                 falls += 1;
@@ -114,7 +114,7 @@ async fn nothing_accepted_is_lost_while_keepers_fall() {
 
 async fn send_numbered(queue: Queue, sender: usize) {
     for number in 0..200 {
-        queue.enqueue(vec![Draft::new(format!("{sender}-{number}"))]).await.unwrap();
+        queue.enqueue(vec![NewMessage::new(format!("{sender}-{number}"))]).await.unwrap();
     }
 }
 
@@ -123,7 +123,7 @@ async fn fell(queue: &Queue, store: &Arc<Watched>) {
     let before = queue.keepers_replaced();
     store.trip();
     let lease = Some(Duration::ZERO);
-    let taken = queue.receive(Want { max: 1, lease, wait: Duration::from_secs(20) }).await.unwrap();
+    let taken = queue.receive(ReceiveOptions { max: 1, lease, wait: Duration::from_secs(20) }).await.unwrap();
     assert_eq!((taken.len(), queue.keepers_replaced()), (1, before + 1));
     queue.nack(&[(taken[0].receipt.clone(), Some(Duration::ZERO))]).await;
 }

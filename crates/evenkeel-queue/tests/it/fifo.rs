@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use evenkeel_queue::queues::CreateError;
-use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Draft, Order, QueueSettings, Rejection};
+use evenkeel_queue::settings::RedrivePolicy;
+use evenkeel_queue::{DeliveryOrder, NewMessage, QueueSettings, Rejection};
 
 use crate::rig::{Rig, ack, await_some, body, keys, send, take};
 
-const FIFO: QueueSettings = QueueSettings { order: Order::Fifo, ..QueueSettings::STANDARD };
+const FIFO: QueueSettings = QueueSettings { order: DeliveryOrder::Fifo, ..QueueSettings::STANDARD };
 
 #[tokio::test]
 async fn a_batch_has_a_key_in_order_and_the_next_waits_for_all_of_it() {
@@ -45,7 +45,7 @@ async fn what_is_given_back_comes_before_anything_else_of_its_key() {
 async fn a_dead_letter_frees_its_key() {
     let rig = Rig::disk().await;
     let dead = rig.queues.create("dead", FIFO, String::new()).await.unwrap().queue();
-    let redrive = Some(Redrive { to: dead.id(), attempts_max: 1 });
+    let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
     let queue = rig.queue(QueueSettings { redrive, ..FIFO }).await;
     send(&queue, ["a", "a"]).await;
     let taken = take(&queue, 1).await;
@@ -90,6 +90,6 @@ async fn order_is_decided_when_a_queue_is_made_and_delays_are_the_queues() {
     let queue = rig.queue(FIFO).await;
     let changed = rig.queues.change(&queue, QueueSettings::default(), String::new()).await;
     assert!(matches!(changed, Err(CreateError::OrderIsFixed)));
-    let late = Draft { delay: Some(Duration::from_secs(1)), ..Draft::new("late") };
+    let late = NewMessage { delay: Some(Duration::from_secs(1)), ..NewMessage::new("late") };
     assert_eq!(queue.enqueue(vec![late]).await, Err(Rejection::DelayInOrder));
 }

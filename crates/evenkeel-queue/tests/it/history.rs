@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::{Book, Ended, RefillAsk};
-use evenkeel_queue::message::{Appended, Header, Payload};
-use evenkeel_queue::receipt::Claim;
+use evenkeel_queue::book::{Disposition, PrefetchRequest, QueueState};
+use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
+use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::rule::{KeyRule, Rate};
-use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Epoch, KeyId, Order, QueueId, QueueSettings, Seq, Wall};
+use evenkeel_queue::settings::RedrivePolicy;
+use evenkeel_queue::{DeliveryOrder, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMillis};
 use proptest::prelude::*;
 
 const LEASE: Duration = Duration::from_millis(100);
@@ -89,20 +89,20 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What the store would hold, and who has what.
 struct World {
-    order: Order,
-    book: Book,
+    order: DeliveryOrder,
+    book: QueueState,
     now: u64,
     seq: u64,
     /// Everything that was written down and is not gone.
-    stored: BTreeMap<(u32, u64), Header>,
+    stored: BTreeMap<(u32, u64), MessageMeta>,
     /// Of that, what the book was not told yet.
-    untold: VecDeque<Appended>,
+    untold: VecDeque<AppendedMessage>,
     /// What the store found and has not answered yet.
-    found: Vec<(RefillAsk, Vec<(Header, Payload)>)>,
+    found: Vec<(PrefetchRequest, Vec<(MessageMeta, Payload)>)>,
     /// Deliveries under way.
-    held: Vec<Claim>,
+    held: Vec<DeliveryId>,
     /// Receipts that are good for nothing any more.
-    stale: Vec<Claim>,
+    stale: Vec<DeliveryId>,
     dead: BTreeSet<u64>,
     /// What is over and not gone yet; and of that, what the store is removing.
     over: BTreeSet<Seq>,
@@ -114,13 +114,13 @@ struct World {
 }
 
 impl World {
-    fn new(order: Order) -> Self {
-        let redrive = Some(Redrive { to: QueueId(9), attempts_max: ATTEMPTS_MAX });
+    fn new(order: DeliveryOrder) -> Self {
+        let redrive = Some(RedrivePolicy { to: QueueId(9), attempts_max: ATTEMPTS_MAX });
         let settings =
             QueueSettings { redrive, order, retention_ms: RETENTION_MS, ..QueueSettings::default() };
         Self {
             order,
-            book: Book::new(Epoch(1), &settings, (1, 2)).unwrap(),
+            book: QueueState::new(Epoch(1), &settings, (1, 2)).unwrap(),
             now: 1,
             seq: 0,
             stored: BTreeMap::new(),
@@ -157,12 +157,13 @@ impl World {
                 }
             }
             Step::Nack { which, delay } => self.with_held(which, |world, claim| {
-                let ended = world.book.nack(Wall(world.now), claim, Duration::from_millis(delay)).unwrap();
+                let ended =
+                    world.book.nack(UnixMillis(world.now), claim, Duration::from_millis(delay)).unwrap();
                 world.ended(ended);
             }),
             Step::Extend(which) => {
                 if let Some(&claim) = pick(&self.held, which) {
-                    self.book.extend(Wall(self.now), claim, 10 * LEASE).unwrap();
+                    self.book.extend(UnixMillis(self.now), claim, 10 * LEASE).unwrap();
                 }
             }
             Step::GiveBack(which) => self.with_held(which, |world, claim| {
@@ -184,7 +185,7 @@ impl World {
             }
             Step::Purge => {
                 self.tell();
-                self.book.clear(Wall(self.now), Seq(self.seq + 1));
+                self.book.clear(UnixMillis(self.now), Seq(self.seq + 1));
                 self.stored.clear();
                 self.stale.append(&mut self.held);
                 self.dead.clear();
@@ -197,7 +198,7 @@ impl World {
 
     /// Takes a stored message out of turn, if it waits: half of them are moved, the others come back.
     fn move_one(&mut self, which: usize) {
-        let stored: Vec<((u32, u64), Header)> =
+        let stored: Vec<((u32, u64), MessageMeta)> =
             self.stored.iter().map(|(place, header)| (*place, *header)).collect();
         let Some(&((key, seq), header)) = pick(&stored, which) else { return };
         if !self.book.begin_move(KeyId(key), header) {
@@ -215,30 +216,30 @@ impl World {
 
     fn append(&mut self, key: u32, delay: u64, ttl: Option<u64>) {
         self.seq += 1;
-        let header = Header {
+        let header = MessageMeta {
             seq: Seq(self.seq),
-            sent_at: Wall(self.now),
+            sent_at: UnixMillis(self.now),
             size: 3,
             cost: Cost::MESSAGE,
             from: None,
-            expires_at: ttl.map(|ttl| Wall(self.now + ttl)),
+            expires_at: ttl.map(|ttl| UnixMillis(self.now + ttl)),
         };
         self.stored.insert((key, self.seq), header);
         let name: Arc<str> = format!("tenant{}/{key}", key % 2).into();
-        let not_before = (delay > 0).then(|| Wall(self.now + delay));
+        let not_before = (delay > 0).then(|| UnixMillis(self.now + delay));
         let payload = Payload { headers: "".into(), body: "abc".into() };
-        let message = Appended { key: KeyId(key), name, weight: None, header, not_before, payload };
+        let message = AppendedMessage { key: KeyId(key), name, weight: None, header, not_before, payload };
         self.untold.push_back(message);
     }
 
     fn tell(&mut self) {
         for message in self.untold.drain(..) {
-            self.book.append(Wall(self.now), message).unwrap();
+            self.book.append(UnixMillis(self.now), message).unwrap();
         }
     }
 
     fn take(&mut self, max: usize) {
-        let taken = self.book.take(Wall(self.now), max, LEASE).unwrap();
+        let taken = self.book.take(UnixMillis(self.now), max, LEASE).unwrap();
         assert!(taken.leased.len() <= max);
         for (key, header) in taken.expired {
             self.end(key, &header);
@@ -255,13 +256,13 @@ impl World {
             let attempt = leased.delivered.number();
             self.heed_rules(&leased.name, seq);
             self.heed_order(before, key, seq);
-            self.held.push(Claim { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
+            self.held.push(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt });
         }
     }
 
     /// On a FIFO queue everything earlier of the key is gone, over, or delivered with it.
     fn heed_order(&self, before: usize, key: KeyId, seq: Seq) {
-        if self.order == Order::Fair {
+        if self.order == DeliveryOrder::Fair {
             return;
         }
         let with_it: Vec<u64> = self.held[before..].iter().map(|held| held.seq.0).collect();
@@ -278,7 +279,7 @@ impl World {
         let rule = KeyRule { concurrency_max: NonZeroU32::new(max), rate, ..KeyRule::default() };
         // A tenant's own number is nobody's key here.
         let key = KeyId([0, 1, 99][name]);
-        self.book.set_rule(Wall(self.now), key, &RULED[name].into(), rule);
+        self.book.set_rule(UnixMillis(self.now), key, &RULED[name].into(), rule);
         self.rules.insert(RULED[name], (rule, Vec::new()));
     }
 
@@ -329,7 +330,7 @@ impl World {
     fn pass(&mut self, span: u64) {
         self.now += span;
         loop {
-            let ended = self.book.tick(Wall(self.now), usize::MAX);
+            let ended = self.book.tick(UnixMillis(self.now), usize::MAX);
             for how in ended {
                 self.ended(how);
             }
@@ -352,16 +353,16 @@ impl World {
         }
     }
 
-    fn has_expired(&self, header: &Header) -> bool {
+    fn has_expired(&self, header: &MessageMeta) -> bool {
         header.expires_at.is_some_and(|at| at.0 <= self.now)
     }
 
-    fn is_over(&self, header: &Header) -> bool {
+    fn is_over(&self, header: &MessageMeta) -> bool {
         self.has_expired(header) || header.sent_at.0 + RETENTION_MS <= self.now
     }
 
     /// Only what is over ends, and again only if it could not be removed.
-    fn end(&mut self, key: KeyId, header: &Header) {
+    fn end(&mut self, key: KeyId, header: &MessageMeta) {
         assert!(self.is_over(header), "{header:?} ended before its time");
         assert!(self.stored.contains_key(&(key.0, header.seq.0)), "{header:?} ended after it was gone");
         assert!(!self.removing.contains(&(key, header.seq)), "{header:?} ended twice");
@@ -378,11 +379,11 @@ impl World {
         }
     }
 
-    fn ended(&mut self, ended: Ended) {
+    fn ended(&mut self, ended: Disposition) {
         let (seq, is_dead) = match ended {
-            Ended::Waits(returned) => (returned.header.seq, false),
-            Ended::Dead { header, .. } => (header.seq, true),
-            Ended::Over { key, header } => {
+            Disposition::Waits(returned) => (returned.header.seq, false),
+            Disposition::Dead { header, .. } => (header.seq, true),
+            Disposition::Over { key, header } => {
                 self.end(key, &header);
                 (header.seq, false)
             }
@@ -395,7 +396,7 @@ impl World {
         }
     }
 
-    fn with_held(&mut self, which: usize, then: impl FnOnce(&mut Self, Claim)) {
+    fn with_held(&mut self, which: usize, then: impl FnOnce(&mut Self, DeliveryId)) {
         if !self.held.is_empty() {
             let claim = self.held.swap_remove(which % self.held.len());
             then(self, claim);
@@ -445,7 +446,7 @@ proptest! {
 
     #[test]
     fn every_message_is_somewhere_once_until_it_is_gone(steps in prop::collection::vec(step(), 1..300)) {
-        let mut world = World::new(Order::Fair);
+        let mut world = World::new(DeliveryOrder::Fair);
         for step in steps {
             world.run(step);
         }
@@ -454,7 +455,7 @@ proptest! {
 
     #[test]
     fn a_fifo_key_goes_on_when_what_came_before_is_done(steps in prop::collection::vec(step(), 1..300)) {
-        let mut world = World::new(Order::Fifo);
+        let mut world = World::new(DeliveryOrder::Fifo);
         for step in steps {
             world.run(step);
         }
@@ -464,7 +465,7 @@ proptest! {
     /// One consumer that acknowledges: each key's messages come in the order they were sent.
     #[test]
     fn a_key_is_first_in_first_out(keys in prop::collection::vec(0..3_u32, 1..2_000), max in 1..20_usize) {
-        let mut world = World::new(Order::Fair);
+        let mut world = World::new(DeliveryOrder::Fair);
         for key in keys {
             world.append(key, 0, None);
         }
@@ -487,7 +488,7 @@ proptest! {
 
 #[test]
 fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
-    let mut world = World::new(Order::Fair);
+    let mut world = World::new(DeliveryOrder::Fair);
     (0..400).for_each(|_| world.append(0, 0, None));
     world.tell();
     world.take(300);
@@ -503,7 +504,7 @@ fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
 
 #[test]
 fn keys_that_are_gone_are_forgotten_however_many_they_are() {
-    let mut world = World::new(Order::Fair);
+    let mut world = World::new(DeliveryOrder::Fair);
     for key in 0..5_000 {
         world.append(key, 0, None);
     }
@@ -516,8 +517,8 @@ fn keys_that_are_gone_are_forgotten_however_many_they_are() {
         });
     }
     assert_eq!(world.book.stats().keys, 5_000);
-    let later = Wall(world.now + 60_000);
-    assert!(!world.book.has_idle(Wall(world.now + 59_999)));
+    let later = UnixMillis(world.now + 60_000);
+    assert!(!world.book.has_idle(UnixMillis(world.now + 59_999)));
     let mut rounds = 0;
     while world.book.has_idle(later) {
         world.book.forget_idle(later);

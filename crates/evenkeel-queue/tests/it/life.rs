@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_queue::book::KeyStats;
-use evenkeel_queue::queues::{CreateError, Created};
+use evenkeel_queue::queues::{CreateError, CreateResult};
 use evenkeel_queue::store::Store;
-use evenkeel_queue::{Draft, QueueSettings, Rejection};
+use evenkeel_queue::{NewMessage, QueueSettings, Rejection};
 
 use crate::rig::{Rig, send, take};
 
@@ -14,9 +14,9 @@ use crate::rig::{Rig, send, take};
 async fn a_name_is_given_once() {
     for rig in Rig::both().await {
         let first = rig.queues.create("jobs", QueueSettings::default(), "notes".into()).await.unwrap();
-        assert!(matches!(first, Created::New(_)));
+        assert!(matches!(first, CreateResult::New(_)));
         let again = rig.queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
-        assert!(matches!(again, Created::Found(_)));
+        assert!(matches!(again, CreateResult::Found(_)));
         assert_eq!(again.queue().body().notes, "notes");
     }
 }
@@ -28,7 +28,7 @@ async fn a_removed_queue_is_gone_and_its_name_is_free() {
         send(&queue, ["a"]).await;
         rig.queues.remove("jobs").await.unwrap();
         assert!(rig.queues.get("jobs").is_none());
-        assert!(queue.enqueue(vec![Draft::new("late")]).await.is_err());
+        assert!(queue.enqueue(vec![NewMessage::new("late")]).await.is_err());
         let fresh = rig.queue(QueueSettings::default()).await;
         assert_ne!(fresh.id(), queue.id());
         assert!(take(&fresh, 10).await.is_empty(), "a new queue has an old one's messages");
@@ -48,9 +48,9 @@ async fn bad_names_settings_and_keys_are_refused() {
             Err(CreateError::Setting(bad)) if bad.name == "wait_ms"
         ));
         let queue = rig.queue(QueueSettings { message_bytes_max: 1_024, ..QueueSettings::default() }).await;
-        let bad = queue.enqueue(vec![Draft::new("x").of("line\nbreak")]).await;
+        let bad = queue.enqueue(vec![NewMessage::new("x").of("line\nbreak")]).await;
         assert_eq!(bad, Err(Rejection::BadKey));
-        let large = queue.enqueue(vec![Draft::new(vec![0_u8; 1_025])]).await;
+        let large = queue.enqueue(vec![NewMessage::new(vec![0_u8; 1_025])]).await;
         assert_eq!(large, Err(Rejection::TooLarge { max: 1_024 }));
     }
 }
@@ -59,7 +59,7 @@ async fn bad_names_settings_and_keys_are_refused() {
 async fn a_message_tells_why_it_waits() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let ids = queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
+        let ids = queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
         let said = queue.explain(ids[1]).await.unwrap().to_string();
         assert!(said.starts_with("1 messages of its key come first; its tenant is in turn"), "{said}");
         let taken = take(&queue, 1).await;
@@ -89,7 +89,7 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
         let queue = rig.queue(QueueSettings::default()).await;
         send(&queue, ["a", "b", "b"]).await;
         assert_eq!(queue.stats().await.unwrap().waits, None);
-        let late = Draft { delay: Some(Duration::from_millis(50)), ..Draft::new("late").of("a") };
+        let late = NewMessage { delay: Some(Duration::from_millis(50)), ..NewMessage::new("late").of("a") };
         queue.enqueue(vec![late]).await.unwrap();
         take(&queue, 2).await;
         let of =
@@ -114,7 +114,7 @@ async fn a_key_too_many_is_refused_and_the_others_are_delivered() {
         let settings = QueueSettings { keys_max: 2, ..QueueSettings::default() };
         let queue = rig.queue(settings.clone()).await;
         send(&queue, ["t/a", "t/b"]).await;
-        let refused = queue.enqueue(vec![Draft::new("c").of("t/c")]).await;
+        let refused = queue.enqueue(vec![NewMessage::new("c").of("t/c")]).await;
         assert_eq!(refused, Err(Rejection::TooManyKeys { max: 2 }));
         send(&queue, ["t/a"]).await;
         assert_eq!(take(&queue, 10).await.len(), 3);

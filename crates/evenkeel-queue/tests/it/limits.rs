@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::{Explanation, Held, HeldBy, Who};
+use evenkeel_queue::book::{Explanation, Throttle, ThrottleReason, ThrottleScope};
 use evenkeel_queue::rule::Rate;
-use evenkeel_queue::{Draft, KeyRule, QueueSettings};
+use evenkeel_queue::{KeyRule, NewMessage, QueueSettings};
 
 use crate::rig::{Rig, ack, await_some, keys, send, take};
 
@@ -128,7 +128,7 @@ async fn explain_and_stats_say_what_holds_back_and_until_when() {
     queue.set_rule("slow", KeyRule { rate: Some(rate), ..KeyRule::default() }).await.unwrap();
     queue.set_rule("acme/a", at_most(1)).await.unwrap();
     let ids = queue
-        .enqueue(["slow", "slow", "acme/a", "acme/a"].map(|key| Draft::new("x").of(key)).to_vec())
+        .enqueue(["slow", "slow", "acme/a", "acme/a"].map(|key| NewMessage::new("x").of(key)).to_vec())
         .await
         .unwrap();
     assert_eq!(take(&queue, 10).await.len(), 2);
@@ -137,9 +137,12 @@ async fn explain_and_stats_say_what_holds_back_and_until_when() {
         other => panic!("{other:?}"),
     };
     let why = queue.explain(ids[3]).await.unwrap();
-    assert_eq!(held(why), Some(Held { who: Who::Key, by: HeldBy::Concurrency { max: 1 } }));
+    assert_eq!(
+        held(why),
+        Some(Throttle { who: ThrottleScope::Key, by: ThrottleReason::Concurrency { max: 1 } })
+    );
     assert!(why.to_string().ends_with("its key has 1 messages in flight, which is its most"), "{why}");
-    let Some(Held { who: Who::Tenant, by: HeldBy::Rate { until } }) =
+    let Some(Throttle { who: ThrottleScope::Tenant, by: ThrottleReason::Rate { until } }) =
         held(queue.explain(ids[1]).await.unwrap())
     else {
         panic!("the tenant has used up its rate");
@@ -148,7 +151,7 @@ async fn explain_and_stats_say_what_holds_back_and_until_when() {
     assert!(Duration::from_secs(900) < left && left <= Duration::from_secs(1_000), "{left:?}");
     let stats = queue.key_stats(0, 10).await.unwrap();
     let slow = stats.iter().find(|key| &*key.name == "slow").unwrap();
-    assert_eq!((slow.rule.rate, slow.held.map(|held| held.who)), (Some(rate), Some(Who::Tenant)));
+    assert_eq!((slow.rule.rate, slow.held.map(|held| held.who)), (Some(rate), Some(ThrottleScope::Tenant)));
     // One message each: nobody owes anything for having been held back.
     assert_eq!(stats.iter().map(|key| key.debt.0).max(), Some(0));
 }

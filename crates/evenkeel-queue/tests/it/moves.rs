@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use evenkeel_queue::book::MoveCursor;
-use evenkeel_queue::queue::Moved;
-use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Delivery, Draft, MessageId, Queue, QueueSettings};
+use evenkeel_queue::queue::MoveProgress;
+use evenkeel_queue::settings::RedrivePolicy;
+use evenkeel_queue::{Delivery, MessageId, NewMessage, Queue, QueueSettings};
 
 use crate::rig::{Rig, await_some, body, take};
 
@@ -15,11 +15,11 @@ use crate::rig::{Rig, await_some, body, take};
 async fn messages_from_nowhere_are_left_and_hold_up_nobody() {
     for rig in Rig::both().await {
         let dead = made(&rig, "dead", QueueSettings::default()).await;
-        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1 });
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let source = made(&rig, "source", QueueSettings { redrive, ..QueueSettings::default() }).await;
         let mut died = BTreeSet::new();
         for round in 0..3 {
-            let strays = (0..400).map(|n| Draft::new(format!("stray-{round}-{n}")).of("tenant/a"));
+            let strays = (0..400).map(|n| NewMessage::new(format!("stray-{round}-{n}")).of("tenant/a"));
             dead.enqueue(strays.collect()).await.unwrap();
             died.extend(die(&source, round).await);
         }
@@ -55,7 +55,7 @@ async fn messages_from_nowhere_are_left_and_hold_up_nobody() {
 async fn what_came_from_a_queue_that_is_gone_is_left() {
     for rig in Rig::both().await {
         let dead = made(&rig, "dead", QueueSettings::default()).await;
-        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1 });
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let source = made(&rig, "source", QueueSettings { redrive, ..QueueSettings::default() }).await;
         die(&source, 0).await;
         while dead.totals().pending < 20 {
@@ -63,11 +63,11 @@ async fn what_came_from_a_queue_that_is_gone_is_left() {
         }
         rig.queues.remove("source").await.unwrap();
         let moved = dead.move_some(MoveCursor::default(), None, 100).await;
-        assert_eq!(moved, Ok(Moved { moved: 0, left: 20, next: None }));
+        assert_eq!(moved, Ok(MoveProgress { moved: 0, left: 20, next: None }));
         let other = made(&rig, "other", QueueSettings::default()).await;
         let held = take(&dead, 5).await;
         let moved = dead.move_some(MoveCursor::default(), Some(other.id()), 100).await;
-        assert_eq!(moved, Ok(Moved { moved: 15, left: 0, next: None }), "what consumers have stays");
+        assert_eq!(moved, Ok(MoveProgress { moved: 15, left: 0, next: None }), "what consumers have stays");
         assert_eq!(queue_of(&held), 5);
         assert_eq!((dead.totals().pending, dead.totals().in_flight), (0, 5));
     }
@@ -79,7 +79,7 @@ async fn made(rig: &Rig, name: &str, settings: QueueSettings) -> Queue {
 
 /// Sends twenty messages that nobody can handle, and names them.
 async fn die(source: &Queue, round: usize) -> Vec<MessageId> {
-    let drafts = (0..20).map(|n| Draft::new(format!("dead-{round}-{n}")).of("tenant/a")).collect();
+    let drafts = (0..20).map(|n| NewMessage::new(format!("dead-{round}-{n}")).of("tenant/a")).collect();
     let ids = source.enqueue(drafts).await.unwrap();
     let mut died = 0;
     while died < ids.len() {

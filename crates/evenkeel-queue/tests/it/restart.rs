@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
-use evenkeel_queue::store::{QueueBody, Store};
-use evenkeel_queue::{Draft, Durability, KeyRule, QueueSettings, Queues, Rejection};
+use evenkeel_queue::store::{QueueDescriptor, Store};
+use evenkeel_queue::{Durability, KeyRule, NewMessage, QueueSettings, Queues, Rejection};
 use tempfile::TempDir;
 
 use crate::rig::{Rig, ack, await_some, body, keys, send, take};
@@ -102,7 +102,7 @@ async fn delays_weights_settings_and_purges_survive() {
     send(&queue, ["gone"; 50]).await;
     queue.purge().await.unwrap();
     queue.set_rule("heavy", KeyRule::of_weight(Weight::whole(3).unwrap())).await.unwrap();
-    let late = Draft { delay: Some(Duration::from_secs(600)), ..Draft::new("late") };
+    let late = NewMessage { delay: Some(Duration::from_secs(600)), ..NewMessage::new("late") };
     queue.enqueue(vec![late]).await.unwrap();
     let all: Vec<&str> = ["heavy", "light"].iter().flat_map(|key| [*key; 200]).collect();
     send(&queue, all).await;
@@ -141,7 +141,7 @@ async fn a_thousand_queues_are_claimed_in_one_write() {
     let disk = Arc::new(DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap());
     let (done, mut made) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..1_000 {
-        let record = QueueBody {
+        let record = QueueDescriptor {
             name: format!("queue{number}"),
             settings: QueueSettings::default(),
             created_at: 0,
@@ -173,7 +173,7 @@ async fn a_purge_takes_nothing_that_was_sent_after_it() {
         let senders: Vec<_> = (0..16)
             .map(|_| {
                 let queue = queue.clone();
-                tokio::spawn(async move { queue.enqueue(vec![Draft::new("x")]).await })
+                tokio::spawn(async move { queue.enqueue(vec![NewMessage::new("x")]).await })
             })
             .collect();
         queue.purge().await.unwrap();

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_queue::job::Whereabouts;
+use evenkeel_queue::job::JobStatus;
 use evenkeel_queue::result::{JobResult, ResultHead, ResultState};
-use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Draft, QueueSettings, Rejection, Wall};
+use evenkeel_queue::settings::RedrivePolicy;
+use evenkeel_queue::{NewMessage, QueueSettings, Rejection, UnixMillis};
 
 use crate::rig::{Rig, await_some, send, take};
 
@@ -28,7 +28,7 @@ fn result(body: impl Into<Bytes>) -> JobResult {
 async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
     let rig = Rig::disk().await;
     let queue = rig.queue(QueueSettings::default()).await;
-    let ids = queue.enqueue(vec![Draft::new("a"), Draft::new("b")]).await.unwrap();
+    let ids = queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
     queue.put_result(ids[0], &result("first"), Duration::from_hours(1), MANY).await.unwrap();
     queue.put_result(ids[0], &result("last"), Duration::from_hours(1), MANY).await.unwrap();
     queue.purge().await.unwrap();
@@ -44,7 +44,7 @@ async fn a_result_outlives_its_message_and_a_restart_until_it_expires() {
 async fn what_came_of_a_message_is_kept_when_the_queue_it_was_sent_to_is_gone() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let id = queue.enqueue(vec![Draft::new("a")]).await.unwrap()[0];
+        let id = queue.enqueue(vec![NewMessage::new("a")]).await.unwrap()[0];
         let other =
             rig.queues.create("other", QueueSettings::default(), String::new()).await.unwrap().queue();
         rig.queues.remove("jobs").await.unwrap();
@@ -57,7 +57,7 @@ async fn what_came_of_a_message_is_kept_when_the_queue_it_was_sent_to_is_gone() 
 async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let drafts = (0..1_500).map(|n| Draft::new(n.to_string())).collect();
+        let drafts = (0..1_500).map(|n| NewMessage::new(n.to_string())).collect();
         let ids = queue.enqueue(drafts).await.unwrap();
         for id in &ids {
             queue.put_result(*id, &result("x"), Duration::ZERO, MANY).await.unwrap();
@@ -79,7 +79,7 @@ async fn what_has_expired_is_not_told_and_swept_and_what_was_kept_anew_stays() {
 async fn beyond_its_limit_a_queue_forgets_what_would_expire_first() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let ids = queue.enqueue((0..5).map(|n| Draft::new(n.to_string())).collect()).await.unwrap();
+        let ids = queue.enqueue((0..5).map(|n| NewMessage::new(n.to_string())).collect()).await.unwrap();
         // Of the last, the queue was told to keep results for less long: it is no reason to forget it at once.
         for (id, hours) in ids.iter().zip([2, 1, 4, 5, 1]) {
             queue.put_result(*id, &result("x"), Duration::from_hours(hours), 2).await.unwrap();
@@ -96,7 +96,7 @@ async fn beyond_its_limit_a_queue_forgets_what_would_expire_first() {
 async fn a_deferred_delivery_does_not_count_and_comes_again() {
     for rig in Rig::both().await {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
-        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1 });
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1 });
         let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
         send(&queue, ["a"]).await;
         for _ in 0..3 {
@@ -113,7 +113,7 @@ async fn a_deferred_delivery_does_not_count_and_comes_again() {
 async fn a_buried_delivery_is_a_dead_letter_at_once() {
     for rig in Rig::both().await {
         let dead = rig.queues.create("dead", QueueSettings::default(), String::new()).await.unwrap().queue();
-        let redrive = Some(Redrive { to: dead.id(), attempts_max: 1_000 });
+        let redrive = Some(RedrivePolicy { to: dead.id(), attempts_max: 1_000 });
         let queue = rig.queue(QueueSettings { redrive, ..QueueSettings::default() }).await;
         send(&queue, ["a"]).await;
         let taken = take(&queue, 1).await;
@@ -133,9 +133,9 @@ async fn a_buried_delivery_is_a_dead_letter_at_once() {
 async fn notes_on_jobs_have_an_end() {
     let rig = Rig::memory().await;
     let queue = rig.queue(QueueSettings::default()).await;
-    let ids = queue.enqueue((0..10_001).map(|n| Draft::new(n.to_string())).collect()).await.unwrap();
+    let ids = queue.enqueue((0..10_001).map(|n| NewMessage::new(n.to_string())).collect()).await.unwrap();
     for id in &ids {
-        queue.note_job(*id, Whereabouts::Admitted { attempt: 1, since: Wall(7) });
+        queue.note_job(*id, JobStatus::Admitted { attempt: 1, since: UnixMillis(7) });
     }
     assert_eq!(queue.whereabouts(ids[0]), None);
     let said = queue.whereabouts(ids[10_000]).unwrap().to_string();

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_queue::queue::Want;
+use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::Store;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
 use evenkeel_queue::store::memory::MemoryStore;
-use evenkeel_queue::{Delivery, Draft, Queue, QueueSettings, Queues};
+use evenkeel_queue::{Delivery, NewMessage, Queue, QueueSettings, Queues};
 use tempfile::TempDir;
 
 use crate::watched::Watched;
@@ -74,18 +74,18 @@ async fn open(folder: &TempDir) -> Arc<Queues> {
 /// Sends one message per key, in order.
 pub(crate) async fn send(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
     let drafts =
-        keys.into_iter().enumerate().map(|(n, key)| Draft::new(format!("{key}-{n}")).of(key)).collect();
+        keys.into_iter().enumerate().map(|(n, key)| NewMessage::new(format!("{key}-{n}")).of(key)).collect();
     queue.enqueue(drafts).await.unwrap();
 }
 
 /// Takes what is there, up to `max`.
 pub(crate) async fn take(queue: &Queue, max: usize) -> Vec<Delivery> {
-    queue.receive(Want { max, lease: None, wait: Duration::ZERO }).await.unwrap()
+    queue.receive(ReceiveOptions { max, lease: None, wait: Duration::ZERO }).await.unwrap()
 }
 
 /// Waits for the first, then takes what is there.
 pub(crate) async fn await_some(queue: &Queue, max: usize) -> Vec<Delivery> {
-    queue.receive(Want { max, lease: None, wait: Duration::from_secs(20) }).await.unwrap()
+    queue.receive(ReceiveOptions { max, lease: None, wait: Duration::from_secs(20) }).await.unwrap()
 }
 
 pub(crate) async fn ack(queue: &Queue, deliveries: &[Delivery]) {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use evenkeel_queue::message::DedupId;
-use evenkeel_queue::store::disk::{DiskOptions, DiskStore, Fatal};
-use evenkeel_queue::store::{Batch, QueueBody, Store};
-use evenkeel_queue::{Draft, Durability, QueueId, QueueSettings, Wall};
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
+use evenkeel_queue::store::{Batch, QueueDescriptor, Store};
+use evenkeel_queue::{Durability, NewMessage, QueueId, QueueSettings, UnixMillis};
 
 use crate::crash::STOPPED;
 use crate::powercut::{Bench, newest_journal};
@@ -24,7 +24,7 @@ const FAILS: &str = "POWERCUT_FAIL_JOURNAL";
 const GENERATIONS: &str = "generations";
 const NAMES: &str = "names";
 /// The queue's window of names, and more.
-const LATER: Wall = Wall(400_000);
+const LATER: UnixMillis = UnixMillis(400_000);
 
 #[test]
 fn a_generation_that_the_disk_does_not_confirm_stops_the_process() {
@@ -61,32 +61,32 @@ fn the_process_whose_disk_fails() {
     let folder = PathBuf::from(std::env::var(FOLDER).expect("run by another test"));
     let turns = std::env::var(TURNS).expect("run by another test");
     let fails = std::env::var(FAILS).expect("run by another test");
-    let fatal = Fatal(Arc::new(|why| {
+    let fatal = FatalHandler(Arc::new(|why| {
         println!("{why}");
         std::process::exit(STOPPED);
     }));
     let store =
         DiskStore::open(&folder, DiskOptions { fatal, reserve_bytes: 0, ..DiskOptions::default() }).unwrap();
     let queue = put_queue(&store);
-    let named = |name: &str| Draft { dedup: Some(DedupId::new("", name)), ..Draft::new("x") };
+    let named = |name: &str| NewMessage { dedup: Some(DedupId::new("", name)), ..NewMessage::new("x") };
     if turns == NAMES {
-        append(&store, queue, Wall(0), named("first"));
+        append(&store, queue, UnixMillis(0), named("first"));
         fs::write(&fails, "").unwrap();
         append(&store, queue, LATER, named("second"));
     } else {
         // The eleventh fills the generation; a journal ends with the sixth, and none before the twelfth.
-        let large = || Draft::new(vec![b'x'; 12 << 20]);
-        (0..10).for_each(|_| append(&store, queue, Wall(0), large()));
+        let large = || NewMessage::new(vec![b'x'; 12 << 20]);
+        (0..10).for_each(|_| append(&store, queue, UnixMillis(0), large()));
         while newest_journal(folder.parent().unwrap()).file_stem().unwrap() == "0" {}
         fs::write(&fails, "").unwrap();
-        append(&store, queue, Wall(0), large());
+        append(&store, queue, UnixMillis(0), large());
     }
     // Answered after what came before it has turned over.
     drop(store.queues());
 }
 
 fn put_queue(store: &DiskStore) -> QueueId {
-    let record = QueueBody {
+    let record = QueueDescriptor {
         name: "jobs".into(),
         settings: QueueSettings::default(),
         created_at: 0,
@@ -98,7 +98,7 @@ fn put_queue(store: &DiskStore) -> QueueId {
     made.recv().unwrap().unwrap()
 }
 
-fn append(store: &DiskStore, queue: QueueId, sent_at: Wall, draft: Draft) {
+fn append(store: &DiskStore, queue: QueueId, sent_at: UnixMillis, draft: NewMessage) {
     let drafts = vec![draft];
     let batch = Batch { queue, drafts, sent_at, delay_ms: 0, durability: Durability::Os };
     let (done, written) = sync_channel(1);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use evenkeel_queue::book::{KeptKey, KeptState};
-use evenkeel_queue::message::{Header, Payload, Sent};
+use evenkeel_queue::book::{StoredKey, StoredMessage};
+use evenkeel_queue::message::{EnqueueResult, MessageMeta, Payload};
 use evenkeel_queue::store::{
-    Batch, Change, Claimed, Commit, Done, Fetch, KeptResult, QueueBody, QueueRecord, Store, StoreError, Tail,
+    AppendListener, Batch, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor, QueueRecord,
+    Store, StoreError, StoredResult,
 };
-use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq, Wall};
+use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq, UnixMillis};
 use parking_lot::Mutex;
 
 /// Asks another store, and notes it.
@@ -20,9 +21,9 @@ pub(crate) struct Watched {
     /// How often queues were read as a whole.
     pub(crate) readings: AtomicU64,
     pub(crate) fetches: AtomicU64,
-    pub(crate) changes: Mutex<Vec<Change>>,
+    pub(crate) changes: Mutex<Vec<MessageChange>>,
     /// While there is a list, commits are put on it, neither written nor answered.
-    pub(crate) held: Mutex<Option<Vec<Done<()>>>>,
+    pub(crate) held: Mutex<Option<Vec<Completion<()>>>>,
     /// Whether nobody may become an owner.
     pub(crate) refuses_claims: AtomicBool,
 }
@@ -64,29 +65,29 @@ impl Watched {
 }
 
 impl Store for Watched {
-    fn append(&self, batch: Batch, done: Done<Vec<Sent>>) {
+    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
         self.store.append(batch, done);
     }
 
-    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptKey>, StoreError> {
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
         self.readings.fetch_add(1, Ordering::SeqCst);
         self.store.keys(queue, before)
     }
 
-    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<KeptState>, StoreError> {
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
         self.store.state(queue, before)
     }
 
-    fn fetch(&self, ask: Fetch, done: Done<Vec<(Header, Payload)>>) {
+    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
         self.fetches.fetch_add(1, Ordering::SeqCst);
         self.store.fetch(ask, done);
     }
 
-    fn read(&self, queue: QueueId, which: Vec<(KeyId, Header)>, done: Done<Vec<(Seq, Payload)>>) {
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
         self.store.read(queue, which, done);
     }
 
-    fn commit(&self, commit: Commit, done: Done<()>) {
+    fn commit(&self, commit: Commit, done: Completion<()>) {
         assert!(!self.trips.swap(false, Ordering::SeqCst), "tripped by a test");
         if let Some(held) = &mut *self.held.lock() {
             return held.push(done);
@@ -95,23 +96,23 @@ impl Store for Watched {
         self.store.commit(commit, done);
     }
 
-    fn purge(&self, queue: QueueId, done: Done<Seq>) {
+    fn purge(&self, queue: QueueId, done: Completion<Seq>) {
         self.store.purge(queue, done);
     }
 
-    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Done<KeyId>) {
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
         self.store.set_rule(queue, name, rule, done);
     }
 
-    fn put_result(&self, of: MessageId, kept: KeptResult, max: usize, done: Done<()>) {
+    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
         self.store.put_result(of, kept, max, done);
     }
 
-    fn result(&self, of: MessageId, done: Done<Option<KeptResult>>) {
+    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
         self.store.result(of, done);
     }
 
-    fn expire_results(&self, now: Wall, max: usize, done: Done<usize>) {
+    fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
         self.store.expire_results(now, max, done);
     }
 
@@ -119,15 +120,15 @@ impl Store for Watched {
         self.store.queues()
     }
 
-    fn put_queue(&self, id: Option<QueueId>, record: QueueBody, done: Done<QueueId>) {
+    fn put_queue(&self, id: Option<QueueId>, record: QueueDescriptor, done: Completion<QueueId>) {
         self.store.put_queue(id, record, done);
     }
 
-    fn remove_queue(&self, queue: QueueId, done: Done<()>) {
+    fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
         self.store.remove_queue(queue, done);
     }
 
-    fn claim(&self, queues: Vec<(QueueId, Tail)>) -> Result<Vec<Claimed>, StoreError> {
+    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
         self.claims.fetch_add(1, Ordering::SeqCst);
         if self.refuses_claims.load(Ordering::SeqCst) {
             return Err(StoreError::Busy);

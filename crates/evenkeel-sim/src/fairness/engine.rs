@@ -37,12 +37,12 @@ impl Sequence {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Engine {
+pub(super) struct TokenEngine {
     running: Vec<Sequence>,
     joining: Vec<Sequence>,
 }
 
-impl Engine {
+impl TokenEngine {
     /// Takes in a request that is worked on from the next step on.
     pub(super) fn join(&mut self, sequence: Sequence) {
         self.joining.push(sequence);
@@ -71,7 +71,7 @@ mod tests {
     /// What the published runs took, within 2 %.
     #[test]
     fn full_it_does_1_75_requests_of_256_and_256_tokens_a_second() {
-        let mut engine = Engine::default();
+        let mut engine = TokenEngine::default();
         let request = Sequence { ticket: 0, client: 0, input: 256, output: 256, said: 0 };
         (0..SLOTS).for_each(|_| engine.join(request));
         let (mut done, mut took) = (0, Duration::ZERO);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_step_reads_new_prompts_and_says_one_token_of_everything() {
-        let mut engine = Engine::default();
+        let mut engine = TokenEngine::default();
         engine.join(Sequence { ticket: 1, client: 0, input: 1_000, output: 2, said: 0 });
         assert_eq!(engine.begin(), Some(Duration::from_millis(254)));
         assert!(engine.end()[0].has_just_begun());

@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_pipeline::{
-    Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, RequestId, Slots, Urgency,
+    Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
+    RequestId, Slots,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::TenantId;
-use evenkeel_policy::score::Request;
+use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use super::engine::{SLOTS, Sequence};
 use super::vtc::Vtc;
-use super::{Client, Turns};
+use super::{ClientPlan, SchedulingPolicy};
 use crate::SimError;
 
 const MODEL: ModelId = ModelId(0);
@@ -28,14 +29,14 @@ const PLACES: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Requests that wait, and those that were told to go.
-pub(super) struct Line {
-    order: Order,
+pub(super) struct EngineDispatcher {
+    order: DispatchOrder,
     free: u32,
     going: VecDeque<usize>,
     refused: VecDeque<usize>,
 }
 
-enum Order {
+enum DispatchOrder {
     Evenkeel {
         walk: Box<OptimizedLoadManager>,
         requests: Vec<RequestId>,
@@ -45,10 +46,10 @@ enum Order {
     Fifo(VecDeque<usize>),
 }
 
-impl Line {
-    pub(super) fn new(turns: Turns, clients: usize, seed: u64) -> Result<Self, SimError> {
+impl EngineDispatcher {
+    pub(super) fn new(turns: SchedulingPolicy, clients: usize, seed: u64) -> Result<Self, SimError> {
         let order = match turns {
-            Turns::Evenkeel => {
+            SchedulingPolicy::Evenkeel => {
                 let mut walk = OptimizedLoadManager::new(options(seed))?;
                 let spec = NodeSpec {
                     slots: Slots::Fixed(SLOTS),
@@ -57,18 +58,18 @@ impl Line {
                     paths: vec![],
                 };
                 walk.add_node(Instant::ORIGIN, &spec)?;
-                Order::Evenkeel { walk: Box::new(walk), requests: vec![], tickets: BTreeMap::new() }
+                DispatchOrder::Evenkeel { walk: Box::new(walk), requests: vec![], tickets: BTreeMap::new() }
             }
-            Turns::Vtc => Order::Vtc(Vtc::new(clients)),
-            Turns::Fifo => Order::Fifo(VecDeque::new()),
+            SchedulingPolicy::Vtc => DispatchOrder::Vtc(Vtc::new(clients)),
+            SchedulingPolicy::Fifo => DispatchOrder::Fifo(VecDeque::new()),
         };
         Ok(Self { order, free: SLOTS, going: VecDeque::new(), refused: VecDeque::new() })
     }
 
     /// Takes in a request; tickets are numbered as they come.
-    pub(super) fn arrive(&mut self, now: Instant, ticket: usize, client: usize, plan: &Client) {
+    pub(super) fn arrive(&mut self, now: Instant, ticket: usize, client: usize, plan: &ClientPlan) {
         match &mut self.order {
-            Order::Evenkeel { walk, requests, tickets } => {
+            DispatchOrder::Evenkeel { walk, requests, tickets } => {
                 let arrival = Arrival {
                     tenant: TenantId(client as u32),
                     model: MODEL,
@@ -76,22 +77,22 @@ impl Line {
                     upfront: Cost(plan.input),
                     affinity: None,
                     deadline: None,
-                    request: Request::Infer,
-                    urgency: Urgency::Interactive,
+                    request: RequestKind::Infer,
+                    urgency: Priority::Interactive,
                 };
                 let request = walk.handle_arrival(now, arrival);
                 requests.push(request);
                 tickets.insert(request, ticket);
             }
-            Order::Vtc(vtc) => vtc.arrive(client, ticket),
-            Order::Fifo(waiting) => waiting.push_back(ticket),
+            DispatchOrder::Vtc(vtc) => vtc.arrive(client, ticket),
+            DispatchOrder::Fifo(waiting) => waiting.push_back(ticket),
         }
     }
 
     /// Takes in that an answer has grown.
     pub(super) fn progress(&mut self, now: Instant, sequence: &Sequence) {
         match &mut self.order {
-            Order::Evenkeel { walk, requests, .. } => {
+            DispatchOrder::Evenkeel { walk, requests, .. } => {
                 let request = requests[sequence.ticket];
                 if sequence.has_just_begun() {
                     walk.handle_first_byte(now, request);
@@ -100,23 +101,23 @@ impl Line {
                     walk.handle_progress(now, request, Cost(sequence.input + 2 * sequence.said));
                 }
             }
-            Order::Vtc(vtc) => vtc.count(sequence.client, 2),
-            Order::Fifo(_) => {}
+            DispatchOrder::Vtc(vtc) => vtc.count(sequence.client, 2),
+            DispatchOrder::Fifo(_) => {}
         }
     }
 
     /// Takes in that an answer is complete.
     pub(super) fn end(&mut self, now: Instant, sequence: &Sequence) {
         self.free += 1;
-        if let Order::Evenkeel { walk, requests, .. } = &mut self.order {
+        if let DispatchOrder::Evenkeel { walk, requests, .. } = &mut self.order {
             let actual = Cost(sequence.input + 2 * sequence.output);
-            walk.handle_end(now, requests[sequence.ticket], End { actual, outcome: Outcome::Good });
+            walk.handle_end(now, requests[sequence.ticket], RequestEnd { actual, outcome: Outcome::Good });
         }
     }
 
     /// Takes out a request that goes to the engine now.
     pub(super) fn next(&mut self) -> Option<usize> {
-        if let Order::Evenkeel { .. } = self.order {
+        if let DispatchOrder::Evenkeel { .. } = self.order {
             self.follow();
             return self.going.pop_front();
         }
@@ -124,9 +125,9 @@ impl Line {
             return None;
         }
         let ticket = match &mut self.order {
-            Order::Vtc(vtc) => vtc.next(),
-            Order::Fifo(waiting) => waiting.pop_front(),
-            Order::Evenkeel { .. } => None,
+            DispatchOrder::Vtc(vtc) => vtc.next(),
+            DispatchOrder::Fifo(waiting) => waiting.pop_front(),
+            DispatchOrder::Evenkeel { .. } => None,
         }?;
         self.free -= 1;
         Some(ticket)
@@ -134,7 +135,7 @@ impl Line {
 
     /// Notes that a request's prompt is about to be read.
     pub(super) fn begin(&mut self, client: usize, input: u64) {
-        if let Order::Vtc(vtc) = &mut self.order {
+        if let DispatchOrder::Vtc(vtc) = &mut self.order {
             vtc.count(client, input);
         }
     }
@@ -147,19 +148,19 @@ impl Line {
     /// When time alone changes something.
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.order {
-            Order::Evenkeel { walk, .. } => walk.poll_timeout(),
-            Order::Vtc(_) | Order::Fifo(_) => None,
+            DispatchOrder::Evenkeel { walk, .. } => walk.poll_timeout(),
+            DispatchOrder::Vtc(_) | DispatchOrder::Fifo(_) => None,
         }
     }
 
     pub(super) fn pass(&mut self, now: Instant) {
-        if let Order::Evenkeel { walk, .. } = &mut self.order {
+        if let DispatchOrder::Evenkeel { walk, .. } = &mut self.order {
             walk.handle_time(now);
         }
     }
 
     fn follow(&mut self) {
-        let Order::Evenkeel { walk, tickets, .. } = &mut self.order else { return };
+        let DispatchOrder::Evenkeel { walk, tickets, .. } = &mut self.order else { return };
         while let Some(event) = walk.poll_event() {
             match event {
                 Event::Dispatch { request, .. } => self.going.extend(tickets.remove(&request)),

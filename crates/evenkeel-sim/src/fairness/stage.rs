@@ -3,11 +3,11 @@
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::{Duration, Instant};
 
-use super::engine::{Engine, Sequence};
+use super::engine::{Sequence, TokenEngine};
 use super::gap::{Accounts, Gap};
-use super::line::Line;
-use super::{Client, Rhythm, Turns, Workload};
-use crate::agenda::Agenda;
+use super::line::EngineDispatcher;
+use super::{ArrivalPattern, ClientPlan, SchedulingPolicy, Workload};
+use crate::agenda::EventQueue;
 use crate::{Rng, SimError};
 
 /// From when the engine is busy with everybody.
@@ -15,7 +15,7 @@ const WARM_UP: Instant = Instant::from_secs(30);
 
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fairness {
+pub struct FairnessResult {
     /// How far apart clients drifted once the engine was busy: after half a minute, as VTC's authors count, too, at
     /// least with two and with eight clients that are alike.
     pub gap: Gap,
@@ -28,8 +28,8 @@ pub struct Fairness {
 }
 
 /// Runs a workload to its end.
-pub fn measure(workload: &Workload, turns: Turns, seed: u64) -> Result<Fairness, SimError> {
-    let mut stage = Stage::new(workload, turns, seed)?;
+pub fn measure(workload: &Workload, turns: SchedulingPolicy, seed: u64) -> Result<FairnessResult, SimError> {
+    let mut stage = FairnessRun::new(workload, turns, seed)?;
     let end = Instant::ORIGIN + workload.duration;
     loop {
         let due = stage.line.due().filter(|due| *due <= end);
@@ -45,20 +45,20 @@ pub fn measure(workload: &Workload, turns: Turns, seed: u64) -> Result<Fairness,
     }
     let service = (0..workload.clients.len()).map(|client| stage.settled.service(client)).collect();
     let (gap, from_start) = (stage.settled.worst(), stage.from_start.worst());
-    Ok(Fairness { gap, from_start, service, refused: stage.refused })
+    Ok(FairnessResult { gap, from_start, service, refused: stage.refused })
 }
 
-enum Due {
+enum FairnessEvent {
     Arrival(usize),
     StepEnds,
 }
 
-struct Stage<'a> {
+struct FairnessRun<'a> {
     workload: &'a Workload,
-    agenda: Agenda<Due>,
+    agenda: EventQueue<FairnessEvent>,
     rngs: Vec<Rng>,
-    line: Line,
-    engine: Engine,
+    line: EngineDispatcher,
+    engine: TokenEngine,
     is_stepping: bool,
     /// Whose each ticket is.
     tickets: Vec<usize>,
@@ -68,16 +68,16 @@ struct Stage<'a> {
     settled: Accounts,
 }
 
-impl<'a> Stage<'a> {
-    fn new(workload: &'a Workload, turns: Turns, seed: u64) -> Result<Self, SimError> {
+impl<'a> FairnessRun<'a> {
+    fn new(workload: &'a Workload, turns: SchedulingPolicy, seed: u64) -> Result<Self, SimError> {
         let mut rng = Rng::new(seed);
         let clients = workload.clients.len();
         let mut stage = Self {
             workload,
-            agenda: Agenda::new(),
+            agenda: EventQueue::new(),
             rngs: workload.clients.iter().map(|_| Rng::new(rng.next_u64())).collect(),
-            line: Line::new(turns, clients, rng.next_u64())?,
-            engine: Engine::default(),
+            line: EngineDispatcher::new(turns, clients, rng.next_u64())?,
+            engine: TokenEngine::default(),
             is_stepping: false,
             tickets: vec![],
             waiting: vec![0; clients],
@@ -87,15 +87,15 @@ impl<'a> Stage<'a> {
         };
         for (client, plan) in workload.clients.iter().enumerate() {
             let first = apart(plan).mul_f64(stage.rngs[client].unit());
-            stage.agenda.note(first, Due::Arrival(client));
+            stage.agenda.note(first, FairnessEvent::Arrival(client));
         }
         Ok(stage)
     }
 
-    fn happen(&mut self, due: Due) {
+    fn happen(&mut self, due: FairnessEvent) {
         match due {
-            Due::Arrival(client) => self.arrive(client),
-            Due::StepEnds => self.end_step(),
+            FairnessEvent::Arrival(client) => self.arrive(client),
+            FairnessEvent::StepEnds => self.end_step(),
         }
     }
 
@@ -103,10 +103,10 @@ impl<'a> Stage<'a> {
         let plan = &self.workload.clients[client];
         let now = self.agenda.now();
         let next = match plan.rhythm {
-            Rhythm::Even | Rhythm::OnOff(_) => apart(plan),
-            Rhythm::Random => self.rngs[client].exponential(apart(plan)),
+            ArrivalPattern::Even | ArrivalPattern::OnOff(_) => apart(plan),
+            ArrivalPattern::Random => self.rngs[client].exponential(apart(plan)),
         };
-        self.agenda.note(next, Due::Arrival(client));
+        self.agenda.note(next, FairnessEvent::Arrival(client));
         if is_off(plan.rhythm, now) {
             return;
         }
@@ -147,7 +147,7 @@ impl<'a> Stage<'a> {
     fn follow(&mut self) {
         while let Some(ticket) = self.line.next() {
             let client = self.tickets[ticket];
-            let Client { input, output, .. } = self.workload.clients[client];
+            let ClientPlan { input, output, .. } = self.workload.clients[client];
             self.waiting[client] -= 1;
             self.line.begin(client, input);
             self.serve(client, Cost(input));
@@ -168,19 +168,19 @@ impl<'a> Stage<'a> {
             && let Some(takes) = self.engine.begin()
         {
             self.is_stepping = true;
-            self.agenda.note(takes, Due::StepEnds);
+            self.agenda.note(takes, FairnessEvent::StepEnds);
         }
     }
 }
 
 /// How far apart a client's requests are, on average.
-fn apart(plan: &Client) -> Duration {
+fn apart(plan: &ClientPlan) -> Duration {
     Duration::from_secs(60) / plan.rpm
 }
 
-fn is_off(rhythm: Rhythm, now: Instant) -> bool {
+fn is_off(rhythm: ArrivalPattern, now: Instant) -> bool {
     match rhythm {
-        Rhythm::Even | Rhythm::Random => false,
-        Rhythm::OnOff(span) => (now.since(Instant::ORIGIN).as_nanos() / span.as_nanos()) % 2 == 1,
+        ArrivalPattern::Even | ArrivalPattern::Random => false,
+        ArrivalPattern::OnOff(span) => (now.since(Instant::ORIGIN).as_nanos() / span.as_nanos()) % 2 == 1,
     }
 }

@@ -1,7 +1,7 @@
 //! How far clients drift apart that all want more than their share, beside plain VTC.
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_sim::fairness::{Client, Fairness, Turns, Workload, measure, workloads};
+use evenkeel_sim::fairness::{ClientPlan, FairnessResult, SchedulingPolicy, Workload, measure, workloads};
 
 use crate::seeds;
 
@@ -11,7 +11,8 @@ use crate::seeds;
 fn once_the_engine_is_busy_clients_drift_no_further_apart_than_vtc_is_said_to_let_them() {
     for workload in workloads() {
         let (name, to_beat) = (workload.name, workload.vtc_gap);
-        let runs: Vec<_> = seeds().map(|seed| simulate(&workload, Turns::Evenkeel, seed)).collect();
+        let runs: Vec<_> =
+            seeds().map(|seed| simulate(&workload, SchedulingPolicy::Evenkeel, seed)).collect();
         let mut gaps: Vec<_> = runs.iter().map(|run| run.gap.since_both_waited).collect();
         gaps.sort_unstable();
         let (most, worst) = (gaps[(gaps.len() * 19).div_ceil(20) - 1], gaps[gaps.len() - 1]);
@@ -33,7 +34,8 @@ fn once_the_engine_is_busy_clients_drift_no_further_apart_than_vtc_is_said_to_le
 fn from_the_start_a_run_drifts_no_further_apart_than_vtc_is_said_to() {
     for workload in workloads() {
         let (name, to_beat) = (workload.name, workload.vtc_gap);
-        let from_start = |seed| simulate(&workload, Turns::Evenkeel, seed).from_start.since_both_waited;
+        let from_start =
+            |seed| simulate(&workload, SchedulingPolicy::Evenkeel, seed).from_start.since_both_waited;
         let mut gaps: Vec<_> = (1..=11).map(from_start).collect();
         gaps.sort_unstable();
         println!("{name}: {} in half of the runs, {} at worst; to beat: {to_beat}", gaps[5], gaps[10]);
@@ -46,10 +48,10 @@ fn from_the_start_a_run_drifts_no_further_apart_than_vtc_is_said_to() {
 fn on_the_same_engine_the_worst_of_five_runs_is_no_worse_than_plain_vtcs_or_small_beside_a_few_requests() {
     for workload in workloads() {
         let name = workload.name;
-        let [ours, vtc, fifo] =
-            [Turns::Evenkeel, Turns::Vtc, Turns::Fifo].map(|turns| worst(&workload, turns));
+        let [ours, vtc, fifo] = [SchedulingPolicy::Evenkeel, SchedulingPolicy::Vtc, SchedulingPolicy::Fifo]
+            .map(|turns| worst(&workload, turns));
         println!("{name}: {ours:?}, plain VTC {vtc:?}, first come {fifo:?}");
-        let a_request = workload.clients.iter().map(Client::cost).max().unwrap();
+        let a_request = workload.clients.iter().map(ClientPlan::cost).max().unwrap();
         assert!(ours[0] <= vtc[0].max(a_request), "{name}: {ours:?}, plain VTC {vtc:?}");
         assert!(
             ours[1] <= vtc[1].max(a_request + a_request + a_request),
@@ -61,7 +63,7 @@ fn on_the_same_engine_the_worst_of_five_runs_is_no_worse_than_plain_vtcs_or_smal
 }
 
 /// The worst gap of five runs once the engine is busy, and from the start.
-fn worst(workload: &Workload, turns: Turns) -> [Cost; 2] {
+fn worst(workload: &Workload, turns: SchedulingPolicy) -> [Cost; 2] {
     let gaps = (1..=5).map(|seed| simulate(workload, turns, seed));
     let gaps: Vec<_> = gaps.map(|run| [run.gap, run.from_start].map(|gap| gap.since_both_waited)).collect();
     [0, 1].map(|which| gaps.iter().map(|gap| gap[which]).max().unwrap())
@@ -70,11 +72,11 @@ fn worst(workload: &Workload, turns: Turns) -> [Cost; 2] {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let workload = &workloads()[1];
-    let run = |seed| simulate(workload, Turns::Evenkeel, seed);
+    let run = |seed| simulate(workload, SchedulingPolicy::Evenkeel, seed);
     assert_eq!(run(7), run(7));
     assert_ne!(run(7), run(8));
 }
 
-fn simulate(workload: &Workload, turns: Turns, seed: u64) -> Fairness {
+fn simulate(workload: &Workload, turns: SchedulingPolicy, seed: u64) -> FairnessResult {
     measure(workload, turns, seed).unwrap()
 }

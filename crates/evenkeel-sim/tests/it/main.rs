@@ -11,8 +11,8 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_sim::{
-    Admit, Event, Order, Run, Scenario, Share, TenantSummary, database, demo, flood_and_trickle, inference,
-    park_wake_storm, run, sybil, weight_change, weights,
+    AdmitPolicy, Scenario, ServiceOrder, Share, SimRun, TenantSummary, TraceEvent, database, demo,
+    flood_and_trickle, inference, park_wake_storm, run, sybil, weight_change, weights,
 };
 
 const MESSAGE_TIME: Duration = Duration::from_millis(10);
@@ -32,11 +32,11 @@ fn the_same_seed_gives_the_same_events_and_another_does_not() {
 #[test]
 fn the_same_seed_gives_the_same_arrivals_however_it_is_decided() {
     let fair = flood_and_trickle(7);
-    let plain = Scenario { order: Order::Fifo, admit: Admit::Everybody, ..fair.clone() };
-    let arrivals = |done: Run| {
+    let plain = Scenario { order: ServiceOrder::Fifo, admit: AdmitPolicy::Everybody, ..fair.clone() };
+    let arrivals = |done: SimRun| {
         done.events
             .into_iter()
-            .filter(|stamped| matches!(stamped.event, Event::Arrived { .. }))
+            .filter(|stamped| matches!(stamped.event, TraceEvent::Arrived { .. }))
             .collect::<Vec<_>>()
     };
     assert_eq!(arrivals(simulate(&fair)), arrivals(simulate(&plain)));
@@ -62,8 +62,10 @@ fn no_more_wait_than_there_are_places() {
         let (mut waiting, mut most) = (0_i64, 0);
         for stamped in simulate(&flood_and_trickle(seed)).events {
             waiting += match stamped.event {
-                Event::Arrived { .. } => 1,
-                Event::Rejected { .. } | Event::PushedOut { .. } | Event::Dispatched { .. } => -1,
+                TraceEvent::Arrived { .. } => 1,
+                TraceEvent::Rejected { .. }
+                | TraceEvent::PushedOut { .. }
+                | TraceEvent::Dispatched { .. } => -1,
                 _ => 0,
             };
             most = most.max(waiting);
@@ -77,10 +79,11 @@ fn no_more_wait_than_there_are_places() {
 #[test]
 fn by_load_and_first_come_first_served_the_quiet_tenant_is_refused_and_waits() {
     for seed in seeds() {
-        let by_load = Admit::ByLoad(BackpressureConfig::default());
+        let by_load = AdmitPolicy::ByLoad(BackpressureConfig::default());
         let [_, quiet] = tenants(&simulate(&Scenario { admit: by_load, ..flood_and_trickle(seed) }));
         assert!(quiet.rejected > quiet.arrived / 2, "seed {seed}: {} of {}", quiet.rejected, quiet.arrived);
-        let [_, quiet] = tenants(&simulate(&Scenario { order: Order::Fifo, ..flood_and_trickle(seed) }));
+        let [_, quiet] =
+            tenants(&simulate(&Scenario { order: ServiceOrder::Fifo, ..flood_and_trickle(seed) }));
         assert!(quiet.wait_percentile(50) > 5 * MESSAGE_TIME, "seed {seed}: {:?}", quiet.wait_percentile(50));
     }
 }
@@ -103,10 +106,12 @@ fn weights_of_1_to_5_hold_within_1_percent_in_every_window_of_1000() {
 fn a_new_weight_counts_on_the_backlog_from_the_next_round() {
     for seed in seeds() {
         let done = simulate(&weight_change(seed));
-        let change = done.events.iter().position(|stamped| matches!(stamped.event, Event::Reweighed { .. }));
+        let change =
+            done.events.iter().position(|stamped| matches!(stamped.event, TraceEvent::Reweighed { .. }));
         let (before, after) = done.events.split_at(change.unwrap());
         for (events, expected) in [(before, 0.5), (after, 0.8)] {
-            let part = Run { events: events.to_vec(), left_waiting: 0, idle_while_waiting: 0, cache_hits: 0 };
+            let part =
+                SimRun { events: events.to_vec(), left_waiting: 0, idle_while_waiting: 0, cache_hits: 0 };
             let windows = part.window_shares(2, 100);
             assert!(windows.len() > 10, "seed {seed}");
             for shares in windows {
@@ -132,7 +137,8 @@ fn ten_keys_get_a_tenant_no_more_than_one() {
 fn no_wake_up_is_lost_in_a_storm_of_parking_and_waking() {
     for seed in seeds() {
         let done = simulate(&park_wake_storm(seed));
-        let woken = done.events.iter().filter(|stamped| matches!(stamped.event, Event::Woken { .. })).count();
+        let woken =
+            done.events.iter().filter(|stamped| matches!(stamped.event, TraceEvent::Woken { .. })).count();
         assert!(woken > 10_000, "seed {seed}: {woken} wakes are hardly a storm");
         assert_eq!(done.idle_while_waiting, 0, "seed {seed}: a slot was free while somebody could be served");
         let all: [TenantSummary; 3] = tenants(&done);
@@ -168,8 +174,8 @@ fn tenants_with_wrong_estimates_still_get_equal_service() {
 fn in_the_demo_only_the_greedy_tenant_is_refused() {
     for seed in seeds() {
         let fair = demo(seed);
-        let by_load = Admit::ByLoad(BackpressureConfig::default());
-        let plain = Scenario { order: Order::Fifo, admit: by_load, ..fair.clone() };
+        let by_load = AdmitPolicy::ByLoad(BackpressureConfig::default());
+        let plain = Scenario { order: ServiceOrder::Fifo, admit: by_load, ..fair.clone() };
         let [_, steady, quiet] = tenants(&simulate(&fair));
         let [_, _, plain_quiet] = tenants(&simulate(&plain));
         assert_eq!((steady.rejected, quiet.rejected), (0, 0), "seed {seed}");
@@ -211,7 +217,7 @@ fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application()
         assert_eq!(app.rejected, 0, "seed {seed}");
         assert!(most < Duration::from_millis(50), "seed {seed}: {most:?}");
         assert!(reports.service.0 > 5 * app.service.0, "seed {seed}: what the application leaves is used");
-        let [_, app] = tenants(&simulate(&Scenario { order: Order::Fifo, ..scenario }));
+        let [_, app] = tenants(&simulate(&Scenario { order: ServiceOrder::Fifo, ..scenario }));
         let plain = app.wait_percentile(50);
         println!(
             "database, seed {seed}: app waits {half:?}, p99 {most:?}; first come, first served {plain:?}"
@@ -226,7 +232,7 @@ fn seeds() -> std::ops::Range<u64> {
     1..1 + count.unwrap_or(5)
 }
 
-fn simulate(scenario: &Scenario) -> Run {
+fn simulate(scenario: &Scenario) -> SimRun {
     let _seed = SeedIfPanicking(scenario.seed);
     run(scenario).unwrap()
 }
@@ -242,6 +248,6 @@ impl Drop for SeedIfPanicking {
     }
 }
 
-fn tenants<const N: usize>(done: &Run) -> [TenantSummary; N] {
+fn tenants<const N: usize>(done: &SimRun) -> [TenantSummary; N] {
     std::array::from_fn(|id| done.tenant(TenantId(id as u32)))
 }

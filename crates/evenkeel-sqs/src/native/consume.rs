@@ -3,16 +3,16 @@
 use core::time::Duration;
 
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
-use evenkeel_queue::queue::Want;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
+use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Queue, Rejection};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::wire::{Delivered, Done, Peeked, refused};
+use super::wire::{AckJson, DeliveryJson, PeekJson, refused};
 use super::{Native, number, query, read, told, within};
 use crate::receive::give_back_unless_served;
 
@@ -27,7 +27,7 @@ const DELAY_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct ReceiveBody {
     max: Option<u64>,
     lease_ms: Option<u64>,
     wait_ms: Option<u64>,
@@ -35,71 +35,71 @@ struct Wanted {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Receipts {
+struct AckBody {
     receipts: Vec<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GivenBack {
+struct NackBody {
     receipts: Vec<String>,
     delay_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct ExtendBody {
     receipts: Vec<String>,
     lease_ms: u64,
 }
 
 impl Native {
-    pub(super) async fn receive(&self, call: &mut Call, queue: Queue) -> Result<Response, Refusal> {
-        let wanted: Wanted = read(call).await?;
+    pub(super) async fn receive(&self, call: &mut ServerRequest, queue: Queue) -> Result<Response, ApiError> {
+        let wanted: ReceiveBody = read(call).await?;
         let max = within("max", wanted.max.unwrap_or(1), 1..=AT_ONCE_MAX)?;
         let lease_ms =
             wanted.lease_ms.map(|lease| within("lease_ms", lease, 0..=LEASE_MS_MAX)).transpose()?;
         let wait_ms = wanted.wait_ms.unwrap_or(queue.body().settings.wait_ms);
-        let want = Want {
+        let want = ReceiveOptions {
             max: max as usize,
             lease: lease_ms.map(Duration::from_millis),
             wait: Duration::from_millis(within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)?),
         };
         let deliveries = self.sqs.wait(&queue, want).await.map_err(refused)?;
         self.sqs.meters.received(&queue, deliveries.len() as u64);
-        let messages: Vec<_> = deliveries.iter().map(Delivered::of).collect();
+        let messages: Vec<_> = deliveries.iter().map(DeliveryJson::of).collect();
         let answer = told(StatusCode::OK, &json!({"messages": messages}));
         give_back_unless_served(queue, &deliveries, call.disconnect.clone());
         answer
     }
 
-    pub(super) async fn ack(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
-        let receipts = receipts_of(read::<Receipts>(call).await?.receipts)?;
+    pub(super) async fn ack(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
+        let receipts = receipts_of(read::<AckBody>(call).await?.receipts)?;
         let answers = queue.ack(&receipts).await;
         self.sqs.meters.deleted(queue, answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
-        told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
+        told(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 
-    pub(super) async fn nack(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
-        let GivenBack { receipts, delay_ms } = read(call).await?;
+    pub(super) async fn nack(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
+        let NackBody { receipts, delay_ms } = read(call).await?;
         let delay_ms = delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let receipts = receipts_of(receipts)?;
         let delay = delay_ms.map(Duration::from_millis);
         let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), delay)).collect();
         let answers = queue.nack(&which).await;
         over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
-        told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
+        told(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 
-    pub(super) async fn extend(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
-        let Kept { receipts, lease_ms } = read(call).await?;
+    pub(super) async fn extend(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
+        let ExtendBody { receipts, lease_ms } = read(call).await?;
         let lease = Duration::from_millis(within("lease_ms", lease_ms, 0..=LEASE_MS_MAX)?);
         let receipts = receipts_of(receipts)?;
         let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), lease)).collect();
         let answers = queue.extend(&which).await;
         done(&receipts, &answers).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
-        told(StatusCode::OK, &Done::of(receipts.iter().map(Receipt::as_str), &answers))
+        told(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 }
 
@@ -123,15 +123,15 @@ fn done<'a>(
     receipts.iter().zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(receipt, _)| receipt)
 }
 
-fn receipts_of(texts: Vec<String>) -> Result<Vec<Receipt>, Refusal> {
+fn receipts_of(texts: Vec<String>) -> Result<Vec<Receipt>, ApiError> {
     within("the number of receipts", texts.len() as u64, 1..=AT_ONCE_MAX)?;
     Ok(texts.into_iter().map(Receipt::new).collect())
 }
 
-pub(super) async fn peek(call: &Call, queue: &Queue) -> Result<Response, Refusal> {
+pub(super) async fn peek(call: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
     let [max] = query(call, ["max"])?;
     let max = number("max", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
     let found = queue.peek(max as usize).await.map_err(refused)?;
-    let messages: Vec<_> = found.iter().map(Peeked::of).collect();
+    let messages: Vec<_> = found.iter().map(PeekJson::of).collect();
     told(StatusCode::OK, &json!({"messages": messages}))
 }

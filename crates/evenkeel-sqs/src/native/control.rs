@@ -3,12 +3,12 @@
 use core::num::NonZeroU64;
 
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
 use evenkeel_queue::book::MoveCursor;
-use evenkeel_queue::queues::Created;
-use evenkeel_queue::settings::Redrive;
-use evenkeel_queue::{Order, Queue, QueueSettings, Rejection};
+use evenkeel_queue::queues::CreateResult;
+use evenkeel_queue::settings::RedrivePolicy;
+use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,8 +17,8 @@ use super::wire::{refused, unmade};
 use super::{Native, check_admin, number, query, read, told, within};
 use crate::fifo;
 use crate::limit::HEADROOM;
-use crate::notes::DeadLetters;
-use crate::settings::Shape;
+use crate::notes::DeadLetterTarget;
+use crate::settings::QueueSpec;
 
 /// Queues, or keys, of one page.
 pub(super) const PAGE_MAX: u64 = 10_000;
@@ -32,20 +32,20 @@ const MESSAGE_BYTES_MAX: &str = "message_bytes_max";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Letters {
+struct DeadLettersBody {
     queue: String,
     after: u32,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Moved {
+struct RedriveBody {
     to: Option<String>,
     max: Option<NonZeroU64>,
 }
 
 impl Native {
-    pub(super) fn list(&self, call: &Call) -> Result<Response, Refusal> {
+    pub(super) fn list(&self, call: &ServerRequest) -> Result<Response, ApiError> {
         let [prefix, after, max] = query(call, ["prefix", "after", "max"])?;
         let max = number("max", max.as_deref(), 1_000, 1..=PAGE_MAX)?;
         let found = self.sqs.queues.list(&prefix.unwrap_or_default(), after.as_deref(), max as usize);
@@ -53,23 +53,23 @@ impl Native {
         told(StatusCode::OK, &json!({"queues": queues}))
     }
 
-    pub(super) fn show(&self, queue: &Queue) -> Result<Response, Refusal> {
+    pub(super) fn show(&self, queue: &Queue) -> Result<Response, ApiError> {
         told(StatusCode::OK, &self.shown(queue)?)
     }
 
-    fn shown(&self, queue: &Queue) -> Result<Value, Refusal> {
+    fn shown(&self, queue: &Queue) -> Result<Value, ApiError> {
         let (mut shown, body) = (totals(queue), queue.body());
         shown["created_at_ms"] = json!(body.created_at);
         shown["changed_at_ms"] = json!(body.changed_at);
         shown["settings"] = Value::Object(self.settings_of(&body.settings)?);
-        shown["tags"] = json!(Shape::of(queue).notes.tags);
+        shown["tags"] = json!(QueueSpec::of(queue).notes.tags);
         Ok(shown)
     }
 
     /// What a queue is told, as it is told.
-    fn settings_of(&self, settings: &QueueSettings) -> Result<Map<String, Value>, Refusal> {
+    fn settings_of(&self, settings: &QueueSettings) -> Result<Map<String, Value>, ApiError> {
         let Ok(Value::Object(mut shown)) = serde_json::to_value(settings) else {
-            return Err(Refusal::Internal);
+            return Err(ApiError::Internal);
         };
         shown.remove(REDRIVE);
         shown
@@ -83,12 +83,12 @@ impl Native {
     }
 
     /// Makes a queue, or tells one that is there something else; what is not said stays.
-    pub(super) async fn put(&self, call: &mut Call, name: &str) -> Result<Response, Refusal> {
+    pub(super) async fn put(&self, call: &mut ServerRequest, name: &str) -> Result<Response, ApiError> {
         check_admin(call)?;
         let wishes: Map<String, Value> = read(call).await?;
         let _changing = self.sqs.changing.lock().await;
         if let Some(queue) = self.sqs.queues.get(name) {
-            let mut shape = Shape::of(&queue);
+            let mut shape = QueueSpec::of(&queue);
             self.apply(&mut shape, wishes)?;
             let changed = self.sqs.queues.change(&queue, shape.settings, shape.notes.write()).await;
             changed.map_err(unmade)?;
@@ -98,30 +98,31 @@ impl Native {
         self.apply(&mut shape, wishes)?;
         let created = self.sqs.queues.create(name, shape.settings, shape.notes.write()).await;
         let queue = created.map_err(unmade)?;
-        if let Created::New(queue) = &queue {
+        if let CreateResult::New(queue) = &queue {
             self.sqs.link(queue).await;
         }
         told(StatusCode::CREATED, &self.shown(&queue.queue())?)
     }
 
-    fn apply(&self, shape: &mut Shape, wishes: Map<String, Value>) -> Result<(), Refusal> {
+    fn apply(&self, shape: &mut QueueSpec, wishes: Map<String, Value>) -> Result<(), ApiError> {
         let mut settings = self.settings_of(&shape.settings)?;
         let letters = wishes.get(DEAD_LETTERS).cloned();
         for (name, value) in wishes {
             let known = || settings.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             if !settings.contains_key(&name) {
-                return Err(Refusal::invalid(format!("unknown setting {name:?}; there is {}", known())));
+                return Err(ApiError::invalid(format!("unknown setting {name:?}; there is {}", known())));
             }
             settings.insert(name, value);
         }
         settings.remove(DEAD_LETTERS);
         settings.insert(REDRIVE.to_owned(), json!(shape.settings.redrive));
         let read: Result<QueueSettings, _> = serde_json::from_value(Value::Object(settings));
-        let mut read = read.map_err(|error| Refusal::invalid(format!("settings cannot be read: {error}")))?;
+        let mut read =
+            read.map_err(|error| ApiError::invalid(format!("settings cannot be read: {error}")))?;
         self.check_target(&read)?;
         read.message_bytes_max = read.message_bytes_max.saturating_add(HEADROOM);
-        if (read.order == Order::Fifo) != shape.name.ends_with(fifo::SUFFIX) {
-            return Err(Refusal::invalid("order is fifo for names that end in .fifo, and for no others"));
+        if (read.order == DeliveryOrder::Fifo) != shape.name.ends_with(fifo::SUFFIX) {
+            return Err(ApiError::invalid("order is fifo for names that end in .fifo, and for no others"));
         }
         shape.settings = read;
         match letters {
@@ -135,33 +136,35 @@ impl Native {
     }
 
     /// Refuses a target that nothing can be dispatched to.
-    fn check_target(&self, settings: &QueueSettings) -> Result<(), Refusal> {
+    fn check_target(&self, settings: &QueueSettings) -> Result<(), ApiError> {
         match &settings.dispatch {
-            Some(dispatch) => (self.sqs.options.check_target)(&dispatch.target).map_err(Refusal::invalid),
+            Some(dispatch) => (self.sqs.options.check_target)(&dispatch.target).map_err(ApiError::invalid),
             None => Ok(()),
         }
     }
 
     /// Has dead letters go where another queue is, by its name in both protocols.
-    fn apply_letters(&self, shape: &mut Shape, letters: Value) -> Result<(), Refusal> {
+    fn apply_letters(&self, shape: &mut QueueSpec, letters: Value) -> Result<(), ApiError> {
         let wrong = |error| {
-            Refusal::invalid(format!("{DEAD_LETTERS} is {{\"queue\": name, \"after\": deliveries}}: {error}"))
+            ApiError::invalid(format!(
+                "{DEAD_LETTERS} is {{\"queue\": name, \"after\": deliveries}}: {error}"
+            ))
         };
-        let Letters { queue, after } = serde_json::from_value(letters).map_err(wrong)?;
+        let DeadLettersBody { queue, after } = serde_json::from_value(letters).map_err(wrong)?;
         let target = self.queue(&queue)?;
         if shape.id == Some(target.id()) {
-            return Err(Refusal::invalid("a queue is not its own dead-letter queue"));
+            return Err(ApiError::invalid("a queue is not its own dead-letter queue"));
         }
         if target.body().settings.order != shape.settings.order {
-            return Err(Refusal::invalid(OTHER_ORDER));
+            return Err(ApiError::invalid(OTHER_ORDER));
         }
-        shape.settings.redrive = Some(Redrive { to: target.id(), attempts_max: after });
+        shape.settings.redrive = Some(RedrivePolicy { to: target.id(), attempts_max: after });
         shape.notes.dead_letters =
-            Some(DeadLetters { arn: self.sqs.options.arn(&queue), receives_max: after });
+            Some(DeadLetterTarget { arn: self.sqs.options.arn(&queue), receives_max: after });
         Ok(())
     }
 
-    pub(super) async fn delete(&self, call: &Call, name: &str) -> Result<Response, Refusal> {
+    pub(super) async fn delete(&self, call: &ServerRequest, name: &str) -> Result<Response, ApiError> {
         check_admin(call)?;
         let queue = self.queue(name)?;
         let _changing = self.sqs.changing.lock().await;
@@ -175,16 +178,20 @@ impl Native {
     }
 
     /// Moves messages to another queue, or each to where it came from.
-    pub(super) async fn redrive(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
+    pub(super) async fn redrive(
+        &self,
+        call: &mut ServerRequest,
+        queue: &Queue,
+    ) -> Result<Response, ApiError> {
         check_admin(call)?;
-        let Moved { to, max } = read(call).await?;
+        let RedriveBody { to, max } = read(call).await?;
         let max = within("max", max.map_or(1_000, NonZeroU64::get), 1..=REDRIVE_MAX)?;
         let to = to.map(|to| self.queue(&to)).transpose()?;
         if to.as_ref().is_some_and(|to| to.id() == queue.id()) {
-            return Err(Refusal::invalid("messages are in this queue already"));
+            return Err(ApiError::invalid("messages are in this queue already"));
         }
         if to.as_ref().is_some_and(|to| to.body().settings.order != queue.body().settings.order) {
-            return Err(Refusal::invalid(OTHER_ORDER));
+            return Err(ApiError::invalid(OTHER_ORDER));
         }
         let (mut moved, mut cursor) = (0, Some(MoveCursor::default()));
         while let Some(from) = cursor.take().filter(|_| moved < max) {
@@ -206,7 +213,7 @@ fn totals(queue: &Queue) -> Value {
     })
 }
 
-pub(super) async fn purge(call: &Call, queue: &Queue) -> Result<Response, Refusal> {
+pub(super) async fn purge(call: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
     check_admin(call)?;
     let before = queue.totals();
     queue.purge().await.map_err(refused)?;

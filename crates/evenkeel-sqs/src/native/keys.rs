@@ -4,10 +4,10 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::{Held, HeldBy, KeyStats, Who};
+use evenkeel_queue::book::{KeyStats, Throttle, ThrottleReason, ThrottleScope};
 use evenkeel_queue::rule::Rate;
 use evenkeel_queue::{KeyRule, Queue};
 use http::StatusCode;
@@ -21,7 +21,7 @@ use super::{Native, check_admin, number, query, read, told};
 /// What may be set for a key.
 const FIELDS: [&str; 4] = ["weight", "concurrency_max", "rate_per_second", "burst"];
 
-pub(super) async fn keys(call: &Call, queue: &Queue) -> Result<Response, Refusal> {
+pub(super) async fn keys(call: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
     let [skip, max] = query(call, ["skip", "max"])?;
     let skip = number("skip", skip.as_deref(), 0, 0..=u64::from(u32::MAX))?;
     let max = number("max", max.as_deref(), 100, 1..=PAGE_MAX)?;
@@ -48,32 +48,37 @@ fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
     shown
 }
 
-fn held_shown(held: Held) -> Value {
+fn held_shown(held: Throttle) -> Value {
     let who = match held.who {
-        Who::Key => "key",
-        Who::Tenant => "tenant",
+        ThrottleScope::Key => "key",
+        ThrottleScope::Tenant => "tenant",
     };
     let by = match held.by {
-        HeldBy::Concurrency { .. } => "concurrency",
-        HeldBy::Order => "order",
-        HeldBy::Rate { .. } => "rate",
+        ThrottleReason::Concurrency { .. } => "concurrency",
+        ThrottleReason::Order => "order",
+        ThrottleReason::Rate { .. } => "rate",
     };
     json!({"who": who, "by": by, "until_ms": held.by.until().map(|until| until.0)})
 }
 
 impl Native {
     /// Sets what a key is bound to; what is not said stays, and `null` takes it back.
-    pub(super) async fn rule(&self, call: &mut Call, queue: &Queue, key: &str) -> Result<Response, Refusal> {
+    pub(super) async fn rule(
+        &self,
+        call: &mut ServerRequest,
+        queue: &Queue,
+        key: &str,
+    ) -> Result<Response, ApiError> {
         check_admin(call)?;
         let wishes: Map<String, Value> = read(call).await?;
         if let Some(unknown) = wishes.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-            return Err(Refusal::invalid(format!(
+            return Err(ApiError::invalid(format!(
                 "unknown field {unknown:?}; there is {}",
                 FIELDS.join(", ")
             )));
         }
         if wishes.is_empty() {
-            return Err(Refusal::invalid(format!("nothing is to be set; there is {}", FIELDS.join(", "))));
+            return Err(ApiError::invalid(format!("nothing is to be set; there is {}", FIELDS.join(", "))));
         }
         let ruling = queue.ruling(key).await.map_err(refused)?;
         let rule = ruled(ruling.rule(), &wishes)?;
@@ -82,7 +87,7 @@ impl Native {
     }
 }
 
-fn ruled(before: KeyRule, wishes: &Map<String, Value>) -> Result<KeyRule, Refusal> {
+fn ruled(before: KeyRule, wishes: &Map<String, Value>) -> Result<KeyRule, ApiError> {
     let [weight, concurrency, rate, burst] = FIELDS.map(|name| (name, wishes.get(name)));
     let weight = match wish::<f64>(weight)? {
         None => before.weight,
@@ -94,20 +99,20 @@ fn ruled(before: KeyRule, wishes: &Map<String, Value>) -> Result<KeyRule, Refusa
     let burst_wish = wish::<NonZeroU32>(burst)?;
     let burst = burst_wish.unwrap_or(before.rate.map(Rate::burst));
     if per_second.is_none() && burst_wish.flatten().is_some() {
-        return Err(Refusal::invalid("a burst is of a rate, and there is no rate_per_second"));
+        return Err(ApiError::invalid("a burst is of a rate, and there is no rate_per_second"));
     }
     let rate = per_second.map(|rate| Rate::new(rate, burst)).transpose().map_err(unfit)?;
     Ok(KeyRule { weight, concurrency_max, rate })
 }
 
 /// Reads a field: not said, taken back, or set.
-fn wish<T: DeserializeOwned>((name, value): (&str, Option<&Value>)) -> Result<Option<Option<T>>, Refusal> {
+fn wish<T: DeserializeOwned>((name, value): (&str, Option<&Value>)) -> Result<Option<Option<T>>, ApiError> {
     let read = value.map(|value| serde_json::from_value(value.clone())).transpose();
-    read.map_err(|error| Refusal::invalid(format!("{name}: {error}")))
+    read.map_err(|error| ApiError::invalid(format!("{name}: {error}")))
 }
 
-fn unfit(error: impl core::fmt::Display) -> Refusal {
-    Refusal::invalid(error.to_string())
+fn unfit(error: impl core::fmt::Display) -> ApiError {
+    ApiError::invalid(error.to_string())
 }
 
 fn rule_shown(name: &str, rule: &KeyRule) -> Value {

@@ -1,10 +1,10 @@
 //! Where a message is, and what came of it: `…/messages/{id}` and `…/results/{id}`.
 
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 use evenkeel_queue::book::Explanation;
 use evenkeel_queue::result::{JobResult, ResultState};
-use evenkeel_queue::{MessageId, Queue, Wall};
+use evenkeel_queue::{MessageId, Queue, UnixMillis};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
@@ -15,21 +15,21 @@ use super::wire::refused;
 use crate::base64;
 
 /// Where a message is.
-struct Place {
+struct MessageLocation {
     state: &'static str,
     words: String,
 }
 
-pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, Refusal> {
+pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, ApiError> {
     let which = message_id(id)?;
-    if let Some(Place { state, words }) = place_of(queue, which).await? {
+    if let Some(MessageLocation { state, words }) = place_of(queue, which).await? {
         return told(StatusCode::OK, &json!({"id": id, "state": state, "explanation": words}));
     }
     let Some((JobResult { head, .. }, _)) = queue.result(which).await.map_err(refused)? else {
         let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
-        return Err(Refusal::NotFound { what });
+        return Err(ApiError::NotFound { what });
     };
-    let (attempt, status, at) = (head.attempt, head.status, Wall(head.finished_at_ms));
+    let (attempt, status, at) = (head.attempt, head.status, UnixMillis(head.finished_at_ms));
     let words = match head.state {
         ResultState::Done => format!("done with status {status} at {at}, attempt {attempt}"),
         ResultState::Failed => format!("failed for good with status {status} at {at}, attempt {attempt}"),
@@ -37,10 +37,10 @@ pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, Refusal
     told(StatusCode::OK, &json!({"id": id, "state": word(head.state), "explanation": words}))
 }
 
-pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, Refusal> {
+pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError> {
     let which = message_id(id)?;
     if let Some((JobResult { head, body }, expires_at)) = queue.result(which).await.map_err(refused)? {
-        let answer = Shown {
+        let answer = ResultJson {
             id,
             state: word(head.state),
             status: head.status,
@@ -48,19 +48,19 @@ pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, Refusal>
             attempt: head.attempt,
             finished_at_ms: head.finished_at_ms,
             expires_at_ms: expires_at.0,
-            body: ShownBody::of(&body),
+            body: ResultBodyJson::of(&body),
         };
         return told(StatusCode::OK, &answer);
     }
     let what = match place_of(queue, which).await? {
-        Some(Place { state, words }) => format!("result of message {id} yet: {state}, {words}"),
+        Some(MessageLocation { state, words }) => format!("result of message {id} yet: {state}, {words}"),
         None => format!("result of message {id}: expired, consumed by somebody, or never sent"),
     };
-    Err(Refusal::NotFound { what })
+    Err(ApiError::NotFound { what })
 }
 
 /// Finds a message in its queue, and on its walk if it is a job that is dispatched.
-async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<Place>, Refusal> {
+async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<MessageLocation>, ApiError> {
     let explanation = queue.explain(which).await.map_err(refused)?;
     let state = match explanation {
         Explanation::InFlight { .. } => "in_flight",
@@ -73,11 +73,11 @@ async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<Place>, Refu
         Some(whereabouts) => format!("{explanation}; {whereabouts}"),
         None => explanation.to_string(),
     };
-    Ok(Some(Place { state, words }))
+    Ok(Some(MessageLocation { state, words }))
 }
 
-fn message_id(id: &str) -> Result<MessageId, Refusal> {
-    id.parse().map_err(|error| Refusal::invalid(format!("{id:?} is {error}")))
+fn message_id(id: &str) -> Result<MessageId, ApiError> {
+    id.parse().map_err(|error| ApiError::invalid(format!("{id:?} is {error}")))
 }
 
 fn word(state: ResultState) -> &'static str {
@@ -89,7 +89,7 @@ fn word(state: ResultState) -> &'static str {
 
 /// What came of a job.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ResultJson<'a> {
     id: &'a str,
     state: &'static str,
     status: u16,
@@ -97,19 +97,19 @@ struct Shown<'a> {
     attempt: u32,
     finished_at_ms: u64,
     expires_at_ms: u64,
-    body: ShownBody<'a>,
+    body: ResultBodyJson<'a>,
 }
 
 /// An answer's body: JSON byte for byte, text, or bytes.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum ShownBody<'a> {
+enum ResultBodyJson<'a> {
     Json(&'a RawValue),
     Text(&'a str),
     Bytes { base64: String },
 }
 
-impl<'a> ShownBody<'a> {
+impl<'a> ResultBodyJson<'a> {
     fn of(body: &'a [u8]) -> Self {
         match (serde_json::from_slice(body), str::from_utf8(body)) {
             (Ok(json), _) => Self::Json(json),

@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::message::DEFAULT_KEY;
-use evenkeel_queue::{Draft, Payload, Queue};
+use evenkeel_queue::{NewMessage, Payload, Queue};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::wire::{refused, unfit};
 use super::{Native, read, sender_of, told, unexpected, within};
-use crate::attribute::{Sent, SentValue, check, digest_body};
-use crate::fifo::SentOnce;
-use crate::header::Kept;
+use crate::attribute::{AttributeInput, AttributeMap, check, digest_body};
+use crate::fifo::DedupPolicy;
+use crate::header::StoredHeaders;
 use crate::limit::BATCH_BYTES_MAX;
 
 /// Messages of one request.
@@ -31,13 +31,13 @@ const COST_MAX: u64 = 1_000_000_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Several {
-    messages: Vec<Message>,
+struct SendManyBody {
+    messages: Vec<SendBody>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Message {
+struct SendBody {
     body: String,
     fairness_key: Option<String>,
     weight: Option<f64>,
@@ -50,15 +50,15 @@ struct Message {
 }
 
 impl Native {
-    pub(super) async fn send(&self, call: &mut Call, queue: &Queue) -> Result<Response, Refusal> {
+    pub(super) async fn send(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
         let value: Value = read(call).await?;
         let wishes = wishes(value)?;
         let bytes: usize = wishes.iter().map(|message| message.body.len()).sum();
         if BATCH_BYTES_MAX < bytes && wishes.len() > 1 {
             let message = format!("{bytes} bytes of messages at once; at most {BATCH_BYTES_MAX}");
-            return Err(Refusal::invalid(message));
+            return Err(ApiError::invalid(message));
         }
-        let (sender, once) = (sender_of(call), SentOnce::of(&queue.body()));
+        let (sender, once) = (sender_of(call), DedupPolicy::of(&queue.body()));
         let drafts =
             wishes.into_iter().map(|message| message.draft(sender, once)).collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(drafts).await.map_err(refused)?;
@@ -69,33 +69,33 @@ impl Native {
 }
 
 /// Reads one message or several; which it is decides what a mistake is called.
-fn wishes(value: Value) -> Result<Vec<Message>, Refusal> {
+fn wishes(value: Value) -> Result<Vec<SendBody>, ApiError> {
     let Some(messages) = value.get("messages") else {
         return Ok(vec![serde_json::from_value(value).map_err(unexpected)?]);
     };
     let listed = messages.as_array().map(Vec::as_slice).unwrap_or_default();
     if !listed.iter().all(Value::is_object) {
-        return Err(Refusal::invalid("messages has something in it that is not an object"));
+        return Err(ApiError::invalid("messages has something in it that is not an object"));
     }
-    let Several { messages } = serde_json::from_value(value).map_err(unexpected)?;
+    let SendManyBody { messages } = serde_json::from_value(value).map_err(unexpected)?;
     match messages.len() {
-        0 => Err(Refusal::invalid("there are no messages in the list")),
+        0 => Err(ApiError::invalid("there are no messages in the list")),
         1..=MESSAGES_MAX => Ok(messages),
-        len => Err(Refusal::invalid(format!("{len} messages at once; at most {MESSAGES_MAX}"))),
+        len => Err(ApiError::invalid(format!("{len} messages at once; at most {MESSAGES_MAX}"))),
     }
 }
 
-impl Message {
-    fn draft(self, sender: &str, once: SentOnce) -> Result<Draft, Refusal> {
+impl SendBody {
+    fn draft(self, sender: &str, once: DedupPolicy) -> Result<NewMessage, ApiError> {
         let weight = self.weight.map(Weight::new).transpose();
-        let weight = weight.map_err(|error| Refusal::invalid(format!("weight {error}")))?;
+        let weight = weight.map_err(|error| ApiError::invalid(format!("weight {error}")))?;
         let delay_ms = self.delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let cost = self.cost.map(|cost| within("cost", cost, 1..=COST_MAX)).transpose()?;
         let key = self.fairness_key.as_deref().unwrap_or(DEFAULT_KEY);
         let called = once.call(key, self.dedup_id, &self.body).map_err(|fault| unfit(&fault))?;
-        let headers: Sent =
-            self.headers.into_iter().map(|(name, text)| (name, SentValue::text(text))).collect();
-        let kept = Kept {
+        let headers: AttributeMap =
+            self.headers.into_iter().map(|(name, text)| (name, AttributeInput::text(text))).collect();
+        let kept = StoredHeaders {
             has_group: self.fairness_key.is_some(),
             body_md5: digest_body(self.body.as_bytes()),
             sender,
@@ -104,7 +104,7 @@ impl Message {
             attributes: check(&headers).map_err(|fault| unfit(&fault))?,
         };
         let headers = Bytes::from(kept.encode());
-        Ok(Draft {
+        Ok(NewMessage {
             key: Arc::from(key),
             weight,
             cost: cost.map(Cost),

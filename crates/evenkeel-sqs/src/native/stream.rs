@@ -13,9 +13,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use evenkeel_door::body::Response;
 use evenkeel_door::disconnect::Disconnect;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::Call;
-use evenkeel_queue::queue::Want;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::ServerRequest;
+use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Delivery, Queue, Rejection};
 use http::HeaderValue;
@@ -27,7 +27,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::consume::{AT_ONCE_MAX, LEASE_MS_MAX};
-use super::wire::{Delivered, refused};
+use super::wire::{DeliveryJson, refused};
 use super::{Native, number, query};
 
 /// A consumer that hears nothing for so long is told that the stream still lives.
@@ -41,7 +41,7 @@ const BUSY_WAIT: Duration = Duration::from_millis(100);
 
 /// How messages are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum StreamFormat {
     Events,
     Lines,
 }
@@ -49,13 +49,13 @@ enum Shape {
 /// What every stream's consumer has in its hands, so that an acknowledgement makes room for more.
 #[derive(Default)]
 pub(crate) struct Streams {
-    hands: Mutex<HashMap<Receipt, Arc<Hand>>>,
+    hands: Mutex<HashMap<Receipt, Arc<UnackedDeliveries>>>,
     open: AtomicUsize,
 }
 
 /// What one consumer has in its hands, and until when.
 #[derive(Default)]
-struct Hand {
+struct UnackedDeliveries {
     held: Mutex<HashMap<Receipt, Instant>>,
     freed: Notify,
 }
@@ -82,11 +82,11 @@ impl Streams {
     }
 
     /// Who holds what, if there is any stream: most gateways have none, and acknowledge a lot.
-    fn hands(&self) -> Option<MutexGuard<'_, HashMap<Receipt, Arc<Hand>>>> {
+    fn hands(&self) -> Option<MutexGuard<'_, HashMap<Receipt, Arc<UnackedDeliveries>>>> {
         (0 < self.open.load(Ordering::Acquire)).then(|| self.hands.lock())
     }
 
-    fn hold(&self, hand: &Arc<Hand>, deliveries: &[Delivery], until: Instant) {
+    fn hold(&self, hand: &Arc<UnackedDeliveries>, deliveries: &[Delivery], until: Instant) {
         let (mut hands, mut held) = (self.hands.lock(), hand.held.lock());
         for delivery in deliveries {
             hands.insert(delivery.receipt.clone(), hand.clone());
@@ -95,7 +95,7 @@ impl Streams {
     }
 
     /// Takes out of a hand what is no longer its own, and tells how much it holds and until when.
-    fn held(&self, hand: &Hand) -> (usize, Option<Instant>) {
+    fn held(&self, hand: &UnackedDeliveries) -> (usize, Option<Instant>) {
         let (mut hands, mut held) = (self.hands.lock(), hand.held.lock());
         let now = Instant::now();
         held.retain(|receipt, until| {
@@ -109,7 +109,7 @@ impl Streams {
     }
 
     /// Empties a hand.
-    fn drain(&self, hand: &Hand) -> Vec<Receipt> {
+    fn drain(&self, hand: &UnackedDeliveries) -> Vec<Receipt> {
         let (mut hands, mut held) = (self.hands.lock(), hand.held.lock());
         let receipts: Vec<Receipt> = held.drain().map(|(receipt, _)| receipt).collect();
         receipts.iter().for_each(|receipt| drop(hands.remove(receipt)));
@@ -118,7 +118,7 @@ impl Streams {
 }
 
 impl Native {
-    pub(super) fn stream(&self, call: &Call, queue: Queue) -> Result<Response, Refusal> {
+    pub(super) fn stream(&self, call: &ServerRequest, queue: Queue) -> Result<Response, ApiError> {
         let [max, lease] = query(call, ["max_in_flight", "lease_ms"])?;
         let max = number("max_in_flight", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
         // Without a lease a message would be handed out again and again, as fast as it is read.
@@ -127,9 +127,9 @@ impl Native {
         let accept = call.request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let wants_lines = accept.is_some_and(|accept| accept.contains("ndjson"));
         let (shape, kind) = if wants_lines {
-            (Shape::Lines, "application/x-ndjson")
+            (StreamFormat::Lines, "application/x-ndjson")
         } else {
-            (Shape::Events, "text/event-stream")
+            (StreamFormat::Events, "text/event-stream")
         };
         let (pieces, body) = mpsc::channel(AHEAD);
         let stream = Stream {
@@ -143,7 +143,7 @@ impl Native {
         };
         self.sqs.streams.open.fetch_add(1, Ordering::AcqRel);
         tokio::spawn(stream.run(call.disconnect.clone()));
-        let mut response = Response::new(Pieces(body).boxed_unsync());
+        let mut response = Response::new(StreamBody(body).boxed_unsync());
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
@@ -154,16 +154,16 @@ impl Native {
 struct Stream {
     native: Native,
     queue: Queue,
-    hand: Arc<Hand>,
+    hand: Arc<UnackedDeliveries>,
     max: usize,
     lease: Duration,
-    shape: Shape,
+    shape: StreamFormat,
     pieces: mpsc::Sender<Bytes>,
 }
 
 /// Why a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum StreamStop {
     ConsumerLeft,
     ServerStops,
 }
@@ -173,14 +173,14 @@ impl Stream {
         let mut stopping = self.native.sqs.stopping.subscribe();
         let ended = tokio::select! {
             biased;
-            _ = stopping.wait_for(|stopping| *stopping) => Ended::ServerStops,
-            _ = disconnect.ended() => Ended::ConsumerLeft,
+            _ = stopping.wait_for(|stopping| *stopping) => StreamStop::ServerStops,
+            _ = disconnect.ended() => StreamStop::ConsumerLeft,
             ended = self.feed() => ended,
         };
         let streams = &self.native.sqs.streams;
         let left = streams.drain(&self.hand);
         streams.open.fetch_sub(1, Ordering::AcqRel);
-        if ended == Ended::ConsumerLeft && !left.is_empty() {
+        if ended == StreamStop::ConsumerLeft && !left.is_empty() {
             let back: Vec<_> = left.into_iter().map(|receipt| (receipt, Some(Duration::ZERO))).collect();
             // Those that were acknowledged meanwhile need nothing.
             drop(self.queue.nack(&back).await);
@@ -188,10 +188,10 @@ impl Stream {
     }
 
     /// Hands out messages as long as there is somebody to take them.
-    async fn feed(&self) -> Ended {
+    async fn feed(&self) -> StreamStop {
         loop {
             let room = self.wait_for_room().await;
-            let want = Want { max: room, lease: Some(self.lease), wait: SILENCE_MAX };
+            let want = ReceiveOptions { max: room, lease: Some(self.lease), wait: SILENCE_MAX };
             let piece = match self.queue.receive(want).await {
                 Ok(deliveries) if deliveries.is_empty() => self.silence(),
                 Ok(deliveries) => {
@@ -205,11 +205,11 @@ impl Stream {
                 }
                 Err(rejection) => {
                     drop(self.pieces.send(self.error(rejection)).await);
-                    return Ended::ServerStops;
+                    return StreamStop::ServerStops;
                 }
             };
             if self.pieces.send(piece).await.is_err() {
-                return Ended::ConsumerLeft;
+                return StreamStop::ConsumerLeft;
             }
         }
     }
@@ -234,33 +234,35 @@ impl Stream {
 
     fn written(&self, delivery: &Delivery) -> Vec<u8> {
         // Texts and numbers are JSON.
-        let json = serde_json::to_string(&Delivered::of(delivery)).unwrap_or_default();
+        let json = serde_json::to_string(&DeliveryJson::of(delivery)).unwrap_or_default();
         match self.shape {
-            Shape::Events => format!("event: message\nid: {}\ndata: {json}\n\n", delivery.id).into_bytes(),
-            Shape::Lines => format!("{json}\n").into_bytes(),
+            StreamFormat::Events => {
+                format!("event: message\nid: {}\ndata: {json}\n\n", delivery.id).into_bytes()
+            }
+            StreamFormat::Lines => format!("{json}\n").into_bytes(),
         }
     }
 
     fn silence(&self) -> Bytes {
         Bytes::from_static(match self.shape {
-            Shape::Events => b": still here\n\n",
-            Shape::Lines => b"\n",
+            StreamFormat::Events => b": still here\n\n",
+            StreamFormat::Lines => b"\n",
         })
     }
 
     fn error(&self, rejection: Rejection) -> Bytes {
         let json = refused(rejection).to_json();
         Bytes::from(match self.shape {
-            Shape::Events => format!("event: error\ndata: {json}\n\n"),
-            Shape::Lines => format!("{json}\n"),
+            StreamFormat::Events => format!("event: error\ndata: {json}\n\n"),
+            StreamFormat::Lines => format!("{json}\n"),
         })
     }
 }
 
 /// A body of what a stream hands over.
-struct Pieces(mpsc::Receiver<Bytes>);
+struct StreamBody(mpsc::Receiver<Bytes>);
 
-impl http_body::Body for Pieces {
+impl http_body::Body for StreamBody {
     type Data = Bytes;
     type Error = evenkeel_door::body::BodyError;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_door::refusal::Refusal;
+use evenkeel_door::refusal::ApiError;
 use evenkeel_queue::message::Payload;
 use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::store::StoreError;
@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use crate::attribute::Value;
 use crate::base64;
-use crate::fault::Fault;
-use crate::header::Kept;
+use crate::fault::SqsError;
+use crate::header::StoredHeaders;
 
 /// A message in a consumer's hands.
 #[derive(Serialize)]
-pub(super) struct Delivered<'a> {
+pub(super) struct DeliveryJson<'a> {
     id: String,
     receipt: &'a str,
     fairness_key: &'a str,
@@ -24,10 +24,10 @@ pub(super) struct Delivered<'a> {
     sent_at_ms: u64,
     first_delivered_at_ms: u64,
     #[serde(flatten)]
-    content: Content<'a>,
+    content: ContentJson<'a>,
 }
 
-impl<'a> Delivered<'a> {
+impl<'a> DeliveryJson<'a> {
     pub(super) fn of(delivery: &'a Delivery) -> Self {
         Self {
             id: delivery.id.to_string(),
@@ -36,29 +36,29 @@ impl<'a> Delivered<'a> {
             attempt: delivery.attempt,
             sent_at_ms: delivery.sent_at.0,
             first_delivered_at_ms: delivery.first_delivered_at.0,
-            content: Content::of(&delivery.payload),
+            content: ContentJson::of(&delivery.payload),
         }
     }
 }
 
 /// A message that nobody has.
 #[derive(Serialize)]
-pub(super) struct Peeked<'a> {
+pub(super) struct PeekJson<'a> {
     id: String,
     fairness_key: &'a str,
     #[serde(flatten)]
-    content: Content<'a>,
+    content: ContentJson<'a>,
 }
 
-impl<'a> Peeked<'a> {
+impl<'a> PeekJson<'a> {
     pub(super) fn of((id, key, payload): &'a (MessageId, std::sync::Arc<str>, Payload)) -> Self {
-        Self { id: id.to_string(), fairness_key: key, content: Content::of(payload) }
+        Self { id: id.to_string(), fairness_key: key, content: ContentJson::of(payload) }
     }
 }
 
 /// What was sent.
 #[derive(Serialize)]
-struct Content<'a> {
+struct ContentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     sender: Option<&'a str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -74,9 +74,9 @@ enum HeaderValue<'a> {
     Binary { base64: String },
 }
 
-impl<'a> Content<'a> {
+impl<'a> ContentJson<'a> {
     fn of(payload: &'a Payload) -> Self {
-        let kept = Kept::decode(&payload.headers);
+        let kept = StoredHeaders::decode(&payload.headers);
         let sender = kept.as_ref().map(|kept| kept.sender).filter(|sender| !sender.is_empty());
         let attributes = kept.map(|kept| kept.attributes).unwrap_or_default();
         let headers = attributes.into_iter().map(|attribute| {
@@ -94,30 +94,30 @@ impl<'a> Content<'a> {
 
 /// What became of several deliveries.
 #[derive(Serialize)]
-pub(super) struct Done<'a> {
+pub(super) struct AckJson<'a> {
     done: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    failed: Vec<Failed<'a>>,
+    failed: Vec<FailedReceipt<'a>>,
 }
 
 #[derive(Serialize)]
-struct Failed<'a> {
+struct FailedReceipt<'a> {
     receipt: &'a str,
     message: String,
 }
 
-impl<'a> Done<'a> {
+impl<'a> AckJson<'a> {
     pub(super) fn of(receipts: impl Iterator<Item = &'a str>, answers: &[Result<(), Rejection>]) -> Self {
         let done = answers.iter().filter(|answer| answer.is_ok()).count();
         let refused = receipts.zip(answers).filter_map(|(receipt, answer)| {
-            Some(Failed { receipt, message: answer.as_ref().err()?.to_string() })
+            Some(FailedReceipt { receipt, message: answer.as_ref().err()?.to_string() })
         });
         Self { done, failed: refused.collect() }
     }
 }
 
 /// Says why a queue said no.
-pub(super) fn refused(rejection: Rejection) -> Refusal {
+pub(super) fn refused(rejection: Rejection) -> ApiError {
     let message = rejection.to_string();
     match rejection {
         Rejection::QueueFull { .. }
@@ -125,52 +125,52 @@ pub(super) fn refused(rejection: Rejection) -> Refusal {
         | Rejection::TooManyKeys { .. }
         | Rejection::Busy
         | Rejection::Stopping
-        | Rejection::Interrupted => Refusal::Unavailable { message },
+        | Rejection::Interrupted => ApiError::Unavailable { message },
         Rejection::BadKey
         | Rejection::DelayInOrder
         | Rejection::BadTtl { .. }
         | Rejection::TooLarge { .. }
-        | Rejection::ForgedReceipt => Refusal::invalid(message),
+        | Rejection::ForgedReceipt => ApiError::invalid(message),
         Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight => {
-            Refusal::Conflict { message }
+            ApiError::Conflict { message }
         }
         Rejection::Store(error) => unstored(error),
-        Rejection::QueueDeleted => Refusal::NotFound { what: "such queue any more".to_owned() },
+        Rejection::QueueDeleted => ApiError::NotFound { what: "such queue any more".to_owned() },
     }
 }
 
-fn unstored(error: StoreError) -> Refusal {
+fn unstored(error: StoreError) -> ApiError {
     match error {
-        StoreError::NoQueue => Refusal::NotFound { what: "such queue any more".to_owned() },
+        StoreError::NoQueue => ApiError::NotFound { what: "such queue any more".to_owned() },
         StoreError::DiskFull { .. }
         | StoreError::NoRoom(_)
         | StoreError::Busy
         | StoreError::TooManyKeys
         | StoreError::NotOwner
-        | StoreError::Closed => Refusal::Unavailable { message: error.to_string() },
+        | StoreError::Closed => ApiError::Unavailable { message: error.to_string() },
         StoreError::Io(_) | StoreError::Unknown(_) => {
             tracing::error!(%error, "queue store failed");
-            Refusal::Internal
+            ApiError::Internal
         }
     }
 }
 
 /// Says why a queue was not made or changed.
-pub(super) fn unmade(error: CreateError) -> Refusal {
+pub(super) fn unmade(error: CreateError) -> ApiError {
     match error {
         CreateError::Name | CreateError::Setting(_) | CreateError::OrderIsFixed => {
-            Refusal::invalid(error.to_string())
+            ApiError::invalid(error.to_string())
         }
-        CreateError::TooMany { .. } => Refusal::Unavailable { message: error.to_string() },
+        CreateError::TooMany { .. } => ApiError::Unavailable { message: error.to_string() },
         CreateError::Store(error) => unstored(error),
         CreateError::Open(error) => {
             tracing::error!(%error, "queue was not opened");
-            Refusal::Internal
+            ApiError::Internal
         }
     }
 }
 
 /// Says what is wrong with a message's headers, which are SQS attributes.
-pub(super) fn unfit(fault: &Fault) -> Refusal {
-    Refusal::invalid(fault.to_string())
+pub(super) fn unfit(fault: &SqsError) -> ApiError {
+    ApiError::invalid(fault.to_string())
 }

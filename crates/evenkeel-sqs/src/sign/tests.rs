@@ -22,8 +22,8 @@ fn request(
     request.header(AUTHORIZATION, authorization).body(()).unwrap()
 }
 
-fn checked(request: &Request<()>, body: &str) -> Result<(), Fault> {
-    Signed::read(request.headers())?.check(SECRET, request, body.as_bytes())
+fn checked(request: &Request<()>, body: &str) -> Result<(), SqsError> {
+    SignatureHeader::read(request.headers())?.check(SECRET, request, body.as_bytes())
 }
 
 /// A case of the suite: its name, a request, what of it is signed, and the signature.
@@ -95,7 +95,11 @@ fn the_published_signatures_are_ours() {
     for Case { name, method, target, headers, signed, body, signature } in SUITE {
         let request = request(method, target, headers, signed, signature);
         assert_eq!(checked(&request, body), Ok(()), "{name}");
-        assert_eq!(checked(&request, &format!("{body}x")), Err(Fault::Signature), "{name} with another body");
+        assert_eq!(
+            checked(&request, &format!("{body}x")),
+            Err(SqsError::Signature),
+            "{name} with another body"
+        );
     }
 }
 
@@ -103,15 +107,15 @@ fn the_published_signatures_are_ours() {
 fn any_other_secret_method_path_query_or_header_is_another_signature() {
     let signature = "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b";
     let good = request("POST", "/", &[], "host;x-amz-date", signature);
-    let signed = Signed::read(good.headers()).unwrap();
-    assert_eq!(signed.check("another", &good, b""), Err(Fault::Signature));
+    let signed = SignatureHeader::read(good.headers()).unwrap();
+    assert_eq!(signed.check("another", &good, b""), Err(SqsError::Signature));
     for (method, target) in [("GET", "/"), ("POST", "/x"), ("POST", "/?a=b")] {
         let other = request(method, target, &[], "host;x-amz-date", signature);
-        assert_eq!(checked(&other, ""), Err(Fault::Signature), "{method} {target}");
+        assert_eq!(checked(&other, ""), Err(SqsError::Signature), "{method} {target}");
     }
     let mut moved = good;
     moved.headers_mut().insert(HOST, "other.example".parse().unwrap());
-    assert_eq!(checked(&moved, ""), Err(Fault::Signature));
+    assert_eq!(checked(&moved, ""), Err(SqsError::Signature));
 }
 
 #[test]
@@ -124,21 +128,21 @@ fn a_body_that_is_not_signed_needs_no_hash_and_one_that_is_must_have_it() {
     };
     assert_eq!(said(UNSIGNED), Ok(UNSIGNED.to_owned()));
     assert_eq!(said(&hash), Ok(hash.clone()));
-    assert_eq!(said(&sha256(b"other")), Err(Fault::Signature));
-    assert_eq!(said("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), Err(Fault::Signature));
+    assert_eq!(said(&sha256(b"other")), Err(SqsError::Signature));
+    assert_eq!(said("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), Err(SqsError::Signature));
     assert_eq!(payload_hash(&HeaderMap::new(), b"body"), Ok(hash));
 }
 
 #[test]
 fn a_date_more_than_a_quarter_of_an_hour_away_is_refused() {
     let request = request("POST", "/", &[], "host;x-amz-date", "00");
-    let signed = Signed::read(request.headers()).unwrap();
-    let at = Moment::parse(STAMP).unwrap().0;
+    let signed = SignatureHeader::read(request.headers()).unwrap();
+    let at = UnixSeconds::parse(STAMP).unwrap().0;
     for good in [at, at + 900, at - 900] {
-        assert_eq!(signed.check_date(Moment(good)), Ok(()));
+        assert_eq!(signed.check_date(UnixSeconds(good)), Ok(()));
     }
     for bad in [at + 901, at - 901] {
-        assert!(matches!(signed.check_date(Moment(bad)), Err(Fault::Skewed { .. })));
+        assert!(matches!(signed.check_date(UnixSeconds(bad)), Err(SqsError::Skewed { .. })));
     }
 }
 
@@ -146,15 +150,15 @@ fn a_date_more_than_a_quarter_of_an_hour_away_is_refused() {
 fn a_signature_must_be_for_this_service_and_cover_what_matters() {
     let target = [("x-amz-target", "AmazonSQS.DeleteQueue")];
     let uncovered = request("POST", "/", &target, "host;x-amz-date", "00");
-    let mut signed = Signed::read(uncovered.headers()).unwrap();
+    let mut signed = SignatureHeader::read(uncovered.headers()).unwrap();
     // The suite signs for a service of its own.
-    assert!(matches!(signed.check_scope(uncovered.headers()), Err(Fault::IncompleteSignature { .. })));
+    assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
     signed.scope[2] = SERVICE.to_owned();
-    assert!(matches!(signed.check_scope(uncovered.headers()), Err(Fault::IncompleteSignature { .. })));
+    assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
     signed.headers.push("x-amz-target".to_owned());
     assert_eq!(signed.check_scope(uncovered.headers()), Ok(()));
     signed.scope[0] = "20150831".to_owned();
-    assert!(matches!(signed.check_scope(uncovered.headers()), Err(Fault::IncompleteSignature { .. })));
+    assert!(matches!(signed.check_scope(uncovered.headers()), Err(SqsError::IncompleteSignature { .. })));
 }
 
 #[test]
@@ -163,17 +167,17 @@ fn what_is_no_signature_is_told_apart_from_one_that_is_cut() {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.parse().unwrap());
         headers.insert(DATE, STAMP.parse().unwrap());
-        Signed::read(&headers)
+        SignatureHeader::read(&headers)
     };
-    assert_eq!(Signed::read(&HeaderMap::new()), Err(Fault::NoToken));
-    assert_eq!(read("Bearer ek-1"), Err(Fault::NoToken));
+    assert_eq!(SignatureHeader::read(&HeaderMap::new()), Err(SqsError::NoToken));
+    assert_eq!(read("Bearer ek-1"), Err(SqsError::NoToken));
     for cut in [
         "AWS4-HMAC-SHA256",
         "AWS4-HMAC-SHA256 Credential=a/b/c/d/e",
         "AWS4-HMAC-SHA256 Credential=a/b/c, SignedHeaders=host, Signature=00",
         "AWS4-HMAC-SHA256 Credential=a/b/c/d/e, Signature=00",
     ] {
-        assert!(matches!(read(cut), Err(Fault::IncompleteSignature { .. })), "{cut:?}");
+        assert!(matches!(read(cut), Err(SqsError::IncompleteSignature { .. })), "{cut:?}");
     }
     assert!(read("AWS4-HMAC-SHA256 Credential=a/b/c/d/e,SignedHeaders=host,Signature=00").is_ok());
 }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::{Because, Ending, Event, Failure, NodeChange, Reason, Step};
+use super::{AttemptFailure, Event, NodeEvent, PickReason, RejectReason, RequestOutcome, Step};
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::NodeId;
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        InWords { event: self, node_name: None }.fmt(f)
+        EventDisplay { event: self, node_name: None }.fmt(f)
     }
 }
 
@@ -19,24 +19,24 @@ impl fmt::Display for Step {
 }
 
 /// An event that calls its node by name.
-pub(crate) struct InWords<'a> {
+pub(crate) struct EventDisplay<'a> {
     pub(crate) event: &'a Event,
     /// Without one, the node's number.
     pub(crate) node_name: Option<&'a str>,
 }
 
-impl fmt::Display for InWords<'_> {
+impl fmt::Display for EventDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.event {
             Event::Request { step, .. } => step.write(f, self.node_name),
-            Event::Node { node, change } => write!(f, "{} {change}", Called(*node, self.node_name)),
+            Event::Node { node, change } => write!(f, "{} {change}", NodeDisplay(*node, self.node_name)),
         }
     }
 }
 
-struct Called<'a>(NodeId, Option<&'a str>);
+struct NodeDisplay<'a>(NodeId, Option<&'a str>);
 
-impl fmt::Display for Called<'_> {
+impl fmt::Display for NodeDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
             Some(name) => write!(f, "node {name}"),
@@ -59,27 +59,27 @@ impl Step {
             }
             Self::Cancelled => f.write_str("cancelled while it waited"),
             Self::Dispatched { node, path, waited, because, attempt } => {
-                write!(f, "dispatched to {}", Called(*node, name))?;
+                write!(f, "dispatched to {}", NodeDisplay(*node, name))?;
                 if let Some(path) = path {
                     write!(f, " by path {}", path.0)?;
                 }
                 write!(f, " after {waited:?}, attempt {attempt}: {because}")
             }
             Self::FirstByte { node, after } => {
-                write!(f, "first byte from {} after {after:?}", Called(*node, name))
+                write!(f, "first byte from {} after {after:?}", NodeDisplay(*node, name))
             }
             Self::FailedOver { failure, attempt } => {
                 write!(f, "failed over after attempt {attempt}: {failure}")
             }
             Self::Finished { node, actual, took, ending } => {
-                let node = Called(*node, name);
+                let node = NodeDisplay(*node, name);
                 write!(f, "finished on {node} after {took:?} at a cost of {actual}: {ending}")
             }
         }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::QueueFull => "the queue is full",
@@ -94,7 +94,7 @@ impl fmt::Display for Reason {
     }
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for PickReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cached => f.write_str("served its like lately"),
@@ -104,7 +104,7 @@ impl fmt::Display for Because {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for AttemptFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreachable => "node was unreachable",
@@ -115,7 +115,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for RequestOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Served(Outcome::Good) => f.write_str("served"),
@@ -126,7 +126,7 @@ impl fmt::Display for Ending {
     }
 }
 
-impl fmt::Display for NodeChange {
+impl fmt::Display for NodeEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Serving => f.write_str("takes work"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::event::{Event, NodeChange};
+use crate::event::{Event, NodeEvent};
 use crate::family::{Family, Label};
 use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
 use crate::names;
@@ -28,7 +28,7 @@ const LINKS_MAX: usize = 64;
 
 /// The metrics of paths and links.
 #[derive(Clone, Debug)]
-pub struct PathMeters {
+pub struct PathMetrics {
     /// Round trips over paths.
     pub rtt: Histogram,
     /// Paths in use.
@@ -43,7 +43,7 @@ pub struct PathMeters {
     deactivated: Counter,
 }
 
-impl PathMeters {
+impl PathMetrics {
     /// Registers the metrics.
     pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
         let link = Label { name: "link", values_max: LINKS_MAX };
@@ -60,7 +60,7 @@ impl PathMeters {
 
     /// Counts paths that come into use and go out of it.
     pub fn tell(&self, event: &Event) {
-        let Event::Node { change: NodeChange::Path { transition, .. }, .. } = event else { return };
+        let Event::Node { change: NodeEvent::Path { transition, .. }, .. } = event else { return };
         match (transition.from.is_usable(), transition.to.is_usable()) {
             (false, true) => self.activated.count(),
             (true, false) => self.deactivated.count(),

@@ -1,14 +1,14 @@
 //! The metrics that seed 001 names for the LLM door.
 
 use super::DURATION_BOUNDS;
-use crate::event::{Event, Reason, Step};
+use crate::event::{Event, RejectReason, Step};
 use crate::metric::{Counter, Gauge, Histogram};
 use crate::names;
 use crate::registry::{RegisterError, Registry};
 
 /// The metrics of the LLM door.
 #[derive(Clone, Debug)]
-pub struct RouterMeters {
+pub struct RouterMetrics {
     queue_size: Gauge,
     request_duration: Histogram,
     backpressure_rejections: Counter,
@@ -19,7 +19,7 @@ pub struct RouterMeters {
 
 /// How the LLM door stands; its walk and its connection pool keep these figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RouterFigures {
+pub struct RouterGauges {
     /// Requests that wait.
     pub queue_size: usize,
     /// Requests whose node was remembered, since the start.
@@ -30,7 +30,7 @@ pub struct RouterFigures {
     pub pool_connections: usize,
 }
 
-impl RouterMeters {
+impl RouterMetrics {
     /// Registers the metrics.
     pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
         Ok(Self {
@@ -47,7 +47,7 @@ impl RouterMeters {
     pub fn tell(&self, event: &Event) {
         let Event::Request { step, .. } = event else { return };
         match step {
-            Step::Rejected { reason: Reason::QueueFull } | Step::PushedOut { .. } => {
+            Step::Rejected { reason: RejectReason::QueueFull } | Step::PushedOut { .. } => {
                 self.backpressure_rejections.count();
             }
             Step::Finished { took, .. } => self.request_duration.record(*took),
@@ -63,7 +63,7 @@ impl RouterMeters {
     }
 
     /// Shows how the door stands; called when something changed, or before a page is printed.
-    pub fn show(&self, figures: &RouterFigures) {
+    pub fn show(&self, figures: &RouterGauges) {
         self.queue_size.set(i64::try_from(figures.queue_size).unwrap_or(i64::MAX));
         self.cache_hits.advance_to(figures.cache_hits);
         self.cache_misses.advance_to(figures.cache_misses);

@@ -6,21 +6,21 @@ const TENANT: Label = Label { name: "tenant", values_max: 2 };
 #[test]
 fn the_same_metric_asked_for_twice_is_one() {
     let registry = Registry::new();
-    registry.counter(Named::new("a_total", "a")).unwrap().count();
-    registry.clone().counter(Named::new("a_total", "a")).unwrap().count();
-    assert_eq!(registry.counter(Named::new("a_total", "a")).unwrap().get(), 2);
+    registry.counter(MetricDesc::new("a_total", "a")).unwrap().count();
+    registry.clone().counter(MetricDesc::new("a_total", "a")).unwrap().count();
+    assert_eq!(registry.counter(MetricDesc::new("a_total", "a")).unwrap().get(), 2);
 }
 
 #[test]
 fn a_name_means_one_thing() {
     let registry = Registry::new();
-    registry.counters(Named::new("a_total", "a"), [TENANT]).unwrap();
+    registry.counters(MetricDesc::new("a_total", "a"), [TENANT]).unwrap();
     let taken = RegisterError::Taken { name: "a_total" };
-    assert_eq!(registry.gauges(Named::new("a_total", "a"), [TENANT]).unwrap_err(), taken);
-    assert_eq!(registry.counters(Named::new("a_total", "b"), [TENANT]).unwrap_err(), taken);
-    assert_eq!(registry.counter(Named::new("a_total", "a")).unwrap_err(), taken);
+    assert_eq!(registry.gauges(MetricDesc::new("a_total", "a"), [TENANT]).unwrap_err(), taken);
+    assert_eq!(registry.counters(MetricDesc::new("a_total", "b"), [TENANT]).unwrap_err(), taken);
+    assert_eq!(registry.counter(MetricDesc::new("a_total", "a")).unwrap_err(), taken);
     assert_eq!(
-        registry.counters(Named::new("a_total", "a"), [Label { values_max: 3, ..TENANT }]).unwrap_err(),
+        registry.counters(MetricDesc::new("a_total", "a"), [Label { values_max: 3, ..TENANT }]).unwrap_err(),
         taken
     );
 }
@@ -29,26 +29,29 @@ fn a_name_means_one_thing() {
 fn a_histograms_series_are_nobody_elses() {
     const ONE: &[Duration] = &[Duration::from_secs(1)];
     let registry = Registry::new();
-    registry.histogram(Named::new("a_seconds", "a"), ONE).unwrap();
-    registry.gauge(Named::new("b_seconds_count", "b")).unwrap();
+    registry.histogram(MetricDesc::new("a_seconds", "a"), ONE).unwrap();
+    registry.gauge(MetricDesc::new("b_seconds_count", "b")).unwrap();
     let taken = |name| RegisterError::Taken { name };
-    assert_eq!(registry.gauge(Named::new("a_seconds_sum", "a")).unwrap_err(), taken("a_seconds_sum"));
-    assert_eq!(registry.histogram(Named::new("b_seconds", "b"), ONE).unwrap_err(), taken("b_seconds"));
-    assert!(registry.gauge(Named::new("a_seconds_summary", "a")).is_ok());
+    assert_eq!(registry.gauge(MetricDesc::new("a_seconds_sum", "a")).unwrap_err(), taken("a_seconds_sum"));
+    assert_eq!(registry.histogram(MetricDesc::new("b_seconds", "b"), ONE).unwrap_err(), taken("b_seconds"));
+    assert!(registry.gauge(MetricDesc::new("a_seconds_summary", "a")).is_ok());
 }
 
 #[test]
 fn names_prometheus_would_not_read_are_refused() {
     let registry = Registry::new();
     for name in ["", "1a", "a.b", "a-b", "ä"] {
-        assert_eq!(registry.counter(Named::new(name, "")).unwrap_err(), RegisterError::InvalidName { name });
+        assert_eq!(
+            registry.counter(MetricDesc::new(name, "")).unwrap_err(),
+            RegisterError::InvalidName { name }
+        );
     }
     for name in ["", "le", "__name__", "a:b", "a b"] {
         let label = Label { name, values_max: 1 };
-        let refused = registry.counters(Named::new("a_total", ""), [label]).unwrap_err();
+        let refused = registry.counters(MetricDesc::new("a_total", ""), [label]).unwrap_err();
         assert_eq!(refused, RegisterError::InvalidName { name });
     }
-    assert!(registry.counters(Named::new("a_total", ""), [TENANT, TENANT]).is_err());
+    assert!(registry.counters(MetricDesc::new("a_total", ""), [TENANT, TENANT]).is_err());
 }
 
 #[test]
@@ -65,17 +68,17 @@ fn bounds_grow_and_are_neither_none_nor_too_many() {
     };
     let registry = Registry::new();
     for bounds in [&[][..], &[ONE, ONE], &[ONE, Duration::ZERO], &MANY] {
-        let refused = registry.histogram(Named::new("a_seconds", ""), bounds).unwrap_err();
+        let refused = registry.histogram(MetricDesc::new("a_seconds", ""), bounds).unwrap_err();
         assert_eq!(refused, RegisterError::InvalidBounds { name: "a_seconds" });
     }
-    assert!(registry.histogram(Named::new("a_seconds", ""), MANY.split_at(BOUNDS_MAX).0).is_ok());
+    assert!(registry.histogram(MetricDesc::new("a_seconds", ""), MANY.split_at(BOUNDS_MAX).0).is_ok());
 }
 
 #[test]
 fn metrics_and_sources_have_a_limit() {
     let registry = Registry::new();
     let names = (0..FAMILIES_MAX).map(|number| &*String::leak(format!("a{number}_total")));
-    let refused = names.filter(|name| registry.counter(Named::new(name, "")).is_err()).count();
+    let refused = names.filter(|name| registry.counter(MetricDesc::new(name, "")).is_err()).count();
     // The registry's own two take a place each.
     assert_eq!(refused, 2);
     for _ in 0..SOURCES_MAX {
@@ -98,7 +101,7 @@ fn a_source_is_on_the_page_and_a_faulty_one_is_counted() {
 #[test]
 fn values_that_became_other_are_on_the_page() {
     let registry = Registry::new();
-    let family = registry.counters(Named::new("a_total", "a"), [TENANT]).unwrap();
+    let family = registry.counters(MetricDesc::new("a_total", "a"), [TENANT]).unwrap();
     for tenant in ["a", "b", "c"] {
         family.with([tenant]).count();
     }

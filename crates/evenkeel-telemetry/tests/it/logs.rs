@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex};
 
 use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::time::Instant;
-use evenkeel_telemetry::logs::{Format, LogError, LogOptions, Start, subscriber};
+use evenkeel_telemetry::logs::{Format, LogError, LogOptions, StartupLine, subscriber};
 use evenkeel_telemetry::{
-    Event, JournalLimits, MeterLimits, NodeChange, Reason, Registry, RequestId, Secret, Step, Watch,
+    Event, MetricLimits, NodeEvent, Observer, Registry, RejectReason, RequestId, RequestLogLimits, Secret,
+    Step,
 };
 use serde_json::{Value, json};
 
 #[test]
 fn the_line_at_the_start_says_where_what_and_for_whom() {
     let lines = json_lines(None, || {
-        Start { url: "http://127.0.0.1:7070", doors: &["llm", "sql"], store: "./data", tenants: 3 }.tell();
+        StartupLine { url: "http://127.0.0.1:7070", doors: &["llm", "sql"], store: "./data", tenants: 3 }
+            .tell();
     });
     assert_eq!(lines.len(), 1);
     let line = &lines[0];
@@ -72,9 +74,10 @@ fn a_secret_is_hidden_in_either_format() {
 fn a_node_is_called_by_its_name_also_in_the_line_that_says_it_is_gone() {
     let lines = json_lines(None, || {
         let watch =
-            Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
+            Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default())
+                .unwrap();
         watch.meters().name_node(NodeId(300), "gpu-1");
-        for change in [NodeChange::Serving, NodeChange::Left, NodeChange::Serving] {
+        for change in [NodeEvent::Serving, NodeEvent::Left, NodeEvent::Serving] {
             watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(300), change });
         }
     });
@@ -102,11 +105,11 @@ fn a_filter_with_a_typo_is_refused() {
 
 fn tell_two_events() {
     let watch =
-        Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
+        Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
     watch.meters().name_tenant(TenantId(2), "acme");
-    let step = Step::Rejected { reason: Reason::QueueFull };
+    let step = Step::Rejected { reason: RejectReason::QueueFull };
     watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(7), tenant: TenantId(2), step });
-    let change = NodeChange::Opened { until: Instant::from_secs(1) };
+    let change = NodeEvent::Opened { until: Instant::from_secs(1) };
     watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(1), change });
 }
 

@@ -8,8 +8,8 @@ use evenkeel_policy::id::{NodeId, PathId, TenantId};
 use evenkeel_policy::path::{Cause, PathState, Transition};
 use evenkeel_policy::time::Instant;
 use evenkeel_telemetry::{
-    Because, Ending, EngineFigures, Event, Failure, JournalLimits, MeterLimits, ModelId, NodeChange,
-    NodeFigures, Reason, Registry, RequestId, RouterMeters, Step, Watch,
+    AttemptFailure, EngineGauges, Event, MetricLimits, ModelId, NodeEvent, NodeGauges, Observer, PickReason,
+    Registry, RejectReason, RequestId, RequestLogLimits, RequestOutcome, RouterMetrics, Step,
 };
 
 use crate::reader::{read, value};
@@ -25,7 +25,7 @@ fn each_step_of_a_walk_is_counted_once() {
         node: BOX,
         path: None,
         waited: SECOND,
-        because: Because::Cached,
+        because: PickReason::Cached,
         attempt,
     };
     for step in [
@@ -33,14 +33,14 @@ fn each_step_of_a_walk_is_counted_once() {
         Step::Delayed { delay: SECOND },
         Step::Admitted { waiting: 1 },
         dispatched(1),
-        Step::FailedOver { failure: Failure::TimedOut, attempt: 1 },
+        Step::FailedOver { failure: AttemptFailure::TimedOut, attempt: 1 },
         dispatched(2),
         Step::FirstByte { node: BOX, after: SECOND },
         Step::Finished {
             node: BOX,
             actual: Cost(650),
             took: 3 * SECOND,
-            ending: Ending::Served(Outcome::Good),
+            ending: RequestOutcome::Served(Outcome::Good),
         },
     ] {
         watched.tell(ACME, step);
@@ -66,8 +66,8 @@ fn each_step_of_a_walk_is_counted_once() {
 fn a_push_out_and_a_full_queue_are_backpressure_and_nothing_else_is() {
     let watched = Watched::new();
     watched.tell(ACME, Step::PushedOut { waiting: 100 });
-    watched.tell(ACME, Step::Rejected { reason: Reason::QueueFull });
-    watched.tell(ACME, Step::Rejected { reason: Reason::NoNode });
+    watched.tell(ACME, Step::Rejected { reason: RejectReason::QueueFull });
+    watched.tell(ACME, Step::Rejected { reason: RejectReason::NoNode });
     watched.tell(ACME, Step::Cancelled);
     let page = read(&watched.registry.page()).unwrap();
     assert_eq!(value(&page, "llm_router_backpressure_rejections_total", &[]), Some(2.0));
@@ -110,11 +110,11 @@ fn whoever_gets_an_id_that_another_had_does_not_get_its_numbers() {
 #[test]
 fn a_change_of_a_node_and_of_a_path_is_counted() {
     let watched = Watched::new();
-    watched.change(NodeChange::Opened { until: Instant::from_secs(1) });
+    watched.change(NodeEvent::Opened { until: Instant::from_secs(1) });
     let transition =
         Transition { from: PathState::Inactive, to: PathState::Recovery, cause: Cause::ProbesWereAnswered };
-    watched.change(NodeChange::Path { path: PathId(1), transition });
-    watched.change(NodeChange::Path {
+    watched.change(NodeEvent::Path { path: PathId(1), transition });
+    watched.change(NodeEvent::Path {
         path: PathId(1),
         transition: Transition { from: PathState::Recovery, to: PathState::Active, ..transition },
     });
@@ -129,7 +129,7 @@ fn a_change_of_a_node_and_of_a_path_is_counted() {
 #[test]
 fn two_walks_share_a_page() {
     let watched = Watched::new();
-    let sql = Watch::new(&watched.registry, "sql", LIMITS, JournalLimits::default()).unwrap();
+    let sql = Observer::new(&watched.registry, "sql", LIMITS, RequestLogLimits::default()).unwrap();
     sql.meters().name_tenant(ACME, "acme");
     let event = Event::Request { request: RequestId(1), tenant: ACME, step: Step::Cancelled };
     sql.tell(Instant::ORIGIN, &event);
@@ -149,7 +149,7 @@ fn a_story_reads_as_sentences() {
             node: BOX,
             path: Some(PathId(2)),
             waited: SECOND,
-            because: Because::Preferred,
+            because: PickReason::Preferred,
             attempt: 1,
         },
     );
@@ -172,10 +172,10 @@ fn after_a_thousand_nodes_that_came_and_went_the_next_has_its_own_series_and_not
         .map(|id| {
             let (node, name) = (NodeId(id), format!("node-{id}"));
             watched.watch.meters().name_node(node, &name);
-            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeChange::Serving });
+            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeEvent::Serving });
             let labels = [("node", name.as_str()), ("to", "serving")];
             assert_eq!(watched.value("evenkeel_node_changes_total", &labels), Some(1.0));
-            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeChange::Left });
+            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeEvent::Left });
             assert_eq!(watched.value("evenkeel_node_changes_total", &labels), None);
             assert_eq!(watched.watch.meters().node_name(node), None);
             watched.registry.page().lines().count()
@@ -187,9 +187,9 @@ fn after_a_thousand_nodes_that_came_and_went_the_next_has_its_own_series_and_not
 #[test]
 fn an_engine_that_says_nothing_any_more_has_no_figures() {
     let watched = Watched::new();
-    let show = |engine| watched.watch.meters().show_node(BOX, &NodeFigures { slots: 8, busy: 2, engine });
+    let show = |engine| watched.watch.meters().show_node(BOX, &NodeGauges { slots: 8, busy: 2, engine });
     let waiting = || watched.value("evenkeel_node_engine_waiting", &[NODE]);
-    show(Some(EngineFigures { running: 5, waiting: 3 }));
+    show(Some(EngineGauges { running: 5, waiting: 3 }));
     assert_eq!((waiting(), watched.value("evenkeel_node_slots", &[NODE])), (Some(3.0), Some(8.0)));
     show(None);
     assert_eq!((waiting(), watched.value("evenkeel_node_busy", &[NODE])), (None, Some(2.0)));
@@ -199,26 +199,26 @@ fn an_engine_that_says_nothing_any_more_has_no_figures() {
 fn a_node_that_replaces_one_of_its_name_keeps_its_series_when_that_has_gone() {
     let watched = Watched::new();
     watched.watch.meters().name_node(NodeId(7), "box");
-    watched.change(NodeChange::Left);
-    watched.watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(7), change: NodeChange::Serving });
+    watched.change(NodeEvent::Left);
+    watched.watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(7), change: NodeEvent::Serving });
     assert_eq!(watched.value("evenkeel_node_changes_total", &[NODE, ("to", "serving")]), Some(1.0));
 }
 
 const TENANT: (&str, &str) = ("tenant", "acme");
 const NODE: (&str, &str) = ("node", "box");
-const LIMITS: MeterLimits = MeterLimits { tenants_max: 2, nodes_max: 2 };
+const LIMITS: MetricLimits = MetricLimits { tenants_max: 2, nodes_max: 2 };
 
 struct Watched {
     registry: Registry,
-    watch: Watch,
+    watch: Observer,
 }
 
 impl Watched {
     fn new() -> Self {
         let registry = Registry::new();
-        let router = RouterMeters::new(&registry).unwrap();
+        let router = RouterMetrics::new(&registry).unwrap();
         let watch =
-            Watch::new(&registry, "llm", LIMITS, JournalLimits::default()).unwrap().with_router(router);
+            Observer::new(&registry, "llm", LIMITS, RequestLogLimits::default()).unwrap().with_router(router);
         watch.meters().name_tenant(ACME, "acme");
         watch.meters().name_node(BOX, "box");
         Self { registry, watch }
@@ -228,7 +228,7 @@ impl Watched {
         self.watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(1), tenant, step });
     }
 
-    fn change(&self, change: NodeChange) {
+    fn change(&self, change: NodeEvent) {
         self.watch.tell(Instant::ORIGIN, &Event::Node { node: BOX, change });
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use evenkeel_policy::id::NodeId;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
-    DURATION_BOUNDS, EngineFigures, JournalLimits, Label, MeterLimits, Named, NodeFigures, Registry,
-    RouterFigures, RouterMeters, Watch, names,
+    DURATION_BOUNDS, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer, Registry,
+    RequestLogLimits, RouterGauges, RouterMetrics, names,
 };
 use proptest::prelude::*;
 
@@ -16,13 +16,14 @@ use crate::reader::{read, value};
 #[test]
 fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
     let registry = Registry::new();
-    let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
-    RouterMeters::new(&registry).unwrap();
+    let watch =
+        Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
+    RouterMetrics::new(&registry).unwrap();
     Tracer::new(&registry, TraceOptions::default()).unwrap();
     watch.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
     watch.meters().name_node(NodeId(0), "a");
-    let engine = Some(EngineFigures { running: 3, waiting: 1 });
-    watch.meters().show_node(NodeId(0), &NodeFigures { slots: 8, busy: 2, engine });
+    let engine = Some(EngineGauges { running: 3, waiting: 1 });
+    watch.meters().show_node(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine });
     let page = read(&registry.page()).unwrap();
     let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
     let mut named: Vec<_> = names::ALL.iter().map(|named| (named.name, named.help)).collect();
@@ -33,13 +34,8 @@ fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
 #[test]
 fn the_names_of_the_specification_are_kept_to_the_letter() {
     let registry = Registry::new();
-    let router = RouterMeters::new(&registry).unwrap();
-    router.show(&RouterFigures {
-        queue_size: 45,
-        cache_hits: 9000,
-        cache_misses: 1000,
-        pool_connections: 24,
-    });
+    let router = RouterMetrics::new(&registry).unwrap();
+    router.show(&RouterGauges { queue_size: 45, cache_hits: 9000, cache_misses: 1000, pool_connections: 24 });
     let page = read(&registry.page()).unwrap();
     for (name, expected) in [
         ("llm_router_queue_size", 45.0),
@@ -63,10 +59,11 @@ fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
     const THREADS: u64 = 4;
     const EACH: u64 = 20_000;
     let registry = Registry::new();
-    let family =
-        registry.counters(Named::new("a_total", "a"), [Label { name: "thread", values_max: 2 }]).unwrap();
-    let histogram = registry.histogram(Named::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
-    let gauge = registry.gauge(Named::new("a_now", "a")).unwrap();
+    let family = registry
+        .counters(MetricDesc::new("a_total", "a"), [Label { name: "thread", values_max: 2 }])
+        .unwrap();
+    let histogram = registry.histogram(MetricDesc::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
+    let gauge = registry.gauge(MetricDesc::new("a_now", "a")).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let record = |thread: u64| {
@@ -110,7 +107,7 @@ proptest! {
     #[test]
     fn any_text_comes_back_from_a_label(texts in proptest::collection::btree_set(".{0,30}|[\\\\\"\n{},= ]{0,9}", 1..8)) {
         let registry = Registry::new();
-        let family = registry.counters(Named::new("a_total", "a"), [Label { name: "x", values_max: 8 }]).unwrap();
+        let family = registry.counters(MetricDesc::new("a_total", "a"), [Label { name: "x", values_max: 8 }]).unwrap();
         for (many, text) in (1..).zip(&texts) {
             family.with([text]).add(many);
         }
@@ -125,7 +122,7 @@ proptest! {
         sent in proptest::collection::vec("[a-z]{1,2}", 0..200), values_max in 0_usize..10,
     ) {
         let registry = Registry::new();
-        let family = registry.counters(Named::new("a_total", "a"), [Label { name: "x", values_max }]).unwrap();
+        let family = registry.counters(MetricDesc::new("a_total", "a"), [Label { name: "x", values_max }]).unwrap();
         sent.iter().for_each(|text| family.with([text]).count());
         let page = read(&registry.page()).map_err(TestCaseError::fail)?;
         let samples = &page.iter().find(|family| family.name == "a_total").unwrap().samples;
@@ -136,7 +133,7 @@ proptest! {
     #[test]
     fn a_histogram_counts_as_one_would_by_hand(spans in proptest::collection::vec(0_u64..200_000_000_000, 0..60)) {
         let registry = Registry::new();
-        let histogram = registry.histogram(Named::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
+        let histogram = registry.histogram(MetricDesc::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
         spans.iter().for_each(|nanos| histogram.record(Duration::from_nanos(*nanos)));
         let page = read(&registry.page()).map_err(TestCaseError::fail)?;
         for bound in DURATION_BOUNDS {

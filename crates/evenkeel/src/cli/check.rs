@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use evenkeel::config::{Config, Mistakes};
-use evenkeel::tenant_book::{BookError, TenantBook};
+use evenkeel::config::{Config, ConfigErrors};
+use evenkeel::tenant_book::{TenantStore, TenantStoreError};
 
 use super::settings::SettingsArgs;
-use super::{Failure, say};
+use super::{CliError, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +24,7 @@ pub(super) struct CheckArgs {
     file: PathBuf,
 }
 
-pub(super) fn run(args: CheckArgs) -> Result<(), Failure> {
+pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
     let name = args.file.display().to_string();
     match check(args.file) {
         Ok(config) => say(&config.shown.to_toml()),
@@ -37,12 +37,12 @@ pub(super) fn run(args: CheckArgs) -> Result<(), Failure> {
 }
 
 /// Holds a file to everything that `serve` would hold it to, but for what only a running server can see.
-fn check(file: PathBuf) -> Result<Config, Mistakes> {
+fn check(file: PathBuf) -> Result<Config, ConfigErrors> {
     let config = SettingsArgs::of_file(file).read()?;
-    let book = TenantBook::read(&config.server.data_dir, config.tenants.clone(), &config.server.admin);
+    let book = TenantStore::read(&config.server.data_dir, config.tenants.clone(), &config.server.admin);
     let book = book.map_err(|error| match error {
-        BookError::Settings(mistakes) => mistakes,
-        other => Mistakes::of(other),
+        TenantStoreError::Settings(mistakes) => mistakes,
+        other => ConfigErrors::of(other),
     })?;
     config.check_exposure(book.all().len())?;
     Ok(config)

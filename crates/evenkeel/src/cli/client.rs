@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
-use super::Failure;
+use super::CliError;
 use super::settings::SettingsArgs;
 
 /// Where an administrator puts the key; a flag would show it to everybody on the machine.
@@ -36,36 +36,36 @@ pub(super) struct ServerArgs {
 
 /// Which server to talk to, or where it says where it is.
 #[derive(Debug, Args)]
-pub(super) struct PlaceArgs {
+pub(super) struct ConnectArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
 
-impl PlaceArgs {
+impl ConnectArgs {
     /// Finds the server: the one named, or the one that has the data folder, or the one at the usual address.
-    pub(super) fn client(&self) -> Result<Client, Failure> {
+    pub(super) fn client(&self) -> Result<AdminClient, CliError> {
         if let Some(url) = &self.server.url {
-            return Client::new(url, &self.server);
+            return AdminClient::new(url, &self.server);
         }
         let config = self.settings.read()?;
         let found = DataDir::server_of(&config.server.data_dir);
         let usual = || format!("http://{}", config.server.listen);
-        Client::new(&found.unwrap_or_else(usual), &self.server)
+        AdminClient::new(&found.unwrap_or_else(usual), &self.server)
     }
 }
 
 /// A running server, as an administrator sees it.
-pub(super) struct Client {
+pub(super) struct AdminClient {
     upstream: Upstream,
     origin: Origin,
     key: Option<Secret<String>>,
 }
 
-impl Client {
+impl AdminClient {
     /// Prepares to talk to the server at `url`.
-    pub(super) fn new(url: &str, args: &ServerArgs) -> Result<Self, Failure> {
+    pub(super) fn new(url: &str, args: &ServerArgs) -> Result<Self, CliError> {
         let origin = Origin::parse(url).map_err(|error| format!("{url}: {error}"))?;
         let roots = match &args.ca_file {
             Some(file) => TlsRoots::public().with_file(file)?,
@@ -77,12 +77,12 @@ impl Client {
     }
 
     /// Asks something, and waits for the answer.
-    pub(super) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    pub(super) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.exchange(method, path, body))
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    async fn exchange(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(key) = &self.key {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))

@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Failure, Line, say};
+use super::{Cli, CliError, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,8 +19,8 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &CompletionsArgs) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Line::command(), "evenkeel", &mut script);
+    clap_complete::generate(args.shell, &mut Cli::command(), "evenkeel", &mut script);
     say(&String::from_utf8(script)?)
 }

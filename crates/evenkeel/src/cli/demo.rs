@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use evenkeel::demo::{APPETITES, Demo, Figures, MODEL};
+use evenkeel::demo::{APPETITES, Demo, DemoTotals, MODEL};
 use evenkeel_telemetry::logs::{self, Format, LogOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{interval, sleep};
 
-use super::{Failure, say};
+use super::{CliError, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +35,7 @@ pub(super) struct DemoArgs {
     listen: SocketAddr,
 }
 
-pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     // What the demo shows would drown in a log; who wants one asks for it.
     let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
     logs::install(LogOptions::new(Some(&filter), Format::of(&std::io::stderr()))?)?;
@@ -53,7 +53,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
 }
 
 /// Runs the demo, and tells what each tenant got after the first moments.
-async fn show(args: &DemoArgs) -> Result<Vec<Figures>, Failure> {
+async fn show(args: &DemoArgs) -> Result<Vec<DemoTotals>, CliError> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut demo = Demo::start(args.listen).await?;
     if !args.quiet {
@@ -64,7 +64,7 @@ async fn show(args: &DemoArgs) -> Result<Vec<Figures>, Failure> {
     let (end, warm_up) = (Duration::from_secs(seconds), Duration::from_secs((seconds / 4).min(5)));
     let mut tick = interval(Duration::from_secs(1));
     tick.tick().await;
-    let (mut first, mut shown) = (vec![Figures::default(); APPETITES.len()], 0);
+    let (mut first, mut shown) = (vec![DemoTotals::default(); APPETITES.len()], 0);
     let mut ended = std::pin::pin!(sleep(end));
     let mut warmed = std::pin::pin!(sleep(warm_up));
     let mut warm = false;
@@ -86,13 +86,13 @@ async fn show(args: &DemoArgs) -> Result<Vec<Figures>, Failure> {
             }
         }
     }
-    let since: Vec<Figures> =
+    let since: Vec<DemoTotals> =
         figures(&demo).iter().zip(&first).map(|(last, first)| last.since(first)).collect();
     demo.stop().await?;
     Ok(since)
 }
 
-fn figures(demo: &Demo) -> Vec<Figures> {
+fn figures(demo: &Demo) -> Vec<DemoTotals> {
     demo.tenants().iter().map(|tenant| tenant.ledger.figures()).collect()
 }
 
@@ -116,7 +116,7 @@ fn introduction(demo: &Demo) -> String {
     text
 }
 
-fn table(figures: &[Figures]) -> String {
+fn table(figures: &[DemoTotals]) -> String {
     let total: u64 = figures.iter().map(|figures| figures.cost).sum();
     let mut text = format!(
         "{:8}{:>7}{:>9}{:>9}{:>13}{:>11}{:>8}{:>11}{:>11}\n",
@@ -143,7 +143,7 @@ fn table(figures: &[Figures]) -> String {
 }
 
 /// Says in words what the numbers show.
-fn verdict(figures: &[Figures]) -> String {
+fn verdict(figures: &[DemoTotals]) -> String {
     let [batch, team, chat] = figures else { return table(figures) };
     let ratio = team.cost as f64 / batch.cost.max(1) as f64;
     format!(

@@ -4,9 +4,9 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::client::{PlaceArgs, segment};
+use super::client::{ConnectArgs, segment};
 use super::table::Table;
-use super::{Failure, say};
+use super::{CliError, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,11 +22,11 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct NodeArgs {
     #[command(subcommand)]
-    action: Action,
+    action: NodeCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum NodeCommand {
     /// Lists the nodes and how they are
     List(ListArgs),
     /// Lets a node finish what it has and gives it nothing new
@@ -45,7 +45,7 @@ struct ListArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ struct NamedArgs {
     /// The node's name
     name: String,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -74,13 +74,13 @@ struct AddArgs {
     weight: Option<f64>,
 }
 
-pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
+pub(super) fn run(args: NodeArgs) -> Result<(), CliError> {
     match args.action {
-        Action::List(args) => list(&args),
-        Action::Drain(args) => change(&args, "drain", "drains"),
-        Action::Resume(args) => change(&args, "resume", "takes work again"),
-        Action::Add(args) => add(&args),
-        Action::Remove(args) => {
+        NodeCommand::List(args) => list(&args),
+        NodeCommand::Drain(args) => change(&args, "drain", "drains"),
+        NodeCommand::Resume(args) => change(&args, "resume", "takes work again"),
+        NodeCommand::Add(args) => add(&args),
+        NodeCommand::Remove(args) => {
             let path = format!("/api/nodes/{}", segment(&args.name));
             let done = args.place.client()?.ask(Method::DELETE, &path, None)?;
             let until = if done["until_restart"] == true {
@@ -94,7 +94,7 @@ pub(super) fn run(args: NodeArgs) -> Result<(), Failure> {
     }
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
+fn list(args: &ListArgs) -> Result<(), CliError> {
     let listed = args.place.client()?.ask(Method::GET, "/api/nodes", None)?;
     if args.json {
         return say(&format!("{listed:#}\n"));
@@ -108,14 +108,14 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     say(&Table::of(&columns, nodes).to_string())
 }
 
-fn change(args: &NamedArgs, change: &str, becomes: &str) -> Result<(), Failure> {
+fn change(args: &NamedArgs, change: &str, becomes: &str) -> Result<(), CliError> {
     let path = format!("/api/nodes/{}/{change}", segment(&args.name));
     args.place.client()?.ask(Method::POST, &path, None)?;
     eprintln!("node {} {becomes}", args.name);
     Ok(())
 }
 
-fn add(args: &AddArgs) -> Result<(), Failure> {
+fn add(args: &AddArgs) -> Result<(), CliError> {
     let mut settings = json!({"name": args.named.name, "url": args.node_url, "models": args.models});
     if let Some(slots) = &args.max_concurrency {
         settings["max_concurrency"] = slots.parse::<u32>().map_or_else(|_| json!(slots), Value::from);

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, PlaceArgs, segment};
+use super::client::{AdminClient, ConnectArgs, segment};
 use super::table::Table;
-use super::{Failure, say};
+use super::{CliError, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,11 +33,11 @@ const STEP: u64 = 1_000;
 #[command(after_help = EXAMPLES)]
 pub(super) struct QueueArgs {
     #[command(subcommand)]
-    action: Action,
+    action: QueueCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum QueueCommand {
     /// Lists the queues and what they hold
     List(ListArgs),
     /// Shows what a queue holds, key by key
@@ -70,7 +70,7 @@ struct ListArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ struct NamedArgs {
     /// The queue's name
     queue: String,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -172,36 +172,36 @@ struct RedriveArgs {
     to: Option<String>,
 }
 
-pub(super) fn run(args: QueueArgs) -> Result<(), Failure> {
+pub(super) fn run(args: QueueArgs) -> Result<(), CliError> {
     match args.action {
-        Action::List(args) => list(&args),
-        Action::Stats(args) => stats(&args),
-        Action::Create(args) => create(&args),
-        Action::Delete(args) => {
+        QueueCommand::List(args) => list(&args),
+        QueueCommand::Stats(args) => stats(&args),
+        QueueCommand::Create(args) => create(&args),
+        QueueCommand::Delete(args) => {
             args.place.client()?.ask(Method::DELETE, &path(&args.queue, ""), None)?;
             eprintln!("queue {} removed", args.queue);
             Ok(())
         }
-        Action::Send(args) => send(args),
-        Action::Peek(args) => {
+        QueueCommand::Send(args) => send(args),
+        QueueCommand::Peek(args) => {
             let at = path(&args.named.queue, &format!("/messages?max={}", args.max));
             let found = args.named.place.client()?.ask(Method::GET, &at, None)?;
             table(&found["messages"], &["id", "fairness_key", "body"], "no messages that wait\n")
         }
-        Action::Explain(args) => {
+        QueueCommand::Explain(args) => {
             let at = path(&args.named.queue, &format!("/messages/{}", segment(&args.id)));
             let told = args.named.place.client()?.ask(Method::GET, &at, None)?;
             say(&format!("{}\n", told["explanation"].as_str().unwrap_or_default()))
         }
-        Action::Result(args) => {
+        QueueCommand::Result(args) => {
             let at = path(&args.named.queue, &format!("/results/{}", segment(&args.id)));
             let told = args.named.place.client()?.ask(Method::GET, &at, None)?;
             say(&format!("{told:#}\n"))
         }
-        Action::Weight(args) => weigh(&args),
-        Action::Limit(args) => limit(&args),
-        Action::Redrive(args) => redrive(&args),
-        Action::Purge(args) => {
+        QueueCommand::Weight(args) => weigh(&args),
+        QueueCommand::Limit(args) => limit(&args),
+        QueueCommand::Redrive(args) => redrive(&args),
+        QueueCommand::Purge(args) => {
             let told = args.place.client()?.ask(Method::POST, &path(&args.queue, "/purge"), None)?;
             eprintln!("queue {}: {} messages removed", args.queue, told["purged"]);
             Ok(())
@@ -213,7 +213,7 @@ fn path(queue: &str, rest: &str) -> String {
     format!("/api/queues/{}{rest}", segment(queue))
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
+fn list(args: &ListArgs) -> Result<(), CliError> {
     let listed = args.place.client()?.ask(Method::GET, "/api/queues", None)?;
     if args.json {
         return say(&format!("{listed:#}\n"));
@@ -221,7 +221,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     table(&listed["queues"], &["name", "pending", "in_flight", "delayed", "bytes"], "no queues\n")
 }
 
-fn stats(args: &StatsArgs) -> Result<(), Failure> {
+fn stats(args: &StatsArgs) -> Result<(), CliError> {
     let client = args.named.place.client()?;
     let mut shown = client.ask(Method::GET, &path(&args.named.queue, ""), None)?;
     let mut keys =
@@ -259,14 +259,14 @@ fn stats(args: &StatsArgs) -> Result<(), Failure> {
     table(&keys["keys"], &columns, "no keys\n")
 }
 
-fn table(objects: &Value, columns: &[&str], none: &str) -> Result<(), Failure> {
+fn table(objects: &Value, columns: &[&str], none: &str) -> Result<(), CliError> {
     match objects.as_array().map(Vec::as_slice) {
         None | Some([]) => say(none),
         Some(objects) => say(&Table::of(columns, objects).to_string()),
     }
 }
 
-fn create(args: &CreateArgs) -> Result<(), Failure> {
+fn create(args: &CreateArgs) -> Result<(), CliError> {
     let mut settings = Map::new();
     for setting in &args.settings {
         let (key, value) = setting.split_once('=').ok_or_else(|| format!("{setting:?} is not KEY=VALUE"))?;
@@ -280,7 +280,7 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn send(args: SendArgs) -> Result<(), Failure> {
+fn send(args: SendArgs) -> Result<(), CliError> {
     let mut body = args.body;
     if body == "-" {
         body.clear();
@@ -301,7 +301,7 @@ fn send(args: SendArgs) -> Result<(), Failure> {
     say(&format!("{}\n", told["ids"][0].as_str().unwrap_or_default()))
 }
 
-fn weigh(args: &WeightArgs) -> Result<(), Failure> {
+fn weigh(args: &WeightArgs) -> Result<(), CliError> {
     let weight = number_or_none(&args.weight)?;
     let at = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
     args.named.place.client()?.ask(Method::PUT, &at, Some(&json!({"weight": weight})))?;
@@ -309,7 +309,7 @@ fn weigh(args: &WeightArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn limit(args: &LimitArgs) -> Result<(), Failure> {
+fn limit(args: &LimitArgs) -> Result<(), CliError> {
     let mut wishes = Map::new();
     if let Some(concurrency) = &args.concurrency {
         wishes.insert("concurrency_max".to_owned(), number_or_none(concurrency)?);
@@ -325,7 +325,7 @@ fn limit(args: &LimitArgs) -> Result<(), Failure> {
     table(&json!([told]), &["name", "weight", "concurrency_max", "rate_per_second", "burst"], "")
 }
 
-fn number_or_none(text: &str) -> Result<Value, Failure> {
+fn number_or_none(text: &str) -> Result<Value, CliError> {
     if text == "none" {
         return Ok(Value::Null);
     }
@@ -335,7 +335,7 @@ fn number_or_none(text: &str) -> Result<Value, Failure> {
 }
 
 /// Moves step by step, so that a long way can be watched and left.
-fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
+fn redrive(args: &RedriveArgs) -> Result<(), CliError> {
     let client = args.named.place.client()?;
     let mut moved = 0;
     loop {
@@ -355,7 +355,7 @@ fn redrive(args: &RedriveArgs) -> Result<(), Failure> {
     say(&format!("{moved} messages moved\n"))
 }
 
-fn redrive_step(client: &Client, args: &RedriveArgs) -> Result<(u64, u64), Failure> {
+fn redrive_step(client: &AdminClient, args: &RedriveArgs) -> Result<(u64, u64), CliError> {
     let wish = json!({"to": args.to, "max": STEP});
     let told = client.ask(Method::POST, &path(&args.named.queue, "/redrive"), Some(&wish))?;
     let number = |name: &str| told[name].as_u64().ok_or_else(|| format!("the server did not tell {name:?}"));

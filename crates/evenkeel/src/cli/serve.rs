@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use evenkeel::config::Config;
-use evenkeel::data_dir::{Claim, DataDir};
+use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::gateway::Gateway;
 use evenkeel_telemetry::logs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Failure;
+use super::CliError;
 use super::settings::{SettingsArgs, flag};
 
 const EXAMPLES: &str = "\
@@ -42,7 +42,7 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    fn read(&self) -> Result<Config, Failure> {
+    fn read(&self) -> Result<Config, CliError> {
         let mut sources = self.settings.sources()?;
         if let Some(address) = self.listen {
             sources.flags.push(flag("listen", "--listen", address.to_string()));
@@ -55,7 +55,7 @@ impl ServeArgs {
     }
 }
 
-pub(super) fn run(mut args: ServeArgs) -> Result<(), Failure> {
+pub(super) fn run(mut args: ServeArgs) -> Result<(), CliError> {
     args.settings.fix_file();
     let config = args.read()?;
     logs::install(config.telemetry.logs.clone())?;
@@ -64,23 +64,23 @@ pub(super) fn run(mut args: ServeArgs) -> Result<(), Failure> {
     runtime.block_on(serve(&args, config, folder))
 }
 
-fn claim(config: &Config) -> Result<DataDir, Failure> {
+fn claim(config: &Config) -> Result<DataDir, CliError> {
     let path: &PathBuf = &config.server.data_dir;
     match DataDir::claim(path)? {
-        Claim::Ours(folder) => Ok(folder),
-        Claim::Served { url } => {
+        DataDirClaim::Ours(folder) => Ok(folder),
+        DataDirClaim::Served { url } => {
             Err(format!("{}: the server at {url} has this folder; --data-dir names another", path.display())
                 .into())
         }
     }
 }
 
-async fn serve(args: &ServeArgs, config: Config, folder: DataDir) -> Result<(), Failure> {
+async fn serve(args: &ServeArgs, config: Config, folder: DataDir) -> Result<(), CliError> {
     let mut signals = Signals::watch()?;
     let gateway = Gateway::start(config, folder).await?;
     gateway.tell();
     advise(args, gateway.nodes());
-    while signals.next().await == Wish::Reload {
+    while signals.next().await == SignalAction::Reload {
         reload(args, &gateway);
     }
     tracing::info!(target: "evenkeel", "stopping; a second signal ends at once");
@@ -128,7 +128,7 @@ fn reload(args: &ServeArgs, gateway: &Gateway) {
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum SignalAction {
     Reload,
     End,
 }
@@ -148,15 +148,15 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Wish {
+    async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.hangup.recv() => Wish::Reload,
-            _ = self.interrupt.recv() => Wish::End,
-            _ = self.terminate.recv() => Wish::End,
+            _ = self.hangup.recv() => SignalAction::Reload,
+            _ = self.interrupt.recv() => SignalAction::End,
+            _ = self.terminate.recv() => SignalAction::End,
         }
     }
 
     async fn end(&mut self) {
-        while self.next().await != Wish::End {}
+        while self.next().await != SignalAction::End {}
     }
 }

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use evenkeel::config::{Config, Flag, Mistakes, Sources, read_file};
+use evenkeel::config::{Config, ConfigErrors, ConfigSources, Flag, read_file};
 
 /// Read if nobody names another and it is there.
 const CONFIG_DEFAULT: &str = "evenkeel.toml";
@@ -38,7 +38,7 @@ impl SettingsArgs {
     }
 
     /// Everything a configuration is made from, as it is at this moment.
-    pub(super) fn sources(&self) -> Result<Sources, Mistakes> {
+    pub(super) fn sources(&self) -> Result<ConfigSources, ConfigErrors> {
         let file = match self.file() {
             Some(path) => Some((path.to_string_lossy().into_owned(), read_file(path)?)),
             None => None,
@@ -47,8 +47,11 @@ impl SettingsArgs {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
-        let mut sources =
-            Sources { file, env: env::vars_os().filter_map(text).collect(), ..Sources::default() };
+        let mut sources = ConfigSources {
+            file,
+            env: env::vars_os().filter_map(text).collect(),
+            ..ConfigSources::default()
+        };
         if let Some(path) = &self.data_dir {
             sources.flags.push(flag("data_dir", "--data-dir", path.to_string_lossy()));
         }
@@ -56,7 +59,7 @@ impl SettingsArgs {
     }
 
     /// The configuration.
-    pub(super) fn read(&self) -> Result<Config, Mistakes> {
+    pub(super) fn read(&self) -> Result<Config, ConfigErrors> {
         Config::read(&self.sources()?)
     }
 }

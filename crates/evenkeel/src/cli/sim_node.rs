@@ -1,6 +1,6 @@
 //! `evenkeel sim-node`: its flags, and its run until somebody ends it.
 
-use super::{Failure, end_misused};
+use super::{CliError, end_misused};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use evenkeel::sim_node::{
@@ -106,7 +106,7 @@ impl SimNodeArgs {
 }
 
 /// Runs an engine until it is interrupted or told to end.
-pub(super) fn run(args: SimNodeArgs) -> Result<(), Failure> {
+pub(super) fn run(args: SimNodeArgs) -> Result<(), CliError> {
     let options = args.options();
     if let Err(setting) = options.check() {
         end_misused(setting);

@@ -2,17 +2,17 @@
 
 use clap::{Args, Subcommand};
 use evenkeel::config::{Config, read_tenant};
-use evenkeel::data_dir::{Claim, DataDir};
+use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::sqs_key::master_key;
-use evenkeel::tenant_book::{Change, OldKeys, TenantBook};
+use evenkeel::tenant_book::{OldKeys, TenantChange, TenantStore};
 use evenkeel_door::key::{KeyHash, make_key};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, ServerArgs, segment};
+use super::client::{AdminClient, ServerArgs, segment};
 use super::settings::SettingsArgs;
 use super::table::Table;
-use super::{Failure, say};
+use super::{CliError, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,11 +32,11 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct TenantArgs {
     #[command(subcommand)]
-    action: Action,
+    action: TenantCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum TenantCommand {
     /// Takes a tenant in, and prints its key
     Add(AddArgs),
     /// Lists the tenants
@@ -109,7 +109,7 @@ struct ListArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: TenantStoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -117,11 +117,11 @@ struct NamedArgs {
     /// The tenant's name
     name: String,
     #[command(flatten)]
-    place: PlaceArgs,
+    place: TenantStoreArgs,
 }
 
 #[derive(Debug, Args)]
-struct PlaceArgs {
+struct TenantStoreArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
@@ -129,41 +129,41 @@ struct PlaceArgs {
 }
 
 /// Who keeps the tenants.
-enum Place {
-    Server(Client),
-    Folder { folder: DataDir, config: Box<Config>, book: TenantBook },
+enum TenantBackend {
+    Server(AdminClient),
+    Folder { folder: DataDir, config: Box<Config>, book: TenantStore },
 }
 
-pub(super) fn run(args: TenantArgs) -> Result<(), Failure> {
+pub(super) fn run(args: TenantArgs) -> Result<(), CliError> {
     match args.action {
-        Action::Add(args) => add(args),
-        Action::List(args) => list(&args),
-        Action::Set(args) => set(args),
-        Action::Rotate(args) => rotate(args),
-        Action::Remove(args) => remove(args),
-        Action::SqsKey(args) => sqs_key(args),
-        Action::Key => key(),
+        TenantCommand::Add(args) => add(args),
+        TenantCommand::List(args) => list(&args),
+        TenantCommand::Set(args) => set(args),
+        TenantCommand::Rotate(args) => rotate(args),
+        TenantCommand::Remove(args) => remove(args),
+        TenantCommand::SqsKey(args) => sqs_key(args),
+        TenantCommand::Key => key(),
     }
 }
 
-fn add(args: AddArgs) -> Result<(), Failure> {
+fn add(args: AddArgs) -> Result<(), CliError> {
     let name = args.named.name;
     let mut settings = args.limits.settings();
     settings.insert("name".to_owned(), json!(name));
     let key = match args.named.place.find()? {
-        Place::Server(client) => {
+        TenantBackend::Server(client) => {
             let body = Value::Object(settings);
             told_key(&client.ask(Method::POST, "/api/tenants", Some(&body))?)?
         }
-        Place::Folder { folder, config, book } => {
-            changed(&folder, &config, &book, Change::Add(read_tenant(&settings)?))?
+        TenantBackend::Folder { folder, config, book } => {
+            changed(&folder, &config, &book, TenantChange::Add(read_tenant(&settings)?))?
         }
     };
     eprintln!("tenant {name} added; this is its key, and it is shown only now:");
     say(&format!("{key}\n"))
 }
 
-fn set(args: SetArgs) -> Result<(), Failure> {
+fn set(args: SetArgs) -> Result<(), CliError> {
     let name = args.named.name;
     let mut settings = args.limits.settings();
     settings.extend(args.standing.map(|standing| ("standing".to_owned(), json!(standing))));
@@ -172,27 +172,27 @@ fn set(args: SetArgs) -> Result<(), Failure> {
         return Err("nothing to change; --help lists what there is".into());
     }
     match args.named.place.find()? {
-        Place::Server(client) => {
+        TenantBackend::Server(client) => {
             client.ask(Method::PATCH, &path_of(&name), Some(&Value::Object(settings)))?;
         }
-        Place::Folder { folder, config, book } => {
-            changed(&folder, &config, &book, Change::Set { name: name.clone(), settings })?;
+        TenantBackend::Folder { folder, config, book } => {
+            changed(&folder, &config, &book, TenantChange::Set { name: name.clone(), settings })?;
         }
     }
     eprintln!("tenant {name} changed");
     Ok(())
 }
 
-fn rotate(args: RotateArgs) -> Result<(), Failure> {
+fn rotate(args: RotateArgs) -> Result<(), CliError> {
     let name = args.named.name;
     let key = match args.named.place.find()? {
-        Place::Server(client) => {
+        TenantBackend::Server(client) => {
             let body = json!({"keep_old": args.keep_old});
             told_key(&client.ask(Method::POST, &format!("{}/rotate", path_of(&name)), Some(&body))?)?
         }
-        Place::Folder { folder, config, book } => {
+        TenantBackend::Folder { folder, config, book } => {
             let old_keys = if args.keep_old { OldKeys::Stay } else { OldKeys::End };
-            changed(&folder, &config, &book, Change::Rotate { name: name.clone(), old_keys })?
+            changed(&folder, &config, &book, TenantChange::Rotate { name: name.clone(), old_keys })?
         }
     };
     let old = if args.keep_old { "its old keys stay good" } else { "its old keys have ended" };
@@ -200,21 +200,21 @@ fn rotate(args: RotateArgs) -> Result<(), Failure> {
     say(&format!("{key}\n"))
 }
 
-fn remove(args: NamedArgs) -> Result<(), Failure> {
+fn remove(args: NamedArgs) -> Result<(), CliError> {
     let name = args.name;
     match args.place.find()? {
-        Place::Server(client) => {
+        TenantBackend::Server(client) => {
             client.ask(Method::DELETE, &path_of(&name), None)?;
         }
-        Place::Folder { folder, config, book } => {
-            changed(&folder, &config, &book, Change::Remove { name: name.clone() })?;
+        TenantBackend::Folder { folder, config, book } => {
+            changed(&folder, &config, &book, TenantChange::Remove { name: name.clone() })?;
         }
     }
     eprintln!("tenant {name} removed");
     Ok(())
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
+fn list(args: &ListArgs) -> Result<(), CliError> {
     let listed = args.place.listed()?;
     if args.json {
         return say(&format!("{listed:#}\n"));
@@ -228,14 +228,16 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     say(&Table::of(&columns, tenants).to_string())
 }
 
-fn sqs_key(args: NamedArgs) -> Result<(), Failure> {
+fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
     let name = args.name;
     let keys = match args.place.find()? {
-        Place::Server(client) => {
+        TenantBackend::Server(client) => {
             let mut answer = client.ask(Method::GET, &format!("{}/sqs-key", path_of(&name)), None)?;
             answer["keys"].take()
         }
-        Place::Folder { folder, book, .. } => Value::Array(book.sqs_keys(&name, &master_key(&folder)?)?),
+        TenantBackend::Folder { folder, book, .. } => {
+            Value::Array(book.sqs_keys(&name, &master_key(&folder)?)?)
+        }
     };
     // The newest is last; it ends with the API key it belongs to.
     let newest =
@@ -245,18 +247,23 @@ fn sqs_key(args: NamedArgs) -> Result<(), Failure> {
     say(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
 }
 
-fn key() -> Result<(), Failure> {
+fn key() -> Result<(), CliError> {
     let key = make_key().map_err(|_| "the system gives no random numbers")?;
     say(&format!("{key}\n{}\n", KeyHash::of(&key)))
 }
 
-fn changed(folder: &DataDir, config: &Config, book: &TenantBook, change: Change) -> Result<String, Failure> {
+fn changed(
+    folder: &DataDir,
+    config: &Config,
+    book: &TenantStore,
+    change: TenantChange,
+) -> Result<String, CliError> {
     let (next, key) = book.changed(change, &config.server.admin)?;
     next.write(folder)?;
     Ok(key.map(|key| key.expose().clone()).unwrap_or_default())
 }
 
-fn told_key(answer: &Value) -> Result<String, Failure> {
+fn told_key(answer: &Value) -> Result<String, CliError> {
     let key = answer["key"].as_str().ok_or("the server told no key")?;
     Ok(key.to_owned())
 }
@@ -284,10 +291,10 @@ impl LimitArgs {
     }
 }
 
-impl PlaceArgs {
+impl TenantStoreArgs {
     /// Asks whoever keeps the tenants, and takes nothing from anybody.
-    fn listed(&self) -> Result<Value, Failure> {
-        let ask = |url: &str| Client::new(url, &self.server)?.ask(Method::GET, "/api/tenants", None);
+    fn listed(&self) -> Result<Value, CliError> {
+        let ask = |url: &str| AdminClient::new(url, &self.server)?.ask(Method::GET, "/api/tenants", None);
         if let Some(url) = &self.server.url {
             return ask(url);
         }
@@ -295,22 +302,22 @@ impl PlaceArgs {
         match DataDir::server_of(&config.server.data_dir) {
             Some(url) => ask(&url),
             None => {
-                Ok(TenantBook::read(&config.server.data_dir, config.tenants, &config.server.admin)?
+                Ok(TenantStore::read(&config.server.data_dir, config.tenants, &config.server.admin)?
                     .describe())
             }
         }
     }
 
-    fn find(&self) -> Result<Place, Failure> {
+    fn find(&self) -> Result<TenantBackend, CliError> {
         if let Some(url) = &self.server.url {
-            return Ok(Place::Server(Client::new(url, &self.server)?));
+            return Ok(TenantBackend::Server(AdminClient::new(url, &self.server)?));
         }
         let config = Box::new(self.settings.read()?);
         match DataDir::claim(&config.server.data_dir)? {
-            Claim::Served { url } => Ok(Place::Server(Client::new(&url, &self.server)?)),
-            Claim::Ours(folder) => {
-                let book = TenantBook::read(folder.path(), config.tenants.clone(), &config.server.admin)?;
-                Ok(Place::Folder { folder, config, book })
+            DataDirClaim::Served { url } => Ok(TenantBackend::Server(AdminClient::new(&url, &self.server)?)),
+            DataDirClaim::Ours(folder) => {
+                let book = TenantStore::read(folder.path(), config.tenants.clone(), &config.server.admin)?;
+                Ok(TenantBackend::Folder { folder, config, book })
             }
         }
     }

@@ -12,17 +12,17 @@ use evenkeel_telemetry::Secret;
 use http::Uri;
 use serde_json::{Value as Json, json};
 
-use super::origin::Origin;
-use super::reader::{Read, Section};
+use super::origin::ValueSource;
+use super::reader::{Section, SourcedValue};
 use super::show::toml_text;
 use super::tenants::table_of;
-use super::value::{Number, Value as _, Whole};
+use super::value::{ConfigValue as _, Float, Integer};
 
 /// How many ways to one node there may be.
 const PATHS_MAX: usize = 16;
 /// How many models one node may name.
 const MODELS_MAX: usize = 256;
-const DAY_SECS: Number = Number(86_400.0);
+const DAY_SECS: Float = Float(86_400.0);
 
 /// `[llm]`, and what of other sections is for its door.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ pub struct LlmConfig {
 pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, flags: &[String]) -> LlmConfig {
     let ca_file = section.optional("ca_file").map(|read| read.value);
     let first_byte_max =
-        section.optional_within("first_byte_max_secs", Number(0.001)..=DAY_SECS).map(Number::as_secs);
+        section.optional_within("first_byte_max_secs", Float(0.001)..=DAY_SECS).map(Float::as_secs);
     let health = health(&mut section.section("health"));
     let pipeline = PipelineOptions {
         limits: limits(&mut section.section("limits")),
@@ -53,7 +53,7 @@ pub(super) fn read(section: &mut Section<'_>, pipeline: PipelineOptions, flags: 
 fn health(section: &mut Section<'_>) -> HealthOptions {
     let default = HealthOptions::default();
     let mut secs = |key, default: Duration| {
-        section.within(key, Number(default.as_secs_f64()), Number(0.01)..=DAY_SECS).as_secs()
+        section.within(key, Float(default.as_secs_f64()), Float(0.01)..=DAY_SECS).as_secs()
     };
     HealthOptions {
         interval: secs("interval_secs", default.interval),
@@ -65,28 +65,29 @@ fn health(section: &mut Section<'_>) -> HealthOptions {
 
 /// Reads how often an engine is asked for its load; 0 is never.
 fn load_interval(section: &mut Section<'_>, default: Option<Duration>) -> Option<Duration> {
-    let default = Number(default.unwrap_or_default().as_secs_f64());
-    let often = section.within("load_interval_secs", default, Number(0.0)..=Number(3_600.0));
-    (Number(0.0) < often).then(|| often.as_secs())
+    let default = Float(default.unwrap_or_default().as_secs_f64());
+    let often = section.within("load_interval_secs", default, Float(0.0)..=Float(3_600.0));
+    (Float(0.0) < often).then(|| often.as_secs())
 }
 
 fn adaptive(section: &mut Section<'_>) -> LimitConfig {
     let default = LimitConfig::default();
     let mut slots = |key, default: u32, range: RangeInclusive<u32>| {
-        let whole = |slots: u32| Whole(i64::from(slots));
+        let whole = |slots: u32| Integer(i64::from(slots));
         section.within(key, whole(default), whole(*range.start())..=whole(*range.end())).as_u32()
     };
     // The widest first, because it bounds the others.
     let max = slots("max", default.max, 1..=65_536);
     let min = slots("min", default.min.min(max), 1..=max);
     let initial = slots("initial", default.initial.clamp(min, max), min..=max);
-    let tolerance = section.within("tolerance", Number(default.tolerance), Number(1.0)..=Number(10.0)).0;
+    let tolerance = section.within("tolerance", Float(default.tolerance), Float(1.0)..=Float(10.0)).0;
     LimitConfig { min, max, initial, tolerance }
 }
 
 fn limits(section: &mut Section<'_>) -> PipelineLimits {
     let default = PipelineLimits::default();
-    let mut count = |key, default: i64, most| section.within(key, Whole(default), Whole(1)..=Whole(most));
+    let mut count =
+        |key, default: i64, most| section.within(key, Integer(default), Integer(1)..=Integer(most));
     PipelineLimits {
         // As many as there may be anyway: the door sees to that.
         tenants_max: default.tenants_max,
@@ -98,34 +99,33 @@ fn limits(section: &mut Section<'_>) -> PipelineLimits {
 
 fn retry(section: &mut Section<'_>) -> RetryOptions {
     let default = RetryOptions::default();
-    let window = Number(default.window.as_secs_f64());
+    let window = Float(default.window.as_secs_f64());
     RetryOptions {
-        budget: section.within("budget", Number(default.budget), Number(0.0)..=Number(1.0)).0,
+        budget: section.within("budget", Float(default.budget), Float(0.0)..=Float(1.0)).0,
         retries_min: section
-            .within("retries_min", Whole(i64::from(default.retries_min)), Whole(0)..=Whole(1_000_000))
+            .within("retries_min", Integer(i64::from(default.retries_min)), Integer(0)..=Integer(1_000_000))
             .as_u32(),
-        window: section.within("window_secs", window, Number(1.0)..=Number(600.0)).as_secs(),
+        window: section.within("window_secs", window, Float(1.0)..=Float(600.0)).as_secs(),
         attempts_max: section
-            .within("attempts_max", Whole(i64::from(default.attempts_max)), Whole(1)..=Whole(16))
+            .within("attempts_max", Integer(i64::from(default.attempts_max)), Integer(1)..=Integer(16))
             .as_u32(),
     }
 }
 
 fn breaker(section: &mut Section<'_>) -> BreakerOptions {
     let default = BreakerOptions::default();
-    let failures = Whole(i64::from(default.failures_max));
-    let samples = Whole(i64::from(default.samples_min));
-    let failures_max = section.within("failures_max", failures, Whole(1)..=Whole(1_000)).as_u32();
-    let ratio =
-        section.within("error_ratio_max", Number(default.error_ratio_max), Number(0.01)..=Number(1.0));
-    let samples_min = section.within("samples_min", samples, Whole(1)..=Whole(1_000_000)).as_u32();
+    let failures = Integer(i64::from(default.failures_max));
+    let samples = Integer(i64::from(default.samples_min));
+    let failures_max = section.within("failures_max", failures, Integer(1)..=Integer(1_000)).as_u32();
+    let ratio = section.within("error_ratio_max", Float(default.error_ratio_max), Float(0.01)..=Float(1.0));
+    let samples_min = section.within("samples_min", samples, Integer(1)..=Integer(1_000_000)).as_u32();
     // The longer span of a pair first, because it bounds the shorter.
-    let mut span = |key, default: Duration, most: Number| {
-        section.within(key, Number(default.as_secs_f64()), Number(0.001)..=most)
+    let mut span = |key, default: Duration, most: Float| {
+        section.within(key, Float(default.as_secs_f64()), Float(0.001)..=most)
     };
     let backoff_max = span("backoff_max_secs", default.backoff_max, DAY_SECS);
     let backoff_min = span("backoff_min_secs", default.backoff_min, backoff_max);
-    let spare_max = span("spare_max_secs", default.spare_max, Number(3_600.0));
+    let spare_max = span("spare_max_secs", default.spare_max, Float(3_600.0));
     let spare = span("spare_secs", default.spare, spare_max);
     BreakerOptions {
         failures_max,
@@ -140,25 +140,25 @@ fn breaker(section: &mut Section<'_>) -> BreakerOptions {
 
 fn affinity(section: &mut Section<'_>) -> AffinityOptions {
     let default = AffinityOptions::default();
-    let load_max = section.within("load_max", Number(default.load_max), Number(1.0)..=Number(10.0)).0;
+    let load_max = section.within("load_max", Float(default.load_max), Float(1.0)..=Float(10.0)).0;
     let look_max =
-        section.within("look_max", Whole(default.look_max as i64), Whole(1)..=Whole(64)).as_usize();
-    let skips = Whole(i64::from(default.skips_max));
+        section.within("look_max", Integer(default.look_max as i64), Integer(1)..=Integer(64)).as_usize();
+    let skips = Integer(i64::from(default.skips_max));
     AffinityOptions {
         load_max,
         look_max,
-        skips_max: section.within("skips_max", skips, Whole(0)..=Whole(64)).as_u32(),
+        skips_max: section.within("skips_max", skips, Integer(0)..=Integer(64)).as_u32(),
     }
 }
 
 fn nodes(section: &mut Section<'_>, flags: &[String], nodes_max: usize) -> Vec<NodeOptions> {
-    let mut nodes: Vec<(Origin, NodeOptions)> = Vec::new();
+    let mut nodes: Vec<(ValueSource, NodeOptions)> = Vec::new();
     for (origin, mut table) in section.sections("nodes") {
         let node = node(&mut table, &origin);
         add(section, &mut nodes, origin, node);
     }
     for flag in flags {
-        let origin = Origin::Flag("--node");
+        let origin = ValueSource::Flag("--node");
         match node_of_flag(flag) {
             Ok(node) => add(section, &mut nodes, origin, node),
             Err(what) => section.mistake(&origin, what),
@@ -172,7 +172,7 @@ fn nodes(section: &mut Section<'_>, flags: &[String], nodes_max: usize) -> Vec<N
 
 /// What a file of nodes holds.
 #[derive(Clone, Debug, Default)]
-pub struct KeptNodes {
+pub struct StoredNodes {
     /// The nodes.
     pub nodes: Vec<NodeOptions>,
     /// The names of those that take no work, whoever set them up.
@@ -183,9 +183,9 @@ pub struct KeptNodes {
 const VERSION: i64 = 1;
 
 /// Reads a file of nodes.
-pub(super) fn read_kept(root: &mut Section<'_>) -> KeptNodes {
-    let version = root.read("version", Whole(VERSION));
-    if version.value != Whole(VERSION) {
+pub(super) fn read_kept(root: &mut Section<'_>) -> StoredNodes {
+    let version = root.read("version", Integer(VERSION));
+    if version.value != Integer(VERSION) {
         root.mistake(&version.origin, format!("version must be {VERSION}; a later evenkeel wrote this"));
     }
     let drained = root.read("drained", Vec::<String>::new()).value;
@@ -194,11 +194,11 @@ pub(super) fn read_kept(root: &mut Section<'_>) -> KeptNodes {
         let node = node(&mut table, &origin);
         add(root, &mut nodes, origin, node);
     }
-    KeptNodes { nodes: nodes.into_iter().map(|(_, node)| node).collect(), drained }
+    StoredNodes { nodes: nodes.into_iter().map(|(_, node)| node).collect(), drained }
 }
 
 /// Writes nodes as a file that reads as the same nodes, keys included.
-pub(crate) fn nodes_to_toml(kept: &KeptNodes) -> String {
+pub(crate) fn nodes_to_toml(kept: &StoredNodes) -> String {
     let drained = toml_text(&json!(kept.drained));
     let mut text = format!("version = {VERSION}\ndrained = {drained}\n\n");
     for node in &kept.nodes {
@@ -207,7 +207,7 @@ pub(crate) fn nodes_to_toml(kept: &KeptNodes) -> String {
             ("paths", json!(node.paths)),
             ("models", json!(node.models)),
             ("max_concurrency", node.max_concurrency.map_or(Json::Null, |slots| slots.show())),
-            ("weight", Number(node.weight.as_f64()).show()),
+            ("weight", Float(node.weight.as_f64()).show()),
             ("api_key", json!(node.api_key.as_ref().map(Secret::expose))),
         ];
         let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -216,14 +216,19 @@ pub(crate) fn nodes_to_toml(kept: &KeptNodes) -> String {
     text
 }
 
-fn add(section: &Section<'_>, nodes: &mut Vec<(Origin, NodeOptions)>, origin: Origin, node: NodeOptions) {
+fn add(
+    section: &Section<'_>,
+    nodes: &mut Vec<(ValueSource, NodeOptions)>,
+    origin: ValueSource,
+    node: NodeOptions,
+) {
     if let Some((first, _)) = nodes.iter().find(|(_, other)| other.name == node.name) {
         section.mistake(&origin, format!("two nodes are named {:?}; the first is at {first}", node.name));
     }
     nodes.push((origin, node));
 }
 
-fn node(table: &mut Section<'_>, origin: &Origin) -> NodeOptions {
+fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
     let name = table.optional::<String>("name");
     let url = table.optional::<String>("url");
     let several = table.optional::<Vec<String>>("paths");
@@ -258,7 +263,7 @@ fn node(table: &mut Section<'_>, origin: &Origin) -> NodeOptions {
         table.mistake(&models.origin, format!("models must be at most {MODELS_MAX} names"));
     }
     let max_concurrency = table.optional::<Concurrency>("max_concurrency");
-    if let Some(Read { value: Concurrency::Fixed(slots), origin }) = &max_concurrency
+    if let Some(SourcedValue { value: Concurrency::Fixed(slots), origin }) = &max_concurrency
         && !(1..=65_536).contains(slots)
     {
         table.mistake(origin, "max_concurrency must be from 1 to 65536");

@@ -7,11 +7,11 @@ use evenkeel_policy::backpressure::{
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::Duration;
 
-use super::origin::Origin;
-use super::reader::{Read, Section};
-use super::value::{Number, Whole};
+use super::origin::ValueSource;
+use super::reader::{Section, SourcedValue};
+use super::value::{Float, Integer};
 
-const QUANTUM: std::ops::RangeInclusive<Whole> = Whole(1)..=Whole(1_000_000_000);
+const QUANTUM: std::ops::RangeInclusive<Integer> = Integer(1)..=Integer(1_000_000_000);
 
 /// Reads the three sections; the quantum is in the first, too.
 pub(super) fn read(root: &mut Section<'_>) -> (LoadManagerConfig, Cost) {
@@ -23,13 +23,13 @@ pub(super) fn read(root: &mut Section<'_>) -> (LoadManagerConfig, Cost) {
 
 fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConfig, Cost) {
     let (queue, pressure) = (WaitQueueConfig::default(), BackpressureConfig::default());
-    let max_waiting = section.read("max_waiting", Whole(queue.max_waiting as i64));
+    let max_waiting = section.read("max_waiting", Integer(queue.max_waiting as i64));
     let timeout = section.read("default_timeout_secs", secs(queue.default_timeout));
-    let warning = section.read("warning_threshold", Number(queue.warning_threshold));
-    let overload = section.read("overload_threshold", Number(queue.overload_threshold));
-    let max_delay = Number(pressure.max_delay.as_millis() as f64);
-    let max_delay = section.within("max_delay_ms", max_delay, Number(0.0)..=Number(60_000.0)).as_millis();
-    let quantum = section.within("quantum_tokens", Whole(500), QUANTUM);
+    let warning = section.read("warning_threshold", Float(queue.warning_threshold));
+    let overload = section.read("overload_threshold", Float(queue.overload_threshold));
+    let max_delay = Float(pressure.max_delay.as_millis() as f64);
+    let max_delay = section.within("max_delay_ms", max_delay, Float(0.0)..=Float(60_000.0)).as_millis();
+    let quantum = section.within("quantum_tokens", Integer(500), QUANTUM);
     let queue = WaitQueueConfig {
         max_waiting: max_waiting.value.as_usize(),
         default_timeout: timeout.value.as_secs(),
@@ -57,16 +57,15 @@ fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConf
     (queue, pressure, Cost(quantum.as_u64()))
 }
 
-fn set_of<'a, T>(first: &'a Read<T>, second: &'a Read<T>) -> &'a Origin {
-    if first.origin == Origin::Default { &second.origin } else { &first.origin }
+fn set_of<'a, T>(first: &'a SourcedValue<T>, second: &'a SourcedValue<T>) -> &'a ValueSource {
+    if first.origin == ValueSource::Default { &second.origin } else { &first.origin }
 }
 
 fn connection_pool(section: &mut Section<'_>) -> ConnectionPoolConfig {
     let default = ConnectionPoolConfig::default();
-    let max_idle = section.read("max_idle_per_host", Whole(default.max_idle_per_host as i64));
-    let mut span = |key, default: Duration| {
-        section.within(key, secs(default), Number(0.001)..=Number(86_400.0)).as_secs()
-    };
+    let max_idle = section.read("max_idle_per_host", Integer(default.max_idle_per_host as i64));
+    let mut span =
+        |key, default: Duration| section.within(key, secs(default), Float(0.001)..=Float(86_400.0)).as_secs();
     let pool = ConnectionPoolConfig {
         max_idle_per_host: max_idle.value.as_usize(),
         idle_timeout: span("idle_timeout_secs", default.idle_timeout),
@@ -83,8 +82,8 @@ fn connection_pool(section: &mut Section<'_>) -> ConnectionPoolConfig {
 
 fn node_cache(section: &mut Section<'_>) -> NodeCacheConfig {
     let default = NodeCacheConfig::default();
-    let capacity = Whole(default.max_capacity as i64);
-    let capacity = section.within("max_capacity", capacity, Whole(0)..=Whole(10_000_000));
+    let capacity = Integer(default.max_capacity as i64);
+    let capacity = section.within("max_capacity", capacity, Integer(0)..=Integer(10_000_000));
     let ttl = section.read("ttl_secs", secs(default.ttl));
     let cache = NodeCacheConfig { max_capacity: capacity.as_u64(), ttl: ttl.value.as_secs() };
     if let Err(broken) = cache.validate() {
@@ -93,6 +92,6 @@ fn node_cache(section: &mut Section<'_>) -> NodeCacheConfig {
     cache
 }
 
-fn secs(span: Duration) -> Number {
-    Number(span.as_secs_f64())
+fn secs(span: Duration) -> Float {
+    Float(span.as_secs_f64())
 }

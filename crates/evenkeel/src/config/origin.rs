@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Where a value comes from; whoever is further down wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum ValueSource {
     /// Nobody set it.
     Default,
     /// A line of a file.
@@ -21,7 +21,7 @@ pub enum Origin {
     Flag(&'static str),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -34,35 +34,37 @@ impl fmt::Display for Origin {
 
 /// Something that is wrong with a configuration, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mistake {
+pub struct ConfigError {
     /// Where it is.
-    pub origin: Origin,
+    pub origin: ValueSource,
     /// What is wrong.
     pub what: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { origin, what } = self;
         match origin {
-            Origin::Default => f.write_str(what),
-            Origin::File { .. } | Origin::Env(_) | Origin::Flag(_) => write!(f, "{origin}: {what}"),
+            ValueSource::Default => f.write_str(what),
+            ValueSource::File { .. } | ValueSource::Env(_) | ValueSource::Flag(_) => {
+                write!(f, "{origin}: {what}")
+            }
         }
     }
 }
 
 /// Everything that is wrong with a configuration, in the order of its lines; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistakes(pub Vec<Mistake>);
+pub struct ConfigErrors(pub Vec<ConfigError>);
 
-impl Mistakes {
+impl ConfigErrors {
     /// Makes a mistake of something that has no place, or tells it itself.
     pub fn of(what: impl fmt::Display) -> Self {
-        Self(vec![Mistake { origin: Origin::Default, what: what.to_string() }])
+        Self(vec![ConfigError { origin: ValueSource::Default, what: what.to_string() }])
     }
 }
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, mistake) in self.0.iter().enumerate() {
             let between = if at == 0 { "" } else { "\n" };
@@ -72,4 +74,4 @@ impl fmt::Display for Mistakes {
     }
 }
 
-impl std::error::Error for Mistakes {}
+impl std::error::Error for ConfigErrors {}

@@ -4,7 +4,7 @@ use evenkeel_queue::store::disk::DiskOptions;
 use evenkeel_queue::{Durability, QueueSettings};
 
 use super::reader::Section;
-use super::value::Whole;
+use super::value::Integer;
 
 /// How many queues there may be if nobody says.
 const QUEUES_MAX: i64 = 10_000;
@@ -54,11 +54,12 @@ pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
     let disk = DiskOptions::default();
     let mut bytes = |key, default: u64, least: i64| {
         let default = i64::try_from(default).unwrap_or(least);
-        section.within(key, Whole(default), Whole(least)..=Whole(1 << 50)).as_u64()
+        section.within(key, Integer(default), Integer(least)..=Integer(1 << 50)).as_u64()
     };
     let cache_bytes = bytes("cache_bytes", disk.cache_bytes, 1 << 20);
     let reserve_bytes = bytes("reserve_bytes", disk.reserve_bytes, 0);
-    let interval = section.within("durability_interval_ms", Whole(INTERVAL_MS), Whole(1)..=Whole(60_000));
+    let interval =
+        section.within("durability_interval_ms", Integer(INTERVAL_MS), Integer(1)..=Integer(60_000));
     let durabilities = [
         ("fsync", Durability::Fsync),
         ("interval", Durability::Interval(interval.as_u32())),
@@ -68,7 +69,7 @@ pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
     let settings = QueueSettings::default();
     let mut count = |key, default: u64, most: i64| {
         let default = i64::try_from(default).unwrap_or(most);
-        section.within(key, Whole(default), Whole(1)..=Whole(most)).as_u64()
+        section.within(key, Integer(default), Integer(1)..=Integer(most)).as_u64()
     };
     let defaults = QueueSettings {
         durability,
@@ -76,10 +77,13 @@ pub(super) fn read(section: &mut Section<'_>) -> QueueConfig {
         messages_max: count("messages_max", settings.messages_max, 1_000_000_000_000),
         in_flight_max: count("in_flight_max", settings.in_flight_max, 10_000_000),
         keys_max: u32::try_from(count("keys_max", u64::from(settings.keys_max), 1 << 24)).unwrap_or(u32::MAX),
-        bytes_max: section.within("bytes_max", Whole(1 << 40), Whole(2 << 20)..=Whole(1 << 50)).as_u64(),
+        bytes_max: section
+            .within("bytes_max", Integer(1 << 40), Integer(2 << 20)..=Integer(1 << 50))
+            .as_u64(),
         ..settings
     };
-    let queues_max = section.within("queues_max", Whole(QUEUES_MAX), Whole(1)..=Whole(1_000_000)).as_usize();
+    let queues_max =
+        section.within("queues_max", Integer(QUEUES_MAX), Integer(1)..=Integer(1_000_000)).as_usize();
     let (region, account) = names(&mut section.section("sqs"));
     QueueConfig { store, cache_bytes, reserve_bytes, queues_max, defaults, region, account }
 }

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::origin::{Mistake, Origin};
-use super::show::{Setting, Shown};
+use super::origin::{ConfigError, ValueSource};
+use super::show::{EffectiveConfig, Setting};
 use super::suggest::closest;
-use super::value::Value;
+use super::value::ConfigValue;
 
 /// Variables with names of their own, by section and key: those of seed 001, the one all Rust programs know, and those
 /// of OpenTelemetry.
@@ -48,9 +48,9 @@ pub struct Flag {
 
 /// A value and where it comes from.
 #[derive(Clone, Debug)]
-pub(super) struct Read<T> {
+pub(super) struct SourcedValue<T> {
     pub(super) value: T,
-    pub(super) origin: Origin,
+    pub(super) origin: ValueSource,
 }
 
 /// What the sections of one configuration share.
@@ -60,25 +60,25 @@ pub(super) struct Reader<'a> {
     lines: Vec<usize>,
     env: &'a BTreeMap<String, String>,
     flags: &'a [Flag],
-    notes: RefCell<Notes>,
+    notes: RefCell<ReadState>,
 }
 
 #[derive(Default)]
-struct Notes {
-    mistakes: Vec<Mistake>,
-    shown: Shown,
+struct ReadState {
+    mistakes: Vec<ConfigError>,
+    shown: EffectiveConfig,
     /// What could have been set: section and key.
     known: BTreeSet<(String, &'static str)>,
     /// What the file holds and nobody read.
-    unread: Vec<Unread>,
+    unread: Vec<UnknownKey>,
     /// The variables that mean something, each with what it would be called by rule.
     variables: Vec<(String, String)>,
 }
 
-struct Unread {
+struct UnknownKey {
     section: String,
     key: String,
-    origin: Origin,
+    origin: ValueSource,
 }
 
 impl<'a> Reader<'a> {
@@ -94,29 +94,32 @@ impl<'a> Reader<'a> {
     }
 
     /// The place of a byte of the file.
-    pub(super) fn at(&self, byte: usize) -> Origin {
-        Origin::File { path: self.path.clone(), line: self.lines.partition_point(|begin| *begin <= byte) }
+    pub(super) fn at(&self, byte: usize) -> ValueSource {
+        ValueSource::File {
+            path: self.path.clone(),
+            line: self.lines.partition_point(|begin| *begin <= byte),
+        }
     }
 
-    pub(super) fn mistake(&self, origin: &Origin, what: impl Into<String>) {
-        self.notes.borrow_mut().mistakes.push(Mistake { origin: origin.clone(), what: what.into() });
+    pub(super) fn mistake(&self, origin: &ValueSource, what: impl Into<String>) {
+        self.notes.borrow_mut().mistakes.push(ConfigError { origin: origin.clone(), what: what.into() });
     }
 
     /// Opens the file's outermost level.
     pub(super) fn root<'t>(&'t self, table: DeTable<'t>) -> Section<'t> {
-        Section { reader: self, name: String::new(), table, from: Sources::Everywhere, shown: None }
+        Section { reader: self, name: String::new(), table, from: AllowedSources::Everywhere, shown: None }
     }
 
     /// Tells what was read, or everything that was wrong.
-    pub(super) fn finish(self) -> Result<Shown, Vec<Mistake>> {
+    pub(super) fn finish(self) -> Result<EffectiveConfig, Vec<ConfigError>> {
         let mut notes = self.notes.into_inner();
         for unread in &notes.unread {
             let what = unread.what(&notes.known);
-            notes.mistakes.push(Mistake { origin: unread.origin.clone(), what });
+            notes.mistakes.push(ConfigError { origin: unread.origin.clone(), what });
         }
         for name in self.env.keys() {
             if let Some(what) = notes.unknown_variable(name) {
-                notes.mistakes.push(Mistake { origin: Origin::Env(name.clone()), what });
+                notes.mistakes.push(ConfigError { origin: ValueSource::Env(name.clone()), what });
             }
         }
         notes.mistakes.sort();
@@ -125,7 +128,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Unread {
+impl UnknownKey {
     fn what(&self, known: &BTreeSet<(String, &'static str)>) -> String {
         let Self { section, key, .. } = self;
         let beside = known.iter().filter(|(at, _)| at == section).map(|(_, key)| *key);
@@ -140,7 +143,7 @@ impl Unread {
     }
 }
 
-impl Notes {
+impl ReadState {
     /// Says what is wrong with a variable that begins like ours and stands for nothing.
     fn unknown_variable(&self, name: &str) -> Option<String> {
         if self.variables.iter().any(|(known, _)| known == name) || is_of_kubernetes(name) {
@@ -170,7 +173,7 @@ fn is_of_kubernetes(name: &str) -> bool {
 
 /// Where the settings of a section may come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sources {
+enum AllowedSources {
     Everywhere,
     /// One of several tables of the same name has no variable and no flag.
     FileOnly,
@@ -182,7 +185,7 @@ pub(super) struct Section<'a> {
     /// Without brackets, as in `llm.health`; empty for the outermost level.
     name: String,
     table: DeTable<'a>,
-    from: Sources,
+    from: AllowedSources,
     /// Its place among what is shown.
     shown: Option<usize>,
 }
@@ -206,7 +209,7 @@ impl<'a> Section<'a> {
     }
 
     /// Opens every table of a list within this one, with the place of each.
-    pub(super) fn sections(&mut self, key: &'static str) -> Vec<(Origin, Section<'a>)> {
+    pub(super) fn sections(&mut self, key: &'static str) -> Vec<(ValueSource, Section<'a>)> {
         let Some((origin, value)) = self.take(key) else { return Vec::new() };
         let name = self.path(key);
         let DeValue::Array(items) = value.into_inner() else {
@@ -225,7 +228,7 @@ impl<'a> Section<'a> {
                 reader: self.reader,
                 name: name.clone(),
                 table,
-                from: Sources::FileOnly,
+                from: AllowedSources::FileOnly,
                 shown: Some(shown),
             };
             sections.push((origin, section));
@@ -234,14 +237,14 @@ impl<'a> Section<'a> {
     }
 
     /// Reads a setting that has a default.
-    pub(super) fn read<T: Value>(&mut self, key: &'static str, default: T) -> Read<T> {
-        let read = self.find(key).unwrap_or(Read { value: default, origin: Origin::Default });
+    pub(super) fn read<T: ConfigValue>(&mut self, key: &'static str, default: T) -> SourcedValue<T> {
+        let read = self.find(key).unwrap_or(SourcedValue { value: default, origin: ValueSource::Default });
         self.show(key, &read);
         read
     }
 
     /// Reads a setting that may be left out.
-    pub(super) fn optional<T: Value>(&mut self, key: &'static str) -> Option<Read<T>> {
+    pub(super) fn optional<T: ConfigValue>(&mut self, key: &'static str) -> Option<SourcedValue<T>> {
         let read = self.find(key)?;
         self.show(key, &read);
         Some(read)
@@ -250,7 +253,7 @@ impl<'a> Section<'a> {
     /// Reads a setting that must lie in a range.
     pub(super) fn within<T>(&mut self, key: &'static str, default: T, range: RangeInclusive<T>) -> T
     where
-        T: Value + PartialOrd + Copy,
+        T: ConfigValue + PartialOrd + Copy,
     {
         let read = self.read(key, default);
         self.check(key, read, &range).unwrap_or(default)
@@ -259,15 +262,15 @@ impl<'a> Section<'a> {
     /// Reads a setting that may be left out and must lie in a range.
     pub(super) fn optional_within<T>(&mut self, key: &'static str, range: RangeInclusive<T>) -> Option<T>
     where
-        T: Value + PartialOrd + Copy,
+        T: ConfigValue + PartialOrd + Copy,
     {
         let read = self.optional(key)?;
         self.check(key, read, &range)
     }
 
-    fn check<T>(&self, key: &str, read: Read<T>, range: &RangeInclusive<T>) -> Option<T>
+    fn check<T>(&self, key: &str, read: SourcedValue<T>, range: &RangeInclusive<T>) -> Option<T>
     where
-        T: Value + PartialOrd,
+        T: ConfigValue + PartialOrd,
     {
         if range.contains(&read.value) {
             return Some(read.value);
@@ -294,23 +297,23 @@ impl<'a> Section<'a> {
         of(default).expect("the default is one of the words")
     }
 
-    pub(super) fn mistake(&self, origin: &Origin, what: impl Display) {
+    pub(super) fn mistake(&self, origin: &ValueSource, what: impl Display) {
         self.reader.mistake(origin, what.to_string());
     }
 
     /// Finds a value by who wins: flag, variable, file. One of the wrong kind is a mistake, and as if not there.
-    fn find<T: Value>(&mut self, key: &'static str) -> Option<Read<T>> {
+    fn find<T: ConfigValue>(&mut self, key: &'static str) -> Option<SourcedValue<T>> {
         let reader = self.reader;
         let of_file = self.take(key);
         let (variable, regular) = variables(&self.name, key);
         let text = match self.from {
-            Sources::FileOnly => None,
-            Sources::Everywhere => {
+            AllowedSources::FileOnly => None,
+            AllowedSources::Everywhere => {
                 let flag =
                     reader.flags.iter().find(|flag| (flag.section, flag.key) == (self.name.as_str(), key));
-                let of_env = reader.env.get(&variable).map(|text| (Origin::Env(variable.clone()), text));
+                let of_env = reader.env.get(&variable).map(|text| (ValueSource::Env(variable.clone()), text));
                 reader.notes.borrow_mut().variables.push((variable, regular));
-                flag.map(|flag| (Origin::Flag(flag.name), &flag.value)).or(of_env)
+                flag.map(|flag| (ValueSource::Flag(flag.name), &flag.value)).or(of_env)
             }
         };
         let (origin, value) = match (text, of_file) {
@@ -319,20 +322,21 @@ impl<'a> Section<'a> {
             (None, None) => return None,
         };
         let Some(value) = value else {
-            let named = if matches!(origin, Origin::File { .. }) { format!("{key} ") } else { String::new() };
+            let named =
+                if matches!(origin, ValueSource::File { .. }) { format!("{key} ") } else { String::new() };
             reader.mistake(&origin, format!("{named}must be {}", T::kind()));
             return None;
         };
-        Some(Read { value, origin })
+        Some(SourcedValue { value, origin })
     }
 
-    fn take(&mut self, key: &'static str) -> Option<(Origin, Spanned<DeValue<'a>>)> {
+    fn take(&mut self, key: &'static str) -> Option<(ValueSource, Spanned<DeValue<'a>>)> {
         self.reader.notes.borrow_mut().known.insert((self.name.clone(), key));
         let (key, value) = self.table.remove_entry(key)?;
         Some((self.reader.at(key.span().start), value))
     }
 
-    fn show<T: Value>(&self, key: &'static str, read: &Read<T>) {
+    fn show<T: ConfigValue>(&self, key: &'static str, read: &SourcedValue<T>) {
         if let Some(shown) = self.shown {
             let setting = Setting { key, value: read.value.show(), origin: read.origin.clone() };
             self.reader.notes.borrow_mut().shown.add(shown, setting);
@@ -347,7 +351,7 @@ impl<'a> Section<'a> {
 impl Drop for Section<'_> {
     fn drop(&mut self) {
         for (key, _) in &self.table {
-            let unread = Unread {
+            let unread = UnknownKey {
                 section: self.name.clone(),
                 key: key.get_ref().to_string(),
                 origin: self.reader.at(key.span().start),

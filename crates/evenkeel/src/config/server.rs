@@ -5,19 +5,19 @@ use std::path::PathBuf;
 
 use evenkeel_door::key::KeyHash;
 use evenkeel_door::listener::ListenerLimits;
-use evenkeel_door::tenant::{Exposure, Unprotected};
+use evenkeel_door::tenant::{Exposure, InsecurePolicy};
 use evenkeel_policy::time::Duration;
 
-use super::origin::Origin;
+use super::origin::ValueSource;
 use super::reader::Section;
-use super::value::{Number, Whole};
+use super::value::{Float, Integer};
 
 /// Where a server listens that nobody told where.
 pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
 /// Where a server keeps what it must not forget, if nobody told where.
 pub const DATA_DIR_DEFAULT: &str = "./evenkeel-data";
 
-const DAY_SECS: Number = Number(86_400.0);
+const DAY_SECS: Float = Float(86_400.0);
 
 /// `[server]`.
 #[derive(Clone, Debug)]
@@ -31,13 +31,13 @@ pub struct ServerConfig {
     /// The hashes of the admin keys.
     pub admin: Vec<KeyHash>,
     /// Whether others may reach it unprotected.
-    pub unprotected: Unprotected,
+    pub unprotected: InsecurePolicy,
     /// How long it says that it is not ready before it stops accepting.
     pub unready: Duration,
     /// The limits of its listener; `drain_max` is `drain_secs`.
     pub limits: ListenerLimits,
     /// Where `listen` was set, to tell what is wrong with it.
-    pub(super) listen_origin: Origin,
+    pub(super) listen_origin: ValueSource,
 }
 
 /// A certificate and its key.
@@ -63,8 +63,8 @@ impl ServerConfig {
 pub(super) fn read(section: &mut Section<'_>) -> ServerConfig {
     let listen = section.read("listen", LISTEN_DEFAULT);
     let data_dir = section.read("data_dir", PathBuf::from(DATA_DIR_DEFAULT)).value;
-    let drain = section.within("drain_secs", Number(30.0), Number(0.0)..=DAY_SECS).as_secs();
-    let unready = section.within("unready_secs", Number(0.0), Number(0.0)..=DAY_SECS).as_secs();
+    let drain = section.within("drain_secs", Float(30.0), Float(0.0)..=DAY_SECS).as_secs();
+    let unready = section.within("unready_secs", Float(0.0), Float(0.0)..=DAY_SECS).as_secs();
     let admin = section.read("admin_key_hashes", Vec::<KeyHash>::new()).value;
     let allow_open = section.read("allow_open", false).value;
     let limits = ListenerLimits { drain_max: drain, ..limits(section) };
@@ -73,7 +73,7 @@ pub(super) fn read(section: &mut Section<'_>) -> ServerConfig {
         data_dir,
         tls: tls(section),
         admin,
-        unprotected: if allow_open { Unprotected::Allow } else { Unprotected::Refuse },
+        unprotected: if allow_open { InsecurePolicy::Allow } else { InsecurePolicy::Refuse },
         unready,
         limits,
         listen_origin: listen.origin,
@@ -83,16 +83,16 @@ pub(super) fn read(section: &mut Section<'_>) -> ServerConfig {
 fn limits(section: &mut Section<'_>) -> ListenerLimits {
     let default = ListenerLimits::default();
     let mut count = |key, default: usize, least, most| {
-        section.within(key, Whole(default as i64), Whole(least)..=Whole(most)).as_usize()
+        section.within(key, Integer(default as i64), Integer(least)..=Integer(most)).as_usize()
     };
     let connections_max = count("connections_max", default.connections_max, 1, 1_000_000);
     let head_bytes_max = count("head_bytes_max", default.head_bytes_max, 8 * 1024, 1024 * 1024);
     let headers_max = count("headers_max", default.headers_max, 16, 1_000);
     let body_bytes_max = count("body_bytes_max", default.body_bytes_max, 1024, 1024 * 1024 * 1024);
     let streams_max =
-        section.within("streams_max", Whole(i64::from(default.streams_max)), Whole(1)..=Whole(10_000));
+        section.within("streams_max", Integer(i64::from(default.streams_max)), Integer(1)..=Integer(10_000));
     let mut secs = |key, default: Duration| {
-        section.within(key, Number(default.as_secs_f64()), Number(0.1)..=DAY_SECS).as_secs()
+        section.within(key, Float(default.as_secs_f64()), Float(0.1)..=DAY_SECS).as_secs()
     };
     ListenerLimits {
         connections_max,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::origin::Origin;
+use super::origin::ValueSource;
 
 /// One setting as meant.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,24 +14,24 @@ pub struct Setting {
     /// What it is; a secret is `[hidden]`.
     pub value: Json,
     /// Where that comes from.
-    pub origin: Origin,
+    pub origin: ValueSource,
 }
 
 /// Everything that was read, without secrets.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shown(Vec<Part>);
+pub struct EffectiveConfig(Vec<EffectiveSection>);
 
 #[derive(Clone, Debug, PartialEq)]
-struct Part {
+struct EffectiveSection {
     name: String,
     header: String,
     settings: Vec<Setting>,
 }
 
-impl Shown {
+impl EffectiveConfig {
     /// Begins a section, and names its place.
     pub(super) fn begin(&mut self, name: &str, header: String) -> usize {
-        self.0.push(Part { name: name.to_owned(), header, settings: Vec::new() });
+        self.0.push(EffectiveSection { name: name.to_owned(), header, settings: Vec::new() });
         self.0.len() - 1
     }
 
@@ -48,7 +48,8 @@ impl Shown {
             let between = if text.is_empty() { "" } else { "\n" };
             let _ = writeln!(text, "{between}{}", part.header);
             for Setting { key, value, origin } in &part.settings {
-                let from = if *origin == Origin::Default { String::new() } else { format!("  # {origin}") };
+                let from =
+                    if *origin == ValueSource::Default { String::new() } else { format!("  # {origin}") };
                 let _ = writeln!(text, "{key} = {}{from}", toml_text(value));
             }
         }

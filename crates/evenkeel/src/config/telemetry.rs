@@ -6,11 +6,11 @@ use evenkeel_door::tenant::Access;
 use evenkeel_llm::Origin;
 use evenkeel_telemetry::logs::{Format, LogOptions};
 use evenkeel_telemetry::trace::TraceOptions;
-use evenkeel_telemetry::{JournalLimits, MeterLimits, Secret};
+use evenkeel_telemetry::{MetricLimits, RequestLogLimits, Secret};
 use http::{HeaderName, HeaderValue};
 
 use super::reader::Section;
-use super::value::{Number, Whole};
+use super::value::{Float, Integer};
 
 /// `[telemetry]`.
 #[derive(Clone, Debug)]
@@ -20,11 +20,11 @@ pub struct TelemetryConfig {
     /// Who may read `/metrics`.
     pub metrics: Access,
     /// How many tenants and nodes have metrics of their own.
-    pub meters: MeterLimits,
+    pub meters: MetricLimits,
     /// How many queues have metrics of their own.
     pub queues_max: usize,
     /// How much is remembered.
-    pub journal: JournalLimits,
+    pub journal: RequestLogLimits,
     /// Where traces go, if anywhere.
     pub traces: Option<TraceConfig>,
 }
@@ -50,19 +50,19 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
         LogOptions::new(None, format).expect("the default filter is one")
     });
     let metrics = section.word("metrics", "admin", &[("admin", Access::Admin), ("public", Access::Public)]);
-    let (meters, journal) = (MeterLimits::default(), JournalLimits::default());
+    let (meters, journal) = (MetricLimits::default(), RequestLogLimits::default());
     let mut count = |key, default: usize, least, most| {
-        section.within(key, Whole(default as i64), Whole(least)..=Whole(most)).as_usize()
+        section.within(key, Integer(default as i64), Integer(least)..=Integer(most)).as_usize()
     };
     TelemetryConfig {
         logs,
         metrics,
-        meters: MeterLimits {
+        meters: MetricLimits {
             tenants_max: count("tenants_max", meters.tenants_max, 1, 10_000),
             nodes_max: count("nodes_max", meters.nodes_max, 1, 10_000),
         },
         queues_max: count("queues_max", 256, 1, 10_000),
-        journal: JournalLimits {
+        journal: RequestLogLimits {
             requests_max: count("requests_max", journal.requests_max, 0, 1_000_000),
             steps_max: count("steps_max", journal.steps_max, 1, 1_000),
             changes_max: count("changes_max", journal.changes_max, 0, 100_000),
@@ -75,9 +75,9 @@ fn traces(section: &mut Section<'_>) -> Option<TraceConfig> {
     let default = TraceOptions::default();
     let endpoint = section.optional::<String>("otlp_endpoint");
     let headers = section.optional::<Secret<String>>("otlp_headers");
-    let ratio = section.within("trace_ratio", Number(default.ratio), Number(0.0)..=Number(1.0)).0;
-    let spans_max = Whole(default.spans_max as i64);
-    let spans_max = section.within("spans_max", spans_max, Whole(1)..=Whole(1_000_000)).as_usize();
+    let ratio = section.within("trace_ratio", Float(default.ratio), Float(0.0)..=Float(1.0)).0;
+    let spans_max = Integer(default.spans_max as i64);
+    let spans_max = section.within("spans_max", spans_max, Integer(1)..=Integer(1_000_000)).as_usize();
     let headers = match &headers {
         None => Vec::new(),
         Some(read) => read_headers(read.value.expose()).unwrap_or_else(|| {

@@ -3,25 +3,26 @@
 use std::collections::BTreeMap;
 
 use evenkeel_door::key::KeyHash;
-use evenkeel_door::tenant::{KEYS_MAX, Standing, TenantSettings, Tenants, TenantsError};
+use evenkeel_door::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use evenkeel_policy::weight::Weight;
 use serde_json::{Map, Value as Json, json};
 
 use super::llm::check_name;
-use super::origin::Origin;
+use super::origin::ValueSource;
 use super::reader::Section;
 use super::show::toml_text;
-use super::value::{Number, Value as _, Whole};
+use super::value::{ConfigValue as _, Float, Integer};
 
-const STANDINGS: &[(&str, Standing)] = &[("active", Standing::Active), ("disabled", Standing::Disabled)];
+const STANDINGS: &[(&str, TenantState)] =
+    &[("active", TenantState::Active), ("disabled", TenantState::Disabled)];
 /// As many requests or tokens as TOML can count.
-const PER_MINUTE: std::ops::RangeInclusive<Whole> = Whole(0)..=Whole(i64::MAX);
-const CONCURRENCY: std::ops::RangeInclusive<Whole> = Whole(0)..=Whole(1_000_000);
+const PER_MINUTE: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(i64::MAX);
+const CONCURRENCY: std::ops::RangeInclusive<Integer> = Integer(0)..=Integer(1_000_000);
 const MODELS_MAX: usize = 1_000;
 
 pub(super) fn read(root: &mut Section<'_>, admin: &[KeyHash]) -> Vec<TenantSettings> {
     let mut tenants = Vec::new();
-    let mut places: BTreeMap<String, Origin> = BTreeMap::new();
+    let mut places: BTreeMap<String, ValueSource> = BTreeMap::new();
     for (origin, mut table) in root.sections("tenants") {
         let Some(tenant) = tenant(&mut table, &origin) else { continue };
         if let Some(first) = places.get(&tenant.name) {
@@ -33,7 +34,7 @@ pub(super) fn read(root: &mut Section<'_>, admin: &[KeyHash]) -> Vec<TenantSetti
         tenants.push(tenant);
     }
     if let Err(wrong) = Tenants::new(tenants.clone(), admin.to_vec()) {
-        let origin = wrong_one(&wrong).and_then(|name| places.get(name)).unwrap_or(&Origin::Default);
+        let origin = wrong_one(&wrong).and_then(|name| places.get(name)).unwrap_or(&ValueSource::Default);
         root.mistake(origin, wrong);
     }
     tenants
@@ -50,16 +51,16 @@ fn wrong_one(wrong: &TenantsError) -> Option<&str> {
 }
 
 /// Reads a tenant; one without a name is a mistake, and none.
-fn tenant(table: &mut Section<'_>, origin: &Origin) -> Option<TenantSettings> {
+fn tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSettings> {
     let name = table.optional::<String>("name");
     let key_hashes = table.read("key_hashes", Vec::<KeyHash>::new());
     if KEYS_MAX < key_hashes.value.len() {
         table.mistake(&key_hashes.origin, format!("key_hashes must be at most {KEYS_MAX}"));
     }
     let weight = table.read("weight", Weight::ONE).value;
-    let rpm = table.optional_within("rpm", PER_MINUTE).map(Whole::as_u64);
-    let tpm = table.optional_within("tpm", PER_MINUTE).map(Whole::as_u64);
-    let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Whole::as_u32);
+    let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
+    let tpm = table.optional_within("tpm", PER_MINUTE).map(Integer::as_u64);
+    let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Integer::as_u32);
     let models = table.read("models", Vec::<String>::new());
     if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
         table.mistake(&models.origin, format!("models must be at most {MODELS_MAX} names"));
@@ -89,7 +90,7 @@ pub fn describe(tenant: &TenantSettings) -> Map<String, Json> {
     let standing = STANDINGS.iter().find(|(_, standing)| *standing == tenant.standing).map(|(word, _)| *word);
     let settings = [
         ("name", json!(tenant.name)),
-        ("weight", Number(tenant.weight.as_f64()).show()),
+        ("weight", Float(tenant.weight.as_f64()).show()),
         ("rpm", json!(tenant.rpm)),
         ("tpm", json!(tenant.tpm)),
         ("concurrency_max", json!(tenant.concurrency_max)),

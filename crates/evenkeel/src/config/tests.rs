@@ -2,18 +2,18 @@
 
 use super::*;
 use evenkeel_door::key::KeyHash;
-use evenkeel_door::tenant::Standing;
+use evenkeel_door::tenant::TenantState;
 use evenkeel_llm::Concurrency;
 use evenkeel_policy::backpressure::LoadManagerConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use proptest::prelude::*;
 
-fn sources(text: &str, env: &[(&str, &str)]) -> Sources {
-    Sources {
+fn sources(text: &str, env: &[(&str, &str)]) -> ConfigSources {
+    ConfigSources {
         file: Some(("evenkeel.toml".to_owned(), text.to_owned())),
         env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-        ..Sources::default()
+        ..ConfigSources::default()
     }
 }
 
@@ -28,7 +28,7 @@ fn wrong(text: &str, env: &[(&str, &str)]) -> String {
 
 #[test]
 fn nothing_at_all_is_the_defaults_of_the_seed() {
-    let config = Config::read(&Sources::default()).unwrap();
+    let config = Config::read(&ConfigSources::default()).unwrap();
     assert_eq!(config.llm.options.pipeline, PipelineOptions::default());
     assert_eq!((config.server.listen, config.tenants.len()), (LISTEN_DEFAULT, 0));
     assert_eq!(config.check_exposure(0), Ok(()));
@@ -201,7 +201,7 @@ fn a_variable_that_stands_for_nothing_is_told_unless_another_set_it() {
 #[test]
 fn flags_win_over_the_environment_and_that_over_the_file() {
     let mut sources = sources("[server]\nlisten = '127.0.0.1:1'\n", &[]);
-    let listen = |sources: &Sources| Config::read(sources).unwrap().server.listen.port();
+    let listen = |sources: &ConfigSources| Config::read(sources).unwrap().server.listen.port();
     assert_eq!(listen(&sources), 1);
     sources.env.insert("EVENKEEL_SERVER_LISTEN".to_owned(), "127.0.0.1:2".to_owned());
     assert_eq!(listen(&sources), 2);
@@ -227,7 +227,8 @@ fn nodes_have_a_name_a_way_and_what_else_they_need() {
         paths = ['http://10.0.0.6:8000/base', 'https://gpu.example:8443']
     ";
     let config =
-        Config::read(&Sources { nodes: vec!["mine=http://[::1]:1".into()], ..sources(text, &[]) }).unwrap();
+        Config::read(&ConfigSources { nodes: vec!["mine=http://[::1]:1".into()], ..sources(text, &[]) })
+            .unwrap();
     let nodes = &config.llm.options.nodes;
     let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["gpu-1", "10.0.0.6:8000", "mine"]);
@@ -282,7 +283,8 @@ fn a_node_that_cannot_be_is_told() {
     let many =
         "[[llm.nodes]]\nurl = 'http://a'\n[[llm.nodes]]\nurl = 'http://b'\n[llm.limits]\nnodes_max = 1\n";
     assert_eq!(wrong(many, &[]), "evenkeel.toml:3: more than 1 nodes; [llm.limits] has nodes_max");
-    let by_flag = Config::read(&Sources { nodes: vec!["x".into()], ..Sources::default() }).unwrap_err();
+    let by_flag =
+        Config::read(&ConfigSources { nodes: vec!["x".into()], ..ConfigSources::default() }).unwrap_err();
     assert_eq!(
         by_flag.to_string(),
         "--node: a node's url is like \"http://10.0.0.5:8000\": URL begins with neither http:// nor https://"
@@ -300,7 +302,7 @@ fn tenants_have_names_keys_and_limits() {
     let acme = &tenants[0];
     assert!(acme.key_hashes[0].matches(&hash));
     assert_eq!((acme.rpm, acme.tpm, acme.concurrency_max), (Some(60), Some(1000), Some(4)));
-    assert_eq!((acme.models.len(), acme.standing), (1, Standing::Disabled));
+    assert_eq!((acme.models.len(), acme.standing), (1, TenantState::Disabled));
     assert_eq!((tenants[1].rpm, tenants[1].weight), (None, Weight::ONE));
 }
 

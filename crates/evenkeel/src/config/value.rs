@@ -15,7 +15,7 @@ use toml::de::DeValue;
 pub(super) const HIDDEN: &str = "[hidden]";
 
 /// A value that a configuration can hold.
-pub(super) trait Value: Sized {
+pub(super) trait ConfigValue: Sized {
     /// What it must be, in words.
     fn kind() -> String;
 
@@ -31,9 +31,9 @@ pub(super) trait Value: Sized {
 
 /// A whole number, negative ones included, so that a range can refuse them by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Whole(pub(super) i64);
+pub(super) struct Integer(pub(super) i64);
 
-impl Whole {
+impl Integer {
     /// Saturates, for ranges that are checked afterwards.
     pub(super) fn as_usize(self) -> usize {
         usize::try_from(self.0.max(0)).unwrap_or(usize::MAX)
@@ -50,7 +50,7 @@ impl Whole {
     }
 }
 
-impl Value for Whole {
+impl ConfigValue for Integer {
     fn kind() -> String {
         "a whole number".to_owned()
     }
@@ -72,9 +72,9 @@ impl Value for Whole {
 
 /// A number with or without a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(super) struct Number(pub(super) f64);
+pub(super) struct Float(pub(super) f64);
 
-impl Number {
+impl Float {
     /// Takes it for seconds; saturates, for ranges that are checked afterwards.
     pub(super) fn as_secs(self) -> Duration {
         let over = if 0.0 < self.0 { Duration::MAX } else { Duration::ZERO };
@@ -87,7 +87,7 @@ impl Number {
     }
 }
 
-impl Value for Number {
+impl ConfigValue for Float {
     fn kind() -> String {
         "a number".to_owned()
     }
@@ -96,7 +96,7 @@ impl Value for Number {
         match value {
             // Digits of a float may be grouped by `_` in TOML; the parser has taken them out.
             DeValue::Float(float) => float.as_str().parse().ok().map(Self),
-            DeValue::Integer(_) => Whole::from_toml(value).map(|whole| Self(whole.0 as f64)),
+            DeValue::Integer(_) => Integer::from_toml(value).map(|whole| Self(whole.0 as f64)),
             DeValue::String(_)
             | DeValue::Boolean(_)
             | DeValue::Datetime(_)
@@ -118,7 +118,7 @@ impl Value for Number {
 /// The word for a node that has as many requests as it turns out to be good for.
 const ADAPTIVE: &str = "adaptive";
 
-impl Value for Concurrency {
+impl ConfigValue for Concurrency {
     fn kind() -> String {
         format!("a whole number, or {ADAPTIVE:?}")
     }
@@ -126,7 +126,7 @@ impl Value for Concurrency {
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
         match value.as_str() {
             Some(word) => (word == ADAPTIVE).then_some(Self::Adaptive),
-            None => Whole::from_toml(value).map(|slots| Self::Fixed(slots.as_u32())),
+            None => Integer::from_toml(value).map(|slots| Self::Fixed(slots.as_u32())),
         }
     }
 
@@ -134,7 +134,7 @@ impl Value for Concurrency {
         if text == ADAPTIVE {
             return Some(Self::Adaptive);
         }
-        Whole::from_text(text).map(|slots| Self::Fixed(slots.as_u32()))
+        Integer::from_text(text).map(|slots| Self::Fixed(slots.as_u32()))
     }
 
     fn show(&self) -> Json {
@@ -145,7 +145,7 @@ impl Value for Concurrency {
     }
 }
 
-impl Value for bool {
+impl ConfigValue for bool {
     fn kind() -> String {
         "true or false".to_owned()
     }
@@ -163,7 +163,7 @@ impl Value for bool {
     }
 }
 
-impl Value for String {
+impl ConfigValue for String {
     fn kind() -> String {
         "a text in quotes".to_owned()
     }
@@ -181,7 +181,7 @@ impl Value for String {
     }
 }
 
-impl Value for Secret<String> {
+impl ConfigValue for Secret<String> {
     fn kind() -> String {
         String::kind()
     }
@@ -199,7 +199,7 @@ impl Value for Secret<String> {
     }
 }
 
-impl Value for PathBuf {
+impl ConfigValue for PathBuf {
     fn kind() -> String {
         "a path in quotes".to_owned()
     }
@@ -217,7 +217,7 @@ impl Value for PathBuf {
     }
 }
 
-impl Value for SocketAddr {
+impl ConfigValue for SocketAddr {
     fn kind() -> String {
         "an address and a port, like \"127.0.0.1:7070\"".to_owned()
     }
@@ -235,25 +235,25 @@ impl Value for SocketAddr {
     }
 }
 
-impl Value for Weight {
+impl ConfigValue for Weight {
     fn kind() -> String {
         "a number from 0.01 to 1000".to_owned()
     }
 
     fn from_toml(value: &DeValue<'_>) -> Option<Self> {
-        Self::new(Number::from_toml(value)?.0).ok()
+        Self::new(Float::from_toml(value)?.0).ok()
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        Self::new(Number::from_text(text)?.0).ok()
+        Self::new(Float::from_text(text)?.0).ok()
     }
 
     fn show(&self) -> Json {
-        Number(self.as_f64()).show()
+        Float(self.as_f64()).show()
     }
 }
 
-impl Value for KeyHash {
+impl ConfigValue for KeyHash {
     fn kind() -> String {
         "`sha256:` and 64 hexadecimal digits, as `evenkeel tenant key` prints them".to_owned()
     }
@@ -278,7 +278,7 @@ pub fn fingerprint(hash: &KeyHash) -> String {
     text + "…"
 }
 
-impl<T: Value> Value for Vec<T> {
+impl<T: ConfigValue> ConfigValue for Vec<T> {
     fn kind() -> String {
         format!("a list, each of them {}", T::kind())
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How much a tenant wants, and how much of it is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appetite {
+pub struct TenantProfile {
     /// Its name.
     pub name: &'static str,
     /// Its share, relative to the others.
@@ -20,8 +20,8 @@ pub struct Appetite {
 }
 
 /// The three tenants: a flood, one of twice its weight that wants more than its share too, and one that asks a little.
-pub const APPETITES: [Appetite; 3] = [
-    Appetite {
+pub const APPETITES: [TenantProfile; 3] = [
+    TenantProfile {
         name: "batch",
         weight: 1,
         clients: 120,
@@ -29,7 +29,7 @@ pub const APPETITES: [Appetite; 3] = [
         answer_tokens: 96,
         about: "a flood of 120 clients that never rest",
     },
-    Appetite {
+    TenantProfile {
         name: "team",
         weight: 2,
         clients: 24,
@@ -37,7 +37,7 @@ pub const APPETITES: [Appetite; 3] = [
         answer_tokens: 64,
         about: "24 busy clients, of twice the weight",
     },
-    Appetite {
+    TenantProfile {
         name: "chat",
         weight: 1,
         clients: 2,

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Appetite, Ledger, MODEL, Tenant};
+use super::{DemoStats, MODEL, Tenant, TenantProfile};
 
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Whoever is told to come back later comes back by then, so that a short demo shows it.
@@ -21,8 +21,8 @@ pub(super) struct Client {
     upstream: Upstream,
     origin: Origin,
     authorization: HeaderValue,
-    appetite: &'static Appetite,
-    ledger: Arc<Ledger>,
+    appetite: &'static TenantProfile,
+    ledger: Arc<DemoStats>,
     number: u32,
 }
 
@@ -50,15 +50,15 @@ impl Client {
         for turn in 0_u64.. {
             self.ledger.asked();
             match self.ask(turn).await {
-                Answer::Served { cost, wait } => {
+                DemoOutcome::Served { cost, wait } => {
                     self.ledger.served(cost, wait);
                     sleep(self.appetite.thinks).await;
                 }
-                Answer::TurnedAway { retry_after } => {
+                DemoOutcome::TurnedAway { retry_after } => {
                     self.ledger.turned_away();
                     sleep(retry_after.min(RETRY_MAX)).await;
                 }
-                Answer::Failed => {
+                DemoOutcome::Failed => {
                     self.ledger.failed();
                     sleep(RETRY_MAX).await;
                 }
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    async fn ask(&self, turn: u64) -> Answer {
+    async fn ask(&self, turn: u64) -> DemoOutcome {
         let question = format!("question {turn} of client {} of {}", self.number, self.appetite.name);
         let body = json!({
             "model": MODEL,
@@ -80,29 +80,31 @@ impl Client {
             .header(AUTHORIZATION, self.authorization.clone())
             .header(CONTENT_TYPE, "application/json")
             .body(Bytes::from(body.to_string()));
-        let Ok(request) = request else { return Answer::Failed };
-        let Ok(response) = self.upstream.send(&self.origin, &request).await else { return Answer::Failed };
+        let Ok(request) = request else { return DemoOutcome::Failed };
+        let Ok(response) = self.upstream.send(&self.origin, &request).await else {
+            return DemoOutcome::Failed;
+        };
         match response.status() {
             StatusCode::OK => {}
             StatusCode::SERVICE_UNAVAILABLE => {
-                return Answer::TurnedAway {
+                return DemoOutcome::TurnedAway {
                     retry_after: Duration::from_secs(number(&response, RETRY_AFTER.as_str())),
                 };
             }
-            _ => return Answer::Failed,
+            _ => return DemoOutcome::Failed,
         }
         let wait = Duration::from_millis(number(&response, "x-queue-wait-ms"));
         let Ok(all) = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await else {
-            return Answer::Failed;
+            return DemoOutcome::Failed;
         };
         match cost_of(&all.to_bytes()) {
-            Some(cost) => Answer::Served { cost, wait },
-            None => Answer::Failed,
+            Some(cost) => DemoOutcome::Served { cost, wait },
+            None => DemoOutcome::Failed,
         }
     }
 }
 
-enum Answer {
+enum DemoOutcome {
     Served { cost: u64, wait: Duration },
     TurnedAway { retry_after: Duration },
     Failed,

@@ -9,11 +9,11 @@ const WAITS_MAX: usize = 4_096;
 
 /// What a tenant got so far.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Books>);
+pub struct DemoStats(Mutex<DemoStatsInner>);
 
 #[derive(Debug, Default)]
-struct Books {
-    figures: Figures,
+struct DemoStatsInner {
+    figures: DemoTotals,
     /// In a circle.
     waits: Vec<Duration>,
     next: usize,
@@ -21,7 +21,7 @@ struct Books {
 
 /// What a tenant got, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct DemoTotals {
     /// Questions asked.
     pub asked: u64,
     /// Questions answered in full.
@@ -38,7 +38,7 @@ pub struct Figures {
     pub wait_p99: Duration,
 }
 
-impl Ledger {
+impl DemoStats {
     pub(super) fn asked(&self) {
         self.0.lock().figures.asked += 1;
     }
@@ -71,16 +71,16 @@ impl Ledger {
     }
 
     /// What it got so far.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> DemoTotals {
         let books = self.0.lock();
         let mut waits = books.waits.clone();
         waits.sort_unstable();
         let at = |share: usize| waits.get(waits.len() * share / 100).copied().unwrap_or_default();
-        Figures { wait_p50: at(50), wait_p99: at(99), ..books.figures }
+        DemoTotals { wait_p50: at(50), wait_p99: at(99), ..books.figures }
     }
 }
 
-impl Figures {
+impl DemoTotals {
     /// What came since `earlier`; waits are those that are remembered.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn waits_are_told_by_their_middle_and_their_worst_and_old_ones_are_forgotten() {
-        let ledger = Ledger::default();
+        let ledger = DemoStats::default();
         assert_eq!(ledger.figures().wait_p99, Duration::ZERO);
         for _ in 0..WAITS_MAX {
             ledger.served(1, Duration::from_secs(60));

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use evenkeel_door::body::{self, Response};
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::{Call, RouteError, Routes, handler};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_door::tenant::Access;
 use evenkeel_telemetry::{CONTENT_TYPE, Secret};
 use http::header;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ChangeError, Core};
 use crate::config::read_tenant;
-use crate::tenant_book::{BookError, Change, OldKeys};
+use crate::tenant_book::{OldKeys, TenantChange, TenantStoreError};
 
 /// Describes every path under `/api`, those of doors included.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -66,96 +66,96 @@ fn described() -> Response {
     response
 }
 
-async fn add(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
+async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
     if settings.contains_key("key_hashes") {
-        return Err(Refusal::invalid("key_hashes are not told; the answer holds a new key"));
+        return Err(ApiError::invalid("key_hashes are not told; the answer holds a new key"));
     }
-    let tenant = read_tenant(&settings).map_err(|mistakes| Refusal::invalid(mistakes.to_string()))?;
+    let tenant = read_tenant(&settings).map_err(|mistakes| ApiError::invalid(mistakes.to_string()))?;
     let name = tenant.name.clone();
-    let key = change(core, Change::Add(tenant)).await?;
+    let key = change(core, TenantChange::Add(tenant)).await?;
     Ok(told(StatusCode::CREATED, &with_key(&name, key)))
 }
 
-async fn rotate(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
+async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let path = call.request.uri().path().to_owned();
     let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/rotate"));
-    let name = name.ok_or(Refusal::NoRoute)?.to_owned();
+    let name = name.ok_or(ApiError::NoRoute)?.to_owned();
     let wishes = read_object(&mut call).await?;
     if let Some(key) = wishes.keys().find(|key| *key != "keep_old") {
-        return Err(Refusal::invalid(format!("unknown key {key:?}; there is \"keep_old\"")));
+        return Err(ApiError::invalid(format!("unknown key {key:?}; there is \"keep_old\"")));
     }
     let old_keys = match wishes.get("keep_old") {
         None | Some(Value::Bool(false)) => OldKeys::End,
         Some(Value::Bool(true)) => OldKeys::Stay,
-        Some(_) => return Err(Refusal::invalid("keep_old must be true or false")),
+        Some(_) => return Err(ApiError::invalid("keep_old must be true or false")),
     };
-    let key = change(core, Change::Rotate { name: name.clone(), old_keys }).await?;
+    let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }).await?;
     Ok(told(StatusCode::OK, &with_key(&name, key)))
 }
 
 /// What a tenant's SQS clients sign with.
-fn sqs_keys(core: &Core, path: &str) -> Result<Response, Refusal> {
+fn sqs_keys(core: &Core, path: &str) -> Result<Response, ApiError> {
     let name = path.strip_prefix(TENANT).and_then(|rest| rest.strip_suffix("/sqs-key"));
-    let name = name.ok_or(Refusal::NoRoute)?;
+    let name = name.ok_or(ApiError::NoRoute)?;
     let state = core.state.lock();
     let keys = state.book.sqs_keys(name, core.queue.sqs.master_key());
     let keys = keys.map_err(|error| refused(ChangeError::Book(error)))?;
     Ok(told(StatusCode::OK, &json!({"name": name, "keys": keys})))
 }
 
-async fn set(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
-    let name = call.request.uri().path().strip_prefix(TENANT).ok_or(Refusal::NoRoute)?.to_owned();
+async fn set(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
+    let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
     let settings = read_object(&mut call).await?;
-    change(core, Change::Set { name: name.clone(), settings }).await?;
+    change(core, TenantChange::Set { name: name.clone(), settings }).await?;
     Ok(told(StatusCode::OK, &json!({"name": name})))
 }
 
-async fn remove(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
-    let name = call.request.uri().path().strip_prefix(TENANT).ok_or(Refusal::NoRoute)?.to_owned();
-    change(core, Change::Remove { name: name.clone() }).await?;
+async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
+    let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
+    change(core, TenantChange::Remove { name: name.clone() }).await?;
     Ok(told(StatusCode::OK, &json!({"name": name})))
 }
 
 /// Reads an object; an empty body is an empty one.
-pub(super) async fn read_object(call: &mut Call) -> Result<Map<String, Value>, Refusal> {
+pub(super) async fn read_object(call: &mut ServerRequest) -> Result<Map<String, Value>, ApiError> {
     let bytes = call.read_body().await?;
     if bytes.is_empty() {
         return Ok(Map::new());
     }
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(settings)) => Ok(settings),
-        Ok(_) => Err(Refusal::invalid("the body is not a JSON object")),
-        Err(error) => Err(Refusal::invalid(format!("the body is not JSON: {error}"))),
+        Ok(_) => Err(ApiError::invalid("the body is not a JSON object")),
+        Err(error) => Err(ApiError::invalid(format!("the body is not JSON: {error}"))),
     }
 }
 
 /// Writes to disk on a thread that may wait for it.
-async fn change(core: Arc<Core>, change: Change) -> Result<Option<Secret<String>>, Refusal> {
+async fn change(core: Arc<Core>, change: TenantChange) -> Result<Option<Secret<String>>, ApiError> {
     let changed = tokio::task::spawn_blocking(move || core.change_tenants(change)).await;
-    changed.map_err(|_| Refusal::Internal)?.map_err(refused)
+    changed.map_err(|_| ApiError::Internal)?.map_err(refused)
 }
 
-fn refused(error: ChangeError) -> Refusal {
+fn refused(error: ChangeError) -> ApiError {
     match error {
-        ChangeError::Book(BookError::Unknown { name }) => {
-            Refusal::NotFound { what: format!("tenant {name:?}") }
+        ChangeError::Book(TenantStoreError::Unknown { name }) => {
+            ApiError::NotFound { what: format!("tenant {name:?}") }
         }
         ChangeError::Book(
-            error @ (BookError::Exists { .. }
-            | BookError::Configured { .. }
-            | BookError::Fixed { .. }
-            | BookError::Settings(_)
-            | BookError::Tenants(_)),
-        ) => Refusal::invalid(error.to_string()),
-        ChangeError::Exposed(mistakes) => Refusal::invalid(mistakes.to_string()),
-        ChangeError::Book(error @ (BookError::Folder(_) | BookError::NoRandomness)) => {
+            error @ (TenantStoreError::Exists { .. }
+            | TenantStoreError::Configured { .. }
+            | TenantStoreError::Fixed { .. }
+            | TenantStoreError::Settings(_)
+            | TenantStoreError::Tenants(_)),
+        ) => ApiError::invalid(error.to_string()),
+        ChangeError::Exposed(mistakes) => ApiError::invalid(mistakes.to_string()),
+        ChangeError::Book(error @ (TenantStoreError::Folder(_) | TenantStoreError::NoRandomness)) => {
             tracing::error!(target: "evenkeel", %error, "tenants not changed");
-            Refusal::Internal
+            ApiError::Internal
         }
         ChangeError::Walk(error) => {
             tracing::error!(target: "evenkeel", %error, "tenants changed but for the walk");
-            Refusal::Internal
+            ApiError::Internal
         }
     }
 }

@@ -14,19 +14,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_door::tenant::Gate;
-use evenkeel_llm::Llm;
+use evenkeel_door::tenant::Authenticator;
+use evenkeel_llm::LlmApi;
 use evenkeel_queue::{QueueId, Queues};
 use evenkeel_telemetry::{RegisterError, Registry};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{interval, timeout};
 
-use meters::Meters;
-use runner::Runner;
-use target::Target;
+use meters::DispatchMetrics;
+use runner::QueueRunner;
+use target::DispatchTarget;
 
-pub(super) use post::Poster;
+pub(super) use post::WebhookClient;
 pub(super) use target::BadTarget;
 
 /// How often results that have expired are swept.
@@ -35,22 +35,22 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const HAND_BACK_MAX: Duration = Duration::from_secs(5);
 
 /// What all dispatched queues share.
-pub(super) struct Dispatch {
+pub(super) struct DispatchContext {
     queues: Arc<Queues>,
-    llm: Arc<Llm>,
-    gate: Arc<Gate>,
-    poster: Poster,
-    meters: Meters,
+    llm: Arc<LlmApi>,
+    gate: Arc<Authenticator>,
+    poster: WebhookClient,
+    meters: DispatchMetrics,
 }
 
 /// Refuses what jobs cannot be sent to.
 pub(super) fn check_target(given: &str) -> Result<(), BadTarget> {
-    Target::parse(given).map(drop)
+    DispatchTarget::parse(given).map(drop)
 }
 
 /// How far an end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum StopPhase {
     /// Jobs are begun.
     Serving,
     /// No more are begun; those on nodes go on, the others are handed back.
@@ -62,7 +62,7 @@ enum Phase {
 /// Whoever runs the jobs of all queues.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<StopPhase>,
     serving: JoinHandle<()>,
 }
 
@@ -70,41 +70,41 @@ impl Dispatcher {
     /// Starts with every queue that is dispatched, and follows what queues are told from then on.
     pub(super) fn start(
         queues: Arc<Queues>,
-        llm: Arc<Llm>,
-        gate: Arc<Gate>,
-        poster: Poster,
+        llm: Arc<LlmApi>,
+        gate: Arc<Authenticator>,
+        poster: WebhookClient,
         registry: &Registry,
         queues_max: usize,
     ) -> Result<Self, RegisterError> {
-        let meters = Meters::new(registry, queues_max)?;
-        let dispatch = Arc::new(Dispatch { queues, llm, gate, poster, meters });
-        let (phase, told) = watch::channel(Phase::Serving);
+        let meters = DispatchMetrics::new(registry, queues_max)?;
+        let dispatch = Arc::new(DispatchContext { queues, llm, gate, poster, meters });
+        let (phase, told) = watch::channel(StopPhase::Serving);
         Ok(Self { phase, serving: tokio::spawn(dispatch.serve(told)) })
     }
 
     /// Begins no more jobs, lets those on nodes go on for so long, and hands all others back uncounted.
     pub(super) async fn stop(mut self, within: Duration) {
-        self.phase.send_replace(Phase::Stopping);
+        self.phase.send_replace(StopPhase::Stopping);
         if timeout(within, &mut self.serving).await.is_ok() {
             return;
         }
-        self.phase.send_replace(Phase::Cut);
+        self.phase.send_replace(StopPhase::Cut);
         if timeout(HAND_BACK_MAX, &mut self.serving).await.is_err() {
             tracing::warn!(target: "evenkeel", "jobs were not handed back in time; they are tried again when their leases end");
         }
     }
 }
 
-impl Dispatch {
-    async fn serve(self: Arc<Self>, mut phase: watch::Receiver<Phase>) {
+impl DispatchContext {
+    async fn serve(self: Arc<Self>, mut phase: watch::Receiver<StopPhase>) {
         let mut changes = self.queues.changes();
         let (mut runners, mut running) = (JoinSet::new(), HashMap::<QueueId, AbortHandle>::new());
         let mut sweep = interval(SWEEP_EVERY);
-        while *phase.borrow_and_update() == Phase::Serving {
+        while *phase.borrow_and_update() == StopPhase::Serving {
             running.retain(|_, runner| !runner.is_finished());
             for queue in self.queues.list("", None, usize::MAX) {
                 if queue.body().settings.dispatch.is_some() && !running.contains_key(&queue.id()) {
-                    let runner = Runner::new(self.clone(), queue.clone(), phase.clone());
+                    let runner = QueueRunner::new(self.clone(), queue.clone(), phase.clone());
                     running.insert(queue.id(), runners.spawn(runner.run()));
                 }
             }

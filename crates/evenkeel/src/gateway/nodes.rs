@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use evenkeel_door::body::Response;
 use evenkeel_door::percent;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::route::{Call, RouteError, Routes, handler};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_door::tenant::Access;
 use evenkeel_llm::{NodeError, NodeOptions};
 use http::{Method, StatusCode};
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use super::Core;
 use super::api::{read_object, told};
 use crate::config::read_node;
-use crate::node_book::{NodeBook, NodeBookError};
+use crate::node_book::{NodeStore, NodeStoreError};
 
 const NODES: &str = "/api/nodes";
 const NODE: &str = "/api/nodes/";
 
 /// What to do with a node.
-enum Wish {
+enum NodeEdit {
     Add(Box<NodeOptions>),
     Drain { name: String },
     Resume { name: String },
@@ -29,7 +29,7 @@ enum Wish {
 
 /// Whether a change outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lasts {
+enum Persistence {
     ForGood,
     /// The config file says otherwise at the next start.
     UntilRestart,
@@ -54,86 +54,86 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes) -> Result<(), Ro
     )
 }
 
-async fn add(core: Arc<Core>, mut call: Call) -> Result<Response, Refusal> {
+async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let settings = read_object(&mut call).await?;
-    let node = read_node(&settings).map_err(|mistakes| Refusal::invalid(mistakes.to_string()))?;
+    let node = read_node(&settings).map_err(|mistakes| ApiError::invalid(mistakes.to_string()))?;
     let name = node.name.clone();
-    let lasts = change(core, Wish::Add(Box::new(node))).await?;
+    let lasts = change(core, NodeEdit::Add(Box::new(node))).await?;
     Ok(told(StatusCode::CREATED, &done(&name, lasts)))
 }
 
 /// Drains or resumes a node: `POST /api/nodes/{name}/drain`.
-async fn turn(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
-    let path = call.request.uri().path().strip_prefix(NODE).ok_or(Refusal::NoRoute)?;
-    let (name, turn) = path.rsplit_once('/').ok_or(Refusal::NoRoute)?;
-    let name = percent::decode(name).ok_or(Refusal::NoRoute)?;
+async fn turn(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
+    let path = call.request.uri().path().strip_prefix(NODE).ok_or(ApiError::NoRoute)?;
+    let (name, turn) = path.rsplit_once('/').ok_or(ApiError::NoRoute)?;
+    let name = percent::decode(name).ok_or(ApiError::NoRoute)?;
     let wish = match turn {
-        "drain" => Wish::Drain { name: name.clone() },
-        "resume" => Wish::Resume { name: name.clone() },
-        _ => return Err(Refusal::NoRoute),
+        "drain" => NodeEdit::Drain { name: name.clone() },
+        "resume" => NodeEdit::Resume { name: name.clone() },
+        _ => return Err(ApiError::NoRoute),
     };
     let lasts = change(core, wish).await?;
     Ok(told(StatusCode::OK, &done(&name, lasts)))
 }
 
 /// Takes a node out: `DELETE /api/nodes/{name}`.
-async fn remove(core: Arc<Core>, call: Call) -> Result<Response, Refusal> {
+async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(NODE).and_then(percent::decode);
-    let name = name.ok_or(Refusal::NoRoute)?;
-    let lasts = change(core, Wish::Remove { name: name.clone() }).await?;
+    let name = name.ok_or(ApiError::NoRoute)?;
+    let lasts = change(core, NodeEdit::Remove { name: name.clone() }).await?;
     Ok(told(StatusCode::OK, &done(&name, lasts)))
 }
 
-fn done(name: &str, lasts: Lasts) -> Value {
-    json!({"name": name, "until_restart": lasts == Lasts::UntilRestart})
+fn done(name: &str, lasts: Persistence) -> Value {
+    json!({"name": name, "until_restart": lasts == Persistence::UntilRestart})
 }
 
 /// Writes to disk on a thread that may wait for it.
-async fn change(core: Arc<Core>, wish: Wish) -> Result<Lasts, Refusal> {
+async fn change(core: Arc<Core>, wish: NodeEdit) -> Result<Persistence, ApiError> {
     let changed = tokio::task::spawn_blocking(move || core.change_nodes(wish)).await;
-    changed.map_err(|_| Refusal::Internal)?.map_err(refused)
+    changed.map_err(|_| ApiError::Internal)?.map_err(refused)
 }
 
 impl Core {
     /// Makes a change and writes it down; what cannot be written down is taken back.
-    fn change_nodes(&self, wish: Wish) -> Result<Lasts, ChangeError> {
+    fn change_nodes(&self, wish: NodeEdit) -> Result<Persistence, ChangeError> {
         let mut state = self.state.lock();
         let mut next = state.nodes.clone();
-        let mut lasts = Lasts::ForGood;
+        let mut lasts = Persistence::ForGood;
         match &wish {
-            Wish::Add(node) => {
+            NodeEdit::Add(node) => {
                 self.llm.add_node(NodeOptions::clone(node))?;
                 next.add(NodeOptions::clone(node));
             }
-            Wish::Drain { name } => {
+            NodeEdit::Drain { name } => {
                 self.llm.drain_node(name)?;
                 next.drain(name);
             }
-            Wish::Resume { name } => {
+            NodeEdit::Resume { name } => {
                 self.llm.resume_node(name)?;
                 next.resume(name);
             }
-            Wish::Remove { name } => {
+            NodeEdit::Remove { name } => {
                 if !self.llm.has_node(name) {
                     return Err(NodeError::Unknown { name: name.clone() }.into());
                 }
                 if !next.remove(name) {
-                    lasts = Lasts::UntilRestart;
+                    lasts = Persistence::UntilRestart;
                 }
             }
         }
         if let Err(error) = next.write(&state.folder) {
             let taken_back = match &wish {
-                Wish::Add(node) => self.llm.remove_node(&node.name),
-                Wish::Drain { name } => self.llm.resume_node(name),
-                Wish::Resume { name } => self.llm.drain_node(name),
-                Wish::Remove { .. } => Ok(()),
+                NodeEdit::Add(node) => self.llm.remove_node(&node.name),
+                NodeEdit::Drain { name } => self.llm.resume_node(name),
+                NodeEdit::Resume { name } => self.llm.drain_node(name),
+                NodeEdit::Remove { .. } => Ok(()),
             };
             taken_back?;
             return Err(error.into());
         }
         state.nodes = next;
-        if let Wish::Remove { name } = &wish {
+        if let NodeEdit::Remove { name } = &wish {
             self.llm.remove_node(name)?;
         }
         Ok(lasts)
@@ -156,7 +156,7 @@ impl Core {
 }
 
 /// Has the config file's nodes win over those of their names in the book, and says so.
-pub(super) fn yield_to(book: &mut NodeBook, configured: &[NodeOptions]) -> Vec<String> {
+pub(super) fn yield_to(book: &mut NodeStore, configured: &[NodeOptions]) -> Vec<String> {
     let gone = book.yield_to(configured);
     for name in &gone {
         tracing::warn!(target: "evenkeel", node = name, "the config file has a node of this name: it wins over the one that was added at run time");
@@ -171,15 +171,15 @@ enum ChangeError {
     /// The door does not take it.
     Node(NodeError),
     /// It cannot be written down.
-    Book(NodeBookError),
+    Book(NodeStoreError),
 }
 
-causes! { ChangeError: Node(NodeError), Book(NodeBookError), }
+causes! { ChangeError: Node(NodeError), Book(NodeStoreError), }
 
-fn refused(error: ChangeError) -> Refusal {
+fn refused(error: ChangeError) -> ApiError {
     match error {
         ChangeError::Node(NodeError::Unknown { name }) => {
-            Refusal::NotFound { what: format!("node {name:?}") }
+            ApiError::NotFound { what: format!("node {name:?}") }
         }
         ChangeError::Node(
             error @ (NodeError::NoName
@@ -190,10 +190,10 @@ fn refused(error: ChangeError) -> Refusal {
             | NodeError::Key { .. }
             | NodeError::Walk(_)
             | NodeError::Monitor(_)),
-        ) => Refusal::invalid(error.to_string()),
+        ) => ApiError::invalid(error.to_string()),
         ChangeError::Book(error) => {
             tracing::error!(target: "evenkeel", %error, "nodes not changed");
-            Refusal::Internal
+            ApiError::Internal
         }
     }
 }

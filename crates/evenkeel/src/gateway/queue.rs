@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process;
 use std::sync::Arc;
 
-use evenkeel_door::tenant::Gate;
+use evenkeel_door::tenant::Authenticator;
 use evenkeel_queue::Queues;
 use evenkeel_queue::queues::OpenError;
-use evenkeel_queue::store::disk::{DiskOptions, DiskStore, Fatal};
+use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
 use evenkeel_queue::store::memory::MemoryStore;
 use evenkeel_queue::store::{Store, StoreError};
-use evenkeel_sqs::{Sqs, SqsOptions};
+use evenkeel_sqs::{SqsApi, SqsOptions};
 use evenkeel_telemetry::Registry;
 
 use super::StartError;
@@ -23,17 +23,17 @@ use crate::sqs_key::master_key;
 const FOLDER: &str = "queues";
 
 /// Queues and their door.
-pub(super) struct QueueDoor {
+pub(super) struct QueueApi {
     pub(super) queues: Arc<Queues>,
-    pub(super) sqs: Arc<Sqs>,
+    pub(super) sqs: Arc<SqsApi>,
 }
 
-impl QueueDoor {
+impl QueueApi {
     /// Opens every queue, and the door before them.
     pub(super) async fn open(
         config: &Config,
         folder: &DataDir,
-        gate: Arc<Gate>,
+        gate: Arc<Authenticator>,
         registry: &Registry,
     ) -> Result<Self, StartError> {
         let store = open_store(&config.queue, folder.path().join(FOLDER)).await?;
@@ -47,7 +47,7 @@ impl QueueDoor {
             queues_metered_max: config.telemetry.queues_max,
             check_target: |given| check_target(given).map_err(|why| why.to_string()),
         };
-        let sqs = Sqs::new(options, queues.clone(), gate, master_key(folder)?, registry)?;
+        let sqs = SqsApi::new(options, queues.clone(), gate, master_key(folder)?, registry)?;
         Ok(Self { queues, sqs })
     }
 }
@@ -59,7 +59,7 @@ async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store
             let options = DiskOptions {
                 cache_bytes: config.cache_bytes,
                 reserve_bytes: config.reserve_bytes,
-                fatal: Fatal(Arc::new(end)),
+                fatal: FatalHandler(Arc::new(end)),
             };
             let opened = tokio::task::spawn_blocking(move || DiskStore::open(path, options)).await;
             let opened = opened.unwrap_or_else(|error| Err(StoreError::Io(error.to_string())));

@@ -6,15 +6,15 @@ use evenkeel_door::tls::TlsError;
 use evenkeel_llm::NodeOptions;
 
 use super::{Core, nodes};
-use crate::config::{Config, Mistakes};
-use crate::tenant_book::{BookError, TenantBook};
+use crate::config::{Config, ConfigErrors};
+use crate::tenant_book::{TenantStore, TenantStoreError};
 
 /// What settings outside the lists take effect without a restart.
 const RELOADED: &[&str] = &["server.admin_key_hashes"];
 
 /// What a reload did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reloaded {
+pub struct ReloadReport {
     /// How many tenants there are.
     pub tenants: usize,
     /// Nodes that came.
@@ -29,21 +29,21 @@ pub struct Reloaded {
 
 impl Core {
     /// Checks everything that can be wrong, then changes certificate, tenants and nodes.
-    pub(super) fn reload(&self, config: Config) -> Result<Reloaded, ReloadError> {
+    pub(super) fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         let mut state = self.state.lock();
-        let book = TenantBook::read(state.folder.path(), config.tenants.clone(), &config.server.admin)?;
+        let book = TenantStore::read(state.folder.path(), config.tenants.clone(), &config.server.admin)?;
         // The listener stays where it is, so who reaches it does, too.
         state.started.check_exposure(book.all().len())?;
         if let Some(tls) = &self.tls {
             tls.reload()?;
         }
-        self.gate.reload(book.all(), config.server.admin.clone()).map_err(BookError::Tenants)?;
+        self.gate.reload(book.all(), config.server.admin.clone()).map_err(TenantStoreError::Tenants)?;
         let tenants = self.gate.tenants();
         let changed = state.started.shown.differences(&config.shown);
-        let mut reloaded = Reloaded {
+        let mut reloaded = ReloadReport {
             tenants: tenants.len(),
             after_restart: changed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect(),
-            ..Reloaded::default()
+            ..ReloadReport::default()
         };
         if let Err(error) = self.llm.set_tenants(&tenants.all()) {
             reloaded.troubles.push(error.to_string());
@@ -72,7 +72,7 @@ impl Core {
     }
 
     /// Adds and removes what the two lists differ in; a node that was added by API is in neither, and stays.
-    fn reload_nodes(&self, old: &[NodeOptions], new: &[NodeOptions], reloaded: &mut Reloaded) {
+    fn reload_nodes(&self, old: &[NodeOptions], new: &[NodeOptions], reloaded: &mut ReloadReport) {
         for node in old.iter().filter(|node| !new.iter().any(|other| is_same(node, other))) {
             match self.llm.remove_node(&node.name) {
                 Ok(()) => reloaded.nodes_removed.push(node.name.clone()),
@@ -102,14 +102,14 @@ fn is_same(node: &NodeOptions, other: &NodeOptions) -> bool {
 #[derive(Debug)]
 pub enum ReloadError {
     /// The configuration cannot be.
-    Config(Mistakes),
+    Config(ConfigErrors),
     /// The tenants cannot be.
-    Book(BookError),
+    Book(TenantStoreError),
     /// The certificate cannot be used.
     Tls(TlsError),
 }
 
-causes! { ReloadError: Config(Mistakes), Book(BookError), Tls(TlsError), }
+causes! { ReloadError: Config(ConfigErrors), Book(TenantStoreError), Tls(TlsError), }
 
 impl fmt::Display for ReloadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_llm::{SendError, TlsRoots, Upstream};
+use evenkeel_llm::{TlsRoots, Upstream, UpstreamError};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::trace::{Attributes, CONTENT_TYPE, Tracer, payload};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
@@ -123,7 +123,7 @@ impl Collector {
         }
     }
 
-    async fn send(&self, body: Bytes) -> Result<StatusCode, SendError> {
+    async fn send(&self, body: Bytes) -> Result<StatusCode, UpstreamError> {
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static("/v1/traces");

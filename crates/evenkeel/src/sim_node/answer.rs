@@ -3,8 +3,8 @@
 //! Bound: a prompt and its answer never have more tokens than the context.
 
 use super::draw::{draw, seed_of};
-use super::refusal::Refused;
-use super::request::{End, Generate, Tool};
+use super::refusal::ApiError;
+use super::request::{EndMode, GenerateRequest, Tool};
 use serde_json::{Map, Value, json};
 
 const WORDS: [&str; 32] = [
@@ -19,7 +19,7 @@ const ARGUMENT_BYTES: usize = 4;
 
 /// An answer as the pieces it is made of, a token each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct CompletionPlan {
     pub(super) pieces: Vec<String>,
     /// The function whose arguments the pieces are.
     pub(super) call: Option<String>,
@@ -48,22 +48,22 @@ impl Finish {
 
 /// What all answers of an engine have in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Voice {
+pub(super) struct Generator {
     pub(super) seed: u64,
     pub(super) output_tokens: u32,
     pub(super) context_max: u32,
 }
 
-impl Voice {
+impl Generator {
     /// Decides the whole answer; only its pace is left to time.
-    pub(super) fn answer(&self, request: &Generate) -> Result<Answer, Refused> {
+    pub(super) fn answer(&self, request: &GenerateRequest) -> Result<CompletionPlan, ApiError> {
         let limit = self.limit(request)?;
         let (mut pieces, natural_end) = match &request.tool {
             Some(tool) => (arguments(tool), Finish::ToolCalls),
             None => (self.words(request, limit), Finish::Stop),
         };
         let limit = limit as usize;
-        let ends_by_itself = pieces.len() <= limit && request.end == End::Natural;
+        let ends_by_itself = pieces.len() <= limit && request.end == EndMode::Natural;
         let mut finish = if ends_by_itself { natural_end } else { Finish::Length };
         pieces.truncate(limit);
         let mut completion_tokens = pieces.len();
@@ -73,10 +73,10 @@ impl Voice {
         }
         let call = request.tool.as_ref().map(|tool| tool.name.clone());
         let completion_tokens = u32::try_from(completion_tokens).unwrap_or(u32::MAX);
-        Ok(Answer { pieces, call, finish, prompt_tokens: request.prompt_tokens, completion_tokens })
+        Ok(CompletionPlan { pieces, call, finish, prompt_tokens: request.prompt_tokens, completion_tokens })
     }
 
-    fn limit(&self, request: &Generate) -> Result<u32, Refused> {
+    fn limit(&self, request: &GenerateRequest) -> Result<u32, ApiError> {
         let room = self.context_max.saturating_sub(request.prompt_tokens);
         let limit = request.tokens_max.unwrap_or(room);
         if limit > room || room == 0 {
@@ -84,20 +84,20 @@ impl Voice {
                 "this model's context is {} tokens, but the prompt has {} and {} are asked for",
                 self.context_max, request.prompt_tokens, limit
             );
-            return Err(Refused::bad(Some("max_tokens"), what));
+            return Err(ApiError::bad(Some("max_tokens"), what));
         }
         Ok(limit)
     }
 
     /// Draws the words, and how many the model has to say: half to one and a half times the average.
-    fn words(&self, request: &Generate, limit: u32) -> Vec<String> {
+    fn words(&self, request: &GenerateRequest, limit: u32) -> Vec<String> {
         let seed = self.seed ^ seed_of(&request.prompt);
         let average = u64::from(self.output_tokens);
         let wanted = (average.div_ceil(2) + draw(seed, 0) % (average + 1)).max(1);
         let count = match request.end {
-            End::AtLimit => u64::from(limit),
+            EndMode::AtLimit => u64::from(limit),
             // One more than allowed is enough to know that it did not end by itself.
-            End::Natural => wanted.min(u64::from(limit) + 1),
+            EndMode::Natural => wanted.min(u64::from(limit) + 1),
         };
         let word = |place| WORDS[(draw(seed, place + 1) % WORDS.len() as u64) as usize];
         (0..count)
@@ -182,7 +182,7 @@ pub(super) fn embedding(seed: u64, text: &str, dimensions: u32) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::Form;
+    use super::super::request::ApiKind;
     use super::*;
 
     #[test]
@@ -257,19 +257,19 @@ mod tests {
         assert_ne!(vector, embedding(1, "b", 64));
     }
 
-    fn voice() -> Voice {
-        Voice { seed: 7, output_tokens: 20, context_max: 100 }
+    fn voice() -> Generator {
+        Generator { seed: 7, output_tokens: 20, context_max: 100 }
     }
 
-    fn request(prompt: &str, change: Value) -> Generate {
+    fn request(prompt: &str, change: Value) -> GenerateRequest {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": prompt}]});
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
         }
-        Generate::read(Form::Chat, &body).unwrap()
+        GenerateRequest::read(ApiKind::Chat, &body).unwrap()
     }
 
-    fn answer(prompt: &str, change: Value) -> Answer {
+    fn answer(prompt: &str, change: Value) -> CompletionPlan {
         voice().answer(&request(prompt, change)).unwrap()
     }
 }

@@ -11,14 +11,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
-pub(super) enum AnswerBody {
+pub(super) enum ResponseBody {
     /// Sent as it is, with its length.
     Whole(Option<Bytes>),
     /// Sent as it is made, of a length nobody knows before.
     Made { maker: Option<Pin<Box<dyn Future<Output = ()> + Send>>>, made: mpsc::Receiver<Bytes> },
 }
 
-impl AnswerBody {
+impl ResponseBody {
     /// Prepares a body that `make` sends piece by piece, one ahead of the socket at most.
     pub(super) fn made<F>(make: impl FnOnce(mpsc::Sender<Bytes>) -> F) -> Self
     where
@@ -29,7 +29,7 @@ impl AnswerBody {
     }
 }
 
-impl Body for AnswerBody {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 

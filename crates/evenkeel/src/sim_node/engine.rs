@@ -1,19 +1,19 @@
 //! The engine itself: what it has, where a request goes, and what it gets when the engine has a fault.
 
-use super::answer::{Voice, embedding};
-use super::body::AnswerBody;
+use super::answer::{Generator, embedding};
+use super::body::ResponseBody;
 use super::draw::draw;
-use super::fault::{Asked, Cut, Effect, Faults};
-use super::generate::{Job, Trouble};
-use super::media::{Listen, Rerank, Speak};
+use super::fault::{Cut, Effect, Faults, RequestClass};
+use super::generate::{ActiveRequest, FaultPlan};
+use super::media::{RerankRequest, SpeechRequest, TranscriptionRequest};
 use super::metrics::{self, Counters};
 use super::options::SimOptions;
 use super::pace::Pace;
-use super::refusal::Refused;
-use super::request::{self, Delivery, Embed, Form, Generate, Usage};
-use super::shape::{self, Shape};
+use super::refusal::ApiError;
+use super::request::{self, ApiKind, EmbeddingRequest, GenerateRequest, IncludeUsage, ResponseMode};
+use super::shape::{self, ResponseFormat};
 use super::sim_fault;
-use super::slots::Slots;
+use super::slots::SlotPool;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
@@ -32,8 +32,8 @@ const BODY_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) pace: Pace,
-    pub(super) slots: Arc<Slots>,
-    voice: Voice,
+    pub(super) slots: Arc<SlotPool>,
+    voice: Generator,
     models: Vec<String>,
     counters: Vec<Counters>,
     faults: Mutex<Faults>,
@@ -66,7 +66,7 @@ impl Client {
 
 /// What a request is for.
 enum Route<'a> {
-    Text(Form),
+    Text(ApiKind),
     CountTokens,
     Embeddings,
     Rerank,
@@ -82,8 +82,8 @@ impl Engine {
     pub(super) fn new(options: SimOptions) -> Arc<Self> {
         Arc::new(Self {
             pace: Pace::new(&options),
-            slots: Slots::new(options.slots, options.queue_max, options.models.len()),
-            voice: Voice {
+            slots: SlotPool::new(options.slots, options.queue_max, options.models.len()),
+            voice: Generator {
                 seed: options.seed,
                 output_tokens: options.output_tokens,
                 context_max: options.context_max,
@@ -109,11 +109,11 @@ impl Engine {
         self: Arc<Self>,
         client: Client,
         request: Request<Incoming>,
-    ) -> Response<AnswerBody> {
+    ) -> Response<ResponseBody> {
         let shape = if request.uri().path().starts_with("/v1/messages") {
-            Refused::anthropic_body
+            ApiError::anthropic_body
         } else {
-            Refused::body
+            ApiError::body
         };
         self.route(client, request).await.unwrap_or_else(|refused| refusal(&refused, &shape(&refused)))
     }
@@ -122,7 +122,7 @@ impl Engine {
         self: Arc<Self>,
         client: Client,
         request: Request<Incoming>,
-    ) -> Result<Response<AnswerBody>, Refused> {
+    ) -> Result<Response<ResponseBody>, ApiError> {
         let (head, body) = request.into_parts();
         if head.uri.path() == sim_fault::PATH {
             let body = read(body).await?;
@@ -133,10 +133,10 @@ impl Engine {
         // Read before any fault strikes: a socket with unread bytes cannot be closed without a reset.
         let body = read(body).await?;
         let trouble = self.suffer(&client, &route).await?;
-        let job = |model| Job { engine: self.clone(), client, model, trouble };
+        let job = |model| ActiveRequest { engine: self.clone(), client, model, trouble };
         match route {
             Route::Text(form) => {
-                let request = Generate::read(form, &request::json(&body)?)?;
+                let request = GenerateRequest::read(form, &request::json(&body)?)?;
                 self.generate(job(self.model(&request.model)?), request).await
             }
             Route::CountTokens => {
@@ -146,25 +146,25 @@ impl Engine {
                 Ok(reply(&json!({"input_tokens": tokens})))
             }
             Route::Rerank => {
-                let request = Rerank::read(&request::json(&body)?)?;
+                let request = RerankRequest::read(&request::json(&body)?)?;
                 self.rerank(job(self.model(&request.model)?), request).await
             }
             Route::Transcription => {
                 let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-                let request = Listen::read(kind.unwrap_or_default(), &body)?;
+                let request = TranscriptionRequest::read(kind.unwrap_or_default(), &body)?;
                 let job = job(self.model(&request.model)?);
                 let answer = request.answer(&self.voice)?;
-                let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+                let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
                 Ok(request.respond(job, place, &answer).await)
             }
             Route::Speech => {
-                let request = Speak::read(&request::json(&body)?)?;
+                let request = SpeechRequest::read(&request::json(&body)?)?;
                 let job = job(self.model(&request.model)?);
-                let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+                let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
                 Ok(request.respond(job, place).await)
             }
             Route::Embeddings => {
-                let request = Embed::read(&request::json(&body)?)?;
+                let request = EmbeddingRequest::read(&request::json(&body)?)?;
                 self.embed(job(self.model(&request.model)?), request).await
             }
             Route::Models => Ok(reply(&shape::models(&self.models, unix_seconds(), self.voice.context_max))),
@@ -172,41 +172,45 @@ impl Engine {
                 self.model(name)?;
                 Ok(reply(&shape::model(name, unix_seconds(), self.voice.context_max)))
             }
-            Route::Health => Ok(Response::new(AnswerBody::Whole(None))),
+            Route::Health => Ok(Response::new(ResponseBody::Whole(None))),
             Route::Metrics => Ok(self.metrics()),
         }
     }
 
     /// Lets the engine's fault strike; returns what is left to go wrong with the answer.
-    async fn suffer(&self, client: &Client, route: &Route<'_>) -> Result<Trouble, Refused> {
+    async fn suffer(&self, client: &Client, route: &Route<'_>) -> Result<FaultPlan, ApiError> {
         let asked = match route {
             Route::Text(_)
             | Route::CountTokens
             | Route::Embeddings
             | Route::Rerank
             | Route::Transcription
-            | Route::Speech => Asked::Inference,
-            Route::Models | Route::Model(_) | Route::Health | Route::Metrics => Asked::Probe,
+            | Route::Speech => RequestClass::Inference,
+            Route::Models | Route::Model(_) | Route::Health | Route::Metrics => RequestClass::Probe,
         };
         let effect = self.faults().strike(asked);
         match effect {
-            None => Ok(Trouble::default()),
+            None => Ok(FaultPlan::default()),
             Some(Effect::Hang) => pending().await,
             Some(Effect::Cut(cut)) => client.cut(cut).await,
-            Some(Effect::Refuse(refusal)) => Err(Refused::Fault(refusal)),
-            Some(Effect::Delay(delay)) => Ok(Trouble { delay, damage: None }),
-            Some(Effect::Damage(damage)) => Ok(Trouble { damage: Some(damage), ..Trouble::default() }),
+            Some(Effect::Refuse(refusal)) => Err(ApiError::Fault(refusal)),
+            Some(Effect::Delay(delay)) => Ok(FaultPlan { delay, damage: None }),
+            Some(Effect::Damage(damage)) => Ok(FaultPlan { damage: Some(damage), ..FaultPlan::default() }),
         }
     }
 
-    async fn generate(&self, job: Job, request: Generate) -> Result<Response<AnswerBody>, Refused> {
+    async fn generate(
+        &self,
+        job: ActiveRequest,
+        request: GenerateRequest,
+    ) -> Result<Response<ResponseBody>, ApiError> {
         let answer = self.voice.answer(&request)?;
-        let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
         let usage = match request.delivery {
-            Delivery::Whole => Usage::Unasked,
-            Delivery::Stream { usage } => usage,
+            ResponseMode::Whole => IncludeUsage::Unasked,
+            ResponseMode::Stream { usage } => usage,
         };
-        let shape = Shape {
+        let shape = ResponseFormat {
             form: request.form,
             id: self.next_id(request.form),
             created: unix_seconds(),
@@ -214,13 +218,17 @@ impl Engine {
             usage,
         };
         match request.delivery {
-            Delivery::Whole => Ok(job.whole(place, &shape, &answer).await),
-            Delivery::Stream { .. } => Ok(job.stream(place, shape, answer)),
+            ResponseMode::Whole => Ok(job.whole(place, &shape, &answer).await),
+            ResponseMode::Stream { .. } => Ok(job.stream(place, shape, answer)),
         }
     }
 
-    async fn embed(&self, job: Job, request: Embed) -> Result<Response<AnswerBody>, Refused> {
-        let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+    async fn embed(
+        &self,
+        job: ActiveRequest,
+        request: EmbeddingRequest,
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
         let slot = place.slot().await;
         job.first_token(request.tokens).await;
         let vector = |text: &String| embedding(self.voice.seed, text, request.dimensions);
@@ -229,46 +237,50 @@ impl Engine {
         Ok(job.finish(slot, &answer))
     }
 
-    async fn rerank(&self, job: Job, request: Rerank) -> Result<Response<AnswerBody>, Refused> {
-        let place = self.slots.enter(job.model).map_err(|_| Refused::Full)?;
+    async fn rerank(
+        &self,
+        job: ActiveRequest,
+        request: RerankRequest,
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let place = self.slots.enter(job.model).map_err(|_| ApiError::Full)?;
         let slot = place.slot().await;
         job.first_token(request.tokens()).await;
         let id = format!("rerank-{:016x}", self.answered.fetch_add(1, Ordering::Relaxed));
         Ok(job.finish(slot, &request.answer(self.voice.seed, &id)))
     }
 
-    fn model(&self, name: &str) -> Result<usize, Refused> {
+    fn model(&self, name: &str) -> Result<usize, ApiError> {
         let index = self.models.iter().position(|model| model == name);
-        index.ok_or_else(|| Refused::NoModel { model: name.to_owned() })
+        index.ok_or_else(|| ApiError::NoModel { model: name.to_owned() })
     }
 
-    fn next_id(&self, form: Form) -> String {
+    fn next_id(&self, form: ApiKind) -> String {
         let number = draw(self.voice.seed, self.answered.fetch_add(1, Ordering::Relaxed));
         match form {
-            Form::Chat => format!("chatcmpl-{number:016x}"),
-            Form::Completion => format!("cmpl-{number:016x}"),
-            Form::Messages => format!("msg_{number:016x}"),
-            Form::Responses => format!("resp_{number:016x}"),
+            ApiKind::Chat => format!("chatcmpl-{number:016x}"),
+            ApiKind::Completion => format!("cmpl-{number:016x}"),
+            ApiKind::Messages => format!("msg_{number:016x}"),
+            ApiKind::Responses => format!("resp_{number:016x}"),
         }
     }
 
-    fn metrics(&self) -> Response<AnswerBody> {
+    fn metrics(&self) -> Response<ResponseBody> {
         let text = metrics::text(&self.models, &self.slots, &self.counters);
-        let mut response = Response::new(AnswerBody::Whole(Some(text.into())));
+        let mut response = Response::new(ResponseBody::Whole(Some(text.into())));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
     }
 }
 
-fn find_route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, Refused> {
+fn find_route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, ApiError> {
     let (allowed, route) = match path {
-        "/v1/chat/completions" => (Method::POST, Route::Text(Form::Chat)),
-        "/v1/completions" => (Method::POST, Route::Text(Form::Completion)),
+        "/v1/chat/completions" => (Method::POST, Route::Text(ApiKind::Chat)),
+        "/v1/completions" => (Method::POST, Route::Text(ApiKind::Completion)),
         "/v1/embeddings" => (Method::POST, Route::Embeddings),
-        "/v1/messages" => (Method::POST, Route::Text(Form::Messages)),
+        "/v1/messages" => (Method::POST, Route::Text(ApiKind::Messages)),
         "/v1/messages/count_tokens" => (Method::POST, Route::CountTokens),
-        "/v1/responses" => (Method::POST, Route::Text(Form::Responses)),
+        "/v1/responses" => (Method::POST, Route::Text(ApiKind::Responses)),
         "/v1/rerank" => (Method::POST, Route::Rerank),
         "/v1/audio/transcriptions" => (Method::POST, Route::Transcription),
         "/v1/audio/speech" => (Method::POST, Route::Speech),
@@ -277,29 +289,29 @@ fn find_route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, Refused> 
         "/metrics" => (Method::GET, Route::Metrics),
         _ => match path.strip_prefix("/v1/models/") {
             Some(name) => (Method::GET, Route::Model(name)),
-            None => return Err(Refused::NoRoute { method: method.to_string(), path: path.to_owned() }),
+            None => return Err(ApiError::NoRoute { method: method.to_string(), path: path.to_owned() }),
         },
     };
     match (allowed == method, allowed == Method::POST) {
         (true, _) => Ok(route),
-        (false, true) => Err(Refused::WrongMethod { allowed: "POST" }),
-        (false, false) => Err(Refused::WrongMethod { allowed: "GET" }),
+        (false, true) => Err(ApiError::WrongMethod { allowed: "POST" }),
+        (false, false) => Err(ApiError::WrongMethod { allowed: "GET" }),
     }
 }
 
-async fn read(body: Incoming) -> Result<Bytes, Refused> {
+async fn read(body: Incoming) -> Result<Bytes, ApiError> {
     // A body that announces too much is not waited for.
     if body.size_hint().lower() > BODY_MAX as u64 {
-        return Err(Refused::TooLarge { bytes_max: BODY_MAX });
+        return Err(ApiError::TooLarge { bytes_max: BODY_MAX });
     }
     match Limited::new(body, BODY_MAX).collect().await {
         Ok(read) => Ok(read.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Refused::TooLarge { bytes_max: BODY_MAX }),
-        Err(error) => Err(Refused::bad(None, format!("the body ended early: {error}"))),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge { bytes_max: BODY_MAX }),
+        Err(error) => Err(ApiError::bad(None, format!("the body ended early: {error}"))),
     }
 }
 
-fn refusal(refused: &Refused, body: &Value) -> Response<AnswerBody> {
+fn refusal(refused: &ApiError, body: &Value) -> Response<ResponseBody> {
     let mut response = reply(body);
     *response.status_mut() = refused.status();
     if let Some((name, value)) = refused.header() {
@@ -308,8 +320,8 @@ fn refusal(refused: &Refused, body: &Value) -> Response<AnswerBody> {
     response
 }
 
-fn reply(value: &Value) -> Response<AnswerBody> {
-    let mut response = Response::new(AnswerBody::Whole(Some(value.to_string().into())));
+fn reply(value: &Value) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(Some(value.to_string().into())));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

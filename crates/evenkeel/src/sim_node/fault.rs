@@ -46,7 +46,7 @@ pub(super) enum Effect {
     /// The end of its connection.
     Cut(Cut),
     /// An error.
-    Refuse(Refusal),
+    Refuse(FaultResponse),
     /// A later first token.
     Delay(Duration),
     /// An answer that is not whole.
@@ -62,7 +62,7 @@ pub(super) enum Cut {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum FaultResponse {
     TooMany,
     TooManyRetryAfter,
     Internal,
@@ -80,7 +80,7 @@ pub(super) enum Damage {
 
 /// Whom a fault can hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestClass {
     /// A completion or an embedding.
     Inference,
     /// A list of models, a probe, metrics.
@@ -177,14 +177,14 @@ impl Fault {
             FaultKind::SlowFirstToken => Effect::Delay(self.delay),
             FaultKind::MidStreamCut => Effect::Damage(Damage::Cut),
             FaultKind::StalledStream => Effect::Damage(Damage::Stall),
-            FaultKind::TooManyRequests => Effect::Refuse(Refusal::TooMany),
-            FaultKind::TooManyRequestsRetryAfter => Effect::Refuse(Refusal::TooManyRetryAfter),
+            FaultKind::TooManyRequests => Effect::Refuse(FaultResponse::TooMany),
+            FaultKind::TooManyRequestsRetryAfter => Effect::Refuse(FaultResponse::TooManyRetryAfter),
             FaultKind::MalformedJson => Effect::Damage(Damage::Malformed),
             FaultKind::WrongContentLength => Effect::Damage(Damage::Length),
             FaultKind::Reset => Effect::Cut(Cut::Reset),
             FaultKind::HalfClose => Effect::Cut(Cut::HalfClose),
             FaultKind::TruncatedSse => Effect::Damage(Damage::Truncated),
-            FaultKind::ErrorBurst if number < count => Effect::Refuse(Refusal::Internal),
+            FaultKind::ErrorBurst if number < count => Effect::Refuse(FaultResponse::Internal),
             FaultKind::Flapping if (number / count).is_multiple_of(2) => Effect::Cut(Cut::Close),
             FaultKind::ErrorBurst | FaultKind::Flapping => return None,
         })
@@ -220,9 +220,9 @@ impl Faults {
     }
 
     /// Counts a request and says what it gets, if it is hit.
-    pub(super) fn strike(&mut self, asked: Asked) -> Option<Effect> {
+    pub(super) fn strike(&mut self, asked: RequestClass) -> Option<Effect> {
         let fault = self.fault?;
-        if asked == Asked::Probe && !fault.kind.strikes_probes() {
+        if asked == RequestClass::Probe && !fault.kind.strikes_probes() {
             return None;
         }
         let number = self.seen;
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn only_a_fault_of_the_machine_hits_probes() {
-        let probed = |kind| Faults::new(1, Some(Fault::new(kind))).strike(Asked::Probe).is_some();
+        let probed = |kind| Faults::new(1, Some(Fault::new(kind))).strike(RequestClass::Probe).is_some();
         assert!(probed(FaultKind::Silent) && probed(FaultKind::Flapping));
         assert!(!probed(FaultKind::ErrorBurst) && !probed(FaultKind::TooManyRequests));
     }
@@ -287,6 +287,6 @@ mod tests {
 
     fn strikes(seed: u64, fault: Fault, requests: usize) -> Vec<bool> {
         let mut faults = Faults::new(seed, Some(fault));
-        (0..requests).map(|_| faults.strike(Asked::Inference).is_some()).collect()
+        (0..requests).map(|_| faults.strike(RequestClass::Inference).is_some()).collect()
     }
 }

@@ -1,11 +1,11 @@
 //! One request being worked on: it waits for its slot, then for its tokens, and sends them as they come.
 
-use super::answer::Answer;
-use super::body::AnswerBody;
+use super::answer::CompletionPlan;
+use super::body::ResponseBody;
 use super::engine::{Client, Engine};
 use super::fault::{Cut, Damage};
-use super::shape::Shape;
-use super::slots::{Place, Slot};
+use super::shape::ResponseFormat;
+use super::slots::{SlotOrWait, SlotPermit};
 use bytes::Bytes;
 use hyper::Response;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
@@ -24,35 +24,40 @@ const LENGTH_EXCESS: usize = 64;
 
 /// What a fault does to a request that is answered all the same.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Trouble {
+pub(super) struct FaultPlan {
     pub(super) delay: Duration,
     pub(super) damage: Option<Damage>,
 }
 
 /// A request that has a place in the engine.
-pub(super) struct Job {
+pub(super) struct ActiveRequest {
     pub(super) engine: Arc<Engine>,
     pub(super) client: Client,
     pub(super) model: usize,
-    pub(super) trouble: Trouble,
+    pub(super) trouble: FaultPlan,
 }
 
 /// Whether a stream goes on after what a fault did to it.
 #[derive(PartialEq, Eq)]
-enum Stream {
+enum StreamFate {
     GoesOn,
     Ends,
 }
 
-impl Job {
+impl ActiveRequest {
     /// Generates everything, then answers in one piece.
-    pub(super) async fn whole(self, place: Place, shape: &Shape, answer: &Answer) -> Response<AnswerBody> {
+    pub(super) async fn whole(
+        self,
+        place: SlotOrWait,
+        shape: &ResponseFormat,
+        answer: &CompletionPlan,
+    ) -> Response<ResponseBody> {
         let slot = self.generated(place, answer).await;
         self.finish(slot, &shape.whole(answer))
     }
 
     /// Waits until everything is generated.
-    pub(super) async fn generated(&self, place: Place, answer: &Answer) -> Slot {
+    pub(super) async fn generated(&self, place: SlotOrWait, answer: &CompletionPlan) -> SlotPermit {
         let slot = place.slot().await;
         let mut due = self.first_token(answer.prompt_tokens).await;
         for token in 0..answer.completion_tokens {
@@ -63,9 +68,14 @@ impl Job {
     }
 
     /// Answers at once with a stream that is generated as it is read.
-    pub(super) fn stream(self, place: Place, shape: Shape, answer: Answer) -> Response<AnswerBody> {
+    pub(super) fn stream(
+        self,
+        place: SlotOrWait,
+        shape: ResponseFormat,
+        answer: CompletionPlan,
+    ) -> Response<ResponseBody> {
         let damage = self.trouble.damage;
-        let body = AnswerBody::made(|events| async move {
+        let body = ResponseBody::made(|events| async move {
             let slot = place.slot().await;
             // An error here is a client that is gone, and nobody is left to tell.
             let _ = self.send_events(&shape, &answer, &events).await;
@@ -105,8 +115,8 @@ impl Job {
 
     async fn send_events(
         &self,
-        shape: &Shape,
-        answer: &Answer,
+        shape: &ResponseFormat,
+        answer: &CompletionPlan,
         events: &mpsc::Sender<Bytes>,
     ) -> Result<(), mpsc::error::SendError<Bytes>> {
         let mut due = self.first_token(answer.prompt_tokens).await;
@@ -118,7 +128,7 @@ impl Job {
             self.next_token(token, &mut due).await;
             let piece = answer.pieces.get(token as usize).map_or("", String::as_str);
             let next = shape.piece(answer, token, piece);
-            if token == middle && self.strike(&next, events).await? == Stream::Ends {
+            if token == middle && self.strike(&next, events).await? == StreamFate::Ends {
                 return Ok(());
             }
             // A token that a stop hides takes its time and says nothing.
@@ -138,31 +148,31 @@ impl Job {
         &self,
         next: &Bytes,
         events: &mpsc::Sender<Bytes>,
-    ) -> Result<Stream, mpsc::error::SendError<Bytes>> {
+    ) -> Result<StreamFate, mpsc::error::SendError<Bytes>> {
         match self.trouble.damage {
-            None | Some(Damage::Length) => Ok(Stream::GoesOn),
+            None | Some(Damage::Length) => Ok(StreamFate::GoesOn),
             Some(Damage::Cut) => self.client.cut(Cut::Close).await,
             Some(Damage::Stall) => pending().await,
             Some(Damage::Malformed) => {
                 let half = next.slice(..next.len() / 2);
                 events.send([&half[..], b"\n\n"].concat().into()).await?;
-                Ok(Stream::GoesOn)
+                Ok(StreamFate::GoesOn)
             }
             Some(Damage::Truncated) => {
                 events.send(next.slice(..next.len() / 2)).await?;
-                Ok(Stream::Ends)
+                Ok(StreamFate::Ends)
             }
         }
     }
 
     /// Answers with JSON, or with what a fault leaves of it; a stalled answer keeps its slot.
-    pub(super) fn finish(self, slot: Slot, answer: &Value) -> Response<AnswerBody> {
+    pub(super) fn finish(self, slot: SlotPermit, answer: &Value) -> Response<ResponseBody> {
         let bytes = Bytes::from(answer.to_string());
         let half = bytes.slice(..bytes.len() / 2);
         let length = bytes.len();
         match self.trouble.damage {
-            None => respond(AnswerBody::Whole(Some(bytes)), None),
-            Some(Damage::Malformed | Damage::Truncated) => respond(AnswerBody::Whole(Some(half)), None),
+            None => respond(ResponseBody::Whole(Some(bytes)), None),
+            Some(Damage::Malformed | Damage::Truncated) => respond(ResponseBody::Whole(Some(half)), None),
             Some(Damage::Cut) => {
                 drop(slot);
                 respond(self.partial(half, Cut::Close), Some(length))
@@ -172,7 +182,7 @@ impl Job {
                 respond(self.partial(bytes, Cut::Close), Some(length + LENGTH_EXCESS))
             }
             Some(Damage::Stall) => {
-                let body = AnswerBody::made(|pieces| async move {
+                let body = ResponseBody::made(|pieces| async move {
                     let _held = slot;
                     let _ = pieces.send(half).await;
                     pending::<()>().await;
@@ -182,15 +192,15 @@ impl Job {
         }
     }
 
-    fn partial(self, bytes: Bytes, cut: Cut) -> AnswerBody {
-        AnswerBody::made(move |pieces| async move {
+    fn partial(self, bytes: Bytes, cut: Cut) -> ResponseBody {
+        ResponseBody::made(move |pieces| async move {
             let _ = pieces.send(bytes).await;
             self.client.cut::<()>(cut).await;
         })
     }
 }
 
-fn respond(body: AnswerBody, announced: Option<usize>) -> Response<AnswerBody> {
+fn respond(body: ResponseBody, announced: Option<usize>) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(length) = announced {

@@ -1,12 +1,14 @@
 //! Ranks, transcripts and speech, as vLLM and OpenAI have them.
 
-use super::answer::{Answer, Voice, embedding};
-use super::body::AnswerBody;
+use super::answer::{CompletionPlan, Generator, embedding};
+use super::body::ResponseBody;
 use super::draw::seed_of;
-use super::generate::Job;
-use super::refusal::Refused;
-use super::request::{Delivery, End, Form, Generate, count_tokens, optional_count, read_model};
-use super::slots::Place;
+use super::generate::ActiveRequest;
+use super::refusal::ApiError;
+use super::request::{
+    ApiKind, EndMode, GenerateRequest, ResponseMode, count_tokens, optional_count, read_model,
+};
+use super::slots::SlotOrWait;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -22,16 +24,16 @@ const LISTEN_BYTES: usize = 1_024;
 const SPEAK_BYTES: usize = 3_200;
 
 /// A request for ranks.
-pub(super) struct Rerank {
+pub(super) struct RerankRequest {
     pub(super) model: String,
     query: String,
     documents: Vec<String>,
     top_n: usize,
 }
 
-impl Rerank {
-    pub(super) fn read(body: &Value) -> Result<Self, Refused> {
-        let bad = |name, what: &str| Refused::bad(Some(name), what.to_owned());
+impl RerankRequest {
+    pub(super) fn read(body: &Value) -> Result<Self, ApiError> {
+        let bad = |name, what: &str| ApiError::bad(Some(name), what.to_owned());
         let query = body["query"].as_str().ok_or_else(|| bad("query", "query must be a text"))?;
         let listed = body["documents"].as_array().filter(|all| all.len() <= DOCUMENTS_MAX);
         let listed = listed.ok_or_else(|| bad("documents", "documents must be a list of up to 1024"))?;
@@ -66,16 +68,16 @@ impl Rerank {
 }
 
 /// A request for a transcript.
-pub(super) struct Listen {
+pub(super) struct TranscriptionRequest {
     pub(super) model: String,
     sound: Bytes,
     plain: bool,
 }
 
-impl Listen {
+impl TranscriptionRequest {
     /// Reads a form.
-    pub(super) fn read(content_type: &str, body: &Bytes) -> Result<Self, Refused> {
-        let bad = |name, what: &str| Refused::bad(Some(name), what.to_owned());
+    pub(super) fn read(content_type: &str, body: &Bytes) -> Result<Self, ApiError> {
+        let bad = |name, what: &str| ApiError::bad(Some(name), what.to_owned());
         let boundary = content_type.split("boundary=").nth(1).map(|text| text.trim_matches('"'));
         let boundary = boundary.ok_or_else(|| bad("file", "the body must be a form"))?;
         let field = |name| field(body, boundary, name);
@@ -91,21 +93,26 @@ impl Listen {
     }
 
     /// What is said in it: words, whatever the sound.
-    pub(super) fn answer(&self, voice: &Voice) -> Result<Answer, Refused> {
-        voice.answer(&Generate {
-            form: Form::Completion,
+    pub(super) fn answer(&self, voice: &Generator) -> Result<CompletionPlan, ApiError> {
+        voice.answer(&GenerateRequest {
+            form: ApiKind::Completion,
             model: self.model.clone(),
             prompt: format!("{:x}", seed_of(&String::from_utf8_lossy(&self.sound))),
             prompt_tokens: u32::try_from(self.sound.len() / LISTEN_BYTES + 1).unwrap_or(u32::MAX),
             tokens_max: None,
-            end: End::Natural,
+            end: EndMode::Natural,
             stops: Vec::new(),
             tool: None,
-            delivery: Delivery::Whole,
+            delivery: ResponseMode::Whole,
         })
     }
 
-    pub(super) async fn respond(self, job: Job, place: Place, answer: &Answer) -> Response<AnswerBody> {
+    pub(super) async fn respond(
+        self,
+        job: ActiveRequest,
+        place: SlotOrWait,
+        answer: &CompletionPlan,
+    ) -> Response<ResponseBody> {
         let text = answer.pieces.concat();
         let (input, output) = (answer.prompt_tokens, answer.completion_tokens);
         let usage = json!({
@@ -115,7 +122,7 @@ impl Listen {
         if !self.plain {
             return job.finish(slot, &json!({"text": text, "usage": usage}));
         }
-        let mut response = Response::new(AnswerBody::Whole(Some(text.into())));
+        let mut response = Response::new(ResponseBody::Whole(Some(text.into())));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         response
     }
@@ -141,25 +148,25 @@ fn field(body: &[u8], boundary: &str, name: &str) -> Option<Bytes> {
 }
 
 /// A request for speech.
-pub(super) struct Speak {
+pub(super) struct SpeechRequest {
     pub(super) model: String,
     tokens: u32,
 }
 
-impl Speak {
-    pub(super) fn read(body: &Value) -> Result<Self, Refused> {
-        let bad = |name, what: &str| Refused::bad(Some(name), what.to_owned());
+impl SpeechRequest {
+    pub(super) fn read(body: &Value) -> Result<Self, ApiError> {
+        let bad = |name, what: &str| ApiError::bad(Some(name), what.to_owned());
         let input = body["input"].as_str().ok_or_else(|| bad("input", "input must be a text"))?;
         body["voice"].as_str().ok_or_else(|| bad("voice", "you must name a voice"))?;
         Ok(Self { model: read_model(body)?, tokens: count_tokens(input) })
     }
 
     /// Answers with sound, sent while it is made.
-    pub(super) async fn respond(self, job: Job, place: Place) -> Response<AnswerBody> {
+    pub(super) async fn respond(self, job: ActiveRequest, place: SlotOrWait) -> Response<ResponseBody> {
         let slot = place.slot().await;
         job.first_token(self.tokens).await;
         let tokens = self.tokens as usize;
-        let body = AnswerBody::made(|pieces| async move {
+        let body = ResponseBody::made(|pieces| async move {
             let _held = slot;
             if pieces.send(wav_head(tokens * SPEAK_BYTES)).await.is_err() {
                 return;
@@ -200,22 +207,23 @@ mod tests {
     fn a_field_is_found_in_a_form_of_bytes() {
         let form = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\u{1}\r\n--\r\n--x\r\n\
                     content-disposition: form-data; name=\"model\"\r\n\r\nears\r\n--x--\r\n";
-        let listen = Listen::read("multipart/form-data; boundary=x", &Bytes::from(form)).unwrap();
+        let listen =
+            TranscriptionRequest::read("multipart/form-data; boundary=x", &Bytes::from(form)).unwrap();
         assert_eq!((listen.model.as_str(), &listen.sound[..]), ("ears", &b"\x01\r\n--"[..]));
-        assert!(Listen::read("multipart/form-data; boundary=y", &Bytes::from(form)).is_err());
-        assert!(Listen::read("application/json", &Bytes::from("{}")).is_err());
+        assert!(TranscriptionRequest::read("multipart/form-data; boundary=y", &Bytes::from(form)).is_err());
+        assert!(TranscriptionRequest::read("application/json", &Bytes::from("{}")).is_err());
     }
 
     #[test]
     fn documents_are_ranked_and_the_same_as_the_query_is_first() {
         let body = json!({"model": "m", "query": "keel", "documents": ["wind", {"text": "keel"}, "fish"], "top_n": 2});
-        let rerank = Rerank::read(&body).unwrap();
+        let rerank = RerankRequest::read(&body).unwrap();
         let answer = rerank.answer(7, "rerank-1");
         assert_eq!(
             (&answer["results"][0]["index"], answer["results"].as_array().unwrap().len()),
             (&json!(1), 2)
         );
         assert_eq!(answer["usage"]["total_tokens"], 6);
-        assert!(Rerank::read(&json!({"model": "m", "query": "x", "documents": [1]})).is_err());
+        assert!(RerankRequest::read(&json!({"model": "m", "query": "x", "documents": [1]})).is_err());
     }
 }

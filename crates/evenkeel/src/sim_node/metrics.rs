@@ -1,7 +1,7 @@
 //! What the engine counts, under the names vLLM gives to the same things.
 
 use super::answer::Finish;
-use super::slots::Slots;
+use super::slots::SlotPool;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ impl Counters {
 }
 
 /// Writes everything in Prometheus' text format.
-pub(super) fn text(models: &[String], slots: &Slots, counters: &[Counters]) -> String {
+pub(super) fn text(models: &[String], slots: &SlotPool, counters: &[Counters]) -> String {
     let mut text = String::new();
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     family(&mut text, "num_requests_running", "gauge", "requests that hold a slot");

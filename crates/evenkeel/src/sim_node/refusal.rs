@@ -1,12 +1,12 @@
 //! Errors as clients see them, in OpenAI's and in Anthropic's JSON shape.
 
-use super::fault::Refusal;
+use super::fault::FaultResponse;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 /// Why a request is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum ApiError {
     Bad { param: Option<&'static str>, what: String },
     NoModel { model: String },
     NoRoute { method: String, path: String },
@@ -14,10 +14,10 @@ pub(super) enum Refused {
     TooLarge { bytes_max: usize },
     NotLocal,
     Full,
-    Fault(Refusal),
+    Fault(FaultResponse),
 }
 
-impl Refused {
+impl ApiError {
     pub(super) fn bad(param: Option<&'static str>, what: String) -> Self {
         Self::Bad { param, what }
     }
@@ -44,8 +44,10 @@ impl Refused {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotLocal => StatusCode::FORBIDDEN,
             Self::Full => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Fault(Refusal::TooMany | Refusal::TooManyRetryAfter) => StatusCode::TOO_MANY_REQUESTS,
-            Self::Fault(Refusal::Internal) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Fault(FaultResponse::TooMany | FaultResponse::TooManyRetryAfter) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::Fault(FaultResponse::Internal) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -53,14 +55,14 @@ impl Refused {
     pub(super) fn header(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::WrongMethod { allowed } => Some(("allow", allowed)),
-            Self::Fault(Refusal::TooManyRetryAfter) => Some(("retry-after", "1")),
+            Self::Fault(FaultResponse::TooManyRetryAfter) => Some(("retry-after", "1")),
             Self::Bad { .. }
             | Self::NoModel { .. }
             | Self::NoRoute { .. }
             | Self::TooLarge { .. }
             | Self::NotLocal
             | Self::Full
-            | Self::Fault(Refusal::TooMany | Refusal::Internal) => None,
+            | Self::Fault(FaultResponse::TooMany | FaultResponse::Internal) => None,
         }
     }
 
@@ -72,8 +74,8 @@ impl Refused {
             Self::TooLarge { .. } => "request_too_large",
             Self::Bad { .. } | Self::WrongMethod { .. } => "invalid_request_error",
             Self::Full => "overloaded_error",
-            Self::Fault(Refusal::TooMany | Refusal::TooManyRetryAfter) => "rate_limit_error",
-            Self::Fault(Refusal::Internal) => "api_error",
+            Self::Fault(FaultResponse::TooMany | FaultResponse::TooManyRetryAfter) => "rate_limit_error",
+            Self::Fault(FaultResponse::Internal) => "api_error",
         };
         json!({"type": "error", "error": {"type": kind, "message": self.body()["error"]["message"]}})
     }
@@ -104,10 +106,12 @@ impl Refused {
                 Some("engine_overloaded"),
                 "every slot and waiting place is taken".to_owned(),
             ),
-            Self::Fault(Refusal::TooMany | Refusal::TooManyRetryAfter) => {
+            Self::Fault(FaultResponse::TooMany | FaultResponse::TooManyRetryAfter) => {
                 ("rate_limit_error", Some("rate_limit_exceeded"), "too many requests".to_owned())
             }
-            Self::Fault(Refusal::Internal) => ("server_error", None, "the engine broke down".to_owned()),
+            Self::Fault(FaultResponse::Internal) => {
+                ("server_error", None, "the engine broke down".to_owned())
+            }
         };
         json!({"error": {"message": message, "type": kind, "param": self.param(), "code": code}})
     }

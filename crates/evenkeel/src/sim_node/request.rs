@@ -3,7 +3,7 @@
 pub(super) mod messages;
 mod responses;
 
-use super::refusal::Refused;
+use super::refusal::ApiError;
 use serde_json::Value;
 
 /// The most texts of one request for embeddings.
@@ -14,7 +14,7 @@ const DIMENSIONS: u32 = 64;
 const DIMENSIONS_MAX: u32 = 4_096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ApiKind {
     Chat,
     Completion,
     Messages,
@@ -23,34 +23,34 @@ pub(super) enum Form {
 
 /// A request for text.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Generate {
-    pub(super) form: Form,
+pub(super) struct GenerateRequest {
+    pub(super) form: ApiKind,
     pub(super) model: String,
     pub(super) prompt: String,
     pub(super) prompt_tokens: u32,
     pub(super) tokens_max: Option<u32>,
-    pub(super) end: End,
+    pub(super) end: EndMode,
     pub(super) stops: Vec<String>,
     pub(super) tool: Option<Tool>,
-    pub(super) delivery: Delivery,
+    pub(super) delivery: ResponseMode,
 }
 
 /// Whether the model ends by itself before the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum EndMode {
     Natural,
     /// `ignore_eos`, as engines have it for benchmarks: always as many tokens as allowed.
     AtLimit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Delivery {
+pub(super) enum ResponseMode {
     Whole,
-    Stream { usage: Usage },
+    Stream { usage: IncludeUsage },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Usage {
+pub(super) enum IncludeUsage {
     Unasked,
     Asked,
 }
@@ -64,7 +64,7 @@ pub(super) struct Tool {
 
 /// A request for embeddings.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Embed {
+pub(super) struct EmbeddingRequest {
     pub(super) model: String,
     pub(super) texts: Vec<String>,
     pub(super) tokens: u32,
@@ -84,32 +84,32 @@ pub(super) fn count_tokens(text: &str) -> u32 {
 }
 
 /// Reads the JSON of a body.
-pub(super) fn json(body: &[u8]) -> Result<Value, Refused> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| Refused::bad(None, format!("invalid JSON: {error}")))?;
+pub(super) fn json(body: &[u8]) -> Result<Value, ApiError> {
+    let value: Value = serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad(None, format!("invalid JSON: {error}")))?;
     if !value.is_object() {
-        return Err(Refused::bad(None, "the body must be a JSON object".to_owned()));
+        return Err(ApiError::bad(None, "the body must be a JSON object".to_owned()));
     }
     Ok(value)
 }
 
-impl Generate {
+impl GenerateRequest {
     /// Reads a request for text, in any form.
-    pub(super) fn read(form: Form, body: &Value) -> Result<Self, Refused> {
+    pub(super) fn read(form: ApiKind, body: &Value) -> Result<Self, ApiError> {
         let (prompt, prompt_tokens) = match form {
-            Form::Chat => read_messages(body)?,
-            Form::Completion => read_prompt(body)?,
-            Form::Messages => return messages::read(body),
-            Form::Responses => return responses::read(body),
+            ApiKind::Chat => read_messages(body)?,
+            ApiKind::Completion => read_prompt(body)?,
+            ApiKind::Messages => return messages::read(body),
+            ApiKind::Responses => return responses::read(body),
         };
         if optional_count(body, "n")?.is_some_and(|n| n > 1) {
-            return Err(Refused::bad(Some("n"), "only one choice is simulated".to_owned()));
+            return Err(ApiError::bad(Some("n"), "only one choice is simulated".to_owned()));
         }
         let limit = match optional_count(body, "max_completion_tokens")? {
             Some(limit) => Some(limit),
             None => optional_count(body, "max_tokens")?,
         };
-        let end = if flag(body, "ignore_eos")? { End::AtLimit } else { End::Natural };
+        let end = if flag(body, "ignore_eos")? { EndMode::AtLimit } else { EndMode::Natural };
         let stops = read_stops(&body["stop"])?;
         let tool = read_tool(body)?;
         let delivery = read_delivery(body)?;
@@ -118,60 +118,62 @@ impl Generate {
     }
 }
 
-impl Embed {
+impl EmbeddingRequest {
     /// Reads a request for embeddings.
-    pub(super) fn read(body: &Value) -> Result<Self, Refused> {
+    pub(super) fn read(body: &Value) -> Result<Self, ApiError> {
         let (texts, tokens) = read_inputs(&body["input"])?;
         let dimensions = optional_count(body, "dimensions")?.unwrap_or(DIMENSIONS);
         if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
             let what = format!("dimensions must be from 1 to {DIMENSIONS_MAX}");
-            return Err(Refused::bad(Some("dimensions"), what));
+            return Err(ApiError::bad(Some("dimensions"), what));
         }
         let encoding = match body["encoding_format"].as_str() {
             Some("base64") => Encoding::Base64,
             Some("float") => Encoding::Float,
             None if body["encoding_format"].is_null() => Encoding::Float,
-            _ => return Err(Refused::bad(Some("encoding_format"), "float or base64".to_owned())),
+            _ => return Err(ApiError::bad(Some("encoding_format"), "float or base64".to_owned())),
         };
         Ok(Self { model: read_model(body)?, texts, tokens, dimensions, encoding })
     }
 }
 
-pub(super) fn read_model(body: &Value) -> Result<String, Refused> {
-    let missing = || Refused::bad(Some("model"), "you must provide a model parameter".to_owned());
+pub(super) fn read_model(body: &Value) -> Result<String, ApiError> {
+    let missing = || ApiError::bad(Some("model"), "you must provide a model parameter".to_owned());
     body["model"].as_str().map(str::to_owned).ok_or_else(missing)
 }
 
-pub(super) fn optional_count(body: &Value, name: &'static str) -> Result<Option<u32>, Refused> {
+pub(super) fn optional_count(body: &Value, name: &'static str) -> Result<Option<u32>, ApiError> {
     let value = &body[name];
     if value.is_null() {
         return Ok(None);
     }
     let count = value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
-    count.map(Some).ok_or_else(|| Refused::bad(Some(name), format!("{name} must be a positive whole number")))
+    count
+        .map(Some)
+        .ok_or_else(|| ApiError::bad(Some(name), format!("{name} must be a positive whole number")))
 }
 
-fn flag(body: &Value, name: &'static str) -> Result<bool, Refused> {
+fn flag(body: &Value, name: &'static str) -> Result<bool, ApiError> {
     let value = &body[name];
     if value.is_null() {
         return Ok(false);
     }
-    value.as_bool().ok_or_else(|| Refused::bad(Some(name), format!("{name} must be true or false")))
+    value.as_bool().ok_or_else(|| ApiError::bad(Some(name), format!("{name} must be true or false")))
 }
 
-fn read_delivery(body: &Value) -> Result<Delivery, Refused> {
+fn read_delivery(body: &Value) -> Result<ResponseMode, ApiError> {
     let stream = flag(body, "stream")?;
     let usage = flag(&body["stream_options"], "include_usage")?;
     if !stream && !body["stream_options"].is_null() {
-        return Err(Refused::bad(Some("stream_options"), "stream_options needs stream".to_owned()));
+        return Err(ApiError::bad(Some("stream_options"), "stream_options needs stream".to_owned()));
     }
-    let usage = if usage { Usage::Asked } else { Usage::Unasked };
-    Ok(if stream { Delivery::Stream { usage } } else { Delivery::Whole })
+    let usage = if usage { IncludeUsage::Asked } else { IncludeUsage::Unasked };
+    Ok(if stream { ResponseMode::Stream { usage } } else { ResponseMode::Whole })
 }
 
 /// Joins the texts of a conversation.
-fn read_messages(body: &Value) -> Result<(String, u32), Refused> {
-    let bad = |what: &str| Refused::bad(Some("messages"), what.to_owned());
+fn read_messages(body: &Value) -> Result<(String, u32), ApiError> {
+    let bad = |what: &str| ApiError::bad(Some("messages"), what.to_owned());
     let messages = body["messages"].as_array().ok_or_else(|| bad("messages must be a list"))?;
     if messages.is_empty() {
         return Err(bad("messages must not be empty"));
@@ -196,18 +198,18 @@ fn read_messages(body: &Value) -> Result<(String, u32), Refused> {
     Ok((prompt, tokens))
 }
 
-fn read_prompt(body: &Value) -> Result<(String, u32), Refused> {
+fn read_prompt(body: &Value) -> Result<(String, u32), ApiError> {
     let (mut texts, tokens) = read_texts(&body["prompt"]).ok_or_else(|| {
-        Refused::bad(Some("prompt"), "prompt must be a text or a list of token numbers".to_owned())
+        ApiError::bad(Some("prompt"), "prompt must be a text or a list of token numbers".to_owned())
     })?;
     match (texts.pop(), texts.is_empty()) {
         (Some(text), true) => Ok((text, tokens)),
-        _ => Err(Refused::bad(Some("prompt"), "only one prompt is simulated".to_owned())),
+        _ => Err(ApiError::bad(Some("prompt"), "only one prompt is simulated".to_owned())),
     }
 }
 
-fn read_inputs(input: &Value) -> Result<(Vec<String>, u32), Refused> {
-    let bad = |what: String| Refused::bad(Some("input"), what);
+fn read_inputs(input: &Value) -> Result<(Vec<String>, u32), ApiError> {
+    let bad = |what: String| ApiError::bad(Some("input"), what);
     let (texts, tokens) = read_texts(input)
         .ok_or_else(|| bad("input must be a text, a list of texts or of tokens".to_owned()))?;
     if texts.is_empty() || texts.len() > TEXTS_MAX {
@@ -235,7 +237,7 @@ fn read_text(value: &Value) -> Option<(String, u32)> {
     all_tokens.then(|| (value.to_string(), u32::try_from(numbers.len()).unwrap_or(u32::MAX)))
 }
 
-fn read_stops(stop: &Value) -> Result<Vec<String>, Refused> {
+fn read_stops(stop: &Value) -> Result<Vec<String>, ApiError> {
     let stops = match stop {
         Value::Null => Some(Vec::new()),
         Value::String(text) => Some(vec![text.clone()]),
@@ -244,13 +246,13 @@ fn read_stops(stop: &Value) -> Result<Vec<String>, Refused> {
     };
     let fit = |stops: &Vec<String>| stops.len() <= STOPS_MAX && stops.iter().all(|stop| !stop.is_empty());
     let what = || format!("stop must be a text or up to {STOPS_MAX} texts, none of them empty");
-    stops.filter(fit).ok_or_else(|| Refused::bad(Some("stop"), what()))
+    stops.filter(fit).ok_or_else(|| ApiError::bad(Some("stop"), what()))
 }
 
 /// Finds the tool to call: the one that was named, else the first, unless its answer is already there.
-fn read_tool(body: &Value) -> Result<Option<Tool>, Refused> {
+fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
     let Some(tools) = body["tools"].as_array().filter(|tools| !tools.is_empty()) else { return Ok(None) };
-    let bad = |name, what: &str| Refused::bad(Some(name), what.to_owned());
+    let bad = |name, what: &str| ApiError::bad(Some(name), what.to_owned());
     let mut known = Vec::new();
     for tool in tools {
         let function = &tool["function"];
@@ -287,7 +289,7 @@ mod tests {
         let request = chat(json!({"max_tokens": 5, "stop": "x"})).unwrap();
         assert_eq!(request.prompt, "user\nhello\n");
         assert_eq!((request.prompt_tokens, request.tokens_max), (3, Some(5)));
-        assert_eq!((request.stops, request.delivery), (vec!["x".to_owned()], Delivery::Whole));
+        assert_eq!((request.stops, request.delivery), (vec!["x".to_owned()], ResponseMode::Whole));
     }
 
     #[test]
@@ -332,7 +334,7 @@ mod tests {
     #[test]
     fn inputs_are_texts_or_tokens() {
         let count = |input: Value| {
-            Embed::read(&json!({"model": "m", "input": input})).map(|e| (e.texts.len(), e.tokens))
+            EmbeddingRequest::read(&json!({"model": "m", "input": input})).map(|e| (e.texts.len(), e.tokens))
         };
         assert_eq!(count(json!("four")).unwrap(), (1, 1));
         assert_eq!(count(json!(["four", "fives"])).unwrap(), (2, 3));
@@ -347,11 +349,11 @@ mod tests {
         json!({"type": "function", "function": {"name": name, "parameters": {}}})
     }
 
-    fn chat(change: Value) -> Result<Generate, Refused> {
+    fn chat(change: Value) -> Result<GenerateRequest, ApiError> {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
         for (name, value) in change.as_object().unwrap() {
             body[name] = value.clone();
         }
-        Generate::read(Form::Chat, &body)
+        GenerateRequest::read(ApiKind::Chat, &body)
     }
 }

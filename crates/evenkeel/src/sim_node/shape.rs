@@ -3,61 +3,61 @@
 mod messages;
 mod responses;
 
-use super::answer::{Answer, Finish};
-use super::request::{Encoding, Form, Usage};
+use super::answer::{CompletionPlan, Finish};
+use super::request::{ApiKind, Encoding, IncludeUsage};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 /// What every part of one answer carries.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
-    pub(super) form: Form,
+pub(super) struct ResponseFormat {
+    pub(super) form: ApiKind,
     pub(super) id: String,
     pub(super) created: u64,
     pub(super) model: String,
-    pub(super) usage: Usage,
+    pub(super) usage: IncludeUsage,
 }
 
-impl Shape {
+impl ResponseFormat {
     /// The answer in one piece.
-    pub(super) fn whole(&self, answer: &Answer) -> Value {
+    pub(super) fn whole(&self, answer: &CompletionPlan) -> Value {
         match self.form {
-            Form::Chat | Form::Completion => self.completion(answer),
-            Form::Messages => messages::whole(self, answer),
-            Form::Responses => responses::whole(self, answer),
+            ApiKind::Chat | ApiKind::Completion => self.completion(answer),
+            ApiKind::Messages => messages::whole(self, answer),
+            ApiKind::Responses => responses::whole(self, answer),
         }
     }
 
     /// The events of a stream before the first token.
-    pub(super) fn opening(&self, answer: &Answer) -> Vec<Bytes> {
+    pub(super) fn opening(&self, answer: &CompletionPlan) -> Vec<Bytes> {
         match self.form {
-            Form::Chat => vec![event(&self.first_chunk(answer))],
-            Form::Completion => Vec::new(),
-            Form::Messages => messages::opening(self, answer),
-            Form::Responses => responses::opening(self, answer),
+            ApiKind::Chat => vec![event(&self.first_chunk(answer))],
+            ApiKind::Completion => Vec::new(),
+            ApiKind::Messages => messages::opening(self, answer),
+            ApiKind::Responses => responses::opening(self, answer),
         }
     }
 
     /// The event of one token.
-    pub(super) fn piece(&self, answer: &Answer, token: u32, piece: &str) -> Bytes {
+    pub(super) fn piece(&self, answer: &CompletionPlan, token: u32, piece: &str) -> Bytes {
         match self.form {
-            Form::Chat => event(&self.next_chunk(answer, piece)),
-            Form::Completion => event(&self.chunk(&json!(piece), None)),
-            Form::Messages => messages::piece(answer, piece),
-            Form::Responses => responses::piece(self, answer, token, piece),
+            ApiKind::Chat => event(&self.next_chunk(answer, piece)),
+            ApiKind::Completion => event(&self.chunk(&json!(piece), None)),
+            ApiKind::Messages => messages::piece(answer, piece),
+            ApiKind::Responses => responses::piece(self, answer, token, piece),
         }
     }
 
     /// The events after the last token: why the answer ended, the counts where they were asked for, and the last word.
-    pub(super) fn closing(&self, answer: &Answer) -> Vec<Bytes> {
+    pub(super) fn closing(&self, answer: &CompletionPlan) -> Vec<Bytes> {
         let delta = match self.form {
-            Form::Chat => json!({}),
-            Form::Completion => json!(""),
-            Form::Messages => return messages::closing(answer),
-            Form::Responses => return responses::closing(self, answer),
+            ApiKind::Chat => json!({}),
+            ApiKind::Completion => json!(""),
+            ApiKind::Messages => return messages::closing(answer),
+            ApiKind::Responses => return responses::closing(self, answer),
         };
         let mut events = vec![event(&self.chunk(&delta, Some(answer.finish)))];
-        if self.usage == Usage::Asked {
+        if self.usage == IncludeUsage::Asked {
             let mut counts = self.envelope(json!([]));
             counts["usage"] = usage(answer);
             events.push(event(&counts));
@@ -66,11 +66,11 @@ impl Shape {
         events
     }
 
-    fn completion(&self, answer: &Answer) -> Value {
+    fn completion(&self, answer: &CompletionPlan) -> Value {
         let text = answer.pieces.concat();
         let finish = answer.finish.name();
         let choice = match (self.form, &answer.call) {
-            (Form::Completion, _) => {
+            (ApiKind::Completion, _) => {
                 json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish})
             }
             (_, None) => json!({
@@ -84,14 +84,14 @@ impl Shape {
                 ]}
             }),
         };
-        let object = if self.form == Form::Completion { "text_completion" } else { "chat.completion" };
+        let object = if self.form == ApiKind::Completion { "text_completion" } else { "chat.completion" };
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
             "choices": [choice], "usage": usage(answer)
         })
     }
 
-    fn first_chunk(&self, answer: &Answer) -> Value {
+    fn first_chunk(&self, answer: &CompletionPlan) -> Value {
         let delta = match &answer.call {
             None => json!({"role": "assistant", "content": ""}),
             Some(name) => json!({"role": "assistant", "content": null, "tool_calls": [
@@ -101,7 +101,7 @@ impl Shape {
         self.chunk(&delta, None)
     }
 
-    fn next_chunk(&self, answer: &Answer, piece: &str) -> Value {
+    fn next_chunk(&self, answer: &CompletionPlan, piece: &str) -> Value {
         if answer.call.is_none() {
             return self.chunk(&json!({"content": piece}), None);
         }
@@ -111,18 +111,19 @@ impl Shape {
 
     fn chunk(&self, delta: &Value, finish: Option<Finish>) -> Value {
         let finish = finish.map(Finish::name);
-        let name = if self.form == Form::Completion { "text" } else { "delta" };
+        let name = if self.form == ApiKind::Completion { "text" } else { "delta" };
         let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": finish});
         choice[name] = delta.clone();
         self.envelope(json!([choice]))
     }
 
     fn envelope(&self, choices: Value) -> Value {
-        let object = if self.form == Form::Completion { "text_completion" } else { "chat.completion.chunk" };
+        let object =
+            if self.form == ApiKind::Completion { "text_completion" } else { "chat.completion.chunk" };
         let mut event = json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices
         });
-        if self.usage == Usage::Asked {
+        if self.usage == IncludeUsage::Asked {
             event["usage"] = Value::Null;
         }
         event
@@ -137,7 +138,7 @@ fn event(value: &Value) -> Bytes {
     Bytes::from(format!("data: {value}\n\n"))
 }
 
-fn usage(answer: &Answer) -> Value {
+fn usage(answer: &CompletionPlan) -> Value {
     let (prompt, completion) = (answer.prompt_tokens, answer.completion_tokens);
     json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
 }

@@ -2,7 +2,7 @@
 
 use super::engine::Locality;
 use super::fault::{Fault, FaultKind, Faults};
-use super::refusal::Refused;
+use super::refusal::ApiError;
 use super::request;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -16,14 +16,14 @@ pub(super) fn answer(
     locality: Locality,
     method: &Method,
     body: &[u8],
-) -> Result<Value, Refused> {
+) -> Result<Value, ApiError> {
     if locality == Locality::Elsewhere {
-        return Err(Refused::NotLocal);
+        return Err(ApiError::NotLocal);
     }
     match *method {
         Method::GET => {}
         Method::POST => faults.set(read(&request::json(body)?)?),
-        _ => return Err(Refused::WrongMethod { allowed: "GET, POST" }),
+        _ => return Err(ApiError::WrongMethod { allowed: "GET, POST" }),
     }
     Ok(faults.fault().map_or(json!({"kind": null}), |fault| {
         json!({
@@ -33,13 +33,13 @@ pub(super) fn answer(
     }))
 }
 
-fn read(body: &Value) -> Result<Option<Fault>, Refused> {
-    let bad = |name, what: String| Refused::bad(Some(name), what);
+fn read(body: &Value) -> Result<Option<Fault>, ApiError> {
+    let bad = |name, what: String| ApiError::bad(Some(name), what);
     let known = ["kind", "rate", "count", "ms"];
     if let Some(unknown) =
         body.as_object().and_then(|all| all.keys().find(|key| !known.contains(&key.as_str())))
     {
-        return Err(Refused::bad(None, format!("unknown key `{unknown}`; there are {}", known.join(", "))));
+        return Err(ApiError::bad(None, format!("unknown key `{unknown}`; there are {}", known.join(", "))));
     }
     if body.get("kind") == Some(&Value::Null) {
         return Ok(None);
@@ -60,7 +60,7 @@ fn read(body: &Value) -> Result<Option<Fault>, Refused> {
         let ms = ms.as_u64().ok_or_else(|| bad("ms", "ms must be a whole number".to_owned()))?;
         fault.delay = Duration::from_millis(ms);
     }
-    fault.check().map_err(|setting| Refused::bad(None, setting.to_string()))?;
+    fault.check().map_err(|setting| ApiError::bad(None, setting.to_string()))?;
     Ok(Some(fault))
 }
 
@@ -100,11 +100,11 @@ mod tests {
     fn nobody_else_may_set_a_fault() {
         let mut faults = Faults::new(1, None);
         let set = br#"{"kind": "reset"}"#;
-        assert_eq!(answer(&mut faults, Locality::Elsewhere, &Method::POST, set), Err(Refused::NotLocal));
+        assert_eq!(answer(&mut faults, Locality::Elsewhere, &Method::POST, set), Err(ApiError::NotLocal));
         assert_eq!(faults.fault(), None);
     }
 
-    fn ask(faults: &mut Faults, method: &Method, body: &[u8]) -> Result<Value, Refused> {
+    fn ask(faults: &mut Faults, method: &Method, body: &[u8]) -> Result<Value, ApiError> {
         answer(faults, Locality::SameMachine, method, body)
     }
 }

@@ -16,7 +16,7 @@ pub struct Load {
 }
 
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct SlotPool {
     free: Arc<Semaphore>,
     queue_max: u32,
     load: watch::Sender<Load>,
@@ -26,9 +26,9 @@ pub(super) struct Slots {
 
 /// No slot is free and every waiting place is taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct QueueFull;
 
-impl Slots {
+impl SlotPool {
     pub(super) fn new(slots: u32, queue_max: u32, models: usize) -> Arc<Self> {
         Arc::new(Self {
             free: Arc::new(Semaphore::new(slots as usize)),
@@ -39,10 +39,10 @@ impl Slots {
     }
 
     /// Takes a slot, or a place to wait for one.
-    pub(super) fn enter(self: &Arc<Self>, model: usize) -> Result<Place, Full> {
+    pub(super) fn enter(self: &Arc<Self>, model: usize) -> Result<SlotOrWait, QueueFull> {
         // A freed slot goes to the first waiter, so nobody passes those who wait here.
         if let Ok(permit) = self.free.clone().try_acquire_owned() {
-            return Ok(Place::Running(self.running(model, permit)));
+            return Ok(SlotOrWait::Running(self.running(model, permit)));
         }
         let queued = self.load.send_if_modified(|load| {
             let room = load.waiting < self.queue_max;
@@ -50,10 +50,10 @@ impl Slots {
             room
         });
         if !queued {
-            return Err(Full);
+            return Err(QueueFull);
         }
         self.by_model[model].send_modify(|load| load.waiting += 1);
-        Ok(Place::Waiting(Waiting { slots: self.clone(), model }))
+        Ok(SlotOrWait::Waiting(WaitGuard { slots: self.clone(), model }))
     }
 
     pub(super) fn load(&self) -> Load {
@@ -69,9 +69,9 @@ impl Slots {
         self.load.subscribe()
     }
 
-    fn running(self: &Arc<Self>, model: usize, permit: OwnedSemaphorePermit) -> Slot {
+    fn running(self: &Arc<Self>, model: usize, permit: OwnedSemaphorePermit) -> SlotPermit {
         self.change(model, |load| load.running += 1);
-        Slot { slots: self.clone(), model, permit: Some(permit) }
+        SlotPermit { slots: self.clone(), model, permit: Some(permit) }
     }
 
     fn change(&self, model: usize, change: impl Fn(&mut Load)) {
@@ -82,14 +82,14 @@ impl Slots {
 
 /// What a request that was not turned away holds.
 #[derive(Debug)]
-pub(super) enum Place {
-    Running(Slot),
-    Waiting(Waiting),
+pub(super) enum SlotOrWait {
+    Running(SlotPermit),
+    Waiting(WaitGuard),
 }
 
-impl Place {
+impl SlotOrWait {
     /// Waits for the slot; dropping the future gives the place back.
-    pub(super) async fn slot(self) -> Slot {
+    pub(super) async fn slot(self) -> SlotPermit {
         match self {
             Self::Running(slot) => slot,
             Self::Waiting(waiting) => {
@@ -103,12 +103,12 @@ impl Place {
 }
 
 #[derive(Debug)]
-pub(super) struct Waiting {
-    slots: Arc<Slots>,
+pub(super) struct WaitGuard {
+    slots: Arc<SlotPool>,
     model: usize,
 }
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.slots.change(self.model, |load| load.waiting -= 1);
     }
@@ -116,13 +116,13 @@ impl Drop for Waiting {
 
 /// The right to be worked on.
 #[derive(Debug)]
-pub(super) struct Slot {
-    slots: Arc<Slots>,
+pub(super) struct SlotPermit {
+    slots: Arc<SlotPool>,
     model: usize,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Slot {
+impl Drop for SlotPermit {
     fn drop(&mut self) {
         // Counted down before the next one is let in, or the count could exceed the slots.
         self.slots.change(self.model, |load| load.running -= 1);
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn past_the_slots_requests_wait_and_past_the_places_they_are_turned_away() {
-        let slots = Slots::new(1, 1, 1);
+        let slots = SlotPool::new(1, 1, 1);
         let first = slots.enter(0).unwrap();
         let second = slots.enter(0).unwrap();
         assert_eq!(slots.load(), Load { running: 1, waiting: 1 });
-        assert_eq!(slots.enter(0).unwrap_err(), Full);
+        assert_eq!(slots.enter(0).unwrap_err(), QueueFull);
         drop(first);
         let mut slot = pin!(second.slot());
         let slot = ready(slot.as_mut()).unwrap();
@@ -154,14 +154,14 @@ mod tests {
 
     #[test]
     fn without_waiting_places_a_full_engine_turns_everybody_away() {
-        let slots = Slots::new(1, 0, 1);
+        let slots = SlotPool::new(1, 0, 1);
         let _held = slots.enter(0).unwrap();
-        assert_eq!(slots.enter(0).unwrap_err(), Full);
+        assert_eq!(slots.enter(0).unwrap_err(), QueueFull);
     }
 
     #[test]
     fn who_goes_away_while_waiting_leaves_nothing_behind() {
-        let slots = Slots::new(1, 2, 2);
+        let slots = SlotPool::new(1, 2, 2);
         let held = slots.enter(0).unwrap();
         let (second, third) = (slots.enter(1).unwrap(), slots.enter(1).unwrap());
         let mut third = pin!(third.slot());
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!((slots.load(), slots.load_of(1)), (Load::default(), Load::default()));
     }
 
-    fn ready(slot: std::pin::Pin<&mut impl Future<Output = Slot>>) -> Option<Slot> {
+    fn ready(slot: std::pin::Pin<&mut impl Future<Output = SlotPermit>>) -> Option<SlotPermit> {
         match slot.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(slot) => Some(slot),
             Poll::Pending => None,

@@ -30,7 +30,7 @@ pub(super) async fn accept(engine: Arc<Engine>, listener: TcpListener, connectio
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((socket, peer)) => {
-                let open = Open::count(engine.clone());
+                let open = OpenConnection::count(engine.clone());
                 connections.spawn(async move {
                     serve(open.0.clone(), socket, peer).await;
                     drop((open, place));
@@ -42,16 +42,16 @@ pub(super) async fn accept(engine: Arc<Engine>, listener: TcpListener, connectio
 }
 
 /// Counts a connection for as long as it is there.
-struct Open(Arc<Engine>);
+struct OpenConnection(Arc<Engine>);
 
-impl Open {
+impl OpenConnection {
     fn count(engine: Arc<Engine>) -> Self {
         engine.connections.send_modify(|open| *open += 1);
         Self(engine)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.connections.send_modify(|open| *open -= 1);
     }

@@ -1,6 +1,6 @@
 //! `evenkeel check`, as a user runs it.
 
-use evenkeel::config::{Config, Sources};
+use evenkeel::config::{Config, ConfigSources};
 
 use crate::folder::{Folder, Ran};
 
@@ -59,7 +59,7 @@ fn the_reference_names_every_setting_with_its_default() {
         reference.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let read = |text: &str| {
         let file = Some(("configuration.md".to_owned(), text.to_owned()));
-        Config::read(&Sources { file, ..Sources::default() }).unwrap().shown.to_json()
+        Config::read(&ConfigSources { file, ..ConfigSources::default() }).unwrap().shown.to_json()
     };
     let (written, default) = (read(blocks[0]), read(""));
     for (section, settings) in default.as_object().unwrap() {

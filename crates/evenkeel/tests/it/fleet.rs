@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use evenkeel::config::{Config, Sources};
-use evenkeel::data_dir::{Claim, DataDir};
+use evenkeel::config::{Config, ConfigSources};
+use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::gateway::Gateway;
 use evenkeel::sim_node::{Load, SimNode, SimOptions};
 use evenkeel_door::key::KeyHash;
@@ -114,10 +114,10 @@ impl Fleet {
 }
 
 async fn serve(folder: &Folder, text: String) -> Gateway {
-    let sources = Sources { file: Some(("test.toml".to_owned(), text)), ..Sources::default() };
+    let sources = ConfigSources { file: Some(("test.toml".to_owned(), text)), ..ConfigSources::default() };
     let mut config = Config::read(&sources).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let Claim::Ours(folder) = DataDir::claim(&folder.file("data")).unwrap() else { panic!("taken") };
+    let DataDirClaim::Ours(folder) = DataDir::claim(&folder.file("data")).unwrap() else { panic!("taken") };
     Gateway::start(config, folder).await.unwrap_or_else(|error| panic!("{error}"))
 }
 

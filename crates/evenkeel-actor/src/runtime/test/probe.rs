@@ -8,12 +8,12 @@ use core::fmt::Debug;
 use core::time::Duration;
 
 use super::TestRuntime;
-use crate::actor::{Actor, Flow, Handled, Signal};
+use crate::actor::{Actor, Flow, HandlerResult, Signal};
 use crate::actor_ref::ActorRef;
 use crate::context::Context;
 use crate::guardian::Supervision;
 use crate::props::Props;
-use crate::stop::{Ending, StopMode};
+use crate::stop::{StopMode, Termination};
 use crate::sync::Lock;
 use crate::system::{ReadyQueueScheduler, SpawnError};
 
@@ -23,23 +23,23 @@ use crate::system::{ReadyQueueScheduler, SpawnError};
 pub struct Probe<'r, M> {
     runtime: &'r TestRuntime,
     inbox: ActorRef<M>,
-    host: ActorRef<Order>,
-    messages: Heard<M>,
-    signals: Heard<Signal>,
+    host: ActorRef<HostTask>,
+    messages: Recording<M>,
+    signals: Recording<Signal>,
 }
 
-type Heard<T> = Arc<Lock<VecDeque<T>>>;
+type Recording<T> = Arc<Lock<VecDeque<T>>>;
 
 /// The half of a [`Probe`] that watches and has children; it does what the test says.
 #[derive(Debug)]
-pub struct ProbeHost(Heard<Signal>);
+pub struct ProbeHost(Recording<Signal>);
 
 /// Something for a [`ProbeHost`] to do.
-pub struct Order(Work);
+pub struct HostTask(Work);
 
 type Work = Box<dyn FnOnce(&mut Context<'_, ProbeHost>) + Send>;
 
-struct Inbox<M>(Heard<M>);
+struct Inbox<M>(Recording<M>);
 
 impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
     /// Makes a probe whose children are supervised as by default.
@@ -73,7 +73,7 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
         work: impl FnOnce(&mut Context<'_, ProbeHost>) -> T + Send + 'static,
     ) -> T {
         let done = self.host.ask(|reply| {
-            Order(Box::new(move |ctx| {
+            HostTask(Box::new(move |ctx| {
                 // The test waits for it; see below.
                 drop(reply.send(work(ctx)));
             }))
@@ -137,7 +137,7 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
     /// # Panics
     /// When it was not told `within` that span.
     #[track_caller]
-    pub fn expect_terminated<N: Send + 'static>(&self, whom: &ActorRef<N>, within: Duration) -> Ending {
+    pub fn expect_terminated<N: Send + 'static>(&self, whom: &ActorRef<N>, within: Duration) -> Termination {
         let deadline = self.runtime.now() + within;
         loop {
             let left = deadline.since(self.runtime.now());
@@ -172,13 +172,13 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
     }
 
     #[track_caller]
-    fn next<T>(&self, heard: &Heard<T>, what: &str, within: Duration) -> T {
+    fn next<T>(&self, heard: &Recording<T>, what: &str, within: Duration) -> T {
         let next = self.runtime.run_until(self.runtime.now() + within, || heard.with(VecDeque::pop_front));
         next.unwrap_or_else(|| nothing_heard(what, within, self.runtime))
     }
 }
 
-fn nothing<T>() -> Heard<T> {
+fn nothing<T>() -> Recording<T> {
     Arc::new(Lock::new(VecDeque::new()))
 }
 
@@ -191,21 +191,21 @@ fn nothing_heard<T>(what: &str, within: Duration, runtime: &TestRuntime) -> T {
 impl<M: Send + 'static> Actor for Inbox<M> {
     type Msg = M;
 
-    fn receive(&mut self, message: M, _ctx: &mut Context<'_, Self>) -> Handled<M> {
+    fn receive(&mut self, message: M, _ctx: &mut Context<'_, Self>) -> HandlerResult<M> {
         self.0.with(|heard| heard.push_back(message));
         Ok(Flow::Continue)
     }
 }
 
 impl Actor for ProbeHost {
-    type Msg = Order;
+    type Msg = HostTask;
 
-    fn receive(&mut self, order: Order, ctx: &mut Context<'_, Self>) -> Handled<Order> {
+    fn receive(&mut self, order: HostTask, ctx: &mut Context<'_, Self>) -> HandlerResult<HostTask> {
         (order.0)(ctx);
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Order> {
+    fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<HostTask> {
         self.0.with(|heard| heard.push_back(signal));
         Ok(Flow::Continue)
     }

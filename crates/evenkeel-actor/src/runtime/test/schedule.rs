@@ -12,7 +12,7 @@ use evenkeel_policy::time::Instant;
 
 use super::TASKS_MAX;
 use super::random::Random;
-use crate::runtime::{SpawnRefused, Task};
+use crate::runtime::{RuntimeSpawnError, Task};
 use crate::sync::Lock;
 
 /// Everything a runtime holds.
@@ -24,10 +24,10 @@ pub(super) struct Schedule {
 struct State {
     now: Instant,
     random: Random,
-    places: Vec<Place>,
+    places: Vec<TaskSlot>,
     /// Places without a task.
     vacant: Vec<usize>,
-    runnable: Vec<Who>,
+    runnable: Vec<TaskId>,
     /// By the end of the sleep, then by who began first.
     sleepers: BTreeMap<SleepKey, Waker>,
     sleeps: u64,
@@ -38,20 +38,20 @@ struct State {
 pub(super) type SleepKey = (Instant, u64);
 
 #[derive(Default)]
-struct Place {
+struct TaskSlot {
     /// `None` while it is polled, and in a vacant place.
     task: Option<Task>,
     flag: Option<Arc<WakeFlag>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum TaskId {
     Main,
     Task(usize),
 }
 
 /// Whose step is next.
-pub(super) enum Turn {
+pub(super) enum NextPoll {
     /// The future that `block_on` waits for.
     Main,
     Task(TaskTurn),
@@ -66,7 +66,7 @@ pub(super) struct TaskTurn {
 
 /// Wakes one task: puts it among those that can go on, once.
 pub(super) struct WakeFlag {
-    who: Who,
+    who: TaskId,
     queued: AtomicBool,
     schedule: Weak<Schedule>,
 }
@@ -118,21 +118,21 @@ impl Schedule {
         self.state.with(|state| state.places.len() - state.vacant.len())
     }
 
-    pub(super) fn spawn(self: &Arc<Self>, task: Task) -> Result<(), SpawnRefused> {
+    pub(super) fn spawn(self: &Arc<Self>, task: Task) -> Result<(), RuntimeSpawnError> {
         let flag = self.state.with(|state| {
             if !state.open || (state.vacant.is_empty() && TASKS_MAX <= state.places.len()) {
-                return Err(SpawnRefused);
+                return Err(RuntimeSpawnError);
             }
             let place = state.vacant.pop().unwrap_or_else(|| {
-                state.places.push(Place::default());
+                state.places.push(TaskSlot::default());
                 state.places.len() - 1
             });
             let flag = Arc::new(WakeFlag {
-                who: Who::Task(place),
+                who: TaskId::Task(place),
                 queued: AtomicBool::new(false),
                 schedule: Arc::downgrade(self),
             });
-            state.places[place] = Place { task: Some(task), flag: Some(flag.clone()) };
+            state.places[place] = TaskSlot { task: Some(task), flag: Some(flag.clone()) };
             Ok(flag)
         })?;
         flag.wake();
@@ -142,7 +142,7 @@ impl Schedule {
     /// Makes the flag of the future that `block_on` waits for, which can go on at once.
     pub(super) fn main(self: &Arc<Self>) -> Arc<WakeFlag> {
         let flag = Arc::new(WakeFlag {
-            who: Who::Main,
+            who: TaskId::Main,
             queued: AtomicBool::new(false),
             schedule: Arc::downgrade(self),
         });
@@ -151,7 +151,7 @@ impl Schedule {
     }
 
     /// Chooses among those that can go on.
-    pub(super) fn next_turn(&self) -> Option<Turn> {
+    pub(super) fn next_turn(&self) -> Option<NextPoll> {
         self.wake_due();
         self.state.with(|state| {
             loop {
@@ -159,11 +159,11 @@ impl Schedule {
                     return None;
                 }
                 let at = state.random.below(state.runnable.len());
-                let Who::Task(place) = state.runnable.swap_remove(at) else { return Some(Turn::Main) };
+                let TaskId::Task(place) = state.runnable.swap_remove(at) else { return Some(NextPoll::Main) };
                 let home = &mut state.places[place];
                 // A waker that outlives its task wakes nobody.
                 if let (Some(task), Some(flag)) = (home.task.take(), home.flag.clone()) {
-                    return Some(Turn::Task(TaskTurn { place, task, flag }));
+                    return Some(NextPoll::Task(TaskTurn { place, task, flag }));
                 }
             }
         })
@@ -178,7 +178,7 @@ impl Schedule {
         self.state.with(|state| match polled {
             Poll::Pending => state.places[place].task = Some(task),
             Poll::Ready(()) => {
-                state.places[place] = Place::default();
+                state.places[place] = TaskSlot::default();
                 state.vacant.push(place);
             }
         });

@@ -8,13 +8,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::actor::{Actor, Flow, Handled, Signal};
+use crate::actor::{Actor, Flow, HandlerResult, Signal};
 use crate::actor_ref::ActorRef;
 use crate::context::Context as ActorContext;
 use crate::guardian::ActorError;
 use crate::props::Props;
 use crate::reply::AskError;
-use crate::stop::Ending;
+use crate::stop::Termination;
 use crate::sync::Lock;
 use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
 use crate::timer::{Repeat, TimerId};
@@ -159,7 +159,7 @@ fn tasks_have_a_limit_and_their_places_are_reused() {
     let runtime = TestRuntime::new(1);
     let pending = || runtime.handle().spawn(Box::pin(core::future::ready(())));
     (0..TASKS_MAX).for_each(|_| pending().unwrap());
-    assert_eq!(pending(), Err(SpawnRefused));
+    assert_eq!(pending(), Err(RuntimeSpawnError));
     runtime.run_until_idle();
     assert_eq!((runtime.tasks(), pending()), (0, Ok(())));
 }
@@ -167,7 +167,7 @@ fn tasks_have_a_limit_and_their_places_are_reused() {
 #[test]
 fn a_handle_that_outlives_its_runtime_is_refused() {
     let handle = TestRuntime::new(1).handle();
-    assert_eq!(handle.spawn(Box::pin(async {})), Err(SpawnRefused));
+    assert_eq!(handle.spawn(Box::pin(async {})), Err(RuntimeSpawnError));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_probe_watches_and_is_watched() {
     let other = Probe::<u32>::new(&runtime, &system).unwrap();
     probe.watch(other.actor());
     other.stop();
-    assert_eq!(probe.expect_terminated(other.actor(), MS), Ending::Stopped);
+    assert_eq!(probe.expect_terminated(other.actor(), MS), Termination::Stopped);
     probe.expect_nothing(MS);
     assert_eq!(system.alive(), 2);
 }
@@ -306,7 +306,7 @@ impl Ping {
 impl Actor for Ping {
     type Msg = Round;
 
-    fn receive(&mut self, round: Round, ctx: &mut ActorContext<'_, Self>) -> Handled<Round> {
+    fn receive(&mut self, round: Round, ctx: &mut ActorContext<'_, Self>) -> HandlerResult<Round> {
         match round {
             Round::Begin => {
                 self.note("begins", ctx);
@@ -323,7 +323,7 @@ impl Actor for Ping {
         Ok(Flow::Continue)
     }
 
-    fn signal(&mut self, _timer: Signal, ctx: &mut ActorContext<'_, Self>) -> Handled<Round> {
+    fn signal(&mut self, _timer: Signal, ctx: &mut ActorContext<'_, Self>) -> HandlerResult<Round> {
         self.note("rings", ctx);
         Ok(Flow::Continue)
     }
@@ -334,7 +334,7 @@ struct Keeper(#[expect(dead_code, reason = "it is kept")] Arc<()>);
 impl Actor for Keeper {
     type Msg = ();
 
-    fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> Handled<()> {
+    fn receive(&mut self, (): (), _ctx: &mut ActorContext<'_, Self>) -> HandlerResult<()> {
         Ok(Flow::Continue)
     }
 }
@@ -345,14 +345,18 @@ struct Hoarder(Vec<crate::Reply<()>>);
 impl Actor for Hoarder {
     type Msg = crate::Reply<()>;
 
-    fn receive(&mut self, question: crate::Reply<()>, _: &mut ActorContext<'_, Self>) -> Handled<Self::Msg> {
+    fn receive(
+        &mut self,
+        question: crate::Reply<()>,
+        _: &mut ActorContext<'_, Self>,
+    ) -> HandlerResult<Self::Msg> {
         self.0.push(question);
         Ok(Flow::Continue)
     }
 }
 
 fn deadlock(seed: u64, tasks: usize) -> Stuck {
-    Stuck::Deadlock(Account { seed, now: Instant::ORIGIN, tasks })
+    Stuck::Deadlock(RuntimeStatus { seed, now: Instant::ORIGIN, tasks })
 }
 
 fn panic_of<T>(work: impl FnOnce() -> T) -> String {

@@ -86,7 +86,7 @@ impl Clerk {
 impl Actor for Clerk {
     type Msg = Note;
 
-    fn receive(&mut self, note: Note, ctx: &mut Context<'_, Self>) -> Handled<Note> {
+    fn receive(&mut self, note: Note, ctx: &mut Context<'_, Self>) -> HandlerResult<Note> {
         if let Task::Woken = note.task {
             self.ledger.woken(self.id);
             return Ok(Flow::Continue);
@@ -118,7 +118,7 @@ impl Actor for Clerk {
     }
 
     /// Ends the run in the middle of what the system has to say.
-    fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> Handled<Note> {
+    fn signal(&mut self, _signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<Note> {
         Ok(Flow::Yield)
     }
 

@@ -1,6 +1,6 @@
 //! What a node says is understood the same, wherever it is cut, and what is refused is refused the same.
 
-use evenkeel_llm::SendError;
+use evenkeel_llm::UpstreamError;
 use evenkeel_llm::wire::hear;
 use http::Method;
 
@@ -53,8 +53,8 @@ fn told<'a>(method: &Method, pieces: impl IntoIterator<Item = &'a [u8]>) -> Told
                 behind: heard.behind.len(),
             }
         }
-        Err(SendError::Malformed { .. }) => Told::NoHead,
-        Err(SendError::Cut { .. }) => Told::NoBody,
+        Err(UpstreamError::Malformed { .. }) => Told::NoHead,
+        Err(UpstreamError::Cut { .. }) => Told::NoBody,
         Err(other) => panic!("no node says {other}"),
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use bytes::Bytes;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_llm::request::{Ask, Delivery, Endpoint, UsageWish};
+use evenkeel_door::refusal::ApiError;
+use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
@@ -26,13 +26,13 @@ pub(crate) fn check(body: &[u8]) {
     let body = Bytes::copy_from_slice(body);
     let is_json = str::from_utf8(&body).is_ok() && serde_json::from_slice::<IgnoredAny>(&body).is_ok();
     for endpoint in ENDPOINTS {
-        match Ask::parse(endpoint, &body) {
+        match LlmRequest::parse(endpoint, &body) {
             Ok(ask) => {
                 assert!(is_json, "took what is not JSON");
                 check_names(&ask, &body);
                 check_forwarded(endpoint, &ask, &body);
             }
-            Err(Refusal::Invalid { message, .. }) => {
+            Err(ApiError::Invalid { message, .. }) => {
                 let is_told = message.starts_with("the body is not valid JSON");
                 let is_deep = message.contains("nested too deeply") && DEPTH_MAX < depth(&body);
                 // What was refused for another reason may also have been wrong further on.
@@ -44,7 +44,7 @@ pub(crate) fn check(body: &[u8]) {
 }
 
 /// Whoever reads the model, whichever of several names it prefers, reads ours.
-fn check_names(ask: &Ask, body: &[u8]) {
+fn check_names(ask: &LlmRequest, body: &[u8]) {
     let Names(names) = serde_json::from_slice(body).expect("it is an object");
     let alike = |name: &&String| name.to_uppercase().to_lowercase() == "model";
     assert_eq!(names.iter().filter(alike).collect::<Vec<_>>(), ["model"]);
@@ -54,17 +54,17 @@ fn check_names(ask: &Ask, body: &[u8]) {
 }
 
 /// What is forwarded asks for the counts, and is otherwise what was received.
-fn check_forwarded(endpoint: Endpoint, ask: &Ask, body: &Bytes) {
+fn check_forwarded(endpoint: Endpoint, ask: &LlmRequest, body: &Bytes) {
     let forwarded = ask.forwarded(body);
-    let asks_for_counts = ask.delivery == Delivery::Stream
-        && ask.usage == UsageWish::NotAsked
+    let asks_for_counts = ask.delivery == ResponseMode::Stream
+        && ask.usage == IncludeUsage::NotAsked
         && matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
     if !asks_for_counts {
         assert_eq!((forwarded.as_ptr(), forwarded.len()), (body.as_ptr(), body.len()));
         return;
     }
-    let again = Ask::parse(endpoint, &forwarded).expect("the node can read it");
-    assert_eq!(again.usage, UsageWish::Asked);
+    let again = LlmRequest::parse(endpoint, &forwarded).expect("the node can read it");
+    assert_eq!(again.usage, IncludeUsage::Asked);
     assert_eq!(again.forwarded(&forwarded), forwarded);
     assert_eq!(
         (&again.model, again.delivery, again.input_tokens, again.output_max, again.affinity),

@@ -1,7 +1,7 @@
 //! A stream is passed on and understood the same, wherever it is cut, and event by event.
 
 use bytes::Bytes;
-use evenkeel_llm::sse::{Ending, Hide, Scanned, Scanner};
+use evenkeel_llm::sse::{HideUsage, Scanner, StreamEnd, StreamTotals};
 
 /// At how many places a stream is cut in two; tests also cut at every place, for which fuzzing has no time.
 const CUTS: usize = 16;
@@ -10,13 +10,13 @@ const CUTS: usize = 16;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) passed: Vec<u8>,
-    pub(crate) found: Scanned,
-    pub(crate) ending: Ending,
+    pub(crate) found: StreamTotals,
+    pub(crate) ending: StreamEnd,
 }
 
 /// Checks one stream.
 pub(crate) fn check(stream: &[u8]) {
-    for hide in [Hide::Nothing, Hide::Usage] {
+    for hide in [HideUsage::Nothing, HideUsage::Usage] {
         let whole = told(hide, [stream]);
         check_passed(hide, &whole, stream);
         check_events(hide, &whole, stream);
@@ -40,7 +40,7 @@ fn check_cuts(scanner: impl Fn() -> Scanner, whole: &Told, stream: &[u8]) {
 }
 
 /// Scans a stream in these chunks.
-pub(crate) fn told<'a>(hide: Hide, chunks: impl IntoIterator<Item = &'a [u8]>) -> Told {
+pub(crate) fn told<'a>(hide: HideUsage, chunks: impl IntoIterator<Item = &'a [u8]>) -> Told {
     told_by(Scanner::new(hide), chunks)
 }
 
@@ -56,17 +56,17 @@ fn told_by<'a>(mut scanner: Scanner, chunks: impl IntoIterator<Item = &'a [u8]>)
 }
 
 /// Where nothing is hidden, all is passed on but what is not a whole event.
-fn check_passed(hide: Hide, told: &Told, stream: &[u8]) {
-    if hide == Hide::Nothing {
+fn check_passed(hide: HideUsage, told: &Told, stream: &[u8]) {
+    if hide == HideUsage::Nothing {
         assert!(stream.starts_with(&told.passed));
-        assert!(told.ending != Ending::Unsaid || told.passed == stream);
+        assert!(told.ending != StreamEnd::Unsaid || told.passed == stream);
     }
-    assert_eq!(told.found.done, told.ending == Ending::Done);
+    assert_eq!(told.found.done, told.ending == StreamEnd::Done);
 }
 
 /// What a stream tells is what its events tell one by one.
-fn check_events(hide: Hide, whole: &Told, stream: &[u8]) {
-    let mut sum = Scanned::default();
+fn check_events(hide: HideUsage, whole: &Told, stream: &[u8]) {
+    let mut sum = StreamTotals::default();
     let mut passed = Vec::new();
     for event in events(stream) {
         let one = told(hide, [event]);

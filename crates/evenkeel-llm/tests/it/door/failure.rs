@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_llm::LlmOptions;
-use evenkeel_llm::request::Delivery;
+use evenkeel_llm::request::ResponseMode;
 use http::Method;
 use http_body_util::BodyExt;
 
@@ -21,7 +21,7 @@ async fn nowhere() -> String {
 }
 
 /// Asks for one conversation after another until the node that fails was asked, and sees that no client hears of it.
-async fn assert_other_node_answers(faulty: String, delivery: Delivery, told: &str) {
+async fn assert_other_node_answers(faulty: String, delivery: ResponseMode, told: &str) {
     let well = Engine::always(|heard| {
         if heard.body.windows(13).any(|part| part == b"include_usage") {
             let (pen, _) = heard.stream();
@@ -33,7 +33,7 @@ async fn assert_other_node_answers(faulty: String, delivery: Delivery, told: &st
     .await;
     let house = House::to(vec![node("faulty", &faulty, 8), node("well", &well, 8)]).await;
     for user in 0..100 {
-        let stream = delivery == Delivery::Stream;
+        let stream = delivery == ResponseMode::Stream;
         let body = format!(r#"{{"model":"m","stream":{stream},"user":"{user}","messages":[]}}"#);
         let answer = house.post(CHAT, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -51,31 +51,31 @@ async fn assert_other_node_answers(faulty: String, delivery: Delivery, told: &st
 
 #[tokio::test]
 async fn a_node_that_nobody_reaches_is_replaced() {
-    assert_other_node_answers(nowhere().await, Delivery::Whole, "unreachable").await;
+    assert_other_node_answers(nowhere().await, ResponseMode::Whole, "unreachable").await;
 }
 
 #[tokio::test]
 async fn a_node_that_breaks_is_replaced() {
     let faulty = Engine::always(|heard| heard.reply(500, JSON, "{}")).await;
-    assert_other_node_answers(faulty, Delivery::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
 }
 
 #[tokio::test]
 async fn a_node_that_does_not_take_our_key_is_replaced() {
     let faulty = Engine::always(|heard| heard.reply(401, JSON, "{}")).await;
-    assert_other_node_answers(faulty, Delivery::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
 }
 
 #[tokio::test]
 async fn a_busy_node_is_spared_and_another_asked() {
     let faulty = Engine::always(|heard| heard.reply(429, &[("retry-after", "30")], "")).await;
-    assert_other_node_answers(faulty, Delivery::Whole, "busy").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "busy").await;
 }
 
 #[tokio::test]
 async fn an_answer_that_is_no_json_is_replaced() {
     let faulty = Engine::always(|heard| heard.reply(200, JSON, r#"{"choices":[{"#)).await;
-    assert_other_node_answers(faulty, Delivery::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
 }
 
 #[tokio::test]
@@ -86,40 +86,40 @@ async fn an_answer_that_is_cut_before_it_was_passed_on_is_replaced() {
         pen.send(Err(Cut)).unwrap();
     })
     .await;
-    assert_other_node_answers(faulty, Delivery::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_is_cut_before_its_first_event_is_replaced() {
     let faulty = Engine::always(|heard| heard.stream().0.send(Err(Cut)).unwrap()).await;
-    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
 }
 
 #[tokio::test]
 async fn an_empty_stream_is_replaced() {
     let faulty = Engine::always(|heard| drop(heard.stream())).await;
-    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_garbage_is_replaced() {
     let faulty =
         Engine::always(|heard| events(&heard.stream().0, &["<html>busy</html>", DELTA, "[DONE]"])).await;
-    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_an_error_is_replaced() {
     let told = r#"{"error":{"message":"CUDA error","type":"InternalServerError","code":500}}"#;
     let faulty = Engine::always(move |heard| events(&heard.stream().0, &[told, "[DONE]"])).await;
-    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_by_saying_there_is_no_room_is_replaced_and_its_node_spared() {
     let told = r#"{"error":{"message":"try later","type":"overloaded_error"}}"#;
     let faulty = Engine::always(move |heard| events(&heard.stream().0, &[told])).await;
-    assert_other_node_answers(faulty, Delivery::Stream, "busy").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "busy").await;
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_stream_that_ends_within_its_first_event_is_replaced() {
         heard.stream().0.send(Ok(bytes::Bytes::from_static(b"data: {\"choices\":[{"))).unwrap();
     })
     .await;
-    assert_other_node_answers(faulty, Delivery::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
 }
 
 #[tokio::test]

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use evenkeel_door::key::KeyHash;
 use evenkeel_door::listener::{Listener, ListenerLimits};
 use evenkeel_door::route::{Readiness, Routes};
-use evenkeel_door::tenant::{Gate, TenantSettings, Tenants, Unprotected};
-use evenkeel_llm::{Concurrency, Llm, LlmOptions, NodeOptions, TlsRoots, Upstream};
+use evenkeel_door::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_llm::{Concurrency, LlmApi, LlmOptions, NodeOptions, TlsRoots, Upstream};
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
-use evenkeel_telemetry::{JournalLimits, MeterLimits, Registry, RouterMeters, Watch};
+use evenkeel_telemetry::{MetricLimits, Observer, Registry, RequestLogLimits, RouterMetrics};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -29,8 +29,8 @@ pub(crate) const SAID: &str = r#"{"id":"x","choices":[{"message":{"content":"hi"
 /// A running gateway.
 pub(crate) struct House {
     pub(crate) address: SocketAddr,
-    pub(crate) llm: Arc<Llm>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) llm: Arc<LlmApi>,
+    pub(crate) gate: Arc<Authenticator>,
     pub(crate) registry: Registry,
     tracer: Option<Arc<Tracer>>,
 }
@@ -93,18 +93,19 @@ impl House {
 
     async fn open(options: LlmOptions, tenants: Vec<TenantSettings>, tracer: Option<Arc<Tracer>>) -> Self {
         let registry = Registry::new();
-        let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
-        let mut watch = watch.with_router(RouterMeters::new(&registry).unwrap());
+        let watch =
+            Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
+        let mut watch = watch.with_router(RouterMetrics::new(&registry).unwrap());
         if let Some(tracer) = &tracer {
             watch = watch.with_tracer(tracer.clone());
         }
         let upstream = Upstream::new(options.pipeline.load.connection_pool, TlsRoots::public());
-        let llm = Llm::new(options, upstream, Arc::new(watch)).unwrap();
+        let llm = LlmApi::new(options, upstream, Arc::new(watch)).unwrap();
         let listener =
             Listener::bind("127.0.0.1:0".parse().unwrap(), None, ListenerLimits::default()).await.unwrap();
         let tenants = Tenants::new(tenants, vec![KeyHash::of("ek-root")]).unwrap();
         llm.set_tenants(&tenants.all()).unwrap();
-        let gate = Gate::new(tenants, listener.exposure().unwrap(), Unprotected::Refuse).unwrap();
+        let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
         let (address, gate) = (listener.local_addr().unwrap(), Arc::new(gate));
         let mut routes = Routes::new(Readiness::default());
         llm.add_routes(&mut routes).unwrap();

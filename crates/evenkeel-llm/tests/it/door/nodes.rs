@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use evenkeel_llm::{Llm, LlmError, LlmOptions, NodeError, NodeOptions, TlsRoots, Upstream};
+use evenkeel_llm::{LlmApi, LlmError, LlmOptions, NodeError, NodeOptions, TlsRoots, Upstream};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
-use evenkeel_telemetry::{JournalLimits, MeterLimits, Registry, Watch};
+use evenkeel_telemetry::{MetricLimits, Observer, Registry, RequestLogLimits};
 use http::Method;
 
 use super::engine::Engine;
@@ -164,10 +164,11 @@ async fn a_door_that_stops_takes_nothing_new() {
 async fn nodes_that_cannot_be_are_refused_by_name() {
     let refused = |nodes: Vec<NodeOptions>| {
         let watch =
-            Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
+            Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default())
+                .unwrap();
         let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::public());
         let options = LlmOptions { nodes, ..LlmOptions::default() };
-        Llm::new(options, upstream, Arc::new(watch)).unwrap_err().to_string()
+        LlmApi::new(options, upstream, Arc::new(watch)).unwrap_err().to_string()
     };
     let url = "http://engine";
     assert_eq!(refused(vec![node("", url, 1)]), "a node has no name");

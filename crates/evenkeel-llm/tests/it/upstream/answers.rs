@@ -19,7 +19,7 @@ use Afterwards::{Closed, Kept};
 async fn answer_in(
     pieces: &[&str],
     request: &Request<Bytes>,
-) -> Result<(StatusCode, String, Afterwards), SendError> {
+) -> Result<(StatusCode, String, Afterwards), UpstreamError> {
     let (stub, upstream) = (Stub::start().await, upstream(defaults()));
     let origin = stub.origin();
     let serving = async {
@@ -45,7 +45,7 @@ async fn answer_in(
     Ok((status, text, if stats.idle_connections == 1 { Kept } else { Closed }))
 }
 
-async fn answer_to(said: &str) -> Result<(StatusCode, String, Afterwards), SendError> {
+async fn answer_to(said: &str) -> Result<(StatusCode, String, Afterwards), UpstreamError> {
     answer_in(&[said], &request("{}")).await
 }
 
@@ -85,7 +85,7 @@ async fn word_of_what_a_node_still_does_is_passed_over_wherever_it_is_cut() {
 async fn a_node_that_never_comes_to_its_answer_is_not_listened_to_for_ever() {
     let words = "HTTP/1.1 102 Processing\r\n\r\n".repeat(20_000);
     let answer = answer_to(&words).await;
-    assert!(matches!(answer, Err(SendError::Malformed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{answer:?}");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn an_answer_has_one_length_or_is_malformed() {
         "HTTP/1.1 200 OK\r\nx: y\n\ncontent-length: 2\r\n\r\nok",
     ] {
         let answer = answer_to(said).await;
-        assert!(matches!(answer, Err(SendError::Malformed { .. })), "{said}: {answer:?}");
+        assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{said}: {answer:?}");
     }
 }
 
@@ -120,12 +120,12 @@ async fn chunks_that_are_none_cut_the_answer() {
         "FFFFFFFFFFFFFFFFF\r\nok",
     ] {
         let answer = answer_to(&format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{said}")).await;
-        assert!(matches!(answer, Err(SendError::Cut { .. })), "{said}: {answer:?}");
+        assert!(matches!(answer, Err(UpstreamError::Cut { .. })), "{said}: {answer:?}");
     }
     for endless in [format!("2;{}", "x".repeat(100_000)), format!("0\r\n{}", "x: y\r\n".repeat(10_000))] {
         let said = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{endless}");
         let answer = answer_to(&said).await;
-        assert!(matches!(answer, Err(SendError::Cut { .. })), "{answer:?}");
+        assert!(matches!(answer, Err(UpstreamError::Cut { .. })), "{answer:?}");
     }
 }
 
@@ -168,7 +168,7 @@ async fn a_head_may_be_as_long_as_its_limit_and_no_longer() {
         |len: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx: {}\r\n\r\nok", "x".repeat(len));
     assert_eq!(answer_to(&head(200_000)).await, Ok((StatusCode::OK, "ok".to_owned(), Kept)));
     let answer = answer_to(&head(400_000)).await;
-    assert!(matches!(answer, Err(SendError::Malformed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{answer:?}");
 }
 
 /// More than a socket takes whose other end does not read.
@@ -250,7 +250,7 @@ async fn a_kept_connection_that_closes_after_word_of_an_answer_is_not_replaced()
         drop(peer);
     };
     let ((), answer) = join!(serving, read(&upstream, &origin));
-    assert!(matches!(answer, Err(SendError::Closed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Closed { .. })), "{answer:?}");
     assert_eq!(upstream.stats().connections_created, 1);
 }
 

@@ -41,7 +41,7 @@ async fn a_kept_connection_is_replaced_once() {
         stub.accept().await.request().await;
     };
     let ((), answer) = join!(serving, read(&upstream, &origin));
-    assert!(matches!(answer, Err(SendError::Closed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Closed { .. })), "{answer:?}");
     assert_eq!(upstream.stats().connections_created, 2);
 }
 
@@ -56,14 +56,14 @@ async fn a_kept_connection_that_closes_within_the_head_is_not_replaced() {
         drop(peer);
     };
     let ((), answer) = join!(serving, read(&upstream, &origin));
-    assert!(matches!(answer, Err(SendError::Closed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Closed { .. })), "{answer:?}");
     assert_eq!(upstream.stats().connections_created, 1);
 }
 
 #[tokio::test]
 async fn a_new_connection_that_closes_without_an_answer_is_closed() {
     let answer = answer_to("").await;
-    assert!(matches!(answer, Err(SendError::Closed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Closed { .. })), "{answer:?}");
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn what_is_not_http_is_malformed() {
         ["220 mail ready\r\n\r\n", "HTTP/1.1 999999 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nno colon\r\n\r\n"]
     {
         let answer = answer_to(said).await;
-        assert!(matches!(answer, Err(SendError::Malformed { .. })), "{said}: {answer:?}");
+        assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{said}: {answer:?}");
     }
 }
 
@@ -80,10 +80,10 @@ async fn what_is_not_http_is_malformed() {
 async fn a_head_without_end_is_malformed() {
     let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(1 << 20));
     let answer = answer_to(&endless).await;
-    assert!(matches!(answer, Err(SendError::Malformed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{answer:?}");
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(1000));
     let answer = answer_to(&many).await;
-    assert!(matches!(answer, Err(SendError::Malformed { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{answer:?}");
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_body_shorter_than_promised_is_cut() {
     ];
     for said in bodies {
         let answer = answer_to(&format!("HTTP/1.1 200 OK\r\n{said}")).await;
-        assert!(matches!(answer, Err(SendError::Cut { .. })), "{said}: {answer:?}");
+        assert!(matches!(answer, Err(UpstreamError::Cut { .. })), "{said}: {answer:?}");
     }
 }
 
@@ -107,7 +107,7 @@ async fn a_body_that_ends_with_its_connection_is_whole() {
 }
 
 /// Reads what a node says that closes after it.
-async fn answer_to(said: &str) -> Result<String, SendError> {
+async fn answer_to(said: &str) -> Result<String, UpstreamError> {
     let (stub, upstream) = (Stub::start().await, upstream(defaults()));
     let origin = stub.origin();
     let serving = async {
@@ -145,12 +145,12 @@ async fn a_name_without_an_address_is_not_resolved() {
     // No resolver looks for a label beyond 63 characters, so nobody waits for the network.
     let origin = Origin::parse(&format!("http://{}/", "x".repeat(64))).unwrap();
     let answer = ask(&upstream(defaults()), &origin).await;
-    assert!(matches!(answer, Err(SendError::Resolve { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Resolve { .. })), "{answer:?}");
 }
 
 #[tokio::test]
 async fn a_port_that_nobody_listens_on_is_not_connected() {
     let origin = Stub::start().await.origin();
     let answer = ask(&upstream(defaults()), &origin).await;
-    assert!(matches!(answer, Err(SendError::Connect { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Connect { .. })), "{answer:?}");
 }

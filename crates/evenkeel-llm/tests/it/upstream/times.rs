@@ -60,7 +60,7 @@ async fn connecting_ends_after_connect_timeout() {
     let upstream = upstream(ConnectionPoolConfig { connect_timeout: 3 * SECOND, ..defaults() });
     let (_listener, _queue, origin) = full_host();
     let (answer, passed) = measured(ask(&upstream, &origin)).await;
-    assert_eq!(answer.err(), Some(SendError::ConnectTimeout));
+    assert_eq!(answer.err(), Some(UpstreamError::ConnectTimeout));
     assert_about(passed, 3 * SECOND);
 }
 
@@ -89,7 +89,7 @@ async fn connect_timeout_includes_tls() {
     let upstream = upstream(ConnectionPoolConfig { connect_timeout: 3 * SECOND, ..defaults() });
     let origin = Origin::parse(&stub.url().replace("http:", "https:")).unwrap();
     let (answer, passed) = measured(ask(&upstream, &origin)).await;
-    assert_eq!(answer.err(), Some(SendError::ConnectTimeout));
+    assert_eq!(answer.err(), Some(UpstreamError::ConnectTimeout));
     assert_about(passed, 3 * SECOND);
 }
 
@@ -107,7 +107,7 @@ async fn a_node_that_says_nothing_has_request_timeout() {
         began.elapsed()
     };
     let (passed, answer) = join!(serving, ask(&upstream, &origin));
-    assert_eq!(answer.err(), Some(SendError::Timeout));
+    assert_eq!(answer.err(), Some(UpstreamError::Timeout));
     // It counts from when the request was handed over, a little before the clock stood still.
     assert!(19 * SECOND < passed && passed <= 20 * SECOND + SECOND / 100, "{passed:?}");
     assert_eq!(upstream.stats().active_connections, 0);
@@ -124,7 +124,7 @@ async fn a_node_has_request_timeout_for_every_chunk() {
         assert_eq!(chunk(&mut body).await.as_deref(), Ok(&b"more"[..]));
     }
     let (cut, passed) = measured(chunk(&mut body)).await;
-    assert_eq!(cut, Err(SendError::Timeout));
+    assert_eq!(cut, Err(UpstreamError::Timeout));
     assert_about(passed, 20 * SECOND);
     peer.closed().await;
 }

@@ -70,7 +70,7 @@ async fn a_node_that_nobody_vouches_for_is_not_asked() {
     let identity = identity("unbelieved");
     let origin = serve(&identity, "localhost").await;
     let answer = read(&upstream(defaults()), &origin).await;
-    assert!(matches!(answer, Err(SendError::Tls { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Tls { .. })), "{answer:?}");
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_node_under_another_name_is_not_asked() {
     let origin = serve(&identity, "127.0.0.1").await;
     let roots = TlsRoots::default().with_file(&identity.file).unwrap();
     let answer = read(&Upstream::new(defaults(), roots), &origin).await;
-    assert!(matches!(answer, Err(SendError::Tls { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Tls { .. })), "{answer:?}");
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_body_that_ends_with_its_connection_is_cut_unless_the_node_says_goodby
         let ((), answer) = join!(serving, read(&upstream, &origin));
         match goodbye {
             true => assert_eq!(answer.as_deref(), Ok("everything")),
-            false => assert!(matches!(answer, Err(SendError::Cut { .. })), "{answer:?}"),
+            false => assert!(matches!(answer, Err(UpstreamError::Cut { .. })), "{answer:?}"),
         }
     }
 }
@@ -117,7 +117,7 @@ async fn a_node_that_does_not_speak_tls_is_not_asked() {
     };
     let upstream = upstream(defaults());
     let ((), answer) = join!(serving, read(&upstream, &origin));
-    assert!(matches!(answer, Err(SendError::Tls { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(UpstreamError::Tls { .. })), "{answer:?}");
 }
 
 #[test]

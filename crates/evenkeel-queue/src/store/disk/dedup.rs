@@ -10,7 +10,7 @@ use super::opened::io;
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::{DEDUP_WINDOW, DedupId};
 use crate::store::StoreError;
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 const PREFIX: &str = "dedup_";
 
@@ -22,21 +22,21 @@ pub(super) struct Dedup {
     /// The current one's number.
     number: u64,
     /// When the first entry was written to the current one since it was opened.
-    began: Option<Wall>,
+    began: Option<UnixMillis>,
     /// The latest time it was handed.
-    latest: Wall,
+    latest: UnixMillis,
 }
 
 /// A message that was sent, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) at: Wall,
+pub(super) struct DedupEntry {
+    pub(super) at: UnixMillis,
     pub(super) id: MessageId,
 }
 
-impl Entry {
+impl DedupEntry {
     /// Whether a message sent at this time is the same.
-    pub(super) fn counts_at(&self, now: Wall) -> bool {
+    pub(super) fn counts_at(&self, now: UnixMillis) -> bool {
         now.since(self.at) < DEDUP_WINDOW
     }
 }
@@ -63,11 +63,11 @@ impl Dedup {
             previous: opened.next(),
             number,
             began: None,
-            latest: Wall::default(),
+            latest: UnixMillis::default(),
         })
     }
 
-    pub(super) fn find(&self, queue: QueueId, place: &[u8]) -> Result<Option<Entry>, StoreError> {
+    pub(super) fn find(&self, queue: QueueId, place: &[u8]) -> Result<Option<DedupEntry>, StoreError> {
         for keyspace in self.current.iter().chain(&self.previous) {
             if let Some(value) = keyspace.get(place).map_err(io)? {
                 return Ok(read_entry(queue, &value));
@@ -77,7 +77,7 @@ impl Dedup {
     }
 
     /// Says where an entry of this time is to be written.
-    pub(super) fn current(&mut self, db: &Database, now: Wall) -> Result<&Keyspace, StoreError> {
+    pub(super) fn current(&mut self, db: &Database, now: UnixMillis) -> Result<&Keyspace, StoreError> {
         self.latest = self.latest.max(now);
         self.began.get_or_insert(now);
         match &mut self.current {
@@ -117,7 +117,7 @@ pub(super) fn place(queue: QueueId, id: &DedupId) -> [u8; 36] {
 }
 
 /// The value of an entry.
-pub(super) fn entry_value(entry: &Entry) -> [u8; 20] {
+pub(super) fn entry_value(entry: &DedupEntry) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes[..8].copy_from_slice(&entry.at.0.to_be_bytes());
     bytes[8..12].copy_from_slice(&entry.id.key.0.to_be_bytes());
@@ -125,10 +125,10 @@ pub(super) fn entry_value(entry: &Entry) -> [u8; 20] {
     bytes
 }
 
-fn read_entry(queue: QueueId, bytes: &[u8]) -> Option<Entry> {
+fn read_entry(queue: QueueId, bytes: &[u8]) -> Option<DedupEntry> {
     let (at, key, seq) =
-        (Wall(layout::long(bytes, 0)?), KeyId(layout::word(bytes, 8)?), Seq(layout::long(bytes, 12)?));
-    Some(Entry { at, id: MessageId { queue, key, seq } })
+        (UnixMillis(layout::long(bytes, 0)?), KeyId(layout::word(bytes, 8)?), Seq(layout::long(bytes, 12)?));
+    Some(DedupEntry { at, id: MessageId { queue, key, seq } })
 }
 
 #[cfg(test)]
@@ -140,11 +140,11 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let db = Database::builder(folder.path()).open().unwrap();
         let mut dedup = Dedup::open(&db).unwrap();
-        let minute = |minutes: u64| Wall(minutes * 60_000);
+        let minute = |minutes: u64| UnixMillis(minutes * 60_000);
         let id = |n: u64| DedupId::new("", &n.to_string());
         for n in 0..20 {
             let at = minute(n);
-            let entry = Entry { at, id: MessageId { queue: QueueId(1), key: KeyId(2), seq: Seq(n) } };
+            let entry = DedupEntry { at, id: MessageId { queue: QueueId(1), key: KeyId(2), seq: Seq(n) } };
             let current = dedup.current(&db, at).unwrap();
             current.insert(place(QueueId(1), &id(n)), entry_value(&entry)).unwrap();
             if let Some(next) = dedup.next_if_due(&db).unwrap() {

@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::writer::Op;
+use super::writer::WriteOp;
 
 /// Requests in the order they came.
-pub(super) struct Inbox {
+pub(super) struct WriteQueue {
     state: Mutex<State>,
     /// The writer sleeps here.
     called: Condvar,
@@ -19,16 +19,16 @@ pub(super) struct Inbox {
 }
 
 struct State {
-    ops: VecDeque<Op>,
+    ops: VecDeque<WriteOp>,
     /// How many of them somebody waits for.
     awaited: usize,
-    writer: Asleep,
+    writer: WakeCondition,
     is_closed: bool,
 }
 
 /// What wakes the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asleep {
+enum WakeCondition {
     /// It is at work and will look.
     No,
     /// Anything.
@@ -38,46 +38,46 @@ enum Asleep {
 }
 
 /// Why a request did not get in.
-pub(super) enum Shut {
+pub(super) enum EnqueueError {
     /// Too many wait.
-    Full(Op),
+    Full(WriteOp),
     /// Nobody writes any more.
-    Closed(Op),
+    Closed(WriteOp),
 }
 
-impl Inbox {
+impl WriteQueue {
     pub(super) fn new(len_max: usize) -> Self {
-        let state = State { ops: VecDeque::new(), awaited: 0, writer: Asleep::No, is_closed: false };
+        let state = State { ops: VecDeque::new(), awaited: 0, writer: WakeCondition::No, is_closed: false };
         Self { state: Mutex::new(state), called: Condvar::new(), len_max }
     }
 
     /// Leaves a request, if there is room.
-    pub(super) fn offer(&self, op: Op) -> Result<(), Shut> {
+    pub(super) fn offer(&self, op: WriteOp) -> Result<(), EnqueueError> {
         let state = self.state.lock();
         if self.len_max <= state.ops.len() {
-            return Err(Shut::Full(op));
+            return Err(EnqueueError::Full(op));
         }
         self.put(state, op)
     }
 
     /// Leaves a request that must not be refused.
-    pub(super) fn insist(&self, op: Op) -> Result<(), Shut> {
+    pub(super) fn insist(&self, op: WriteOp) -> Result<(), EnqueueError> {
         self.put(self.state.lock(), op)
     }
 
-    fn put(&self, mut state: parking_lot::MutexGuard<'_, State>, op: Op) -> Result<(), Shut> {
+    fn put(&self, mut state: parking_lot::MutexGuard<'_, State>, op: WriteOp) -> Result<(), EnqueueError> {
         if state.is_closed {
-            return Err(Shut::Closed(op));
+            return Err(EnqueueError::Closed(op));
         }
         state.awaited += usize::from(op.is_awaited());
         state.ops.push_back(op);
         let wakes = match state.writer {
-            Asleep::No => false,
-            Asleep::UntilAny => true,
-            Asleep::UntilAwaited(count) => count <= state.awaited,
+            WakeCondition::No => false,
+            WakeCondition::UntilAny => true,
+            WakeCondition::UntilAwaited(count) => count <= state.awaited,
         };
         if wakes {
-            state.writer = Asleep::No;
+            state.writer = WakeCondition::No;
             drop(state);
             self.called.notify_one();
         }
@@ -85,7 +85,7 @@ impl Inbox {
     }
 
     /// Takes everything that is there.
-    pub(super) fn take(&self) -> VecDeque<Op> {
+    pub(super) fn take(&self) -> VecDeque<WriteOp> {
         let mut state = self.state.lock();
         state.awaited = 0;
         core::mem::take(&mut state.ops)
@@ -95,34 +95,34 @@ impl Inbox {
     pub(super) fn wait(&self) {
         let mut state = self.state.lock();
         while state.ops.is_empty() {
-            state.writer = Asleep::UntilAny;
+            state.writer = WakeCondition::UntilAny;
             self.called.wait(&mut state);
         }
-        state.writer = Asleep::No;
+        state.writer = WakeCondition::No;
     }
 
     /// Waits until there is something, or it is too late.
     pub(super) fn wait_until(&self, deadline: Instant) {
         let mut state = self.state.lock();
         while state.ops.is_empty() {
-            state.writer = Asleep::UntilAny;
+            state.writer = WakeCondition::UntilAny;
             if self.called.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
-        state.writer = Asleep::No;
+        state.writer = WakeCondition::No;
     }
 
     /// Waits until there are so many requests that somebody waits for, or it is too late.
     pub(super) fn wait_for_awaited(&self, count: usize, deadline: Instant) {
         let mut state = self.state.lock();
         while state.awaited < count {
-            state.writer = Asleep::UntilAwaited(count);
+            state.writer = WakeCondition::UntilAwaited(count);
             if self.called.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
-        state.writer = Asleep::No;
+        state.writer = WakeCondition::No;
     }
 
     pub(super) fn is_empty(&self) -> bool {

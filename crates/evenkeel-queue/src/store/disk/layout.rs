@@ -19,11 +19,11 @@ use bytes::Bytes;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
 
-use crate::book::{Delivered, KeptState, Standing};
+use crate::book::{DeliveryCount, StoredMessage, StoredState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Header, Moved, Payload};
+use crate::message::{MessageMeta, MoveOrigin, Payload};
 use crate::rule::{KeyRule, Rate};
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// Changes when what is on disk does.
 pub(super) const FORMAT: u32 = 4;
@@ -55,7 +55,7 @@ impl MessageKey {
     }
 }
 
-pub(super) fn message_key(queue: QueueId, key: KeyId, header: &Header) -> MessageKey {
+pub(super) fn message_key(queue: QueueId, key: KeyId, header: &MessageMeta) -> MessageKey {
     let mut bytes = [0; MOVED_KEY + EXPIRY];
     bytes[..16].copy_from_slice(&place(queue, key, header.seq));
     bytes[16..24].copy_from_slice(&header.sent_at.0.to_be_bytes());
@@ -90,23 +90,23 @@ pub(super) fn lane(queue: QueueId, key: KeyId) -> [u8; 8] {
     bytes
 }
 
-pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, Header)> {
+pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, MessageMeta)> {
     let queue = QueueId(word(bytes, 36)?);
     let (from, len) = if queue == QueueId(0) {
         (None, SENT_KEY)
     } else {
         let (first, key) = (QueueId(word(bytes, 40)?), KeyId(word(bytes, 44)?));
         let id = MessageId { queue: first, key, seq: Seq(long(bytes, 48)?) };
-        (Some(Moved { queue, id }), MOVED_KEY)
+        (Some(MoveOrigin { queue, id }), MOVED_KEY)
     };
     let expires_at = match bytes.len().checked_sub(len)? {
         0 => None,
-        EXPIRY => Some(Wall(long(bytes, len)?)),
+        EXPIRY => Some(UnixMillis(long(bytes, len)?)),
         _ => return None,
     };
-    let header = Header {
+    let header = MessageMeta {
         seq: Seq(long(bytes, 8)?),
-        sent_at: Wall(long(bytes, 16)?),
+        sent_at: UnixMillis(long(bytes, 16)?),
         size: word(bytes, 24)?,
         cost: Cost(long(bytes, 28)?),
         from,
@@ -133,14 +133,14 @@ pub(super) fn read_message_value(bytes: &Bytes) -> Option<Payload> {
 
 /// A state's value.
 pub(super) fn state_value(
-    delivered: Delivered,
-    first_delivered_at: Option<Wall>,
-    standing: Standing,
+    delivered: DeliveryCount,
+    first_delivered_at: Option<UnixMillis>,
+    standing: StoredState,
 ) -> [u8; STATE] {
     let (kind, until, epoch) = match standing {
-        Standing::Leased { until, epoch } => (LEASED, until, epoch),
-        Standing::Delayed { until } => (DELAYED, until, Epoch(0)),
-        Standing::Waits => (WAITS, Wall(0), Epoch(0)),
+        StoredState::Leased { until, epoch } => (LEASED, until, epoch),
+        StoredState::Delayed { until } => (DELAYED, until, Epoch(0)),
+        StoredState::Waits => (WAITS, UnixMillis(0), Epoch(0)),
     };
     let mut bytes = [0; STATE];
     bytes[0] = kind;
@@ -152,17 +152,17 @@ pub(super) fn state_value(
     bytes
 }
 
-pub(super) fn read_state(key: KeyId, header: Header, bytes: &[u8]) -> Option<KeptState> {
-    let (first, until, epoch) = (long(bytes, 5)?, Wall(long(bytes, 13)?), Epoch(long(bytes, 21)?));
+pub(super) fn read_state(key: KeyId, header: MessageMeta, bytes: &[u8]) -> Option<StoredMessage> {
+    let (first, until, epoch) = (long(bytes, 5)?, UnixMillis(long(bytes, 13)?), Epoch(long(bytes, 21)?));
     let standing = match *bytes.first()? {
-        LEASED => Standing::Leased { until, epoch },
-        DELAYED => Standing::Delayed { until },
-        WAITS => Standing::Waits,
+        LEASED => StoredState::Leased { until, epoch },
+        DELAYED => StoredState::Delayed { until },
+        WAITS => StoredState::Waits,
         _ => return None,
     };
-    let first_delivered_at = (first != 0).then_some(Wall(first));
-    let delivered = Delivered { attempts: word(bytes, 1)?, taken_back: word(bytes, 29)? };
-    Some(KeptState { key, header, delivered, first_delivered_at, standing })
+    let first_delivered_at = (first != 0).then_some(UnixMillis(first));
+    let delivered = DeliveryCount { attempts: word(bytes, 1)?, taken_back: word(bytes, 29)? };
+    Some(StoredMessage { key, header, delivered, first_delivered_at, standing })
 }
 
 /// What is kept of a key.
@@ -236,9 +236,9 @@ mod tests {
         #[test]
         fn a_message_key_reads_back(queue: u32, key: u32, seq: u64, at: u64, size: u32, cost: u64, from: u32, ends: Option<u64>) {
             let id = MessageId { queue: QueueId(from ^ queue), key: KeyId(key), seq: Seq(at) };
-            let from = (from != 0).then_some(Moved { queue: QueueId(from), id });
-            let expires_at = ends.map(Wall);
-            let header = Header { seq: Seq(seq), sent_at: Wall(at), size, cost: Cost(cost), from, expires_at };
+            let from = (from != 0).then_some(MoveOrigin { queue: QueueId(from), id });
+            let expires_at = ends.map(UnixMillis);
+            let header = MessageMeta { seq: Seq(seq), sent_at: UnixMillis(at), size, cost: Cost(cost), from, expires_at };
             let bytes = message_key(QueueId(queue), KeyId(key), &header);
             prop_assert_eq!(read_message_key(bytes.as_slice()), Some((QueueId(queue), KeyId(key), header)));
         }

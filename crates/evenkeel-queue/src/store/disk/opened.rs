@@ -11,13 +11,13 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::dedup::Dedup;
 use super::layout::{self, FORMAT, FORMAT_MIN, KeyRecord};
-use super::shelves::{Shelf, Shelves, generation_name, old_name};
-use crate::book::{KeptKey, KeptState};
+use super::shelves::{Segment, Segments, generation_name, old_name};
+use crate::book::{StoredKey, StoredMessage};
 use crate::id::{Epoch, KeyId, QueueId, Seq};
-use crate::message::Header;
-use crate::store::result_book::ResultBook;
-use crate::store::{QueueBody, QueueRecord, StoreError, Tail};
-use crate::time::Wall;
+use crate::message::MessageMeta;
+use crate::store::result_book::ResultIndex;
+use crate::store::{AppendListener, QueueDescriptor, QueueRecord, StoreError};
+use crate::time::UnixMillis;
 
 /// What a start has to read again at most: some seconds, and as much memory.
 const JOURNAL_MAX: u64 = 128 << 20;
@@ -26,20 +26,20 @@ pub(super) const SEQ_BLOCK: u64 = 1 << 20;
 
 /// The keyspaces of a folder.
 #[derive(Clone)]
-pub(super) struct Opened {
+pub(super) struct Keyspaces {
     pub(super) db: Database,
     pub(super) meta: Keyspace,
     pub(super) keys: Keyspace,
     pub(super) state: Keyspace,
     pub(super) results: Keyspace,
     pub(super) results_due: Keyspace,
-    pub(super) shelves: Shelves,
+    pub(super) shelves: Segments,
     pub(super) dedup: Dedup,
 }
 
 /// What the writer knows of a folder.
-pub(super) struct Ledger {
-    pub(super) queues: BTreeMap<QueueId, QueueLedger>,
+pub(super) struct Catalog {
+    pub(super) queues: BTreeMap<QueueId, QueueEntry>,
     /// The last queue's id.
     pub(super) made: u32,
     /// The next message's number.
@@ -47,17 +47,17 @@ pub(super) struct Ledger {
     /// Numbers from here on have not been set aside.
     pub(super) seq_end: u64,
     /// Results that expire before this are forgotten.
-    pub(super) results_swept: Wall,
+    pub(super) results_swept: UnixMillis,
     /// Results that are kept.
-    pub(super) results: ResultBook,
+    pub(super) results: ResultIndex,
     /// Queues whose messages are to be removed.
-    pub(super) swept: Vec<Sweep>,
+    pub(super) swept: Vec<PurgeCursor>,
     /// Whether a write failed before: what it was to remove may be gone, and be asked to go again.
     pub(super) is_reopened: bool,
 }
 
 /// Messages to be removed, shelf by shelf.
-pub(super) struct Sweep {
+pub(super) struct PurgeCursor {
     pub(super) queue: QueueId,
     /// Those before this one.
     pub(super) below: Seq,
@@ -67,54 +67,54 @@ pub(super) struct Sweep {
     pub(super) from: Vec<u8>,
 }
 
-impl Sweep {
+impl PurgeCursor {
     pub(super) fn new(queue: QueueId, below: Seq) -> Self {
         Self { queue, below, shelf: Seq(0), from: queue.0.to_be_bytes().to_vec() }
     }
 }
 
 /// What the writer knows of a queue.
-pub(super) struct QueueLedger {
-    pub(super) body: QueueBody,
+pub(super) struct QueueEntry {
+    pub(super) body: QueueDescriptor,
     pub(super) epoch: Epoch,
     pub(super) purged_below: Seq,
     pub(super) names: HashMap<Arc<str>, KeyId>,
-    pub(super) keys: HashMap<KeyId, KeyLedger>,
+    pub(super) keys: HashMap<KeyId, KeyEntry>,
     pub(super) made: u32,
-    pub(super) tail: Option<Tail>,
+    pub(super) tail: Option<AppendListener>,
 }
 
 /// What the writer knows of a key.
-pub(super) struct KeyLedger {
+pub(super) struct KeyEntry {
     pub(super) record: KeyRecord,
     pub(super) live: u64,
 }
 
 /// What of a key's messages is there.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Count {
+pub(super) struct KeyExtent {
     first: Seq,
     last: Seq,
     pub(super) messages: u64,
     bytes: u64,
     /// Those that have a time of their own.
-    expiring: Vec<Header>,
+    expiring: Vec<MessageMeta>,
 }
 
 /// What of each key's messages is there.
-pub(super) type Counts = HashMap<QueueId, HashMap<KeyId, Count>>;
+pub(super) type KeyExtents = HashMap<QueueId, HashMap<KeyId, KeyExtent>>;
 
 /// A folder that was opened, and what was read of it.
-pub(super) struct Opening {
-    pub(super) opened: Opened,
-    pub(super) ledger: Ledger,
-    pub(super) counts: Counts,
+pub(super) struct Recovery {
+    pub(super) opened: Keyspaces,
+    pub(super) ledger: Catalog,
+    pub(super) counts: KeyExtents,
     pub(super) secret: [u8; 32],
 }
 
-impl Opened {
+impl Keyspaces {
     /// Opens a folder, or makes one, and reads what the writer must know: keys, never bodies.
-    pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Opening, StoreError> {
+    pub(super) fn open(folder: &Path, cache_bytes: u64) -> Result<Recovery, StoreError> {
         let settings = Database::builder(folder).cache_size(cache_bytes).max_journaling_size(JOURNAL_MAX);
         let db = settings.open().map_err(|why| unusable(folder, why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
@@ -136,15 +136,15 @@ impl Opened {
                 kept.live = count.messages;
             }
         }
-        Ok(Opening { opened, ledger, counts, secret })
+        Ok(Recovery { opened, ledger, counts, secret })
     }
 
     /// Holds on to what is there now; messages may be moved from shelf to shelf and be removed afterwards.
-    pub(super) fn still(&self) -> Still {
-        Still { snapshot: self.db.snapshot(), opened: self.clone() }
+    pub(super) fn still(&self) -> StoreSnapshot {
+        StoreSnapshot { snapshot: self.db.snapshot(), opened: self.clone() }
     }
 
-    fn read_queues(&self, seq: u64) -> Result<Ledger, StoreError> {
+    fn read_queues(&self, seq: u64) -> Result<Catalog, StoreError> {
         let mut queues = BTreeMap::new();
         for entry in self.meta.prefix(b"q") {
             let (key, value) = entry.into_inner().map_err(io)?;
@@ -153,7 +153,7 @@ impl Opened {
                 serde_json::from_slice(&value).map_err(|why| garbled(&format!("queue {}: {why}", id.0)))?;
             let epoch = number(&self.meta, &layout::of_queue(b'e', id))?.unwrap_or(0);
             let below = number(&self.meta, &layout::of_queue(b'p', id))?.unwrap_or(0);
-            let queue = QueueLedger {
+            let queue = QueueEntry {
                 body,
                 epoch: Epoch(epoch),
                 purged_below: Seq(below),
@@ -167,8 +167,8 @@ impl Opened {
         let made = number(&self.meta, b"made")?.unwrap_or(0);
         let made = u32::try_from(made).map_err(|_| garbled("the number of queues"))?;
         // Nothing is known of how far the last block was used, so it is not used further.
-        let (results_swept, results) = (Wall(0), self.read_results()?);
-        Ok(Ledger {
+        let (results_swept, results) = (UnixMillis(0), self.read_results()?);
+        Ok(Catalog {
             queues,
             made,
             seq,
@@ -180,7 +180,7 @@ impl Opened {
         })
     }
 
-    fn read_keys(&self, ledger: &mut Ledger) -> Result<(), StoreError> {
+    fn read_keys(&self, ledger: &mut Catalog) -> Result<(), StoreError> {
         for entry in self.keys.iter() {
             let (key, value) = entry.into_inner().map_err(io)?;
             let (Some(queue), Some(id)) = (layout::word(&key, 0), layout::word(&key, 4)) else {
@@ -191,14 +191,14 @@ impl Opened {
             let Some(queue) = ledger.queues.get_mut(&QueueId(queue)) else { continue };
             queue.made = queue.made.max(id + 1);
             queue.names.insert(record.name.clone(), KeyId(id));
-            queue.keys.insert(KeyId(id), KeyLedger { record, live: 0 });
+            queue.keys.insert(KeyId(id), KeyEntry { record, live: 0 });
         }
         Ok(())
     }
 
     /// Counts every message, by its key and by its shelf.
-    fn count(&mut self, ledger: &mut Ledger) -> Result<Counts, StoreError> {
-        let mut counts = Counts::new();
+    fn count(&mut self, ledger: &mut Catalog) -> Result<KeyExtents, StoreError> {
+        let mut counts = KeyExtents::new();
         let mut leftovers: BTreeMap<QueueId, Seq> = BTreeMap::new();
         for shelf in self.shelves.all_mut() {
             for entry in shelf.keyspace.iter() {
@@ -214,7 +214,7 @@ impl Opened {
             }
             shelf.appended = shelf.live;
         }
-        ledger.swept = leftovers.into_iter().map(|(queue, below)| Sweep::new(queue, below)).collect();
+        ledger.swept = leftovers.into_iter().map(|(queue, below)| PurgeCursor::new(queue, below)).collect();
         Ok(counts)
     }
 
@@ -222,7 +222,7 @@ impl Opened {
     ///
     /// One that was being emptied when the process ended would hide what was copied to the old shelf.
     pub(super) fn drop_emptied(&mut self) -> Result<(), StoreError> {
-        let emptied = |shelf: &Shelf| shelf.live == 0 && shelf.end.is_some();
+        let emptied = |shelf: &Segment| shelf.live == 0 && shelf.end.is_some();
         while let Some(at) = self.shelves.generations.iter().position(emptied) {
             let shelf = self.shelves.generations.remove(at);
             self.meta.remove(layout::of_generation(shelf.first)).map_err(io)?;
@@ -233,19 +233,19 @@ impl Opened {
 }
 
 /// A folder as it was at one moment.
-pub(super) struct Still {
-    pub(super) opened: Opened,
+pub(super) struct StoreSnapshot {
+    pub(super) opened: Keyspaces,
     pub(super) snapshot: Snapshot,
 }
 
-impl Still {
+impl StoreSnapshot {
     /// Counts the messages of one queue.
     pub(super) fn count_queue(
         &self,
         id: QueueId,
         within: Range<Seq>,
-    ) -> Result<HashMap<KeyId, Count>, StoreError> {
-        let mut counts: HashMap<KeyId, Count> = HashMap::new();
+    ) -> Result<HashMap<KeyId, KeyExtent>, StoreError> {
+        let mut counts: HashMap<KeyId, KeyExtent> = HashMap::new();
         for keyspace in self.opened.shelves.after(Seq(0)) {
             for entry in self.snapshot.prefix(keyspace, id.0.to_be_bytes()) {
                 let (_, key, header) = message(entry)?;
@@ -261,23 +261,27 @@ impl Still {
     pub(super) fn kept_keys(
         &self,
         id: QueueId,
-        mut counts: HashMap<KeyId, Count>,
-    ) -> Result<Vec<KeptKey>, StoreError> {
+        mut counts: HashMap<KeyId, KeyExtent>,
+    ) -> Result<Vec<StoredKey>, StoreError> {
         let mut kept = Vec::new();
         for entry in self.snapshot.prefix(&self.opened.keys, id.0.to_be_bytes()) {
             let (key, value) = entry.into_inner().map_err(io)?;
             let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
             let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
-            let Count { first, last, messages: count, bytes, expiring } =
+            let KeyExtent { first, last, messages: count, bytes, expiring } =
                 counts.remove(&key).unwrap_or_default();
             let KeyRecord { name, rule, wished_weight } = record;
-            kept.push(KeptKey { key, name, rule, wished_weight, first, last, count, bytes, expiring });
+            kept.push(StoredKey { key, name, rule, wished_weight, first, last, count, bytes, expiring });
         }
         Ok(kept)
     }
 
     /// Reads what is written of a queue's messages that do not simply wait.
-    pub(super) fn kept_states(&self, id: QueueId, within: Range<Seq>) -> Result<Vec<KeptState>, StoreError> {
+    pub(super) fn kept_states(
+        &self,
+        id: QueueId,
+        within: Range<Seq>,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
         let mut kept = Vec::new();
         for entry in self.snapshot.prefix(&self.opened.state, id.0.to_be_bytes()) {
             let (place, value) = entry.into_inner().map_err(io)?;
@@ -294,8 +298,8 @@ impl Still {
     }
 }
 
-impl Count {
-    fn add(&mut self, header: &Header) {
+impl KeyExtent {
+    fn add(&mut self, header: &MessageMeta) {
         self.first = if self.messages == 0 { header.seq } else { self.first.min(header.seq) };
         self.last = self.last.max(header.seq);
         self.messages += 1;
@@ -304,7 +308,7 @@ impl Count {
     }
 }
 
-impl Ledger {
+impl Catalog {
     /// Names the message before which all of a queue are gone, though they may still lie somewhere.
     pub(super) fn purged_below(&self, queue: QueueId) -> Seq {
         self.queues.get(&queue).map_or(Seq(u64::MAX), |kept| kept.purged_below)
@@ -316,7 +320,7 @@ impl Ledger {
     }
 }
 
-fn message(entry: Guard) -> Result<(QueueId, KeyId, Header), StoreError> {
+fn message(entry: Guard) -> Result<(QueueId, KeyId, MessageMeta), StoreError> {
     let key = entry.key().map_err(io)?;
     layout::read_message_key(&key).ok_or_else(|| garbled("a message's key"))
 }
@@ -351,13 +355,13 @@ fn sign_in(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32], St
     }
 }
 
-fn open_shelves(db: &Database, meta: &Keyspace, next: Seq) -> Result<Shelves, StoreError> {
+fn open_shelves(db: &Database, meta: &Keyspace, next: Seq) -> Result<Segments, StoreError> {
     let (mut generations, mut old) = (Vec::new(), Vec::new());
     for name in db.list_keyspace_names() {
         let part = |prefix| name.strip_prefix(prefix).and_then(|number| number.parse::<u64>().ok());
         if let Some(first) = part("m_") {
             let end = number(meta, &layout::of_generation(Seq(first)))?.map(Seq);
-            generations.push(Shelf::open(db, &name, Seq(first), end).map_err(io)?);
+            generations.push(Segment::open(db, &name, Seq(first), end).map_err(io)?);
         } else if let Some(number) = part("old_") {
             old.push(number);
         }
@@ -369,11 +373,11 @@ fn open_shelves(db: &Database, meta: &Keyspace, next: Seq) -> Result<Shelves, St
         shelf.end = Some(next);
     }
     if generations.last().is_none_or(|shelf| shelf.first != next) {
-        generations.push(Shelf::open(db, &generation_name(next), next, None).map_err(io)?);
+        generations.push(Segment::open(db, &generation_name(next), next, None).map_err(io)?);
     }
     let old_number = old.into_iter().max().unwrap_or(0);
-    let old = Shelf::open(db, &old_name(old_number), Seq(0), Some(Seq(0))).map_err(io)?;
-    Ok(Shelves { generations, old, old_number })
+    let old = Segment::open(db, &old_name(old_number), Seq(0), Some(Seq(0))).map_err(io)?;
+    Ok(Segments { generations, old, old_number })
 }
 
 pub(super) fn number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreError> {
@@ -417,12 +421,18 @@ mod tests {
     #[test]
     fn a_generation_that_was_emptied_hides_nothing_after_a_start() {
         let folder = tempfile::TempDir::new().unwrap();
-        let open = || Opened::open(&folder.path().join("queue"), 1 << 20).unwrap().opened;
-        let header =
-            Header { seq: Seq(5), sent_at: Wall(1), size: 4, cost: Cost(1), from: None, expires_at: None };
+        let open = || Keyspaces::open(&folder.path().join("queue"), 1 << 20).unwrap().opened;
+        let header = MessageMeta {
+            seq: Seq(5),
+            sent_at: UnixMillis(1),
+            size: 4,
+            cost: Cost(1),
+            from: None,
+            expires_at: None,
+        };
         let first = open();
         let mut batch = first.db.batch();
-        let body = QueueBody::plain();
+        let body = QueueDescriptor::plain();
         batch.insert(&first.meta, layout::of_queue(b'q', QueueId(1)), serde_json::to_vec(&body).unwrap());
         let record = KeyRecord { name: "a".into(), rule: crate::KeyRule::default(), wished_weight: None };
         batch.insert(&first.keys, layout::lane(QueueId(1), KeyId(0)), record.encode());
@@ -440,7 +450,7 @@ mod tests {
     #[test]
     fn a_folder_of_the_format_before_is_taken_over_and_a_later_one_is_refused() {
         let folder = tempfile::TempDir::new().unwrap();
-        let open = || Opened::open(&folder.path().join("queue"), 1 << 20);
+        let open = || Keyspaces::open(&folder.path().join("queue"), 1 << 20);
         let write = |format: u32| {
             let opened = open().unwrap().opened;
             opened.meta.insert(b"format", format.to_be_bytes()).unwrap();

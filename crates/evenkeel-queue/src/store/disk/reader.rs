@@ -8,38 +8,38 @@ use fjall::{Keyspace, Readable, Snapshot};
 use parking_lot::{Mutex, RwLock};
 
 use super::layout;
-use super::opened::{Opened, Still, io};
+use super::opened::{Keyspaces, StoreSnapshot, io};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
-use crate::message::{Header, Payload};
-use crate::store::{Done, Fetch, KeptResult, StoreError};
+use crate::message::{MessageMeta, Payload};
+use crate::store::{Completion, Fetch, StoreError, StoredResult};
 
 /// What a reader is asked.
-pub(super) enum Look {
-    Fetch(Fetch, Done<Vec<(Header, Payload)>>),
-    Read(QueueId, Vec<(KeyId, Header)>, Done<Vec<(Seq, Payload)>>),
-    Result(MessageId, Done<Option<KeptResult>>),
+pub(super) enum ReadOp {
+    Fetch(Fetch, Completion<Vec<(MessageMeta, Payload)>>),
+    Read(QueueId, Vec<(KeyId, MessageMeta)>, Completion<Vec<(Seq, Payload)>>),
+    Result(MessageId, Completion<Option<StoredResult>>),
 }
 
 /// Reads until nobody can ask any more.
-pub(super) fn run(looks: &Mutex<Receiver<Look>>, opened: &RwLock<Option<Opened>>) {
+pub(super) fn run(looks: &Mutex<Receiver<ReadOp>>, opened: &RwLock<Option<Keyspaces>>) {
     loop {
         let Ok(look) = looks.lock().recv() else { return };
         // As it is now, so that the writer does not wait for the disk, and nothing moves while it is read.
-        let folder = opened.read().as_ref().map(Opened::still);
+        let folder = opened.read().as_ref().map(Keyspaces::still);
         match (look, folder) {
-            (Look::Fetch(fetch, done), Some(folder)) => done(fetch_from(&folder, fetch)),
-            (Look::Read(queue, which, done), Some(folder)) => done(read_from(&folder, queue, which)),
-            (Look::Result(of, done), Some(folder)) => done(folder.opened.result(of)),
-            (Look::Fetch(_, done), None) => done(Err(StoreError::Closed)),
-            (Look::Read(_, _, done), None) => done(Err(StoreError::Closed)),
-            (Look::Result(_, done), None) => done(Err(StoreError::Closed)),
+            (ReadOp::Fetch(fetch, done), Some(folder)) => done(fetch_from(&folder, fetch)),
+            (ReadOp::Read(queue, which, done), Some(folder)) => done(read_from(&folder, queue, which)),
+            (ReadOp::Result(of, done), Some(folder)) => done(folder.opened.result(of)),
+            (ReadOp::Fetch(_, done), None) => done(Err(StoreError::Closed)),
+            (ReadOp::Read(_, _, done), None) => done(Err(StoreError::Closed)),
+            (ReadOp::Result(_, done), None) => done(Err(StoreError::Closed)),
         }
     }
 }
 
-fn fetch_from(folder: &Still, fetch: Fetch) -> Result<Vec<(Header, Payload)>, StoreError> {
+fn fetch_from(folder: &StoreSnapshot, fetch: Fetch) -> Result<Vec<(MessageMeta, Payload)>, StoreError> {
     // What outlived its generation lies between the others', so both are read, and put in order.
-    let Still { opened, snapshot } = folder;
+    let StoreSnapshot { opened, snapshot } = folder;
     let old = collect(snapshot, opened.shelves.old_shelf(), &fetch)?;
     let later = collect(snapshot, opened.shelves.generations_after(fetch.after), &fetch)?;
     let complete_to = old.complete_to.min(later.complete_to);
@@ -52,8 +52,8 @@ fn fetch_from(folder: &Still, fetch: Fetch) -> Result<Vec<(Header, Payload)>, St
 }
 
 /// What shelves have of a key.
-struct Collected {
-    messages: Vec<(Header, Payload)>,
+struct FetchedMessages {
+    messages: Vec<(MessageMeta, Payload)>,
     /// Up to here, nothing is left out.
     complete_to: Seq,
 }
@@ -63,11 +63,11 @@ fn collect<'a>(
     snapshot: &Snapshot,
     keyspaces: impl Iterator<Item = &'a Keyspace>,
     fetch: &Fetch,
-) -> Result<Collected, StoreError> {
+) -> Result<FetchedMessages, StoreError> {
     let Fetch { queue, key, after, count_max, bytes_max } = *fetch;
     let from = layout::place(queue, key, Seq(after.0.saturating_add(1)));
     let to = layout::lane(queue, KeyId(key.0.saturating_add(1)));
-    let mut collected = Collected { messages: Vec::new(), complete_to: Seq(u64::MAX) };
+    let mut collected = FetchedMessages { messages: Vec::new(), complete_to: Seq(u64::MAX) };
     let mut bytes = 0;
     for keyspace in keyspaces {
         let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
@@ -87,9 +87,9 @@ fn collect<'a>(
 }
 
 fn read_from(
-    folder: &Still,
+    folder: &StoreSnapshot,
     queue: QueueId,
-    which: Vec<(KeyId, Header)>,
+    which: Vec<(KeyId, MessageMeta)>,
 ) -> Result<Vec<(Seq, Payload)>, StoreError> {
     let mut found = Vec::with_capacity(which.len());
     for (key, header) in which {
@@ -102,7 +102,7 @@ fn read_from(
 }
 
 /// Where requests to read wait.
-pub(super) type Looks = Arc<Mutex<Receiver<Look>>>;
+pub(super) type ReadQueue = Arc<Mutex<Receiver<ReadOp>>>;
 
 #[cfg(test)]
 mod tests {
@@ -110,7 +110,7 @@ mod tests {
     use fjall::PersistMode;
 
     use super::*;
-    use crate::time::Wall;
+    use crate::time::UnixMillis;
 
     const QUEUE: QueueId = QueueId(1);
     const KEY: KeyId = KeyId(2);
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn no_more_is_read_than_was_asked_for() {
         let (folder, _place) = opened(&[], 1..=1_000);
-        let Still { opened, snapshot } = folder.still();
+        let StoreSnapshot { opened, snapshot } = folder.still();
         let generations = || opened.shelves.generations_after(Seq(0));
         let collected = collect(&snapshot, generations(), &ask(0, 10, usize::MAX)).unwrap();
         assert_eq!((collected.messages.len(), collected.complete_to), (10, Seq(10)));
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(read_from(&still, QUEUE, which).unwrap().len(), 10);
     }
 
-    fn fetched(folder: &Opened, fetch: Fetch) -> Vec<u64> {
+    fn fetched(folder: &Keyspaces, fetch: Fetch) -> Vec<u64> {
         fetch_from(&folder.still(), fetch).unwrap().iter().map(|(header, _)| header.seq.0).collect()
     }
 
@@ -162,14 +162,14 @@ mod tests {
         Fetch { queue: QUEUE, key: KEY, after: Seq(after), count_max, bytes_max }
     }
 
-    fn opened(old: &[u64], current: std::ops::RangeInclusive<u64>) -> (Opened, tempfile::TempDir) {
+    fn opened(old: &[u64], current: std::ops::RangeInclusive<u64>) -> (Keyspaces, tempfile::TempDir) {
         let place = tempfile::TempDir::new().unwrap();
-        let mut folder = Opened::open(&place.path().join("queue"), 1 << 20).unwrap().opened;
+        let mut folder = Keyspaces::open(&place.path().join("queue"), 1 << 20).unwrap().opened;
         let payload = Payload { headers: "h".into(), body: "body".into() };
         let message = |seq: u64| {
-            let header = Header {
+            let header = MessageMeta {
                 seq: Seq(seq),
-                sent_at: Wall(1),
+                sent_at: UnixMillis(1),
                 size: 5,
                 cost: Cost(1),
                 from: None,

@@ -1,11 +1,11 @@
 //! What came of messages, on disk: by message, and by when it expires.
 
 use super::layout;
-use super::opened::{Opened, garbled, io};
+use super::opened::{Keyspaces, garbled, io};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
-use crate::store::result_book::ResultBook;
-use crate::store::{KeptResult, StoreError};
-use crate::time::Wall;
+use crate::store::result_book::ResultIndex;
+use crate::store::{StoreError, StoredResult};
+use crate::time::UnixMillis;
 
 /// A sweep reads about so much at once.
 const SWEEP_BYTES: usize = 8 << 20;
@@ -16,7 +16,7 @@ pub(super) fn place(of: MessageId) -> [u8; 16] {
 }
 
 /// Where it is said that a result expires.
-pub(super) fn due(at: Wall, of: MessageId) -> [u8; 24] {
+pub(super) fn due(at: UnixMillis, of: MessageId) -> [u8; 24] {
     let mut bytes = [0; 24];
     bytes[..8].copy_from_slice(&at.0.to_be_bytes());
     bytes[8..].copy_from_slice(&place(of));
@@ -24,22 +24,22 @@ pub(super) fn due(at: Wall, of: MessageId) -> [u8; 24] {
 }
 
 /// What a result is written as.
-pub(super) fn value(kept: &KeptResult) -> Vec<u8> {
+pub(super) fn value(kept: &StoredResult) -> Vec<u8> {
     [&kept.expires_at.0.to_be_bytes(), kept.bytes.as_ref()].concat()
 }
 
 /// A result that has expired.
-pub(super) struct Expired {
+pub(super) struct ExpiredResult {
     /// Where that is said.
     pub(super) due: [u8; 24],
     /// Where the result is, unless it was kept anew.
     pub(super) result: Option<[u8; 16]>,
 }
 
-impl Expired {
+impl ExpiredResult {
     /// When it expired.
-    pub(super) fn at(&self) -> Wall {
-        Wall(layout::long(&self.due, 0).unwrap_or_default())
+    pub(super) fn at(&self) -> UnixMillis {
+        UnixMillis(layout::long(&self.due, 0).unwrap_or_default())
     }
 
     /// Whose it was.
@@ -49,15 +49,15 @@ impl Expired {
 }
 
 /// Reads which result expires when.
-fn read_due(due: &[u8]) -> Option<(Wall, MessageId)> {
+fn read_due(due: &[u8]) -> Option<(UnixMillis, MessageId)> {
     let (queue, key) = (QueueId(layout::word(due, 8)?), KeyId(layout::word(due, 12)?));
-    Some((Wall(layout::long(due, 0)?), MessageId { queue, key, seq: Seq(layout::long(due, 16)?) }))
+    Some((UnixMillis(layout::long(due, 0)?), MessageId { queue, key, seq: Seq(layout::long(due, 16)?) }))
 }
 
-impl Opened {
+impl Keyspaces {
     /// Reads which results are kept, and no more of them.
-    pub(super) fn read_results(&self) -> Result<ResultBook, StoreError> {
-        let mut book = ResultBook::default();
+    pub(super) fn read_results(&self) -> Result<ResultIndex, StoreError> {
+        let mut book = ResultIndex::default();
         for entry in self.results_due.iter() {
             let due = entry.key().map_err(io)?;
             let (until, of) = read_due(&due).ok_or_else(|| garbled("when a result expires"))?;
@@ -67,20 +67,20 @@ impl Opened {
     }
 
     /// Reads what came of a message, if that is kept.
-    pub(super) fn result(&self, of: MessageId) -> Result<Option<KeptResult>, StoreError> {
+    pub(super) fn result(&self, of: MessageId) -> Result<Option<StoredResult>, StoreError> {
         let Some(value) = self.results.get(place(of)).map_err(io)? else { return Ok(None) };
-        let expires_at = Wall(layout::long(&value, 0).ok_or_else(|| garbled("a result"))?);
-        Ok(Some(KeptResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
+        let expires_at = UnixMillis(layout::long(&value, 0).ok_or_else(|| garbled("a result"))?);
+        Ok(Some(StoredResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
     }
 
     /// Finds results that expire from `from` to `until`, at most `max` and as many as are soon read: nobody else is
     /// answered meanwhile.
     pub(super) fn expired_results(
         &self,
-        from: Wall,
-        until: Wall,
+        from: UnixMillis,
+        until: UnixMillis,
         max: usize,
-    ) -> Result<Vec<Expired>, StoreError> {
+    ) -> Result<Vec<ExpiredResult>, StoreError> {
         let range = from.0.to_be_bytes()..until.0.saturating_add(1).to_be_bytes();
         let (mut expired, mut read) = (Vec::new(), 0);
         for entry in self.results_due.range(range).take(max) {
@@ -94,7 +94,7 @@ impl Opened {
             read += kept.as_ref().map_or(0, |value| value.len());
             let expires_at = kept.and_then(|value| layout::long(&value, 0));
             let result = expires_at.filter(|&at| at <= until.0).map(|_| place);
-            expired.push(Expired { due, result });
+            expired.push(ExpiredResult { due, result });
         }
         Ok(expired)
     }
@@ -103,8 +103,8 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::QueueBody;
-    use crate::store::disk::writer::Op;
+    use crate::store::QueueDescriptor;
+    use crate::store::disk::writer::WriteOp;
     use crate::store::disk::{DiskOptions, DiskStore};
 
     #[test]
@@ -114,10 +114,10 @@ mod tests {
         let queue = queue(&store);
         for seq in 0..10 {
             let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
-            let kept = KeptResult { expires_at: Wall(100 + seq / 4), bytes: "x".into() };
-            store.wait(|done| Op::PutResult(of, kept, 100, done)).unwrap();
+            let kept = StoredResult { expires_at: UnixMillis(100 + seq / 4), bytes: "x".into() };
+            store.wait(|done| WriteOp::PutResult(of, kept, 100, done)).unwrap();
         }
-        let sweep = |now, max| store.wait(|done| Op::ExpireResults(Wall(now), max, done)).unwrap();
+        let sweep = |now, max| store.wait(|done| WriteOp::ExpireResults(UnixMillis(now), max, done)).unwrap();
         let left = || {
             let opened = store.still().unwrap().opened;
             (opened.results.iter().count(), opened.results_due.iter().count())
@@ -136,9 +136,9 @@ mod tests {
         let (few, many) = (queue(&store), queue(&store));
         let put = |store: &DiskStore, queue, seq: u64, at: u64| {
             let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
-            let kept = KeptResult { expires_at: Wall(at), bytes: "x".into() };
+            let kept = StoredResult { expires_at: UnixMillis(at), bytes: "x".into() };
             let max = if queue == few { 3 } else { 100 };
-            store.wait(|done| Op::PutResult(of, kept, max, done)).unwrap();
+            store.wait(|done| WriteOp::PutResult(of, kept, max, done)).unwrap();
         };
         let left = |store: &DiskStore, queue| -> Vec<u64> {
             let opened = store.still().unwrap().opened;
@@ -164,6 +164,6 @@ mod tests {
     }
 
     fn queue(store: &DiskStore) -> QueueId {
-        store.wait(|done| Op::PutQueue(None, Box::new(QueueBody::plain()), done)).unwrap()
+        store.wait(|done| WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), done)).unwrap()
     }
 }

@@ -21,7 +21,7 @@ const APART_FROM: u32 = 512;
 
 /// One keyspace of messages.
 #[derive(Clone)]
-pub(super) struct Shelf {
+pub(super) struct Segment {
     pub(super) keyspace: Keyspace,
     /// Messages from this one on.
     pub(super) first: Seq,
@@ -33,7 +33,7 @@ pub(super) struct Shelf {
     pub(super) opened: Instant,
 }
 
-impl Shelf {
+impl Segment {
     pub(super) fn open(db: &Database, name: &str, first: Seq, end: Option<Seq>) -> fjall::Result<Self> {
         let apart = KvSeparationOptions::default().separation_threshold(APART_FROM);
         let options = || KeyspaceCreateOptions::default().with_kv_separation(Some(apart));
@@ -58,21 +58,21 @@ impl Shelf {
 
 /// All keyspaces of messages.
 #[derive(Clone)]
-pub(super) struct Shelves {
+pub(super) struct Segments {
     /// In order; the last is the one that is appended to.
-    pub(super) generations: Vec<Shelf>,
+    pub(super) generations: Vec<Segment>,
     /// What outlived its generation.
-    pub(super) old: Shelf,
+    pub(super) old: Segment,
     pub(super) old_number: u64,
 }
 
-impl Shelves {
+impl Segments {
     /// The shelf a message is on, if it is anywhere.
-    pub(super) fn of(&self, seq: Seq) -> &Shelf {
+    pub(super) fn of(&self, seq: Seq) -> &Segment {
         self.generation_of(seq).map_or(&self.old, |at| &self.generations[at])
     }
 
-    pub(super) fn of_mut(&mut self, seq: Seq) -> &mut Shelf {
+    pub(super) fn of_mut(&mut self, seq: Seq) -> &mut Segment {
         match self.generation_of(seq) {
             Some(at) => &mut self.generations[at],
             None => &mut self.old,
@@ -80,7 +80,7 @@ impl Shelves {
     }
 
     /// The shelf that is appended to.
-    pub(super) fn current(&mut self) -> &mut Shelf {
+    pub(super) fn current(&mut self) -> &mut Segment {
         self.generations.last_mut().expect("there is always a generation to append to")
     }
 
@@ -101,7 +101,7 @@ impl Shelves {
     }
 
     /// Every shelf.
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Shelf> {
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
         core::iter::once(&mut self.old).chain(&mut self.generations)
     }
 

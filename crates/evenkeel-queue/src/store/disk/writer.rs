@@ -13,16 +13,19 @@ use std::time::{Duration, Instant};
 use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
-use super::dedup::Entry;
-use super::inbox::Inbox;
-use super::opened::{Ledger, Opened, Opening, io};
-use super::{DiskOptions, Fatal};
+use super::dedup::DedupEntry;
+use super::inbox::WriteQueue;
+use super::opened::{Catalog, Keyspaces, Recovery, io};
+use super::{DiskOptions, FatalHandler};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Sent};
+use crate::message::{AppendedMessage, EnqueueResult};
 use crate::rule::KeyRule;
 use crate::settings::Durability;
-use crate::store::{Batch, Claimed, Commit, Done, KeptResult, QueueBody, QueueRecord, StoreError, Tail};
-use crate::time::Wall;
+use crate::store::{
+    AppendListener, Batch, Commit, Completion, Ownership, QueueDescriptor, QueueRecord, StoreError,
+    StoredResult,
+};
+use crate::time::UnixMillis;
 
 /// At most so many messages are written and changes made together, and one request more.
 const GROUP_MAX: usize = 8_192;
@@ -40,38 +43,35 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// What the writer is asked.
-pub(super) enum Op {
-    Append(Batch, Done<Vec<Sent>>),
-    Commit(Commit, Done<()>),
-    Purge(QueueId, Done<Seq>),
-    SetRule(QueueId, Arc<str>, KeyRule, Done<KeyId>),
-    PutResult(MessageId, KeptResult, usize, Done<()>),
-    ExpireResults(Wall, usize, Done<usize>),
-    PutQueue(Option<QueueId>, Box<QueueBody>, Done<QueueId>),
-    RemoveQueue(QueueId, Done<()>),
-    Claim(Vec<(QueueId, Tail)>, Done<Vec<Claimed>>),
-    Renew(QueueId, Epoch, Done<bool>),
-    Queues(Done<Vec<QueueRecord>>),
+pub(super) enum WriteOp {
+    Append(Batch, Completion<Vec<EnqueueResult>>),
+    Commit(Commit, Completion<()>),
+    Purge(QueueId, Completion<Seq>),
+    SetRule(QueueId, Arc<str>, KeyRule, Completion<KeyId>),
+    PutResult(MessageId, StoredResult, usize, Completion<()>),
+    ExpireResults(UnixMillis, usize, Completion<usize>),
+    PutQueue(Option<QueueId>, Box<QueueDescriptor>, Completion<QueueId>),
+    RemoveQueue(QueueId, Completion<()>),
+    Claim(Vec<(QueueId, AppendListener)>, Completion<Vec<Ownership>>),
+    Renew(QueueId, Epoch, Completion<bool>),
+    Queues(Completion<Vec<QueueRecord>>),
     /// Before which message a queue is purged.
-    PurgedBelow(QueueId, Done<Seq>),
+    PurgedBelow(QueueId, Completion<Seq>),
     Close(SyncSender<()>),
 }
-
-/// What becomes known once a group is on disk.
-type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 pub(super) struct Writer {
     folder: PathBuf,
     options: DiskOptions,
-    inbox: Arc<Inbox>,
+    inbox: Arc<WriteQueue>,
     /// Taken from there and not written yet.
-    taken: VecDeque<Op>,
+    taken: VecDeque<WriteOp>,
     /// What readers read from.
-    opened: Arc<RwLock<Option<Opened>>>,
+    opened: Arc<RwLock<Option<Keyspaces>>>,
     /// `None` while the folder could not be opened again.
-    ledger: Option<Ledger>,
+    ledger: Option<Catalog>,
     /// Who is told of each queue's messages, while the folder is closed.
-    tails: Vec<(QueueId, Tail)>,
+    tails: Vec<(QueueId, AppendListener)>,
     /// Since when something waits to be on disk, and how long it may.
     unsynced: Option<(Instant, Duration)>,
     /// How many requests the last flush was for, and how long it took.
@@ -91,15 +91,15 @@ pub(super) struct Writer {
 ///
 /// All of a batch has one number in fjall's order, so of two writes to one place in it, either may win. Messages are
 /// written once and removed once, never in one group; of everything else only the last is put into the batch.
-pub(super) struct Group {
+pub(super) struct CommitGroup {
     batch: OwnedWriteBatch,
     /// What is written to places that may be written to again: the value, or none to remove it.
-    latest: HashMap<(Space, Vec<u8>), Option<Vec<u8>>>,
+    latest: HashMap<(KeyspaceId, Vec<u8>), Option<Vec<u8>>>,
     /// What was sent under a name that its sender gave, by the entry's place.
-    named: HashMap<[u8; 36], Entry>,
-    answers: Vec<Answer>,
-    tails: Vec<(QueueId, Tail, Vec<Appended>)>,
-    sync: Sync,
+    named: HashMap<[u8; 36], DedupEntry>,
+    answers: Vec<Completion<()>>,
+    tails: Vec<(QueueId, AppendListener, Vec<AppendedMessage>)>,
+    sync: SyncDeadline,
     bytes: usize,
     count: usize,
     /// How many requests somebody waits for.
@@ -110,7 +110,7 @@ pub(super) struct Group {
 
 /// A keyspace whose places may be written to again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Space {
+enum KeyspaceId {
     Meta,
     Keys,
     State,
@@ -120,7 +120,7 @@ enum Space {
 
 /// When a group must be on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Sync {
+enum SyncDeadline {
     Whenever,
     Within(Duration),
     Now,
@@ -130,9 +130,9 @@ impl Writer {
     pub(super) fn new(
         folder: PathBuf,
         options: DiskOptions,
-        inbox: Arc<Inbox>,
-        opened: Arc<RwLock<Option<Opened>>>,
-        ledger: Ledger,
+        inbox: Arc<WriteQueue>,
+        opened: Arc<RwLock<Option<Keyspaces>>>,
+        ledger: Catalog,
         flushes: Arc<AtomicU64>,
     ) -> Self {
         Self {
@@ -159,41 +159,41 @@ impl Writer {
     pub(super) fn run(mut self) {
         loop {
             match self.next() {
-                Next::Write => {
+                WriterTask::Write => {
                     if let Some(closed) = self.write() {
                         self.close();
                         closed.send(()).ok();
                         return;
                     }
                 }
-                Next::Sync => self.sync(),
-                Next::Tidy => self.tidy(),
+                WriterTask::Sync => self.sync(),
+                WriterTask::Tidy => self.tidy(),
             }
         }
     }
 
     /// Waits for the next thing to do.
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> WriterTask {
         // Requests that never pause must not put it off.
         if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
-            return Next::Sync;
+            return WriterTask::Sync;
         }
         if self.has_chores() && TIDY_EVERY <= self.tidied_at.elapsed() {
-            return Next::Tidy;
+            return WriterTask::Tidy;
         }
         if !self.taken.is_empty() {
-            return Next::Write;
+            return WriterTask::Write;
         }
         self.gather();
         if self.has_chores() && self.inbox.is_empty() {
-            return Next::Tidy;
+            return WriterTask::Tidy;
         }
         let Some((since, within)) = self.unsynced else {
             self.inbox.wait();
-            return Next::Write;
+            return WriterTask::Write;
         };
         self.inbox.wait_until(since + within);
-        if self.inbox.is_empty() { Next::Sync } else { Next::Write }
+        if self.inbox.is_empty() { WriterTask::Sync } else { WriterTask::Write }
     }
 
     /// Writes what has come in, together; a wish to close ends it.
@@ -216,21 +216,21 @@ impl Writer {
         closing
     }
 
-    fn begin(&mut self) -> Result<Group, StoreError> {
+    fn begin(&mut self) -> Result<CommitGroup, StoreError> {
         self.reopen_if_needed()?;
         self.look_at_disk();
         let batch = self.opened.read().as_ref().map(|opened| opened.db.batch());
-        batch.map(Group::new).ok_or(StoreError::Closed)
+        batch.map(CommitGroup::new).ok_or(StoreError::Closed)
     }
 
     /// Stages what has come in, as far as it fits.
-    fn fill(&mut self, group: &mut Group) -> Option<SyncSender<()>> {
+    fn fill(&mut self, group: &mut CommitGroup) -> Option<SyncSender<()>> {
         self.take_all();
         while group.has_room() {
             match self.taken.pop_front()? {
-                Op::Close(closed) => return Some(closed),
+                WriteOp::Close(closed) => return Some(closed),
                 // Its owner lets go of all it was told of, so nothing later may be told before.
-                op @ Op::Purge(..) => {
+                op @ WriteOp::Purge(..) => {
                     group.is_last = true;
                     group.awaited += 1;
                     self.stage(group, op);
@@ -264,16 +264,16 @@ impl Writer {
     }
 
     /// Puts a group on disk, as durably as the most demanding of it asks, and answers.
-    fn commit(&mut self, group: Group) {
-        let Group { mut batch, latest, answers, tails, sync, awaited, .. } = group;
+    fn commit(&mut self, group: CommitGroup) {
+        let CommitGroup { mut batch, latest, answers, tails, sync, awaited, .. } = group;
         if let Some(opened) = self.opened.read().as_ref() {
             for ((space, place), value) in latest {
                 let keyspace = match space {
-                    Space::Meta => &opened.meta,
-                    Space::Keys => &opened.keys,
-                    Space::State => &opened.state,
-                    Space::Results => &opened.results,
-                    Space::ResultsDue => &opened.results_due,
+                    KeyspaceId::Meta => &opened.meta,
+                    KeyspaceId::Keys => &opened.keys,
+                    KeyspaceId::State => &opened.state,
+                    KeyspaceId::Results => &opened.results,
+                    KeyspaceId::ResultsDue => &opened.results_due,
                 };
                 match value {
                     Some(value) => batch.insert(keyspace, place, value),
@@ -290,19 +290,19 @@ impl Writer {
             return answers.into_iter().for_each(|answer| answer(Err(why.clone())));
         }
         match sync {
-            Sync::Now if has_content => {
+            SyncDeadline::Now if has_content => {
                 let begun = Instant::now();
                 self.sync();
                 (self.flushed, self.flush_took) = (awaited, begun.elapsed());
             }
-            Sync::Within(within) if has_content => {
+            SyncDeadline::Within(within) if has_content => {
                 let due = self.unsynced.map(|(since, within)| since + within);
                 let sooner = due.is_none_or(|due| Instant::now() + within < due);
                 if sooner {
                     self.unsynced = Some((Instant::now(), within));
                 }
             }
-            Sync::Now | Sync::Within(_) | Sync::Whenever => {}
+            SyncDeadline::Now | SyncDeadline::Within(_) | SyncDeadline::Whenever => {}
         }
         if self.ledger.is_none() {
             // The disk failed while this was made durable.
@@ -330,7 +330,7 @@ impl Writer {
         let result = self.opened.read().as_ref().map(|opened| opened.db.persist(mode));
         let Some(Err(error)) = result else { return Ok(()) };
         // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
-        let Fatal(fatal) = self.options.fatal.clone();
+        let FatalHandler(fatal) = self.options.fatal.clone();
         fatal(&format!("the disk did not confirm a write, stopping because its outcome is unknown: {error}"));
         self.drop_folder();
         Err(StoreError::Unknown(error.to_string()))
@@ -362,11 +362,11 @@ impl Writer {
             return Err(self.failed.clone().unwrap_or(StoreError::Closed));
         }
         self.reopened_at = Some(Instant::now());
-        let opening = Opened::open(&self.folder, self.options.cache_bytes);
-        let Opening { opened, ledger, .. } = opening.inspect_err(|why| self.failed = Some(why.clone()))?;
+        let opening = Keyspaces::open(&self.folder, self.options.cache_bytes);
+        let Recovery { opened, ledger, .. } = opening.inspect_err(|why| self.failed = Some(why.clone()))?;
         self.failed = None;
         *self.opened.write() = Some(opened);
-        self.ledger = Some(Ledger { is_reopened: true, ..ledger });
+        self.ledger = Some(Catalog { is_reopened: true, ..ledger });
         self.restore_tails();
         tracing::info!("the folder is open again");
         Ok(())
@@ -391,13 +391,13 @@ impl Drop for Writer {
     }
 }
 
-enum Next {
+enum WriterTask {
     Write,
     Sync,
     Tidy,
 }
 
-impl Group {
+impl CommitGroup {
     fn new(batch: OwnedWriteBatch) -> Self {
         Self {
             batch,
@@ -405,7 +405,7 @@ impl Group {
             named: HashMap::new(),
             answers: Vec::new(),
             tails: Vec::new(),
-            sync: Sync::Whenever,
+            sync: SyncDeadline::Whenever,
             bytes: 0,
             count: 0,
             awaited: 0,
@@ -417,34 +417,34 @@ impl Group {
         !self.is_last && self.count < GROUP_MAX && self.bytes < GROUP_BYTES_MAX
     }
 
-    fn put(&mut self, space: Space, place: &[u8], value: impl Into<Vec<u8>>) {
+    fn put(&mut self, space: KeyspaceId, place: &[u8], value: impl Into<Vec<u8>>) {
         self.latest.insert((space, place.to_vec()), Some(value.into()));
     }
 
-    fn take(&mut self, space: Space, place: &[u8]) {
+    fn take(&mut self, space: KeyspaceId, place: &[u8]) {
         self.latest.insert((space, place.to_vec()), None);
     }
 
     /// Tells whether something is put there by this group.
-    fn has(&self, space: Space, place: &[u8]) -> bool {
+    fn has(&self, space: KeyspaceId, place: &[u8]) -> bool {
         self.latest.get(&(space, place.to_vec())).is_some_and(Option::is_some)
     }
 
     /// Has the group on disk at least as soon as `durability` says.
     fn need(&mut self, durability: Durability) {
         let sync = match durability {
-            Durability::Fsync => Sync::Now,
-            Durability::Interval(ms) => Sync::Within(Duration::from_millis(u64::from(ms))),
-            Durability::Os => Sync::Whenever,
+            Durability::Fsync => SyncDeadline::Now,
+            Durability::Interval(ms) => SyncDeadline::Within(Duration::from_millis(u64::from(ms))),
+            Durability::Os => SyncDeadline::Whenever,
         };
         self.sync = match (self.sync, sync) {
-            (Sync::Within(one), Sync::Within(other)) => Sync::Within(one.min(other)),
+            (SyncDeadline::Within(one), SyncDeadline::Within(other)) => SyncDeadline::Within(one.min(other)),
             (one, other) => one.max(other),
         };
     }
 }
 
-impl Op {
+impl WriteOp {
     /// How many messages it writes or changes it makes.
     fn weight(&self) -> usize {
         match self {

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use evenkeel_door::refusal::Refusal;
-use evenkeel_door::tenant::{Standing, Tenant, Tenants};
-use evenkeel_llm::{Job, Target as Route};
-use evenkeel_queue::job::Whereabouts;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_door::tenant::{Tenant, TenantState, Tenants};
+use evenkeel_llm::{Job, JobTarget as Route};
+use evenkeel_queue::job::JobStatus;
 use evenkeel_queue::result::{JobResult, ResultHead, ResultState};
-use evenkeel_queue::settings::Dispatch as Settings;
+use evenkeel_queue::settings::DispatchSettings as Settings;
 use evenkeel_queue::{Delivery, Queue, Rejection};
 use evenkeel_sqs::sender_of;
 use http::HeaderValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
 
-use super::outcome::{Answer, Outcome};
-use super::target::{Target, Url};
-use super::{Dispatch, Phase};
+use super::outcome::{JobOutcome, JobReply};
+use super::target::{DispatchTarget, Url};
+use super::{DispatchContext, StopPhase};
 
 /// The shortest lease of a job, which must be extended in time.
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(super) fn lease_of(queue: &Queue) -> Duration {
 }
 
 /// Finds who a job belongs to: the first level of its key, else its sender.
-pub(super) fn tenant_of(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Tenant>, Refusal> {
+pub(super) fn tenant_of(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Tenant>, ApiError> {
     let named = delivery.key.split('/').next().unwrap_or_default();
     let sender = sender_of(&delivery.payload.headers);
     let found = tenants.get(named).or_else(|| tenants.get(sender?)).cloned();
@@ -43,56 +43,56 @@ pub(super) fn tenant_of(tenants: &Tenants, delivery: &Delivery) -> Result<Arc<Te
     let open = || tenants.is_empty().then(|| tenants.all().pop()).flatten();
     found.or_else(open).ok_or_else(|| {
         let sender = sender.unwrap_or("nobody");
-        Refusal::invalid(format!(
+        ApiError::invalid(format!(
             "neither the fairness key's {named:?} nor the sender {sender:?} is a tenant"
         ))
     })
 }
 
 /// One attempt at one job.
-pub(super) struct Attempt {
-    pub(super) dispatch: Arc<Dispatch>,
+pub(super) struct JobAttempt {
+    pub(super) dispatch: Arc<DispatchContext>,
     pub(super) queue: Queue,
     pub(super) settings: Settings,
     pub(super) delivery: Delivery,
     /// For how long it was leased, and is each time it is extended.
     pub(super) lease: Duration,
-    pub(super) tenant: Result<Arc<Tenant>, Refusal>,
-    pub(super) phase: watch::Receiver<Phase>,
+    pub(super) tenant: Result<Arc<Tenant>, ApiError>,
+    pub(super) phase: watch::Receiver<StopPhase>,
 }
 
 /// How an attempt ended before it was settled.
-enum Ended {
-    Answered(Outcome),
+enum AttemptEnd {
+    Answered(JobOutcome),
     /// The gateway stops.
     Cut,
     /// The job is somebody else's, or gone.
     Lost,
 }
 
-impl Attempt {
+impl JobAttempt {
     /// Runs the job and settles what came of it.
     pub(super) async fn run(self) {
         let name = self.queue.body().name.clone();
         let running = self.dispatch.meters.begin(&name);
-        let ended = match Target::parse(&self.settings.target) {
-            Ok(Target::Route(route)) => self.ask(route).await,
-            Ok(Target::Url(url)) => self.post(&url).await,
+        let ended = match DispatchTarget::parse(&self.settings.target) {
+            Ok(DispatchTarget::Route(route)) => self.ask(route).await,
+            Ok(DispatchTarget::Url(url)) => self.post(&url).await,
             // It was one when the queue was told.
-            Err(_) => Err(Refusal::NoRoute),
+            Err(_) => Err(ApiError::NoRoute),
         };
-        let ended = ended.unwrap_or_else(|refusal| Ended::Answered(Outcome::of(Err(refusal))));
+        let ended = ended.unwrap_or_else(|refusal| AttemptEnd::Answered(JobOutcome::of(Err(refusal))));
         let word = match ended {
-            Ended::Answered(outcome) => {
+            AttemptEnd::Answered(outcome) => {
                 let word = outcome.word();
                 self.leased(self.settle(outcome)).await;
                 word
             }
-            Ended::Cut => {
+            AttemptEnd::Cut => {
                 self.defer(Duration::ZERO).await;
                 "deferred"
             }
-            Ended::Lost => {
+            AttemptEnd::Lost => {
                 self.queue.forget_job(self.delivery.id);
                 "lost"
             }
@@ -107,28 +107,28 @@ impl Attempt {
     }
 
     /// Asks a model.
-    async fn ask(&self, route: Route) -> Result<Ended, Refusal> {
+    async fn ask(&self, route: Route) -> Result<AttemptEnd, ApiError> {
         let (job, sent) = self.job(route)?;
         let (attempt, since) = (self.delivery.attempt, self.queue.now());
-        self.queue.note_job(self.delivery.id, Whereabouts::Admitted { attempt, since });
-        Ok(self.attend(async { Outcome::of(self.dispatch.llm.run(job).await) }, &sent).await)
+        self.queue.note_job(self.delivery.id, JobStatus::Admitted { attempt, since });
+        Ok(self.attend(async { JobOutcome::of(self.dispatch.llm.run(job).await) }, &sent).await)
     }
 
     /// Posts the job, whoever it belongs to: what tenants may ask is said of models.
-    async fn post(&self, url: &Url) -> Result<Ended, Refusal> {
+    async fn post(&self, url: &Url) -> Result<AttemptEnd, ApiError> {
         let standing = self.tenant.as_ref().map(|tenant| tenant.settings.standing);
-        if standing.is_ok_and(|standing| standing == Standing::Disabled) {
-            return Err(Refusal::TenantDisabled);
+        if standing.is_ok_and(|standing| standing == TenantState::Disabled) {
+            return Err(ApiError::TenantDisabled);
         }
         let (attempt, since) = (self.delivery.attempt, self.queue.now());
-        self.queue.note_job(self.delivery.id, Whereabouts::Posted { to: url.to_string(), attempt, since });
+        self.queue.note_job(self.delivery.id, JobStatus::Posted { to: url.to_string(), attempt, since });
         let name = &self.queue.body().name;
         let posting = self.dispatch.poster.post(url, name, &self.delivery);
         Ok(self.attend(posting, &AtomicBool::new(true)).await)
     }
 
     /// Makes the request, and what says whether it was sent.
-    fn job(&self, target: Route) -> Result<(Job, Arc<AtomicBool>), Refusal> {
+    fn job(&self, target: Route) -> Result<(Job, Arc<AtomicBool>), ApiError> {
         let tenant = self.tenant.clone()?;
         let (queue, id, attempt) = (self.queue.clone(), self.delivery.id, self.delivery.attempt);
         let sent = Arc::new(AtomicBool::new(false));
@@ -136,34 +136,34 @@ impl Attempt {
         let job = Job {
             target,
             tenant,
-            id: HeaderValue::try_from(id.to_string()).map_err(|_| Refusal::Internal)?,
+            id: HeaderValue::try_from(id.to_string()).map_err(|_| ApiError::Internal)?,
             body: self.delivery.payload.body.clone(),
             accepted_at: self.dispatch.gate.now(),
             sent: Box::new(move |node, path| {
                 told.store(true, Ordering::Relaxed);
                 let (node, path, since) = (node.to_owned(), path.to_owned(), queue.now());
-                queue.note_job(id, Whereabouts::Sent { node, path, attempt, since });
+                queue.note_job(id, JobStatus::Sent { node, path, attempt, since });
             }),
         };
         Ok((job, sent))
     }
 
     /// Waits for what becomes of the job, and keeps its lease.
-    async fn attend(&self, running: impl Future<Output = Outcome>, sent: &AtomicBool) -> Ended {
+    async fn attend(&self, running: impl Future<Output = JobOutcome>, sent: &AtomicBool) -> AttemptEnd {
         let mut extending = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
         let mut running = pin!(running);
         let mut phase = self.phase.clone();
-        let ends = |phase: &Phase| match phase {
-            Phase::Serving => false,
-            Phase::Stopping => !sent.load(Ordering::Relaxed),
-            Phase::Cut => true,
+        let ends = |phase: &StopPhase| match phase {
+            StopPhase::Serving => false,
+            StopPhase::Stopping => !sent.load(Ordering::Relaxed),
+            StopPhase::Cut => true,
         };
         let mut ending = pin!(async { drop(phase.wait_for(ends).await) });
         loop {
             tokio::select! {
-                outcome = &mut running => return Ended::Answered(outcome),
-                () = &mut ending => return Ended::Cut,
-                _ = extending.tick() => if self.extend().await.is_err() { return Ended::Lost },
+                outcome = &mut running => return AttemptEnd::Answered(outcome),
+                () = &mut ending => return AttemptEnd::Cut,
+                _ = extending.tick() => if self.extend().await.is_err() { return AttemptEnd::Lost },
             }
         }
     }
@@ -193,16 +193,16 @@ impl Attempt {
         Ok(())
     }
 
-    async fn settle(&self, outcome: Outcome) {
+    async fn settle(&self, outcome: JobOutcome) {
         let Delivery { id, attempt, .. } = &self.delivery;
         let redrive = self.queue.body().settings.redrive;
         match outcome {
-            Outcome::Done(answer) => {
+            JobOutcome::Done(answer) => {
                 if self.keep(ResultState::Done, answer).await {
                     self.ack().await;
                 }
             }
-            Outcome::Failed(answer) => {
+            JobOutcome::Failed(answer) => {
                 tracing::warn!(target: "evenkeel", %id, why = answer.words(), "job failed for good");
                 if !self.keep(ResultState::Failed, answer).await {
                     return;
@@ -212,7 +212,7 @@ impl Attempt {
                     None => self.ack().await,
                 }
             }
-            Outcome::Retry(answer, after) => {
+            JobOutcome::Retry(answer, after) => {
                 let why = answer.words();
                 tracing::info!(target: "evenkeel", %id, attempt, why, "job failed");
                 let is_last = redrive.is_some_and(|redrive| redrive.attempts_max <= *attempt);
@@ -220,16 +220,16 @@ impl Attempt {
                     return;
                 }
                 let at = self.queue.now();
-                self.queue.note_job(*id, Whereabouts::Failed { attempt: *attempt, why, at });
+                self.queue.note_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
                 let backoff_min = Duration::from_millis(self.queue.body().settings.backoff_ms_min);
                 let after = after.map(|after| after.max(backoff_min.min(RETRY_AFTER_MIN)));
                 self.told(self.queue.nack(&[(self.delivery.receipt.clone(), after)]).await);
             }
-            Outcome::Deferred(why, after) => {
+            JobOutcome::Deferred(why, after) => {
                 tracing::debug!(target: "evenkeel", %id, why, "job deferred");
                 self.defer(after).await;
                 let at = self.queue.now();
-                self.queue.note_job(*id, Whereabouts::Failed { attempt: *attempt, why, at });
+                self.queue.note_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
             }
         }
     }
@@ -237,9 +237,9 @@ impl Attempt {
     /// Keeps the result on disk; a job whose result is not kept when the gateway stops is run again.
     ///
     /// Until then it is not: what a job did, it would do twice. Nor are others begun in its place.
-    async fn keep(&self, state: ResultState, answer: Answer) -> bool {
+    async fn keep(&self, state: ResultState, answer: JobReply) -> bool {
         let Delivery { id, attempt, .. } = &self.delivery;
-        let Answer { status, content_type, body } = answer;
+        let JobReply { status, content_type, body } = answer;
         let finished_at_ms = self.queue.now().0;
         let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms };
         let result = JobResult { head, body };
@@ -248,7 +248,7 @@ impl Attempt {
         loop {
             let Err(why) = self.queue.put_result(*id, &result, ttl, max).await else { return true };
             tracing::error!(target: "evenkeel", %id, %why, "result of a job not kept, trying again");
-            let stops = phase.wait_for(|phase| *phase != Phase::Serving);
+            let stops = phase.wait_for(|phase| *phase != StopPhase::Serving);
             if tokio::time::timeout(UNKEPT_AFTER, stops).await.is_ok() {
                 self.defer(Duration::ZERO).await;
                 return false;

@@ -2,11 +2,11 @@
 //!
 //! Bound: queues beyond the limit are `other`; outcomes are as many as there are.
 
-use evenkeel_telemetry::{Counter, Family, Gauge, Label, Named, RegisterError, Registry};
+use evenkeel_telemetry::{Counter, Family, Gauge, Label, MetricDesc, RegisterError, Registry};
 
-const JOBS_TOTAL: Named =
-    Named::new("evenkeel_dispatch_jobs_total", "attempts at dispatched jobs, by queue and outcome");
-const JOBS_RUNNING: Named = Named::new(
+const JOBS_TOTAL: MetricDesc =
+    MetricDesc::new("evenkeel_dispatch_jobs_total", "attempts at dispatched jobs, by queue and outcome");
+const JOBS_RUNNING: MetricDesc = MetricDesc::new(
     "evenkeel_dispatch_jobs_running",
     "dispatched jobs under way, those that wait for a slot included",
 );
@@ -14,12 +14,12 @@ const JOBS_RUNNING: Named = Named::new(
 /// How many outcomes there are.
 const OUTCOMES_MAX: usize = 5;
 
-pub(super) struct Meters {
+pub(super) struct DispatchMetrics {
     jobs: Family<Counter, 2>,
     running: Family<Gauge, 1>,
 }
 
-impl Meters {
+impl DispatchMetrics {
     pub(super) fn new(registry: &Registry, queues_max: usize) -> Result<Self, RegisterError> {
         let queue = Label { name: "queue", values_max: queues_max };
         let outcome = Label { name: "outcome", values_max: OUTCOMES_MAX };
@@ -35,17 +35,17 @@ impl Meters {
     }
 
     /// Counts a job as under way, until what is returned is dropped.
-    pub(super) fn begin(&self, queue: &str) -> Running {
+    pub(super) fn begin(&self, queue: &str) -> RunningGuard {
         let gauge = self.running.with([queue]);
         gauge.add(1);
-        Running(gauge)
+        RunningGuard(gauge)
     }
 }
 
 /// A job under way.
-pub(super) struct Running(Gauge);
+pub(super) struct RunningGuard(Gauge);
 
-impl Drop for Running {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
         self.0.add(-1);
     }

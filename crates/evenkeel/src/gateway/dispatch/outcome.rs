@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_door::refusal::Refusal;
-use evenkeel_llm::JobAnswer;
+use evenkeel_door::refusal::ApiError;
+use evenkeel_llm::JobResponse;
 use http::StatusCode;
 
 /// When a job is looked at again that waits for nodes to say what they serve.
@@ -19,26 +19,26 @@ const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// What becomes of a job.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum JobOutcome {
     /// It was answered.
-    Done(Answer),
+    Done(JobReply),
     /// However often it is tried, this is the answer.
-    Failed(Answer),
+    Failed(JobReply),
     /// It is tried again, which counts: after so long, or after the queue's backoff.
-    Retry(Answer, Option<Duration>),
+    Retry(JobReply, Option<Duration>),
     /// It is tried again after so long, which does not count: no node was asked.
     Deferred(String, Duration),
 }
 
 /// An answer as it is kept.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct JobReply {
     pub(super) status: u16,
     pub(super) content_type: Option<String>,
     pub(super) body: Bytes,
 }
 
-impl Answer {
+impl JobReply {
     /// Says what it was, in few words.
     pub(super) fn words(&self) -> String {
         let read = Some(&self.body).filter(|body| body.len() <= READ_MAX);
@@ -53,18 +53,18 @@ impl Answer {
     }
 }
 
-impl Outcome {
-    pub(super) fn of(answered: Result<JobAnswer, Refusal>) -> Self {
+impl JobOutcome {
+    pub(super) fn of(answered: Result<JobResponse, ApiError>) -> Self {
         match answered {
             Ok(answer) => Self::of_answer(answer),
             Err(refusal) => Self::of_refusal(&refusal),
         }
     }
 
-    fn of_answer(answer: JobAnswer) -> Self {
-        let JobAnswer { status, content_type, retry_after, body } = answer;
+    fn of_answer(answer: JobResponse) -> Self {
+        let JobResponse { status, content_type, retry_after, body } = answer;
         let content_type = content_type.and_then(|value| Some(value.to_str().ok()?.to_owned()));
-        let kept = Answer { status: status.as_u16(), content_type, body };
+        let kept = JobReply { status: status.as_u16(), content_type, body };
         match () {
             () if status.is_success() => Self::Done(kept),
             () if may_get_better(status) => {
@@ -74,18 +74,18 @@ impl Outcome {
         }
     }
 
-    fn of_refusal(refusal: &Refusal) -> Self {
-        let kept = Answer {
+    fn of_refusal(refusal: &ApiError) -> Self {
+        let kept = JobReply {
             status: refusal.status().as_u16(),
             content_type: Some("application/json".to_owned()),
             body: Bytes::from(refusal.to_json().to_string()),
         };
         match refusal {
             // Neither is the job's fault, and its tenant's minute, or the nodes, are what it waits for.
-            Refusal::RateLimited { retry_after, .. } => Self::Deferred(kept.words(), *retry_after),
-            Refusal::Unready | Refusal::WaitTimeout => Self::Deferred(kept.words(), UNREADY_AFTER),
-            Refusal::Draining => Self::Deferred(kept.words(), Duration::ZERO),
-            Refusal::QueueFull { retry_after, .. } => Self::Retry(kept, Some(*retry_after)),
+            ApiError::RateLimited { retry_after, .. } => Self::Deferred(kept.words(), *retry_after),
+            ApiError::Unready | ApiError::WaitTimeout => Self::Deferred(kept.words(), UNREADY_AFTER),
+            ApiError::Draining => Self::Deferred(kept.words(), Duration::ZERO),
+            ApiError::QueueFull { retry_after, .. } => Self::Retry(kept, Some(*retry_after)),
             _ if may_get_better(refusal.status()) => Self::Retry(kept, None),
             _ => Self::Failed(kept),
         }
@@ -117,12 +117,12 @@ fn may_get_better(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_door::refusal::Rate;
+    use evenkeel_door::refusal::RateLimitKind;
 
-    fn of_status(status: u16) -> Outcome {
+    fn of_status(status: u16) -> JobOutcome {
         let status = StatusCode::from_u16(status).unwrap();
         let retry_after = Some(Duration::from_secs(7));
-        Outcome::of(Ok(JobAnswer { status, content_type: None, retry_after, body: Bytes::new() }))
+        JobOutcome::of(Ok(JobResponse { status, content_type: None, retry_after, body: Bytes::new() }))
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
         }
         for status in [408, 409, 425, 429, 500, 502, 503, 504] {
             let outcome = of_status(status);
-            let Outcome::Retry(_, after) = outcome else { panic!("{status}: {outcome:?}") };
+            let JobOutcome::Retry(_, after) = outcome else { panic!("{status}: {outcome:?}") };
             assert_eq!(after, Some(Duration::from_secs(7)), "as it was told");
         }
     }
@@ -143,15 +143,15 @@ mod tests {
     #[test]
     fn no_answer_puts_a_job_off_for_longer_than_an_hour() {
         let (status, retry_after) = (StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(3_601)));
-        let answer = JobAnswer { status, content_type: None, retry_after, body: Bytes::new() };
-        let outcome = Outcome::of(Ok(answer));
-        assert!(matches!(outcome, Outcome::Retry(_, Some(RETRY_AFTER_MAX))), "{outcome:?}");
+        let answer = JobResponse { status, content_type: None, retry_after, body: Bytes::new() };
+        let outcome = JobOutcome::of(Ok(answer));
+        assert!(matches!(outcome, JobOutcome::Retry(_, Some(RETRY_AFTER_MAX))), "{outcome:?}");
     }
 
     #[test]
     fn of_a_long_answer_few_words_are_said() {
         let words =
-            |body: String| Answer { status: 500, content_type: None, body: Bytes::from(body) }.words();
+            |body: String| JobReply { status: 500, content_type: None, body: Bytes::from(body) }.words();
         let saying = |message: &str| format!("{{\"error\": {{\"message\": \"{message}\"}}}}");
         assert_eq!(words(saying("no")), "500, no");
         assert_eq!(words(saying(&"ü".repeat(5_000))), format!("500, {}", "ü".repeat(250)));
@@ -161,20 +161,20 @@ mod tests {
     #[test]
     fn what_never_came_to_a_node_does_not_count() {
         let retry_after = Duration::from_secs(9);
-        let limited = Refusal::RateLimited { rate: Rate::Tokens, retry_after };
+        let limited = ApiError::RateLimited { rate: RateLimitKind::Tokens, retry_after };
         for (refusal, word) in [
             (limited, "deferred"),
-            (Refusal::Draining, "deferred"),
-            (Refusal::Unready, "deferred"),
-            (Refusal::WaitTimeout, "deferred"),
-            (Refusal::QueueFull { queue_size: 1, retry_after }, "retried"),
-            (Refusal::Upstream, "retried"),
-            (Refusal::UpstreamTimeout, "retried"),
-            (Refusal::invalid("x"), "failed"),
-            (Refusal::NoModel { model: "x".into() }, "failed"),
-            (Refusal::TenantDisabled, "failed"),
+            (ApiError::Draining, "deferred"),
+            (ApiError::Unready, "deferred"),
+            (ApiError::WaitTimeout, "deferred"),
+            (ApiError::QueueFull { queue_size: 1, retry_after }, "retried"),
+            (ApiError::Upstream, "retried"),
+            (ApiError::UpstreamTimeout, "retried"),
+            (ApiError::invalid("x"), "failed"),
+            (ApiError::NoModel { model: "x".into() }, "failed"),
+            (ApiError::TenantDisabled, "failed"),
         ] {
-            assert_eq!(Outcome::of(Err(refusal.clone())).word(), word, "{refusal:?}");
+            assert_eq!(JobOutcome::of(Err(refusal.clone())).word(), word, "{refusal:?}");
         }
     }
 }

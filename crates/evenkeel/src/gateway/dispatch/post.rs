@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_llm::{ANSWER_BYTES_MAX, JobAnswer, SendError, Upstream, retry_after};
+use evenkeel_llm::{ANSWER_BYTES_MAX, JobResponse, Upstream, UpstreamError, retry_after};
 use evenkeel_queue::Delivery;
 use evenkeel_sqs::header_of;
 use http::header::CONTENT_TYPE;
@@ -14,73 +14,73 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::outcome::{Answer, Outcome};
+use super::outcome::{JobOutcome, JobReply};
 use super::target::Url;
 
 /// What a body is that does not say.
 const JSON: &str = "application/json";
 
 /// Posts jobs to URLs.
-pub(in crate::gateway) struct Poster {
+pub(in crate::gateway) struct WebhookClient {
     upstream: Upstream,
     wait_max: Duration,
 }
 
-impl Poster {
+impl WebhookClient {
     pub(in crate::gateway) fn new(upstream: Upstream, wait_max: Duration) -> Self {
         Self { upstream, wait_max }
     }
 
     /// Posts a job, and says what its answer means for it.
-    pub(super) async fn post(&self, url: &Url, queue: &str, job: &Delivery) -> Outcome {
+    pub(super) async fn post(&self, url: &Url, queue: &str, job: &Delivery) -> JobOutcome {
         let request = match request(url, queue, job) {
             Ok(request) => request,
             Err(error) => {
-                return Outcome::Failed(unsent(
+                return JobOutcome::Failed(unsent(
                     StatusCode::BAD_REQUEST,
                     format!("job cannot be posted: {error}"),
                 ));
             }
         };
         let answered = timeout(self.wait_max, self.exchange(url, &request)).await;
-        match answered.unwrap_or(Err(NoAnswer::Unsent(SendError::Timeout))) {
-            Ok(answer) => Outcome::of(Ok(answer)),
-            Err(NoAnswer::TooLarge) => {
+        match answered.unwrap_or(Err(WebhookError::Unsent(UpstreamError::Timeout))) {
+            Ok(answer) => JobOutcome::of(Ok(answer)),
+            Err(WebhookError::TooLarge) => {
                 let why = format!("{url}: the answer is larger than {ANSWER_BYTES_MAX} bytes");
-                Outcome::Failed(unsent(StatusCode::BAD_GATEWAY, why))
+                JobOutcome::Failed(unsent(StatusCode::BAD_GATEWAY, why))
             }
-            Err(NoAnswer::Unsent(error)) => {
+            Err(WebhookError::Unsent(error)) => {
                 let status = match error {
-                    SendError::Timeout | SendError::ConnectTimeout => StatusCode::GATEWAY_TIMEOUT,
+                    UpstreamError::Timeout | UpstreamError::ConnectTimeout => StatusCode::GATEWAY_TIMEOUT,
                     _ => StatusCode::BAD_GATEWAY,
                 };
-                Outcome::Retry(unsent(status, format!("{url}: {error}")), None)
+                JobOutcome::Retry(unsent(status, format!("{url}: {error}")), None)
             }
         }
     }
 
-    async fn exchange(&self, url: &Url, request: &Request<Bytes>) -> Result<JobAnswer, NoAnswer> {
+    async fn exchange(&self, url: &Url, request: &Request<Bytes>) -> Result<JobResponse, WebhookError> {
         let (head, body) = self.upstream.send(&url.origin, request).await?.into_parts();
         let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let body = read.map_err(|error| match error.downcast::<SendError>() {
-            Ok(error) => NoAnswer::Unsent(*error),
-            Err(_) => NoAnswer::TooLarge,
+        let body = read.map_err(|error| match error.downcast::<UpstreamError>() {
+            Ok(error) => WebhookError::Unsent(*error),
+            Err(_) => WebhookError::TooLarge,
         })?;
         let content_type = head.headers.get(CONTENT_TYPE).cloned();
         let retry_after = retry_after(&head.headers);
-        Ok(JobAnswer { status: head.status, content_type, retry_after, body: body.to_bytes() })
+        Ok(JobResponse { status: head.status, content_type, retry_after, body: body.to_bytes() })
     }
 }
 
 /// Why there is no answer to keep.
-enum NoAnswer {
+enum WebhookError {
     TooLarge,
     /// It was not sent, or not answered to the end.
-    Unsent(SendError),
+    Unsent(UpstreamError),
 }
 
-impl From<SendError> for NoAnswer {
-    fn from(error: SendError) -> Self {
+impl From<UpstreamError> for WebhookError {
+    fn from(error: UpstreamError) -> Self {
         Self::Unsent(error)
     }
 }
@@ -98,9 +98,9 @@ fn request(url: &Url, queue: &str, job: &Delivery) -> Result<Request<Bytes>, htt
 }
 
 /// What is kept of a job that has no answer.
-fn unsent(status: StatusCode, why: String) -> Answer {
+fn unsent(status: StatusCode, why: String) -> JobReply {
     let body = json!({"error": {"message": why, "type": "dispatch_error"}});
-    Answer {
+    JobReply {
         status: status.as_u16(),
         content_type: Some(JSON.to_owned()),
         body: Bytes::from(body.to_string()),

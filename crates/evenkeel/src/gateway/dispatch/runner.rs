@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::queue::Want;
-use evenkeel_queue::settings::Dispatch as Settings;
-use evenkeel_queue::{Delivery, KeyRule, Order, Queue, Rejection};
+use evenkeel_queue::queue::ReceiveOptions;
+use evenkeel_queue::settings::DispatchSettings as Settings;
+use evenkeel_queue::{Delivery, DeliveryOrder, KeyRule, Queue, Rejection};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::job::{Attempt, tenant_of};
-use super::{Dispatch, Phase};
+use super::job::{JobAttempt, tenant_of};
+use super::{DispatchContext, StopPhase};
 
 /// How long one question for jobs lasts.
 const WAIT: Duration = Duration::from_secs(20);
@@ -26,20 +26,24 @@ const NONE_WAIT: Duration = Duration::from_secs(5);
 const REFUSED_WAIT: Duration = Duration::from_secs(1);
 
 /// Jobs that were asked for.
-type Receiving = Pin<Box<dyn Future<Output = Received> + Send>>;
+type ReceiveFuture = Pin<Box<dyn Future<Output = ReceiveResult> + Send>>;
 /// Jobs, and for how long they are leased.
-type Received = (Duration, Result<Vec<Delivery>, Rejection>);
+type ReceiveResult = (Duration, Result<Vec<Delivery>, Rejection>);
 
-pub(super) struct Runner {
-    dispatch: Arc<Dispatch>,
+pub(super) struct QueueRunner {
+    dispatch: Arc<DispatchContext>,
     queue: Queue,
-    phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<StopPhase>,
     /// The weights and limits that the queue was told.
     told: HashMap<String, (Weight, Option<u32>)>,
 }
 
-impl Runner {
-    pub(super) fn new(dispatch: Arc<Dispatch>, queue: Queue, phase: watch::Receiver<Phase>) -> Self {
+impl QueueRunner {
+    pub(super) fn new(
+        dispatch: Arc<DispatchContext>,
+        queue: Queue,
+        phase: watch::Receiver<StopPhase>,
+    ) -> Self {
         Self { dispatch, queue, phase, told: HashMap::new() }
     }
 
@@ -49,8 +53,8 @@ impl Runner {
         tracing::info!(target: "evenkeel", queue = name, "dispatch begins");
         let mut changes = self.dispatch.queues.changes();
         let mut jobs = JoinSet::new();
-        let mut receiving: Option<Receiving> = None;
-        while *self.phase.borrow_and_update() == Phase::Serving {
+        let mut receiving: Option<ReceiveFuture> = None;
+        while *self.phase.borrow_and_update() == StopPhase::Serving {
             let settings = self.queue.body().settings.dispatch.clone();
             if settings.is_none() {
                 // Told to go on before the last job ends, it goes on at once.
@@ -103,13 +107,13 @@ impl Runner {
         tracing::info!(target: "evenkeel", queue = name, "dispatch ends");
     }
 
-    async fn attempt(&mut self, delivery: Delivery, settings: Settings, lease: Duration) -> Attempt {
+    async fn attempt(&mut self, delivery: Delivery, settings: Settings, lease: Duration) -> JobAttempt {
         let tenant = tenant_of(&self.dispatch.gate.tenants(), &delivery);
         if let Ok(tenant) = &tenant {
             self.weigh(tenant, &delivery.key).await;
         }
         let (dispatch, queue, phase) = (self.dispatch.clone(), self.queue.clone(), self.phase.clone());
-        Attempt { dispatch, queue, settings, delivery, lease, tenant, phase }
+        JobAttempt { dispatch, queue, settings, delivery, lease, tenant, phase }
     }
 
     /// Has the queue hand out a tenant's jobs as often as its weight says, and no more than it may have at once: they
@@ -132,7 +136,7 @@ impl Runner {
 
 /// Tells when a job is to be taken again whose tenant has begun as many of these as it may: they were taken before the
 /// queue was told so.
-fn beyond_limit(attempt: &Attempt, begun: &mut HashMap<String, u32>) -> Option<Duration> {
+fn beyond_limit(attempt: &JobAttempt, begun: &mut HashMap<String, u32>) -> Option<Duration> {
     let tenant = attempt.tenant.as_ref().ok()?;
     let max = tenant.settings.concurrency_max?;
     let begun = begun.entry(tenant.settings.name.clone()).or_default();
@@ -150,18 +154,18 @@ async fn tell(queue: &Queue, name: &str, (weight, limit): (Weight, Option<u32>))
     if rule == before { Ok(()) } else { ruling.set(rule).await }
 }
 
-async fn receive(queue: Queue, free: usize) -> Received {
+async fn receive(queue: Queue, free: usize) -> ReceiveResult {
     // Several of a group may come at once, for a consumer that takes them in order; jobs run beside each other.
     let max = match queue.body().settings.order {
-        Order::Fifo => 1,
-        Order::Fair => free,
+        DeliveryOrder::Fifo => 1,
+        DeliveryOrder::Fair => free,
     };
     let lease = super::job::lease_of(&queue);
-    (lease, queue.receive(Want { max, lease: Some(lease), wait: WAIT }).await)
+    (lease, queue.receive(ReceiveOptions { max, lease: Some(lease), wait: WAIT }).await)
 }
 
 /// Waits for jobs that were asked for; for ever if none were.
-async fn wait_for(receiving: &mut Option<Receiving>) -> Received {
+async fn wait_for(receiving: &mut Option<ReceiveFuture>) -> ReceiveResult {
     match receiving {
         Some(receiving) => receiving.await,
         None => std::future::pending().await,

@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-use evenkeel_llm::{BadUrl, Origin, Target as Route};
+use evenkeel_llm::{BadUrl, JobTarget as Route, Origin};
 use http::uri::PathAndQuery;
 
 /// What the jobs of a queue are sent to.
 #[derive(Clone, Debug)]
-pub(super) enum Target {
+pub(super) enum DispatchTarget {
     /// A route of the LLM door.
     Route(Route),
     /// Whoever listens there.
@@ -21,7 +21,7 @@ pub(super) struct Url {
     pub(super) path: PathAndQuery,
 }
 
-impl Target {
+impl DispatchTarget {
     /// Reads a target as a queue is told it.
     pub(super) fn parse(given: &str) -> Result<Self, BadTarget> {
         if given.contains("://") {
@@ -100,10 +100,10 @@ mod tests {
             ("http://worker?a=b", "/?a=b", "http://worker:80/"),
             ("http://worker/to/", "/to/", "http://worker:80/to/"),
         ] {
-            let Ok(Target::Url(url)) = Target::parse(given) else { panic!("{given}") };
+            let Ok(DispatchTarget::Url(url)) = DispatchTarget::parse(given) else { panic!("{given}") };
             assert_eq!((url.path.as_str(), url.to_string().as_str()), (path, shown));
         }
-        assert!(matches!(Target::parse("/v1/embeddings"), Ok(Target::Route(_))));
+        assert!(matches!(DispatchTarget::parse("/v1/embeddings"), Ok(DispatchTarget::Route(_))));
     }
 
     #[test]
@@ -116,10 +116,10 @@ mod tests {
             ("http://worker/a b", "target \"http://worker/a b\": not a URL"),
             ("http://me:secret@worker/x", "target: URL carries credentials"),
         ] {
-            assert_eq!(Target::parse(given).unwrap_err().to_string(), said);
+            assert_eq!(DispatchTarget::parse(given).unwrap_err().to_string(), said);
         }
         for given in ["worker:8080/x", "/v1/models", ""] {
-            let said = Target::parse(given).unwrap_err().to_string();
+            let said = DispatchTarget::parse(given).unwrap_err().to_string();
             assert!(
                 said.starts_with(&format!("no target {given:?}; there is /v1/chat/completions, ")),
                 "{said}"

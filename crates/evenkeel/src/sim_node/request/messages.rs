@@ -1,33 +1,34 @@
 //! Requests for Anthropic's Messages.
 
-use super::super::refusal::Refused;
+use super::super::refusal::ApiError;
 use super::{
-    Delivery, End, Form, Generate, Tool, Usage, count_tokens, flag, optional_count, read_model, read_stops,
+    ApiKind, EndMode, GenerateRequest, IncludeUsage, ResponseMode, Tool, count_tokens, flag, optional_count,
+    read_model, read_stops,
 };
 use serde_json::Value;
 
 /// Reads a request for a message.
-pub(super) fn read(body: &Value) -> Result<Generate, Refused> {
+pub(super) fn read(body: &Value) -> Result<GenerateRequest, ApiError> {
     let prompt = prompt(body)?;
-    let missing = || Refused::bad(Some("max_tokens"), "max_tokens: field required".to_owned());
+    let missing = || ApiError::bad(Some("max_tokens"), "max_tokens: field required".to_owned());
     let tokens_max = optional_count(body, "max_tokens")?.ok_or_else(missing)?;
-    let usage = Usage::Asked;
-    Ok(Generate {
-        form: Form::Messages,
+    let usage = IncludeUsage::Asked;
+    Ok(GenerateRequest {
+        form: ApiKind::Messages,
         model: read_model(body)?,
         prompt_tokens: count_tokens(&prompt),
         prompt,
         tokens_max: Some(tokens_max),
-        end: if flag(body, "ignore_eos")? { End::AtLimit } else { End::Natural },
+        end: if flag(body, "ignore_eos")? { EndMode::AtLimit } else { EndMode::Natural },
         stops: read_stops(&body["stop_sequences"])?,
         tool: read_tool(body)?,
-        delivery: if flag(body, "stream")? { Delivery::Stream { usage } } else { Delivery::Whole },
+        delivery: if flag(body, "stream")? { ResponseMode::Stream { usage } } else { ResponseMode::Whole },
     })
 }
 
 /// Joins the texts that a model reads.
-pub(in crate::sim_node) fn prompt(body: &Value) -> Result<String, Refused> {
-    let bad = |what: &str| Refused::bad(Some("messages"), what.to_owned());
+pub(in crate::sim_node) fn prompt(body: &Value) -> Result<String, ApiError> {
+    let bad = |what: &str| ApiError::bad(Some("messages"), what.to_owned());
     let messages = body["messages"].as_array().ok_or_else(|| bad("messages: field required"))?;
     if messages.is_empty() {
         return Err(bad("messages: at least one message is required"));
@@ -58,8 +59,8 @@ fn push_content(prompt: &mut String, content: &Value) {
 }
 
 /// Finds the tool to call: the one that was named, else the first, unless its result is already there.
-fn read_tool(body: &Value) -> Result<Option<Tool>, Refused> {
-    let bad = |what: &str| Refused::bad(Some("tools"), what.to_owned());
+fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
+    let bad = |what: &str| ApiError::bad(Some("tools"), what.to_owned());
     let mut known = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
         let name = tool["name"].as_str().ok_or_else(|| bad("tools: each needs a name"))?;

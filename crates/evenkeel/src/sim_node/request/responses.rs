@@ -1,27 +1,30 @@
 //! Requests for OpenAI's Responses.
 
-use super::super::refusal::Refused;
-use super::{Delivery, End, Form, Generate, Tool, Usage, count_tokens, flag, optional_count, read_model};
+use super::super::refusal::ApiError;
+use super::{
+    ApiKind, EndMode, GenerateRequest, IncludeUsage, ResponseMode, Tool, count_tokens, flag, optional_count,
+    read_model,
+};
 use serde_json::Value;
 
 /// Reads a request for a response.
-pub(super) fn read(body: &Value) -> Result<Generate, Refused> {
+pub(super) fn read(body: &Value) -> Result<GenerateRequest, ApiError> {
     let prompt = prompt(body)?;
-    let usage = Usage::Asked;
-    Ok(Generate {
-        form: Form::Responses,
+    let usage = IncludeUsage::Asked;
+    Ok(GenerateRequest {
+        form: ApiKind::Responses,
         model: read_model(body)?,
         prompt_tokens: count_tokens(&prompt),
         prompt,
         tokens_max: optional_count(body, "max_output_tokens")?,
-        end: if flag(body, "ignore_eos")? { End::AtLimit } else { End::Natural },
+        end: if flag(body, "ignore_eos")? { EndMode::AtLimit } else { EndMode::Natural },
         stops: Vec::new(),
         tool: read_tool(body)?,
-        delivery: if flag(body, "stream")? { Delivery::Stream { usage } } else { Delivery::Whole },
+        delivery: if flag(body, "stream")? { ResponseMode::Stream { usage } } else { ResponseMode::Whole },
     })
 }
 
-fn prompt(body: &Value) -> Result<String, Refused> {
+fn prompt(body: &Value) -> Result<String, ApiError> {
     let mut prompt = body["instructions"].as_str().unwrap_or_default().to_owned();
     match &body["input"] {
         Value::String(text) => prompt.push_str(text),
@@ -36,14 +39,14 @@ fn prompt(body: &Value) -> Result<String, Refused> {
                 prompt.push('\n');
             }
         }
-        _ => return Err(Refused::bad(Some("input"), "input must be a text or a list of items".to_owned())),
+        _ => return Err(ApiError::bad(Some("input"), "input must be a text or a list of items".to_owned())),
     }
     Ok(prompt)
 }
 
 /// Finds the function to call: the one that was named, else the first, unless its output is already there.
-fn read_tool(body: &Value) -> Result<Option<Tool>, Refused> {
-    let bad = |what: &str| Refused::bad(Some("tools"), what.to_owned());
+fn read_tool(body: &Value) -> Result<Option<Tool>, ApiError> {
+    let bad = |what: &str| ApiError::bad(Some("tools"), what.to_owned());
     let mut known = Vec::new();
     for tool in body["tools"].as_array().into_iter().flatten() {
         let name = tool["name"].as_str().ok_or_else(|| bad("each tool needs a name"))?;

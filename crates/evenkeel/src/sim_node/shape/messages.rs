@@ -1,11 +1,11 @@
 //! Answers as Anthropic's Messages.
 
-use super::super::answer::{Answer, Finish};
-use super::Shape;
+use super::super::answer::{CompletionPlan, Finish};
+use super::ResponseFormat;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-pub(super) fn whole(shape: &Shape, answer: &Answer) -> Value {
+pub(super) fn whole(shape: &ResponseFormat, answer: &CompletionPlan) -> Value {
     let text = answer.pieces.concat();
     let block = match &answer.call {
         None => json!({"type": "text", "text": text}),
@@ -17,7 +17,7 @@ pub(super) fn whole(shape: &Shape, answer: &Answer) -> Value {
     message(shape, answer, &json!([block]), Some(answer.finish), answer.completion_tokens)
 }
 
-pub(super) fn opening(shape: &Shape, answer: &Answer) -> Vec<Bytes> {
+pub(super) fn opening(shape: &ResponseFormat, answer: &CompletionPlan) -> Vec<Bytes> {
     let block = match &answer.call {
         None => json!({"type": "text", "text": ""}),
         Some(name) => json!({"type": "tool_use", "id": shape.call_id(), "name": name, "input": {}}),
@@ -29,7 +29,7 @@ pub(super) fn opening(shape: &Shape, answer: &Answer) -> Vec<Bytes> {
     ]
 }
 
-pub(super) fn piece(answer: &Answer, piece: &str) -> Bytes {
+pub(super) fn piece(answer: &CompletionPlan, piece: &str) -> Bytes {
     let delta = match answer.call {
         None => json!({"type": "text_delta", "text": piece}),
         Some(_) => json!({"type": "input_json_delta", "partial_json": piece}),
@@ -37,7 +37,7 @@ pub(super) fn piece(answer: &Answer, piece: &str) -> Bytes {
     event("content_block_delta", json!({"index": 0, "delta": delta}))
 }
 
-pub(super) fn closing(answer: &Answer) -> Vec<Bytes> {
+pub(super) fn closing(answer: &CompletionPlan) -> Vec<Bytes> {
     let delta = json!({"stop_reason": reason(answer.finish), "stop_sequence": null});
     let usage = json!({"output_tokens": answer.completion_tokens});
     vec![
@@ -47,7 +47,13 @@ pub(super) fn closing(answer: &Answer) -> Vec<Bytes> {
     ]
 }
 
-fn message(shape: &Shape, answer: &Answer, content: &Value, end: Option<Finish>, output: u32) -> Value {
+fn message(
+    shape: &ResponseFormat,
+    answer: &CompletionPlan,
+    content: &Value,
+    end: Option<Finish>,
+    output: u32,
+) -> Value {
     json!({
         "id": shape.id, "type": "message", "role": "assistant", "model": shape.model, "content": content,
         "stop_reason": end.map(reason), "stop_sequence": null,

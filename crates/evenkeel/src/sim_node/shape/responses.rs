@@ -1,21 +1,21 @@
 //! Answers as OpenAI's Responses.
 
-use super::super::answer::{Answer, Finish};
-use super::Shape;
+use super::super::answer::{CompletionPlan, Finish};
+use super::ResponseFormat;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 /// How many events come before the first token; each has its number.
 const OPENING_EVENTS: u32 = 4;
 
-pub(super) fn whole(shape: &Shape, answer: &Answer) -> Value {
+pub(super) fn whole(shape: &ResponseFormat, answer: &CompletionPlan) -> Value {
     let status = status(answer.finish);
     response(shape, answer, status, &json!([item(shape, answer, "completed")]), &usage(answer))
 }
 
-pub(super) fn opening(shape: &Shape, answer: &Answer) -> Vec<Bytes> {
+pub(super) fn opening(shape: &ResponseFormat, answer: &CompletionPlan) -> Vec<Bytes> {
     let begun = response(shape, answer, "in_progress", &json!([]), &Value::Null);
-    let empty = Answer { pieces: Vec::new(), ..answer.clone() };
+    let empty = CompletionPlan { pieces: Vec::new(), ..answer.clone() };
     let mut added = item(shape, &empty, "in_progress");
     if answer.call.is_none() {
         added["content"] = json!([]);
@@ -33,7 +33,7 @@ pub(super) fn opening(shape: &Shape, answer: &Answer) -> Vec<Bytes> {
     events
 }
 
-pub(super) fn piece(shape: &Shape, answer: &Answer, token: u32, piece: &str) -> Bytes {
+pub(super) fn piece(shape: &ResponseFormat, answer: &CompletionPlan, token: u32, piece: &str) -> Bytes {
     let number = OPENING_EVENTS + token;
     let mut delta = json!({"item_id": item_id(shape), "output_index": 0, "delta": piece});
     if answer.call.is_some() {
@@ -44,7 +44,7 @@ pub(super) fn piece(shape: &Shape, answer: &Answer, token: u32, piece: &str) -> 
     event("response.output_text.delta", number, delta)
 }
 
-pub(super) fn closing(shape: &Shape, answer: &Answer) -> Vec<Bytes> {
+pub(super) fn closing(shape: &ResponseFormat, answer: &CompletionPlan) -> Vec<Bytes> {
     let (text, number) = (answer.pieces.concat(), OPENING_EVENTS + answer.completion_tokens);
     let place = json!({"item_id": item_id(shape), "output_index": 0});
     let placed = |more: Value| {
@@ -76,7 +76,13 @@ pub(super) fn closing(shape: &Shape, answer: &Answer) -> Vec<Bytes> {
     events
 }
 
-fn response(shape: &Shape, answer: &Answer, status: &str, output: &Value, usage: &Value) -> Value {
+fn response(
+    shape: &ResponseFormat,
+    answer: &CompletionPlan,
+    status: &str,
+    output: &Value,
+    usage: &Value,
+) -> Value {
     let cut = status == "incomplete" && answer.finish == Finish::Length;
     json!({
         "id": shape.id, "object": "response", "created_at": shape.created, "model": shape.model,
@@ -87,7 +93,7 @@ fn response(shape: &Shape, answer: &Answer, status: &str, output: &Value, usage:
     })
 }
 
-fn item(shape: &Shape, answer: &Answer, status: &str) -> Value {
+fn item(shape: &ResponseFormat, answer: &CompletionPlan, status: &str) -> Value {
     let text = answer.pieces.concat();
     match &answer.call {
         None => json!({
@@ -104,7 +110,7 @@ fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-fn usage(answer: &Answer) -> Value {
+fn usage(answer: &CompletionPlan) -> Value {
     let (input, output) = (answer.prompt_tokens, answer.completion_tokens);
     json!({
         "input_tokens": input, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": output,
@@ -119,7 +125,7 @@ fn status(finish: Finish) -> &'static str {
     }
 }
 
-fn item_id(shape: &Shape) -> String {
+fn item_id(shape: &ResponseFormat) -> String {
     format!("item-{}", shape.id)
 }
 

@@ -1,6 +1,6 @@
 //! A config file of any bytes: read or refused, never in part.
 
-use evenkeel::config::{Config, Mistakes, Origin, Sources, read_tenants};
+use evenkeel::config::{Config, ConfigErrors, ConfigSources, ValueSource, read_tenants};
 
 /// What stands for a secret in files of the corpus; shown and told is everything but this.
 const SECRET: &str = "sk-secret";
@@ -10,7 +10,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     let read = |text: &str| {
         let file = Some(("a.toml".to_owned(), text.to_owned()));
-        Config::read(&Sources { file, ..Sources::default() })
+        Config::read(&ConfigSources { file, ..ConfigSources::default() })
     };
     match read(text) {
         Ok(config) => {
@@ -35,14 +35,16 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-fn told_by_line(Mistakes(mistakes): &Mistakes, text: &str) {
+fn told_by_line(ConfigErrors(mistakes): &ConfigErrors, text: &str) {
     assert!(!mistakes.is_empty(), "refused without a reason");
     let lines_max = text.split('\n').count();
     for mistake in mistakes {
         assert!(!mistake.what.is_empty() && !mistake.what.contains(SECRET), "{mistake}");
         match &mistake.origin {
-            Origin::File { line, .. } => assert!((1..=lines_max).contains(line), "{mistake} of {lines_max}"),
-            Origin::Default | Origin::Env(_) | Origin::Flag(_) => {}
+            ValueSource::File { line, .. } => {
+                assert!((1..=lines_max).contains(line), "{mistake} of {lines_max}")
+            }
+            ValueSource::Default | ValueSource::Env(_) | ValueSource::Flag(_) => {}
         }
     }
 }

@@ -5,63 +5,66 @@ use std::sync::Arc;
 
 use evenkeel_policy::weight::Weight;
 
-use super::{Group, Op, Space, Writer};
-use crate::book::{Delivered, Returned, Standing};
+use super::{CommitGroup, KeyspaceId, WriteOp, Writer};
+use crate::book::{DeliveryCount, RedeliveryRecord, StoredState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::message::{Appended, Header, Payload, Sent};
+use crate::message::{AppendedMessage, EnqueueResult, MessageMeta, Payload};
 use crate::rule::KeyRule;
 use crate::settings::Durability;
-use crate::store::disk::dedup::{self, Entry};
+use crate::store::disk::dedup::{self, DedupEntry};
 use crate::store::disk::layout::{self, KeyRecord};
-use crate::store::disk::opened::{KeyLedger, Ledger, Opened, QueueLedger, SEQ_BLOCK, Sweep, io};
-use crate::store::disk::results::{self, Expired};
+use crate::store::disk::opened::{Catalog, KeyEntry, Keyspaces, PurgeCursor, QueueEntry, SEQ_BLOCK, io};
+use crate::store::disk::results::{self, ExpiredResult};
 use crate::store::{
-    Batch, Change, Claimed, Commit, Done, KeptResult, QueueBody, StoreError, Tail, cost_of, due_of, expiry_of,
+    AppendListener, Batch, Commit, Completion, MessageChange, Ownership, QueueDescriptor, StoreError,
+    StoredResult, cost_of, due_of, expiry_of,
 };
-use crate::time::Wall;
+use crate::time::UnixMillis;
 
 /// How many results are dropped at once for one that is kept.
 const RESULTS_DROPPED_MAX: usize = 1_000;
 
 impl Writer {
     /// Puts a request into a group; what cannot be done is answered at once.
-    pub(super) fn stage(&mut self, group: &mut Group, op: Op) {
+    pub(super) fn stage(&mut self, group: &mut CommitGroup, op: WriteOp) {
         let (free, reserve) = (self.free, self.options.reserve_bytes);
         let mut opened = self.opened.write();
         let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_mut()) else {
             drop(op.refuse(&StoreError::Closed));
             return;
         };
-        let mut desk = Desk { opened, ledger, group };
+        let mut desk = StagingContext { opened, ledger, group };
         match op {
-            Op::Append(_, done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
-            Op::PutResult(.., done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
-            Op::Append(batch, done) => desk.append(batch, done),
-            Op::Commit(commit, done) => desk.commit(commit, done),
-            Op::Purge(queue, done) => desk.purge(queue, done),
-            Op::SetRule(queue, name, rule, done) => desk.set_rule(queue, &name, rule, done),
-            Op::PutResult(of, kept, max, done) => desk.put_result(of, &kept, max, done),
-            Op::ExpireResults(now, max, done) => desk.expire_results(now, max, done),
-            Op::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
-            Op::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
-            Op::Claim(queues, done) => desk.claim(queues, done),
-            Op::Renew(queue, epoch, done) => done(desk.queue(queue).map(|queue| queue.epoch == epoch)),
-            Op::Queues(done) => done(Ok(desk.ledger.records())),
-            Op::PurgedBelow(queue, done) => done(desk.queue(queue).map(|queue| queue.purged_below)),
-            Op::Close(_) => {}
+            WriteOp::Append(_, done) if free < reserve => done(Err(StoreError::DiskFull { free, reserve })),
+            WriteOp::PutResult(.., done) if free < reserve => {
+                done(Err(StoreError::DiskFull { free, reserve }))
+            }
+            WriteOp::Append(batch, done) => desk.append(batch, done),
+            WriteOp::Commit(commit, done) => desk.commit(commit, done),
+            WriteOp::Purge(queue, done) => desk.purge(queue, done),
+            WriteOp::SetRule(queue, name, rule, done) => desk.set_rule(queue, &name, rule, done),
+            WriteOp::PutResult(of, kept, max, done) => desk.put_result(of, &kept, max, done),
+            WriteOp::ExpireResults(now, max, done) => desk.expire_results(now, max, done),
+            WriteOp::PutQueue(id, body, done) => desk.put_queue(id, *body, done),
+            WriteOp::RemoveQueue(queue, done) => desk.remove_queue(queue, done),
+            WriteOp::Claim(queues, done) => desk.claim(queues, done),
+            WriteOp::Renew(queue, epoch, done) => done(desk.queue(queue).map(|queue| queue.epoch == epoch)),
+            WriteOp::Queues(done) => done(Ok(desk.ledger.records())),
+            WriteOp::PurgedBelow(queue, done) => done(desk.queue(queue).map(|queue| queue.purged_below)),
+            WriteOp::Close(_) => {}
         }
     }
 }
 
 /// Where one request is worked on.
-struct Desk<'a> {
-    opened: &'a mut Opened,
-    ledger: &'a mut Ledger,
-    group: &'a mut Group,
+struct StagingContext<'a> {
+    opened: &'a mut Keyspaces,
+    ledger: &'a mut Catalog,
+    group: &'a mut CommitGroup,
 }
 
-impl Desk<'_> {
-    fn append(&mut self, batch: Batch, done: Done<Vec<Sent>>) {
+impl StagingContext<'_> {
+    fn append(&mut self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
         let Batch { queue, drafts, sent_at, delay_ms, durability } = batch;
         if let Err(why) = self.queue(queue) {
             return done(Err(why));
@@ -73,7 +76,7 @@ impl Desk<'_> {
             match place.map(|place| self.sent_before(queue, sent_at, &place, &named)).transpose() {
                 Ok(before) => {
                     if let Some(before) = before.flatten() {
-                        sent.push(Sent::Duplicate(before));
+                        sent.push(EnqueueResult::Duplicate(before));
                         continue;
                     }
                 }
@@ -87,12 +90,12 @@ impl Desk<'_> {
                 Err(why) => return done(Err(why)),
             };
             self.wish(queue, key, draft.weight);
-            let header = Header { seq: self.next_seq(), sent_at, size, cost, from: None, expires_at };
+            let header = MessageMeta { seq: self.next_seq(), sent_at, size, cost, from: None, expires_at };
             let id = MessageId { queue, key, seq: header.seq };
-            sent.push(Sent::New(id));
-            named.extend(place.map(|place| (place, Entry { at: sent_at, id })));
+            sent.push(EnqueueResult::New(id));
+            named.extend(place.map(|place| (place, DedupEntry { at: sent_at, id })));
             let (name, weight, payload) = (draft.key, draft.weight, draft.payload);
-            appended.push(Appended { key, name, weight, header, not_before, payload });
+            appended.push(AppendedMessage { key, name, weight, header, not_before, payload });
         }
         if let Err(why) = self.write_names(sent_at, named) {
             return done(Err(why));
@@ -107,9 +110,9 @@ impl Desk<'_> {
     fn sent_before(
         &self,
         queue: QueueId,
-        now: Wall,
+        now: UnixMillis,
         place: &[u8; 36],
-        named: &HashMap<[u8; 36], Entry>,
+        named: &HashMap<[u8; 36], DedupEntry>,
     ) -> Result<Option<MessageId>, StoreError> {
         let found = match named.get(place).or_else(|| self.group.named.get(place)) {
             Some(found) => Some(*found),
@@ -119,7 +122,11 @@ impl Desk<'_> {
     }
 
     /// Writes down what messages are called, with the messages.
-    fn write_names(&mut self, now: Wall, named: HashMap<[u8; 36], Entry>) -> Result<(), StoreError> {
+    fn write_names(
+        &mut self,
+        now: UnixMillis,
+        named: HashMap<[u8; 36], DedupEntry>,
+    ) -> Result<(), StoreError> {
         if named.is_empty() {
             return Ok(());
         }
@@ -131,7 +138,7 @@ impl Desk<'_> {
         Ok(())
     }
 
-    fn write_message(&mut self, queue: QueueId, new: &Appended) {
+    fn write_message(&mut self, queue: QueueId, new: &AppendedMessage) {
         let place = layout::message_key(queue, new.key, &new.header);
         let value = layout::message_value(&new.payload);
         let shelf = self.opened.shelves.current();
@@ -141,15 +148,15 @@ impl Desk<'_> {
         self.group.bytes += value.len();
         self.group.batch.insert(&shelf.keyspace, place.as_slice(), value);
         if let Some(until) = new.not_before {
-            let state = layout::state_value(Delivered::default(), None, Standing::Delayed { until });
-            self.group.put(Space::State, place.as_slice(), state);
+            let state = layout::state_value(DeliveryCount::default(), None, StoredState::Delayed { until });
+            self.group.put(KeyspaceId::State, place.as_slice(), state);
         }
         if let Some(key) = self.key(queue, new.key) {
             key.live += 1;
         }
     }
 
-    fn commit(&mut self, commit: Commit, done: Done<()>) {
+    fn commit(&mut self, commit: Commit, done: Completion<()>) {
         let Commit { queue, epoch, changes, durability } = commit;
         match self.queue(queue) {
             Ok(owned) if owned.epoch == epoch => {}
@@ -172,11 +179,11 @@ impl Desk<'_> {
     fn read_moved(
         &mut self,
         queue: QueueId,
-        changes: &[Change],
+        changes: &[MessageChange],
     ) -> Result<HashMap<Seq, Payload>, StoreError> {
         let mut payloads = HashMap::new();
         for change in changes {
-            let &Change::Moved(key, header, to) = change else { continue };
+            let &MessageChange::Moved(key, header, to) = change else { continue };
             self.queue(to)?;
             if let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) {
                 self.intern(to, &name)?;
@@ -189,37 +196,37 @@ impl Desk<'_> {
         Ok(payloads)
     }
 
-    fn change(&mut self, queue: QueueId, change: Change, payloads: &mut HashMap<Seq, Payload>) {
+    fn change(&mut self, queue: QueueId, change: MessageChange, payloads: &mut HashMap<Seq, Payload>) {
         match change {
-            Change::Leased(returned, until) => {
-                self.note(queue, &returned, Standing::Leased { until, epoch: returned.epoch });
+            MessageChange::Leased(returned, until) => {
+                self.note(queue, &returned, StoredState::Leased { until, epoch: returned.epoch });
             }
-            Change::Returned(returned) => match returned.not_before {
-                Some(until) => self.note(queue, &returned, Standing::Delayed { until }),
+            MessageChange::Returned(returned) => match returned.not_before {
+                Some(until) => self.note(queue, &returned, StoredState::Delayed { until }),
                 None if returned.delivered.attempts == 0 => {
                     let place = layout::message_key(queue, returned.key, &returned.header);
-                    self.group.take(Space::State, place.as_slice());
+                    self.group.take(KeyspaceId::State, place.as_slice());
                 }
-                None => self.note(queue, &returned, Standing::Waits),
+                None => self.note(queue, &returned, StoredState::Waits),
             },
-            Change::Removed(key, header) => self.remove(queue, key, &header),
-            Change::Moved(key, header, to) => {
+            MessageChange::Removed(key, header) => self.remove(queue, key, &header),
+            MessageChange::Moved(key, header, to) => {
                 // One that is gone is gone.
                 if let Some(payload) = payloads.remove(&header.seq) {
                     self.move_message(queue, key, &header, payload, to);
                 }
             }
-            Change::Forgotten(key) => self.forget(queue, key),
+            MessageChange::Forgotten(key) => self.forget(queue, key),
         }
     }
 
-    fn note(&mut self, queue: QueueId, returned: &Returned, standing: Standing) {
+    fn note(&mut self, queue: QueueId, returned: &RedeliveryRecord, standing: StoredState) {
         let place = layout::message_key(queue, returned.key, &returned.header);
         let state = layout::state_value(returned.delivered, returned.first_delivered_at, standing);
-        self.group.put(Space::State, place.as_slice(), state);
+        self.group.put(KeyspaceId::State, place.as_slice(), state);
     }
 
-    fn remove(&mut self, queue: QueueId, key: KeyId, header: &Header) {
+    fn remove(&mut self, queue: QueueId, key: KeyId, header: &MessageMeta) {
         // What was purged is swept, and counted then: counted twice, a generation would go with what lives in it.
         if self.queue(queue).is_ok_and(|owner| header.seq < owner.purged_below) {
             return;
@@ -232,18 +239,26 @@ impl Desk<'_> {
         }
         shelf.live = shelf.live.saturating_sub(1);
         self.group.batch.remove(&shelf.keyspace, place.as_slice());
-        self.group.take(Space::State, place.as_slice());
+        self.group.take(KeyspaceId::State, place.as_slice());
         if let Some(key) = self.key(queue, key) {
             key.live = key.live.saturating_sub(1);
         }
     }
 
     /// Puts a message into another queue, under its key's name.
-    fn move_message(&mut self, queue: QueueId, key: KeyId, header: &Header, payload: Payload, to: QueueId) {
+    fn move_message(
+        &mut self,
+        queue: QueueId,
+        key: KeyId,
+        header: &MessageMeta,
+        payload: Payload,
+        to: QueueId,
+    ) {
         let Some(name) = self.key(queue, key).map(|key| key.record.name.clone()) else { return };
         let Ok(target) = self.intern(to, &name) else { return };
-        let there = Header { seq: self.next_seq(), from: Some(header.leaving(queue, key)), ..*header };
-        let new = Appended { key: target, name, weight: None, header: there, not_before: None, payload };
+        let there = MessageMeta { seq: self.next_seq(), from: Some(header.leaving(queue, key)), ..*header };
+        let new =
+            AppendedMessage { key: target, name, weight: None, header: there, not_before: None, payload };
         self.remove(queue, key, header);
         self.write_message(to, &new);
         self.tell(to, vec![new]);
@@ -252,36 +267,36 @@ impl Desk<'_> {
     /// Forgets a key, unless it has a message or a rule meanwhile.
     fn forget(&mut self, queue: QueueId, key: KeyId) {
         let Ok(owner) = self.queue(queue) else { return };
-        let is_unused = |kept: &KeyLedger| kept.live == 0 && kept.record.rule.is_empty();
+        let is_unused = |kept: &KeyEntry| kept.live == 0 && kept.record.rule.is_empty();
         if owner.keys.get(&key).is_some_and(is_unused) {
             if let Some(kept) = owner.keys.remove(&key) {
                 owner.names.remove(&kept.record.name);
             }
-            self.group.take(Space::Keys, &layout::lane(queue, key));
+            self.group.take(KeyspaceId::Keys, &layout::lane(queue, key));
         }
     }
 
     /// Whatever queue the message is named after: moved, it has outlived it maybe.
-    fn put_result(&mut self, of: MessageId, kept: &KeptResult, max: usize, done: Done<()>) {
+    fn put_result(&mut self, of: MessageId, kept: &StoredResult, max: usize, done: Completion<()>) {
         let value = results::value(kept);
         self.group.bytes += value.len();
-        self.group.put(Space::Results, &results::place(of), value);
-        self.group.put(Space::ResultsDue, &results::due(kept.expires_at, of), Vec::new());
+        self.group.put(KeyspaceId::Results, &results::place(of), value);
+        self.group.put(KeyspaceId::ResultsDue, &results::due(kept.expires_at, of), Vec::new());
         if let Some(before) = self.ledger.results.keep(of, kept.expires_at) {
-            self.group.take(Space::ResultsDue, &results::due(before, of));
+            self.group.take(KeyspaceId::ResultsDue, &results::due(before, of));
         }
         // One that was told to keep fewer gets there step by step: nobody else is answered meanwhile.
         for _ in 0..RESULTS_DROPPED_MAX {
             let Some((at, of)) = self.ledger.results.pop_beyond(max, of) else { break };
-            self.group.take(Space::Results, &results::place(of));
-            self.group.take(Space::ResultsDue, &results::due(at, of));
+            self.group.take(KeyspaceId::Results, &results::place(of));
+            self.group.take(KeyspaceId::ResultsDue, &results::due(at, of));
         }
         self.group.need(Durability::Fsync);
         self.answer(done, ());
     }
 
     /// Goes on where it ended, so that it does not wade through what it removed before.
-    fn expire_results(&mut self, now: Wall, max: usize, done: Done<usize>) {
+    fn expire_results(&mut self, now: UnixMillis, max: usize, done: Completion<usize>) {
         let expired = match self.opened.expired_results(self.ledger.results_swept, now, max) {
             Ok(expired) => expired,
             Err(why) => return done(Err(why)),
@@ -290,18 +305,19 @@ impl Desk<'_> {
             if let Some(of) = each.of() {
                 self.ledger.results.forget(each.at(), of);
             }
-            let Expired { due, result } = each;
-            self.group.take(Space::ResultsDue, due);
-            if let Some(place) = result.as_ref().filter(|place| !self.group.has(Space::Results, *place)) {
-                self.group.take(Space::Results, place);
+            let ExpiredResult { due, result } = each;
+            self.group.take(KeyspaceId::ResultsDue, due);
+            if let Some(place) = result.as_ref().filter(|place| !self.group.has(KeyspaceId::Results, *place))
+            {
+                self.group.take(KeyspaceId::Results, place);
             }
         }
         // There may be more of the same moment.
-        self.ledger.results_swept = expired.last().map_or(now, Expired::at);
+        self.ledger.results_swept = expired.last().map_or(now, ExpiredResult::at);
         self.answer(done, expired.len());
     }
 
-    fn purge(&mut self, queue: QueueId, done: Done<Seq>) {
+    fn purge(&mut self, queue: QueueId, done: Completion<Seq>) {
         let below = Seq(self.ledger.seq);
         match self.queue(queue) {
             Ok(owner) => {
@@ -310,13 +326,13 @@ impl Desk<'_> {
             }
             Err(why) => return done(Err(why)),
         }
-        self.ledger.swept.push(Sweep::new(queue, below));
+        self.ledger.swept.push(PurgeCursor::new(queue, below));
         self.put_meta(&layout::of_queue(b'p', queue), &below.0.to_be_bytes());
         self.group.need(Durability::Fsync);
         self.answer(done, below);
     }
 
-    fn set_rule(&mut self, queue: QueueId, name: &Arc<str>, rule: KeyRule, done: Done<KeyId>) {
+    fn set_rule(&mut self, queue: QueueId, name: &Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
         let key = match self.intern(queue, name) {
             Ok(key) => key,
             Err(why) => return done(Err(why)),
@@ -338,10 +354,10 @@ impl Desk<'_> {
         let Some(kept) = self.key(queue, key) else { return };
         change(&mut kept.record);
         let bytes = kept.record.encode();
-        self.group.put(Space::Keys, &layout::lane(queue, key), bytes);
+        self.group.put(KeyspaceId::Keys, &layout::lane(queue, key), bytes);
     }
 
-    fn put_queue(&mut self, id: Option<QueueId>, body: QueueBody, done: Done<QueueId>) {
+    fn put_queue(&mut self, id: Option<QueueId>, body: QueueDescriptor, done: Completion<QueueId>) {
         let json = match serde_json::to_vec(&body) {
             Ok(json) => json,
             Err(why) => return done(Err(StoreError::Io(why.to_string()))),
@@ -359,7 +375,7 @@ impl Desk<'_> {
                     return done(Err(StoreError::Io("no more queues can be made".into())));
                 };
                 self.ledger.made = made;
-                self.ledger.queues.insert(QueueId(made), QueueLedger::new(body));
+                self.ledger.queues.insert(QueueId(made), QueueEntry::new(body));
                 self.put_meta(b"made", &u64::from(made).to_be_bytes());
                 QueueId(made)
             }
@@ -369,21 +385,21 @@ impl Desk<'_> {
         self.answer(done, id);
     }
 
-    fn remove_queue(&mut self, queue: QueueId, done: Done<()>) {
+    fn remove_queue(&mut self, queue: QueueId, done: Completion<()>) {
         if let Some(removed) = self.ledger.queues.remove(&queue) {
             for &key in removed.keys.keys() {
-                self.group.take(Space::Keys, &layout::lane(queue, key));
+                self.group.take(KeyspaceId::Keys, &layout::lane(queue, key));
             }
             for kind in *b"qep" {
-                self.group.take(Space::Meta, &layout::of_queue(kind, queue));
+                self.group.take(KeyspaceId::Meta, &layout::of_queue(kind, queue));
             }
-            self.ledger.swept.push(Sweep::new(queue, Seq(u64::MAX)));
+            self.ledger.swept.push(PurgeCursor::new(queue, Seq(u64::MAX)));
         }
         self.group.need(Durability::Fsync);
         self.answer(done, ());
     }
 
-    fn claim(&mut self, queues: Vec<(QueueId, Tail)>, done: Done<Vec<Claimed>>) {
+    fn claim(&mut self, queues: Vec<(QueueId, AppendListener)>, done: Completion<Vec<Ownership>>) {
         if let Some(why) = queues.iter().find_map(|(queue, _)| self.queue(*queue).err()) {
             return done(Err(why));
         }
@@ -394,7 +410,7 @@ impl Desk<'_> {
             owner.epoch.0 += 1;
             owner.tail = Some(tail);
             let epoch = owner.epoch;
-            claimed.push(Claimed { epoch, told_from });
+            claimed.push(Ownership { epoch, told_from });
             self.put_meta(&layout::of_queue(b'e', queue), &epoch.0.to_be_bytes());
         }
         self.group.need(Durability::Fsync);
@@ -425,25 +441,25 @@ impl Desk<'_> {
         let record = KeyRecord { name: name.clone(), rule: KeyRule::default(), wished_weight: None };
         let bytes = record.encode();
         owner.names.insert(name.clone(), key);
-        owner.keys.insert(key, KeyLedger { record, live: 0 });
-        self.group.put(Space::Keys, &layout::lane(queue, key), bytes);
+        owner.keys.insert(key, KeyEntry { record, live: 0 });
+        self.group.put(KeyspaceId::Keys, &layout::lane(queue, key), bytes);
         Ok(key)
     }
 
-    fn queue(&mut self, queue: QueueId) -> Result<&mut QueueLedger, StoreError> {
+    fn queue(&mut self, queue: QueueId) -> Result<&mut QueueEntry, StoreError> {
         self.ledger.queues.get_mut(&queue).ok_or(StoreError::NoQueue)
     }
 
-    fn key(&mut self, queue: QueueId, key: KeyId) -> Option<&mut KeyLedger> {
+    fn key(&mut self, queue: QueueId, key: KeyId) -> Option<&mut KeyEntry> {
         self.ledger.queues.get_mut(&queue)?.keys.get_mut(&key)
     }
 
     fn put_meta(&mut self, key: &[u8], value: &[u8]) {
-        self.group.put(Space::Meta, key, value);
+        self.group.put(KeyspaceId::Meta, key, value);
     }
 
     /// Has a queue's owner told once the group is on disk.
-    fn tell(&mut self, queue: QueueId, appended: Vec<Appended>) {
+    fn tell(&mut self, queue: QueueId, appended: Vec<AppendedMessage>) {
         let Some(tail) = self.queue(queue).ok().and_then(|owner| owner.tail.clone()) else { return };
         match self.group.tails.iter_mut().find(|(of, ..)| *of == queue) {
             Some((_, _, told)) => told.extend(appended),
@@ -451,13 +467,13 @@ impl Desk<'_> {
         }
     }
 
-    fn answer<T: Send + 'static>(&mut self, done: Done<T>, value: T) {
+    fn answer<T: Send + 'static>(&mut self, done: Completion<T>, value: T) {
         self.group.answers.push(Box::new(move |result| done(result.map(|()| value))));
     }
 }
 
-impl QueueLedger {
-    fn new(body: QueueBody) -> Self {
+impl QueueEntry {
+    fn new(body: QueueDescriptor) -> Self {
         Self {
             body,
             epoch: Epoch(0),

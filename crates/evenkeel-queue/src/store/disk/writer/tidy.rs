@@ -6,11 +6,11 @@ use fjall::{Keyspace, PersistMode};
 
 use super::Writer;
 use crate::id::Seq;
-use crate::message::Header;
+use crate::message::MessageMeta;
 use crate::store::StoreError;
 use crate::store::disk::layout;
-use crate::store::disk::opened::{Sweep, io};
-use crate::store::disk::shelves::{Shelf, generation_name, old_name};
+use crate::store::disk::opened::{PurgeCursor, io};
+use crate::store::disk::shelves::{Segment, generation_name, old_name};
 
 /// At most so many messages are looked at in one go.
 const LOOK_MAX: usize = 1_024;
@@ -37,10 +37,10 @@ impl Writer {
     }
 
     /// Goes on where it ended: from the beginning it would wade through the tombstones of what it removed before.
-    fn sweep(&mut self, mut sweep: Sweep) -> Result<Option<Sweep>, StoreError> {
+    fn sweep(&mut self, mut sweep: PurgeCursor) -> Result<Option<PurgeCursor>, StoreError> {
         let mut opened = self.opened.write();
         let Some(opened) = opened.as_mut() else { return Ok(None) };
-        let later = |shelf: &&mut Shelf| sweep.shelf <= shelf.first;
+        let later = |shelf: &&mut Segment| sweep.shelf <= shelf.first;
         let Some(shelf) = opened.shelves.all_mut().find(later) else { return Ok(None) };
         if sweep.shelf < shelf.first {
             (sweep.shelf, sweep.from) = (shelf.first, sweep.queue.0.to_be_bytes().to_vec());
@@ -86,11 +86,11 @@ impl Writer {
     }
 
     /// Makes the next generation, and writes down where this one ends.
-    fn open_next(&mut self) -> Result<Option<(Shelf, Seq)>, StoreError> {
+    fn open_next(&mut self) -> Result<Option<(Segment, Seq)>, StoreError> {
         let mut opened = self.opened.write();
         let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_ref()) else { return Ok(None) };
         let next = Seq(ledger.seq);
-        let shelf = Shelf::open(&opened.db, &generation_name(next), next, None).map_err(io)?;
+        let shelf = Segment::open(&opened.db, &generation_name(next), next, None).map_err(io)?;
         let end = layout::of_generation(opened.shelves.current().first);
         opened.meta.insert(end, next.0.to_be_bytes()).map_err(io)?;
         Ok(Some((shelf, next)))
@@ -108,10 +108,10 @@ impl Writer {
         Ok(())
     }
 
-    fn empty_one(&mut self) -> Result<Option<Shelf>, StoreError> {
+    fn empty_one(&mut self) -> Result<Option<Segment>, StoreError> {
         let mut opened = self.opened.write();
         let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_ref()) else { return Ok(None) };
-        let sparse = |shelf: &Shelf| shelf.live > 0 && shelf.is_sparse();
+        let sparse = |shelf: &Segment| shelf.live > 0 && shelf.is_sparse();
         let Some(at) = opened.shelves.generations.iter().position(sparse) else { return Ok(None) };
         let (mut batch, mut copied) = (opened.db.batch(), 0);
         let keyspace = opened.shelves.generations[at].keyspace.clone();
@@ -121,7 +121,7 @@ impl Writer {
             // and outlive its acknowledgement.
             batch.remove(&keyspace, place.clone());
             // A sweep has passed the old shelf, and would leave there what it has not come to here.
-            let is_purged = |(queue, _, header): (_, _, Header)| header.seq < ledger.purged_below(queue);
+            let is_purged = |(queue, _, header): (_, _, MessageMeta)| header.seq < ledger.purged_below(queue);
             if layout::read_message_key(&place).is_some_and(is_purged) {
                 batch.remove(&opened.state, place);
                 continue;
@@ -141,7 +141,7 @@ impl Writer {
         opened.drop_emptied()?;
         if opened.shelves.old.live == 0 && opened.shelves.old.appended > 0 {
             let number = opened.shelves.old_number + 1;
-            let fresh = Shelf::open(&opened.db, &old_name(number), Seq(0), Some(Seq(0))).map_err(io)?;
+            let fresh = Segment::open(&opened.db, &old_name(number), Seq(0), Some(Seq(0))).map_err(io)?;
             let old = core::mem::replace(&mut opened.shelves.old, fresh);
             opened.shelves.old_number = number;
             opened.db.delete_keyspace(old.keyspace).map_err(io)?;
@@ -199,12 +199,12 @@ mod tests {
     use super::*;
     use crate::id::{Epoch, KeyId, QueueId};
     use crate::message::Payload;
-    use crate::store::QueueBody;
+    use crate::store::QueueDescriptor;
     use crate::store::disk::DiskOptions;
-    use crate::store::disk::inbox::Inbox;
-    use crate::store::disk::opened::{Opened, Opening};
-    use crate::store::disk::writer::{Next, Op};
-    use crate::time::Wall;
+    use crate::store::disk::inbox::WriteQueue;
+    use crate::store::disk::opened::{Keyspaces, Recovery};
+    use crate::store::disk::writer::{WriteOp, WriterTask};
+    use crate::time::UnixMillis;
 
     const QUEUE: QueueId = QueueId(1);
 
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn what_was_purged_is_not_copied_to_the_old_shelf() {
         let mut bench = Bench::new();
-        bench.ask(Op::PutQueue(None, Box::new(QueueBody::plain()), Box::new(drop)));
-        bench.ask(Op::Purge(QUEUE, Box::new(drop)));
+        bench.ask(WriteOp::PutQueue(None, Box::new(QueueDescriptor::plain()), Box::new(drop)));
+        bench.ask(WriteOp::Purge(QUEUE, Box::new(drop)));
         bench.writer.rotate().unwrap();
         (0..3).for_each(|seq| bench.put(Where::Current, KeyId(2), seq));
         if let Some(opened) = bench.writer.opened.write().as_mut() {
@@ -244,11 +244,11 @@ mod tests {
         (bench.writer.flushed, bench.writer.flush_took) = (2, Duration::from_micros(1));
         let begun = Instant::now();
         while bench.writer.has_chores() && begun.elapsed() < Duration::from_secs(20) {
-            bench.writer.inbox.offer(Op::Renew(QUEUE, Epoch(0), Box::new(drop))).ok();
+            bench.writer.inbox.offer(WriteOp::Renew(QUEUE, Epoch(0), Box::new(drop))).ok();
             match bench.writer.next() {
-                Next::Write => drop(bench.writer.write()),
-                Next::Sync => bench.writer.sync(),
-                Next::Tidy => bench.writer.tidy(),
+                WriterTask::Write => drop(bench.writer.write()),
+                WriterTask::Sync => bench.writer.sync(),
+                WriterTask::Tidy => bench.writer.tidy(),
             }
         }
         assert_eq!(bench.left(), [0, 0], "purged messages stay while others are busy");
@@ -272,24 +272,24 @@ mod tests {
         fn new() -> Self {
             let place = tempfile::TempDir::new().unwrap();
             let folder = place.path().join("queue");
-            let Opening { mut opened, mut ledger, .. } = Opened::open(&folder, 1 << 20).unwrap();
+            let Recovery { mut opened, mut ledger, .. } = Keyspaces::open(&folder, 1 << 20).unwrap();
             assert_eq!(opened.shelves.current().first, Seq(1), "it begins right after the old shelf");
             let (old, current) =
                 (opened.shelves.old.keyspace.clone(), opened.shelves.current().keyspace.clone());
-            ledger.swept.push(Sweep::new(QUEUE, Seq(10_000)));
-            let (opened, inbox) = (Arc::new(RwLock::new(Some(opened))), Arc::new(Inbox::new(16)));
+            ledger.swept.push(PurgeCursor::new(QUEUE, Seq(10_000)));
+            let (opened, inbox) = (Arc::new(RwLock::new(Some(opened))), Arc::new(WriteQueue::new(16)));
             let writer = Writer::new(folder, DiskOptions::default(), inbox, opened, ledger, Arc::default());
             Self { writer, old, current, _place: place }
         }
 
-        fn ask(&mut self, op: Op) {
+        fn ask(&mut self, op: WriteOp) {
             assert!(self.writer.inbox.offer(op).is_ok());
             drop(self.writer.write());
         }
 
         fn put(&self, shelf: Where, key: KeyId, seq: u64) {
-            let (sent_at, cost) = (Wall(1), Cost(1));
-            let header = Header { seq: Seq(seq), sent_at, size: 4, cost, from: None, expires_at: None };
+            let (sent_at, cost) = (UnixMillis(1), Cost(1));
+            let header = MessageMeta { seq: Seq(seq), sent_at, size: 4, cost, from: None, expires_at: None };
             let place = layout::message_key(QUEUE, key, &header);
             let value = layout::message_value(&Payload { headers: "".into(), body: "body".into() });
             let keyspace = match shelf {
