@@ -44,7 +44,7 @@ impl Client {
             Msg::Connect => return Ok(Flow::wait(async { Msg::Connected })),
             Msg::Connected => {
                 println!("connected, {} requests waited", ctx.unstash_all());
-                self.behaviour.switch(Self::connected);
+                self.behaviour.replace(Self::connected);
             }
             Msg::Disconnected => {}
             request @ Msg::Request(_) => ctx.stash(request),
@@ -55,7 +55,7 @@ impl Client {
     fn connected(&mut self, message: Msg, _ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
             Msg::Request(job) => self.workers.tell(job),
-            Msg::Disconnected => self.behaviour.switch(Self::connecting),
+            Msg::Disconnected => self.behaviour.replace(Self::connecting),
             Msg::Connect | Msg::Connected => {}
         }
         Ok(Flow::Continue)

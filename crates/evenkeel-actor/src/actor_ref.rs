@@ -17,10 +17,10 @@ use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
 use crate::reply::{AskError, AskFuture, Reply};
 use crate::stop::StopMode;
-use crate::trace::{Envelope, SpanHandle, note_signal};
+use crate::trace::{Envelope, SpanHandle, record_signal};
 
 /// How long a question waits unless it says otherwise.
-pub const ASK_WITHIN: Duration = Duration::from_secs(5);
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The address of an actor that takes messages of type `M`.
 ///
@@ -72,30 +72,30 @@ impl<M: Send + 'static> ActorRef<M> {
     /// Sends and forgets: what finds no place becomes a dead letter, with the reason.
     #[inline]
     pub fn tell(&self, message: M) {
-        match self.lane.lane().offer(Envelope::seal(message, self.cell())) {
+        match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
             None => self.cell().raise(USER),
-            Some(message) => self.tell_hard(message),
+            Some(message) => self.tell_or_dead_letter(message),
         }
     }
 
     #[cold]
-    pub(crate) fn tell_hard(&self, message: Envelope<M>) {
+    pub(crate) fn tell_or_dead_letter(&self, message: Envelope<M>) {
         match self.push_hard(message) {
             Ok(_) => {}
-            Err(SendError::Full(message)) => self.bury(message, DeadLetterReason::Full),
-            Err(SendError::Closed(message)) => self.bury_refused(message),
+            Err(SendError::Full(message)) => self.dead_letter(message, DeadLetterReason::Full),
+            Err(SendError::Closed(message)) => self.dead_letter_rejected(message),
         }
     }
 
     #[cold]
-    fn bury_refused(&self, message: Envelope<M>) {
-        self.bury(message, self.cell().core().why_closed());
+    fn dead_letter_rejected(&self, message: Envelope<M>) {
+        self.dead_letter(message, self.cell().core().why_closed());
     }
 
     /// Sends, and hands back what finds no place.
     #[inline]
     pub fn try_tell(&self, message: M) -> Result<SendOutcome, SendError<M>> {
-        match self.lane.lane().offer(Envelope::seal(message, self.cell())) {
+        match self.lane.lane().try_push_fast(Envelope::seal(message, self.cell())) {
             None => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
@@ -106,14 +106,14 @@ impl<M: Send + 'static> ActorRef<M> {
 
     #[cold]
     fn push_hard(&self, message: Envelope<M>) -> Result<SendOutcome, SendError<Envelope<M>>> {
-        match self.lane.lane().overflow(message) {
+        match self.lane.lane().push_slow(message) {
             PushResult::Queued => {
                 self.cell().raise(USER);
                 Ok(SendOutcome::Queued)
             }
             PushResult::Displaced(oldest) => {
                 self.cell().raise(USER);
-                self.bury(oldest, DeadLetterReason::DroppedOldest);
+                self.dead_letter(oldest, DeadLetterReason::DroppedOldest);
                 Ok(SendOutcome::Displaced)
             }
             PushResult::Closed(message) => Err(SendError::Closed(message)),
@@ -130,14 +130,14 @@ impl<M: Send + 'static> ActorRef<M> {
                 return Err(SendError::Full(message));
             }
         };
-        self.bury(message, reason);
+        self.dead_letter(message, reason);
         Ok(SendOutcome::Discarded)
     }
 
     #[cold]
-    fn bury(&self, Envelope { message, trace }: Envelope<M>, reason: DeadLetterReason) {
-        trace.note_buried(reason);
-        self.cell().core().bury(self.cell(), message, reason);
+    fn dead_letter(&self, Envelope { message, trace }: Envelope<M>, reason: DeadLetterReason) {
+        trace.record_dead_lettered(reason);
+        self.cell().core().dead_letter(self.cell(), message, reason);
     }
 
     /// Sends, waiting for a place; for producers outside of actors.
@@ -166,7 +166,7 @@ impl<M: Send + 'static> ActorRef<M> {
                 }
                 Ok(PushResult::Displaced(oldest)) => {
                     cell.raise(USER);
-                    self.bury(oldest, DeadLetterReason::DroppedOldest);
+                    self.dead_letter(oldest, DeadLetterReason::DroppedOldest);
                     Poll::Ready(Ok(SendOutcome::Displaced))
                 }
                 Ok(PushResult::Closed(message)) => Poll::Ready(Err(SendError::Closed(message).open())),
@@ -204,7 +204,7 @@ impl<M: Send + 'static> ActorRef<M> {
     }
 
     /// Whether the mailbox is filled to its high mark; a sender that can slow down should.
-    pub fn is_pressed(&self) -> bool {
+    pub fn is_above_high_watermark(&self) -> bool {
         self.cell().mailbox().high_mark <= self.depth()
     }
 
@@ -215,7 +215,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Ends the actor's wait for this key.
     pub fn signal(&self, key: SignalKey) {
-        note_signal(self.cell(), key);
+        record_signal(self.cell(), key);
         drop(self.cell().tell_system(SystemMessage::Signal(key)));
     }
 
@@ -233,7 +233,9 @@ pub(crate) fn asked<M, T>(
     trace: SpanHandle,
 ) -> AskFuture<'_, T> {
     match sent {
-        Ok(SendOutcome::Queued | SendOutcome::Displaced) => AskFuture::new(receiver, whom, ASK_WITHIN, trace),
+        Ok(SendOutcome::Queued | SendOutcome::Displaced) => {
+            AskFuture::new(receiver, whom, ASK_TIMEOUT, trace)
+        }
         // A question among the dead letters is answered by nobody.
         Ok(SendOutcome::Discarded) => AskFuture::refused(receiver, whom, AskError::Discarded),
         Err(SendError::Full(_)) => AskFuture::refused(receiver, whom, AskError::Full),
@@ -258,11 +260,11 @@ impl<M> SendError<Envelope<M>> {
     fn open(self) -> SendError<M> {
         match self {
             Self::Full(Envelope { message, trace }) => {
-                trace.note_refused();
+                trace.record_rejected();
                 SendError::Full(message)
             }
             Self::Closed(Envelope { message, trace }) => {
-                trace.note_refused();
+                trace.record_rejected();
                 SendError::Closed(message)
             }
         }

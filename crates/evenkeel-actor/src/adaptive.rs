@@ -155,7 +155,7 @@ impl AdaptiveDispatcher {
         if wanted == reading.workers {
             return Decision::Keep;
         }
-        self.note_step(if reading.workers < wanted { ScaleStep::Up } else { ScaleStep::Down });
+        self.record_step(if reading.workers < wanted { ScaleStep::Up } else { ScaleStep::Down });
         Decision::Change(wanted)
     }
 
@@ -188,7 +188,7 @@ impl AdaptiveDispatcher {
         }
     }
 
-    fn note_step(&mut self, step: ScaleStep) {
+    fn record_step(&mut self, step: ScaleStep) {
         self.patience = match (self.last_step, step) {
             (ScaleStep::Down, ScaleStep::Up) => (self.patience * 2).min(PATIENCE_MAX),
             // The load has changed: what was learned about the one before is of no use.

@@ -87,12 +87,12 @@ impl<A: Actor> Behaviour<A> {
     }
 
     /// Puts another handler in force, from the next message on; those under it stay.
-    pub fn switch(&mut self, next: ReceiveFn<A>) {
+    pub fn replace(&mut self, next: ReceiveFn<A>) {
         self.current = next;
     }
 
     /// Lays a handler over the one in force, until [`Behaviour::uncover`].
-    pub fn cover(&mut self, next: ReceiveFn<A>) -> Result<(), BehavioursFull> {
+    pub fn push(&mut self, next: ReceiveFn<A>) -> Result<(), BehavioursFull> {
         if BEHAVIOURS_MAX <= self.under.len() {
             return Err(BehavioursFull);
         }
@@ -101,7 +101,7 @@ impl<A: Actor> Behaviour<A> {
     }
 
     /// Goes back to the handler under the one in force; `false`, and as it was, when there is none.
-    pub fn uncover(&mut self) -> bool {
+    pub fn pop(&mut self) -> bool {
         let Some(under) = self.under.pop() else { return false };
         self.current = under;
         true

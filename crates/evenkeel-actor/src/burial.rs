@@ -1,13 +1,13 @@
 //! Whether a message is being buried: a question dropped with it learns that it was.
 
 #[cfg(all(not(loom), not(feature = "std")))]
-pub(crate) use single::{is_under_way, while_burying};
+pub(crate) use single::{is_dead_lettering, while_dead_lettering};
 #[cfg(all(not(loom), feature = "std"))]
-pub(crate) use threads::{is_under_way, while_burying};
+pub(crate) use threads::{is_dead_lettering, while_dead_lettering};
 
 /// In models questions are dropped by hand.
 #[cfg(loom)]
-pub(crate) fn is_under_way() -> bool {
+pub(crate) fn is_dead_lettering() -> bool {
     false
 }
 
@@ -19,11 +19,11 @@ mod threads {
         static UNDER_WAY: Cell<bool> = const { Cell::new(false) };
     }
 
-    pub(crate) fn is_under_way() -> bool {
+    pub(crate) fn is_dead_lettering() -> bool {
         UNDER_WAY.get()
     }
 
-    pub(crate) fn while_burying(bury: impl FnOnce()) {
+    pub(crate) fn while_dead_lettering(bury: impl FnOnce()) {
         let _over = ScopeGuard(UNDER_WAY.replace(true));
         bury();
     }
@@ -46,11 +46,11 @@ mod single {
 
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 
-    pub(crate) fn is_under_way() -> bool {
+    pub(crate) fn is_dead_lettering() -> bool {
         UNDER_WAY.load(Ordering::Relaxed) != 0
     }
 
-    pub(crate) fn while_burying(bury: impl FnOnce()) {
+    pub(crate) fn while_dead_lettering(bury: impl FnOnce()) {
         UNDER_WAY.fetch_add(1, Ordering::Relaxed);
         bury();
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);

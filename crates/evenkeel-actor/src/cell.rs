@@ -248,7 +248,7 @@ impl<A: Actor> AnyCell for ActorCell<A> {
     }
 
     fn push_system(&self, message: SystemMessage) -> Result<(), SystemMessage> {
-        let pointless = self.lane.push_system_by(message, SystemMessage::join)?;
+        let pointless = self.lane.push_system_by(message, SystemMessage::enqueue_coalescing)?;
         // After the lock: it may be the last that refers to a cell.
         drop(pointless);
         Ok(())

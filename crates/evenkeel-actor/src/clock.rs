@@ -119,13 +119,13 @@ impl TimerDriver {
         });
         match unwatched {
             Some(question) => question.expire(),
-            None => self.poke(),
+            None => self.wake_if_sleeping(),
         }
     }
 
     /// Wakes the task if it sleeps for longer than [`WATCH_EVERY`].
     #[inline]
-    pub(crate) fn poke(&self) {
+    pub(crate) fn wake_if_sleeping(&self) {
         if self.asleep.load(Ordering::SeqCst) != 0 {
             self.wake();
         }
@@ -187,7 +187,7 @@ pub(crate) fn turn(core: Arc<Core>) -> impl Future<Output = ()> {
             if core.rescue(&mut turns) {
                 core.coordinator.idle.notify();
             }
-            core.coordinator.idle.recall_yielding();
+            core.coordinator.idle.wake_yielded();
             DriverSleep { core, sleep: None }.await;
         }
     }

@@ -40,15 +40,15 @@ impl ReadyQueueCoordinator {
         crate::raw::current::with(core, |local| match local {
             Some(local) => {
                 if local.times_wait() {
-                    note_ready(core, &ready);
+                    record_ready(core, &ready);
                 }
-                if WAKE_AT <= self.queues.push_newest(&local.queue, ready) {
+                if WAKE_AT <= self.queues.push_lifo(&local.queue, ready) {
                     self.wake_another(local);
                 }
             }
             None => {
                 if core.hub.samples_outside() {
-                    note_ready(core, &ready);
+                    record_ready(core, &ready);
                 }
                 self.queues.inject(ready);
                 self.wake_one(core);
@@ -60,7 +60,7 @@ impl ReadyQueueCoordinator {
     #[cfg(not(feature = "std"))]
     pub(crate) fn register_ready(&self, core: &Core, ready: RunPermit) {
         if core.hub.samples_outside() {
-            note_ready(core, &ready);
+            record_ready(core, &ready);
         }
         self.queues.inject(ready);
         self.wake_one(core);
@@ -71,7 +71,7 @@ impl ReadyQueueCoordinator {
     /// Here and not by the worker, whose thread might keep the clock to itself while a handler runs.
     fn wake_one(&self, core: &Core) {
         if self.idle.notify() {
-            core.clock.poke();
+            core.clock.wake_if_sleeping();
         }
     }
 
@@ -124,14 +124,14 @@ impl ReadyQueueCoordinator {
 
     fn wake_another(&self, local: &WorkerLocal) {
         if self.idle.notify() {
-            local.note_wake();
+            local.record_wake();
         }
     }
 
     /// Takes a worker off those who search, with something found.
     pub(crate) fn end_search(&self, local: &WorkerLocal) {
         if self.idle.end_search_if(|| self.queues.has_work()) {
-            local.note_wake();
+            local.record_wake();
         }
     }
 
@@ -148,7 +148,7 @@ impl ReadyQueueCoordinator {
 
 /// Notes when a cell was scheduled; for one in [`SAMPLED`](crate::observe::SAMPLED).
 #[cold]
-fn note_ready(core: &Core, ready: &RunPermit) {
+fn record_ready(core: &Core, ready: &RunPermit) {
     ready.cell().head().ready_us.store(coarse_us(core.now()), Ordering::Relaxed);
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct WorkerSlots<T> {
 enum WorkerSlot<T> {
     Empty(T),
     /// Empty, and a worker is on its way.
-    Promised(T),
-    Taken,
+    Starting(T),
+    Running,
 }
 
 impl<T> WorkerSlots<T> {
@@ -48,7 +48,7 @@ impl<T> WorkerSlots<T> {
 
     /// Says how many there should be; those past them are to be woken, and then the empty places
     /// [to be filled](Self::next_to_fill).
-    pub(crate) fn want(&self, workers: NonZeroUsize) {
+    pub(crate) fn set_target(&self, workers: NonZeroUsize) {
         self.wanted.store(workers.get(), Ordering::SeqCst);
     }
 
@@ -66,8 +66,8 @@ impl<T> WorkerSlots<T> {
         self.places.with(|places| {
             let empty = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Empty(_));
             let place = places.iter().take(wanted).position(empty)?;
-            if let WorkerSlot::Empty(own) = core::mem::replace(&mut places[place], WorkerSlot::Taken) {
-                places[place] = WorkerSlot::Promised(own);
+            if let WorkerSlot::Empty(own) = core::mem::replace(&mut places[place], WorkerSlot::Running) {
+                places[place] = WorkerSlot::Starting(own);
             }
             Some(place)
         })
@@ -76,11 +76,11 @@ impl<T> WorkerSlots<T> {
     /// Takes a place; `None` when there is none or another has it.
     pub(crate) fn take(&self, place: usize) -> Option<T> {
         self.places.with(|places| {
-            let taken = core::mem::replace(places.get_mut(place)?, WorkerSlot::Taken);
-            self.note_reach(places);
+            let taken = core::mem::replace(places.get_mut(place)?, WorkerSlot::Running);
+            self.record_reach(places);
             match taken {
-                WorkerSlot::Empty(own) | WorkerSlot::Promised(own) => Some(own),
-                WorkerSlot::Taken => None,
+                WorkerSlot::Empty(own) | WorkerSlot::Starting(own) => Some(own),
+                WorkerSlot::Running => None,
             }
         })
     }
@@ -89,12 +89,12 @@ impl<T> WorkerSlots<T> {
     pub(crate) fn give_back(&self, place: usize, own: T) {
         self.places.with(|places| {
             places[place] = WorkerSlot::Empty(own);
-            self.note_reach(places);
+            self.record_reach(places);
         });
     }
 
-    fn note_reach(&self, places: &[WorkerSlot<T>]) {
-        let taken = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Taken);
+    fn record_reach(&self, places: &[WorkerSlot<T>]) {
+        let taken = |place: &WorkerSlot<T>| matches!(place, WorkerSlot::Running);
         let reach = places.iter().rposition(taken).map_or(0, |last| last + 1);
         // Before its worker queues anything; who is about to sleep reads it after announcing that, so
         // it sees all places in which something waits that it was not woken for.
@@ -109,7 +109,7 @@ impl<T> WorkerSlots<T> {
 
     /// Counts the places that are taken.
     pub(crate) fn active(&self) -> usize {
-        self.places.with(|places| places.iter().filter(|place| matches!(place, WorkerSlot::Taken)).count())
+        self.places.with(|places| places.iter().filter(|place| matches!(place, WorkerSlot::Running)).count())
     }
 }
 
@@ -140,11 +140,11 @@ mod tests {
         assert_eq!((to_fill(), to_fill()), (alloc::vec![0, 1], alloc::vec![]));
         assert_eq!(crew.active(), 0, "they are on their way");
         crew.take(2);
-        crew.want(number(4));
+        crew.set_target(number(4));
         assert_eq!(to_fill(), [3]);
         crew.give_back(2, 2);
         assert_eq!(to_fill(), [2]);
-        crew.want(number(1));
+        crew.set_target(number(1));
         assert_eq!((crew.is_wanted(0), crew.is_wanted(1)), (true, false));
     }
 
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn who_settles_for_less_overrules_nobody() {
         let crew = crew(8, 2);
-        crew.want(number(8));
+        crew.set_target(number(8));
         crew.settle_for(number(5), number(8));
         assert_eq!(crew.wanted(), 5);
         crew.settle_for(number(1), number(8));

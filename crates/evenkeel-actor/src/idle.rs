@@ -40,7 +40,7 @@ impl IdleWorkers {
     }
 
     /// Notes that a worker lets its host go first.
-    pub(crate) fn note_yield(&self, worker: usize, waker: &Waker) {
+    pub(crate) fn record_yield(&self, worker: usize, waker: &Waker) {
         let yielding = YieldEntry { worker, waker: waker.clone(), seen: false };
         self.yielding.with(|all| all.push(yielding));
     }
@@ -58,7 +58,7 @@ impl IdleWorkers {
     /// Wakes the workers that the call before found yielding, too.
     ///
     /// A host's thread that is stuck in a handler may have kept one to itself, where no other finds it.
-    pub(crate) fn recall_yielding(&self) {
+    pub(crate) fn wake_yielded(&self) {
         let late: Vec<_> = self.yielding.with(|all| {
             let late = all.iter().filter(|yielding| yielding.seen).map(|yielding| yielding.waker.clone());
             let late = late.collect();

@@ -35,7 +35,7 @@ use crate::trace::{Envelope, SpanHandle};
 use crate::worker::{SliceBudget, WorkerLocal};
 
 /// How long a run that middleware held back waits to be tried again.
-const HELD_BACK: Duration = Duration::from_millis(1);
+const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);
 
 /// Executes what waits for one actor, on the worker that holds its run right.
 pub(crate) struct ActorCellInvoker<'a, A: Actor> {
@@ -66,10 +66,10 @@ impl<A: Actor> MessageInvoker for ActorCellInvoker<'_, A> {
             NextAction::Fail(panic)
         });
         let result = match step {
-            NextAction::Idle => self.rest(),
+            NextAction::Idle => self.finish_idle(),
             NextAction::Await => self.suspend_for_future(),
-            NextAction::Yield => self.keep(InvokeResult::Yielded),
-            step => self.settle(step),
+            NextAction::Yield => self.finish_with_permit(InvokeResult::Yielded),
+            step => self.finish_run(step),
         };
         self.local.count_run(self.handled);
         result
@@ -165,17 +165,17 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             return step;
         }
         loop {
-            let flags = self.state().glance();
+            let flags = self.state().flags_relaxed();
             if flags & (SYSTEM | SIGNAL | WAITERS | SUSPENDED) != 0
-                && let Some(step) = self.attend(flags)
+                && let Some(step) = self.process_system(flags)
             {
                 return step;
             }
-            if messages_max <= self.handled || self.local.spend() == SliceBudget::None {
+            if messages_max <= self.handled || self.local.consume_budget() == SliceBudget::None {
                 return NextAction::Yield;
             }
             let Some(message) = self.next() else {
-                let drained = self.state().glance() & CLOSED != 0;
+                let drained = self.state().flags_relaxed() & CLOSED != 0;
                 return if drained { NextAction::Stop } else { NextAction::Idle };
             };
             if self.handled == 0
@@ -188,7 +188,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             match self.receive(message.message) {
                 Ok(Flow::Continue) => {}
                 handled => {
-                    if let Some(step) = self.follow(handled) {
+                    if let Some(step) = self.apply_flow(handled) {
                         return step;
                     }
                 }
@@ -199,14 +199,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn start(&mut self) -> Option<NextAction> {
         self.owner.phase = Phase::Running;
         let handled = self.hook(A::started)?;
-        self.follow(handled)
+        self.apply_flow(handled)
     }
 
     /// Takes the next user message out of the private half, and fills that when it is empty.
     #[inline]
     fn next(&mut self) -> Option<Envelope<A::Msg>> {
         let message = self.next_waiting()?;
-        message.trace.note_dequeued();
+        message.trace.record_dequeued();
         Some(message)
     }
 
@@ -218,7 +218,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
         }
         // Once the lane is closed, nobody may be waited for who has put a message in and has yet to raise
         // the flag.
-        if self.state().glance() & (USER | CLOSED) == 0 {
+        if self.state().flags_relaxed() & (USER | CLOSED) == 0 {
             return None;
         }
         self.body.lane.take(&mut self.owner.private, &self.cell.slot().state)
@@ -242,7 +242,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 None
             }
             Ok(ControlFlow::Break(())) => {
-                Some(NextAction::suspend(SuspendReason::RateLimit, ResumeCondition::After(HELD_BACK)))
+                Some(NextAction::suspend(SuspendReason::RateLimit, ResumeCondition::After(MIDDLEWARE_RETRY)))
             }
             Err(panic) => Some(NextAction::Fail(panic)),
         }
@@ -282,7 +282,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     /// Does what a handler wants; `None` to go on.
-    fn follow(&mut self, handled: HandlerResult<A::Msg>) -> Option<NextAction> {
+    fn apply_flow(&mut self, handled: HandlerResult<A::Msg>) -> Option<NextAction> {
         match handled {
             Ok(Flow::Continue) => None,
             Ok(Flow::Yield) => Some(NextAction::Yield),
@@ -306,7 +306,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             let Poll::Ready(message) = polled else {
                 extra.future = Some(future);
                 if let Some(due) = expires {
-                    self.look_again(due);
+                    self.schedule_repoll(due);
                 }
                 return Some(NextAction::Await);
             };
@@ -319,13 +319,13 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
                 return Some(step);
             }
             match self.receive(message) {
-                Ok(Flow::Await(next)) if self.local.spend() == SliceBudget::Some => future = next,
+                Ok(Flow::Await(next)) if self.local.consume_budget() == SliceBudget::Some => future = next,
                 Ok(Flow::Await(next)) => {
                     self.extra().future = Some(next);
                     self.state().set(SIGNAL);
                     return Some(NextAction::Await);
                 }
-                handled => return self.follow(handled),
+                handled => return self.apply_flow(handled),
             }
         }
     }
@@ -334,7 +334,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     ///
     /// An entry that is there and comes no later is left as it is, so that a task that asks all day
     /// sets one timer per deadline and not one per question.
-    fn look_again(&mut self, due: Instant) {
+    fn schedule_repoll(&mut self, due: Instant) {
         let clock = &self.local.core().clock;
         let expiry = &mut self.owner.extra.get_or_insert_default().expiry;
         if expiry.is_some_and(|alarm| alarm.due <= due) {
@@ -380,12 +380,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             self.local.core().clock.cancel(alarm);
         }
         self.body.head.awaits.store(0, Ordering::Relaxed);
-        self.note_active();
+        self.record_active();
     }
 
     /// Notes that the actor does something, for its receive timeout.
     #[inline]
-    fn note_active(&mut self) {
+    fn record_active(&mut self) {
         let Some(extra) = self.owner.extra.as_deref_mut() else { return };
         if let Some(idle) = &mut extra.idle {
             idle.since = self.local.core().now();
@@ -393,8 +393,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     }
 
     #[inline]
-    fn rest(&mut self) -> InvokeResult {
-        QueueMailbox::<A::Msg>::rest(&mut self.owner.private);
+    fn finish_idle(&mut self) -> InvokeResult {
+        QueueMailbox::<A::Msg>::shrink(&mut self.owner.private);
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
 
@@ -402,12 +402,12 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     ///
     /// A restart at once may fail at once, as often as its supervisor allows: a loop, not a recursion.
     #[cold]
-    fn settle(&mut self, mut step: NextAction) -> InvokeResult {
+    fn finish_run(&mut self, mut step: NextAction) -> InvokeResult {
         loop {
             let settled = match step {
-                NextAction::Idle => return self.rest(),
+                NextAction::Idle => return self.finish_idle(),
                 NextAction::Await => return self.suspend_for_future(),
-                NextAction::Yield => return self.keep(InvokeResult::Yielded),
+                NextAction::Yield => return self.finish_with_permit(InvokeResult::Yielded),
                 NextAction::Suspend(wish) => self.suspend(wish.0, wish.1),
                 NextAction::Fail(error) => self.fail(error),
                 NextAction::Stop => return self.begin_stop(Termination::Stopped),
@@ -452,7 +452,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             ResumeCondition::WhenCapacityAvailable => match self.full.take() {
                 // Too many wait there already: come back by yourself.
                 Some(full) if !full(&waker::of(self.cell)) => {
-                    let later = ResumeCondition::After(HELD_BACK);
+                    let later = ResumeCondition::After(MIDDLEWARE_RETRY);
                     return ActionResult::Continue(NextAction::suspend(reason, later));
                 }
                 Some(_) => true,
@@ -460,7 +460,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
             },
         };
         if !waits {
-            return ActionResult::Break(self.keep(InvokeResult::Yielded));
+            return ActionResult::Break(self.finish_with_permit(InvokeResult::Yielded));
         }
         self.owner.phase = Phase::Waiting;
         let wait = self.trace.of_wait(self.cell, reason, resume_on);
@@ -475,7 +475,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// What the state is to say of the user lane once nobody runs the cell.
     ///
     /// What was taken out of the lane and not handled keeps a suspended cell worth resuming.
-    fn hold(&self) -> u32 {
+    fn release_flags(&self) -> u32 {
         match self.owner.phase {
             Phase::New | Phase::Running => 0,
             Phase::Waiting | Phase::Failed | Phase::Restarting | Phase::Stopping => {
@@ -486,7 +486,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
 
     /// Ends the run with the run right kept.
     #[inline]
-    fn keep(&mut self, result: InvokeResult) -> InvokeResult {
+    fn finish_with_permit(&mut self, result: InvokeResult) -> InvokeResult {
         self.close_run(result)
     }
 
@@ -494,7 +494,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     #[inline]
     fn finish(&mut self, result: InvokeResult) -> InvokeResult {
         let result = self.close_run(result);
-        self.right = PermitState::spent(self.hold());
+        self.right = PermitState::spent(self.release_flags());
         result
     }
 
@@ -503,7 +503,7 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn close_run(&mut self, result: InvokeResult) -> InvokeResult {
         self.wake_waiters();
         if self.handled != 0 {
-            self.note_active();
+            self.record_active();
         }
         self.after_invoke(result)
     }
@@ -511,14 +511,14 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Lets producers go on that wait for room.
     #[inline]
     fn wake_waiters(&mut self) {
-        if self.owner.awaited || self.state().glance() & WAITERS != 0 {
+        if self.owner.awaited || self.state().flags_relaxed() & WAITERS != 0 {
             self.wake_those();
         }
     }
 
     #[cold]
     fn wake_those(&mut self) {
-        if self.state().glance() & WAITERS != 0 {
+        if self.state().flags_relaxed() & WAITERS != 0 {
             self.state().lower(WAITERS);
             self.owner.awaited = true;
         }

@@ -97,7 +97,7 @@ mod worker;
 #[cfg(not(loom))]
 pub use {
     actor::{Actor, Flow, HandlerResult, MessageFuture, Signal},
-    actor_ref::{ASK_WITHIN, ActorRef, SendError, SendOutcome},
+    actor_ref::{ASK_TIMEOUT, ActorRef, SendError, SendOutcome},
     adaptive::AdaptiveDispatcher,
     behaviour::{BEHAVIOURS_MAX, Behaviour, BehavioursFull, ReceiveFn},
     context::Context,

@@ -2,7 +2,7 @@
 
 use crate::guardian::ActorError;
 #[cfg(feature = "std")]
-use crate::quiet::quietly;
+use crate::quiet::ignore_panic;
 
 /// Runs what an actor's author wrote and turns its panic into an error.
 #[cfg(feature = "std")]
@@ -12,7 +12,7 @@ pub(crate) fn catch<R>(work: impl FnOnce() -> R) -> Result<R, ActorError> {
     std::panic::catch_unwind(core::panic::AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        quietly(|| drop(panic));
+        ignore_panic(|| drop(panic));
         ActorError::panicked(text.unwrap_or_else(|| "a panic without words".into()))
     })
 }

@@ -48,7 +48,7 @@ impl<M: Send + 'static> QueueMailboxProducer<M> {
             self.to.cell().raise(USER);
         }
         // What is left has found the mailbox full or closed, and is dealt with one by one.
-        self.outbox.drain(..).for_each(|message| self.to.tell_hard(message));
+        self.outbox.drain(..).for_each(|message| self.to.tell_or_dead_letter(message));
     }
 
     /// Counts what waits for the next flush.

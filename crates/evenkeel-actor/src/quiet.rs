@@ -8,7 +8,7 @@ use core::task::Waker;
 /// Runs somebody's code; a panic of it is dropped.
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
-pub(crate) fn quietly(work: impl FnOnce()) {
+pub(crate) fn ignore_panic(work: impl FnOnce()) {
     use core::panic::AssertUnwindSafe;
     use std::panic::catch_unwind;
 
@@ -21,7 +21,7 @@ pub(crate) fn quietly(work: impl FnOnce()) {
 
 /// Runs somebody's code; without std a panic ends the program.
 #[cfg(not(all(feature = "std", not(loom))))]
-pub(crate) fn quietly(work: impl FnOnce()) {
+pub(crate) fn ignore_panic(work: impl FnOnce()) {
     work();
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn quietly(work: impl FnOnce()) {
 ///
 /// The host may have put it where only this thread takes it from.
 #[inline]
-pub(crate) fn rouse(waker: Waker) {
+pub(crate) fn wake_and_yield(waker: Waker) {
     #[cfg(all(feature = "std", not(loom)))]
     if !crate::raw::waker::is_of_cell(&waker) {
         crate::raw::current::owe_turn();
@@ -39,7 +39,7 @@ pub(crate) fn rouse(waker: Waker) {
 
 /// Wakes everybody, also after one whose waker panics.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    wakers.into_iter().for_each(|waker| quietly(|| rouse(waker)));
+    wakers.into_iter().for_each(|waker| ignore_panic(|| wake_and_yield(waker)));
 }
 
 #[cfg(all(test, feature = "std", not(loom)))]
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_panic_that_panics_when_it_is_dropped_is_dropped_too() {
         let reached = Cell::new(false);
-        quietly(|| {
+        ignore_panic(|| {
             reached.set(true);
             std::panic::panic_any(Burning);
         });

@@ -31,7 +31,7 @@ impl<T> Reply<T> {
 
     /// Answers; the answer comes back when nobody waits for it any more.
     pub fn send(self, answer: T) -> Result<(), T> {
-        self.trace.note_answered();
+        self.trace.record_replied();
         self.sender.send(answer)
     }
 
@@ -108,7 +108,7 @@ impl<'a, T> AskFuture<'a, T> {
             };
             // A deadline that matters must not depend on how long a handler takes.
             if matches!(self.state, State::Asked { haste: DeadlineKind::None, .. }) {
-                local.run_in_place(cx.waker());
+                local.run_asked_inline(cx.waker());
             }
             self.receiver.poll_with(cx.waker(), || local.own(cx.waker()))
         })
@@ -157,9 +157,9 @@ impl<T> Future for AskFuture<'_, T> {
         match (self.poll_answer(cx), self.state) {
             (_, State::Refused(error)) => Poll::Ready(Err(error)),
             (Poll::Ready(Ok(answer)), _) => Poll::Ready(Ok(answer)),
-            (Poll::Ready(Err(RecvError::Expired)), _) => Poll::Ready(Err(AskError::TimedOut)),
-            (Poll::Ready(Err(RecvError::Unanswered)), _) => Poll::Ready(Err(AskError::NoReply)),
-            (Poll::Ready(Err(RecvError::Buried)), _) => Poll::Ready(Err(AskError::Discarded)),
+            (Poll::Ready(Err(RecvError::TimedOut)), _) => Poll::Ready(Err(AskError::TimedOut)),
+            (Poll::Ready(Err(RecvError::Dropped)), _) => Poll::Ready(Err(AskError::NoReply)),
+            (Poll::Ready(Err(RecvError::DeadLettered)), _) => Poll::Ready(Err(AskError::Discarded)),
             (Poll::Pending, State::Waiting { due }) => {
                 let now = self.whom.core().now();
                 if due <= now {

@@ -38,7 +38,7 @@ impl Rig {
 
     /// Seats the test as one of the workers.
     pub(crate) fn worker(&self, id: usize) -> WorkerLocal {
-        let queue = self.core().coordinator.queues.seat(id).unwrap();
+        let queue = self.core().coordinator.queues.claim(id).unwrap();
         self.core().coordinator.idle.begin_search();
         WorkerLocal::new(self.core().clone(), id, queue)
     }

@@ -148,7 +148,7 @@ impl<M: Send + 'static> Router<M> {
             Err(SendError::Full(message)) => (message, DeadLetterReason::Full),
             Err(SendError::Closed(message)) => (message, core.why_closed()),
         };
-        core.bury(self.pool.cell(), message, reason);
+        core.dead_letter(self.pool.cell(), message, reason);
     }
 
     /// Sends, and hands back what no routee takes.

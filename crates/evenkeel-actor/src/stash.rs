@@ -43,7 +43,7 @@ impl<A: Actor> Context<'_, A> {
     pub fn stash(&mut self, message: A::Msg) {
         if let Err(StashFull(message)) = self.try_stash(message) {
             let core = self.local.core();
-            core.bury(self.cell, message, DeadLetterReason::StashFull);
+            core.dead_letter(self.cell, message, DeadLetterReason::StashFull);
         }
     }
 

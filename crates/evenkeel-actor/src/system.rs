@@ -15,7 +15,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
-use crate::burial::while_burying;
+use crate::burial::while_dead_lettering;
 use crate::cell::{ActorCell, CellEntry, CellRef};
 use crate::clock::TimerDriver;
 use crate::coordinator::ReadyQueueCoordinator;
@@ -27,7 +27,7 @@ use crate::names::NameTable;
 use crate::observe::{SystemMetrics, overflow_of};
 use crate::panic::catch;
 use crate::props::{Props, Settings};
-use crate::raw::run::house;
+use crate::raw::run::allocate;
 use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
 use crate::spawning::{SpawnChain, SpawnContext};
@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Wakes every worker and the clock, to see whether the system is over.
-    pub(crate) fn send_home(&self) {
+    pub(crate) fn wake_all_for_shutdown(&self) {
         self.coordinator.idle.notify_all();
         self.clock.wake();
     }
@@ -96,7 +96,7 @@ impl Core {
     /// Frees what waits behind stuck workers; see [`crate::clock`].
     #[cfg(feature = "std")]
     pub(crate) fn rescue(&self, turns: &mut [u32]) -> bool {
-        self.coordinator.queues.rescue(turns)
+        self.coordinator.queues.steal_from_stuck(turns)
     }
 
     /// With one worker there is nobody to come to the rescue.
@@ -163,11 +163,11 @@ impl Core {
         if this.lifecycle() != Lifecycle::Running {
             // Its factory may have taken long, and the workers may have left.
             this.hub.count_end(kind, Default::default(), Default::default());
-            this.send_home();
+            this.wake_all_for_shutdown();
             return Err(SpawnError::Stopping);
         }
         let body = ActorCell::new(spec.clone(), mailbox, actor, middleware, kind, parent);
-        let Ok((lane, ready)) = house(this, body) else {
+        let Ok((lane, ready)) = allocate(this, body) else {
             this.hub.count_end(kind, Default::default(), Default::default());
             return Err(SpawnError::TooMany { actors_max: this.config.actors_max });
         };
@@ -207,7 +207,12 @@ impl Core {
     }
 
     /// Makes a dead letter of a message.
-    pub(crate) fn bury<M: Send + 'static>(&self, cell: &CellRef, message: M, reason: DeadLetterReason) {
+    pub(crate) fn dead_letter<M: Send + 'static>(
+        &self,
+        cell: &CellRef,
+        message: M,
+        reason: DeadLetterReason,
+    ) {
         let body = &cell.occupant().body;
         if let Some(overflow) = overflow_of(reason) {
             self.hub.count_overflow(body.head().kind, overflow);
@@ -223,7 +228,7 @@ impl Core {
             DeadLetter { to: cell.index(), actor, reason, message_type, message: kept, at: self.now() };
         let evicted = self.letters.with(|letters| letters.push(letter));
         // Dropped here, after the lock: a message's owner may send when it is dropped, or panic.
-        drop(catch(|| while_burying(|| drop(dropped))));
+        drop(catch(|| while_dead_lettering(|| drop(dropped))));
         drop(catch(|| drop(evicted)));
     }
 }

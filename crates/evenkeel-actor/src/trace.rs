@@ -11,7 +11,7 @@ mod spans;
 #[cfg(not(feature = "tracing"))]
 pub(crate) use nothing::{Trace, note_signal};
 #[cfg(feature = "tracing")]
-pub(crate) use spans::{SpanHandle, note_signal};
+pub(crate) use spans::{SpanHandle, record_signal};
 
 use core::any::type_name;
 

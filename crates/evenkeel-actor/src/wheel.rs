@@ -104,7 +104,7 @@ impl<T> TimingWheel<T> {
         let (level, digit) = self.address(self.due_tick(self.timers.due(key.slot)));
         let level = &mut self.levels[level];
         self.timers.unlink(&mut level.buckets[digit], key.slot);
-        level.note_removed(digit);
+        level.record_removed(digit);
         self.timers.remove(key.slot).map(|(_, value)| value)
     }
 

@@ -125,7 +125,7 @@ impl WorkerLocal {
     /// A look at the clock costs more than a message, so it is taken every [`CLOCK_EVERY`] or so, as
     /// judged by the last span: after each message where messages are long.
     #[inline]
-    pub(crate) fn spend(&self) -> SliceBudget {
+    pub(crate) fn consume_budget(&self) -> SliceBudget {
         let left = self.units.get() - 1;
         self.units.set(left);
         if left == 0 { self.look_at_clock() } else { SliceBudget::Some }
@@ -174,7 +174,7 @@ impl WorkerLocal {
 
     /// Notes that somebody was woken who is no actor: the slice is not prolonged.
     #[cfg(feature = "std")]
-    pub(crate) fn owe_turn(&self) {
+    pub(crate) fn require_yield(&self) {
         self.owes_turn.set(true);
     }
 
@@ -193,7 +193,7 @@ impl WorkerLocal {
     }
 
     /// Notes that this worker has woken another, which is to run at once.
-    pub(crate) fn note_wake(&self) {
+    pub(crate) fn record_wake(&self) {
         self.counters().wakes.add(1);
         self.core.runtime.nudge();
     }
@@ -239,14 +239,14 @@ impl WorkerLocal {
     /// wait for the handler to return, which is why this is for short handlers only.
     #[inline]
     #[cfg(feature = "std")]
-    pub(crate) fn run_in_place(&self, waker: &Waker) {
+    pub(crate) fn run_asked_inline(&self, waker: &Waker) {
         let left = self.in_place_left.get();
         let is_brisk = IN_PLACE_FROM <= self.spent.get();
         if left == 0 || !is_brisk || self.polled.get() != Some(WakerAddress::of(waker)) {
             return;
         }
         let coordinator = &self.core.coordinator;
-        let Some(newest) = coordinator.queues.take_newest(&self.queue) else { return };
+        let Some(newest) = coordinator.queues.take_lifo(&self.queue) else { return };
         self.in_place_left.set(0);
         let asker = (self.polled.take(), self.spare.take(), self.expires.take());
         coordinator.run(self, newest);
@@ -419,7 +419,7 @@ mod tests {
     fn worker(host: &Host) -> (ReadyQueueScheduler, WorkerLocal) {
         let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(host.clone()).unwrap();
         let core = system.core().clone();
-        let queue = core.coordinator.queues.seat(0).unwrap();
+        let queue = core.coordinator.queues.claim(0).unwrap();
         core.coordinator.idle.begin_search();
         (system, WorkerLocal::new(core, 0, queue))
     }
@@ -428,7 +428,7 @@ mod tests {
     fn slice_us(host: &Host, local: &WorkerLocal, mut after_each: impl FnMut()) -> u64 {
         local.begin_slice();
         let began = host.0.micros.load(Ordering::Relaxed);
-        while local.spend() == SliceBudget::Some {
+        while local.consume_budget() == SliceBudget::Some {
             after_each();
             host.0.micros.fetch_add(10, Ordering::Relaxed);
         }
@@ -455,7 +455,7 @@ mod tests {
         host.0.has_room.store(true, Ordering::Relaxed);
         let (_wakes, waker) = crate::rig::Wakes::new();
         let owing = crate::raw::current::enter(&local, || {
-            slice_us(&host, &local, || crate::quiet::rouse(waker.clone()))
+            slice_us(&host, &local, || crate::quiet::wake_and_yield(waker.clone()))
         });
         assert!((200..300).contains(&owing), "{owing} µs");
         let after = slice_us(&host, &local, || ());

@@ -22,9 +22,9 @@ use crate::body::{Body, BodyError, Response};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseEnd {
     /// The whole response was handed to the connection.
-    Served,
+    Complete,
     /// The client left, or the response broke off.
-    Gone,
+    Aborted,
 }
 
 /// Tells how a request ended, to whoever holds a copy.
@@ -46,8 +46,8 @@ impl Disconnect {
     /// How it ended; `None` while it has not.
     pub fn ending(&self) -> Option<ResponseEnd> {
         match self.0.ending.load(Ordering::Acquire) {
-            SERVED => Some(ResponseEnd::Served),
-            GONE => Some(ResponseEnd::Gone),
+            SERVED => Some(ResponseEnd::Complete),
+            GONE => Some(ResponseEnd::Aborted),
             _ => None,
         }
     }

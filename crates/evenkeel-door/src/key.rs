@@ -50,7 +50,7 @@ impl KeyHash {
     /// The first bits, to look a hash up by.
     ///
     /// How long a look-up takes may tell these bits of a hash; nobody can choose a key by its hash.
-    pub(crate) fn shelf(&self) -> u64 {
+    pub(crate) fn lookup_prefix(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }

@@ -32,7 +32,7 @@ impl<F> CoalesceWakes<F> {
 
     /// The future itself; what is done to it is seen by the next poll.
     pub(crate) fn inner(&mut self) -> Pin<&mut F> {
-        self.bell.state.store(RUNG, Ordering::Release);
+        self.bell.state.store(WOKEN, Ordering::Release);
         self.future.as_mut()
     }
 }
@@ -46,11 +46,11 @@ impl<F: Future> Future for CoalesceWakes<F> {
             return Poll::Pending;
         }
         for _ in 0..=AGAIN_MAX {
-            bell.hush();
+            bell.begin_poll();
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
                 return Poll::Ready(output);
             }
-            if bell.wait(cx.waker()) {
+            if bell.end_poll(cx.waker()) {
                 return Poll::Pending;
             }
         }
@@ -60,11 +60,11 @@ impl<F: Future> Future for CoalesceWakes<F> {
 }
 
 /// Being polled, and nothing happened since the poll began.
-const HUSHED: u8 = 0;
+const POLLING: u8 = 0;
 /// Something happened.
-const RUNG: u8 = 1;
+const WOKEN: u8 = 1;
 /// Its task waits.
-const AWAITED: u8 = 2;
+const WAITING: u8 = 2;
 
 /// What is rung for a future: heard by its poll, or by its task between polls.
 #[derive(Default)]
@@ -76,26 +76,26 @@ struct WakeState {
 impl WakeState {
     /// Whether nothing happened since the task began to wait, which is the one that will be woken.
     fn is_awaited_by(&self, task: &Waker) -> bool {
-        self.state.load(Ordering::Acquire) == AWAITED
+        self.state.load(Ordering::Acquire) == WAITING
             && self.task.lock().as_ref().is_some_and(|known| known.will_wake(task))
     }
 
     /// Begins a poll, which will see whatever happened so far.
-    fn hush(&self) {
+    fn begin_poll(&self) {
         // Read and written in one: whoever rang before must be seen by this poll, whoever rings later sees it.
-        self.state.swap(HUSHED, Ordering::AcqRel);
+        self.state.swap(POLLING, Ordering::AcqRel);
     }
 
     /// Ends a poll that came to nothing: from here on the task is woken.
     ///
     /// `false` when something happened during the poll, which then begins again.
-    fn wait(&self, task: &Waker) -> bool {
+    fn end_poll(&self, task: &Waker) -> bool {
         let mut slot = self.task.lock();
         if !slot.as_ref().is_some_and(|known| known.will_wake(task)) {
             *slot = Some(task.clone());
         }
         drop(slot);
-        self.state.compare_exchange(HUSHED, AWAITED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.state.compare_exchange(POLLING, WAITING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -106,7 +106,7 @@ impl Wake for WakeState {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // The task may have begun another poll since; then it is woken once too often, which harms nobody.
-        if self.state.fetch_or(RUNG, Ordering::AcqRel) == AWAITED
+        if self.state.fetch_or(WOKEN, Ordering::AcqRel) == WAITING
             && let Some(task) = &*self.task.lock()
         {
             task.wake_by_ref();
@@ -186,8 +186,8 @@ mod tests {
     fn between_polls_the_task_is_woken_once() {
         let wake_ups = Arc::new(WakeUps::default());
         let bell = Arc::new(WakeState::default());
-        bell.hush();
-        assert!(bell.wait(&Waker::from(wake_ups.clone())));
+        bell.begin_poll();
+        assert!(bell.end_poll(&Waker::from(wake_ups.clone())));
         bell.wake_by_ref();
         bell.wake_by_ref();
         assert_eq!(wake_ups.0.load(Ordering::Relaxed), 1);
@@ -219,11 +219,11 @@ mod tests {
             });
             for nth in 1..=TIMES {
                 loop {
-                    bell.hush();
+                    bell.begin_poll();
                     if happened.load(Ordering::Relaxed) == nth {
                         break;
                     }
-                    if bell.wait(&task) {
+                    if bell.end_poll(&task) {
                         thread::park();
                     }
                 }

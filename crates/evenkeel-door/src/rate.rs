@@ -15,14 +15,14 @@ const NANOS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateDecision {
     /// It counts from here on.
-    Taken,
+    Allowed,
     /// There will be room.
-    Full {
+    Limited {
         /// After this time, if nobody else comes.
         retry_after: Duration,
     },
     /// It is more than a whole minute's limit.
-    TooMuch,
+    TooLarge,
 }
 
 /// What was taken in each of the last 61 seconds.
@@ -42,15 +42,15 @@ impl MinuteWindow {
     /// Takes `amount` if the last minute has room for it under `limit`.
     pub fn take(&mut self, amount: u64, limit: u64, now: Instant) -> RateDecision {
         if limit < amount {
-            return RateDecision::TooMuch;
+            return RateDecision::TooLarge;
         }
         self.advance(now);
         let used = self.used();
         if used.saturating_add(amount) <= limit {
             *self.slot(self.newest) += amount;
-            return RateDecision::Taken;
+            return RateDecision::Allowed;
         }
-        RateDecision::Full { retry_after: self.room_at(used - (limit - amount)).since(now) }
+        RateDecision::Limited { retry_after: self.room_at(used - (limit - amount)).since(now) }
     }
 
     /// Replaces an amount taken at `taken_at` by what it turned out to be.
@@ -116,20 +116,20 @@ mod tests {
     fn a_minute_takes_its_limit_and_no_more() {
         let mut minute = MinuteWindow::default();
         for _ in 0..LIMIT {
-            assert_eq!(minute.take(1, LIMIT, at(500)), RateDecision::Taken);
+            assert_eq!(minute.take(1, LIMIT, at(500)), RateDecision::Allowed);
         }
         let retry_after = Duration::from_millis(60_500);
-        assert_eq!(minute.take(1, LIMIT, at(500)), RateDecision::Full { retry_after });
+        assert_eq!(minute.take(1, LIMIT, at(500)), RateDecision::Limited { retry_after });
         assert_eq!(
             minute.take(1, LIMIT, at(60_999)),
-            RateDecision::Full { retry_after: Duration::from_millis(1) }
+            RateDecision::Limited { retry_after: Duration::from_millis(1) }
         );
-        assert_eq!(minute.take(1, LIMIT, at(61_000)), RateDecision::Taken);
+        assert_eq!(minute.take(1, LIMIT, at(61_000)), RateDecision::Allowed);
     }
 
     #[test]
     fn more_than_a_minutes_limit_never_fits() {
-        assert_eq!(MinuteWindow::default().take(4, LIMIT, at(0)), RateDecision::TooMuch);
+        assert_eq!(MinuteWindow::default().take(4, LIMIT, at(0)), RateDecision::TooLarge);
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
         let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(0));
         minute.settle(3, 1, at(0), at(5_000));
-        assert_eq!(minute.take(2, LIMIT, at(5_000)), RateDecision::Taken);
+        assert_eq!(minute.take(2, LIMIT, at(5_000)), RateDecision::Allowed);
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         minute.settle(1, 30, at(0), at(30_000));
         assert_eq!(
             minute.take(1, LIMIT, at(61_000)),
-            RateDecision::Full { retry_after: Duration::from_secs(30) }
+            RateDecision::Limited { retry_after: Duration::from_secs(30) }
         );
     }
 
@@ -164,6 +164,6 @@ mod tests {
     fn a_clock_that_steps_back_makes_no_room() {
         let mut minute = MinuteWindow::default();
         minute.take(3, LIMIT, at(100_000));
-        assert!(matches!(minute.take(1, LIMIT, at(0)), RateDecision::Full { .. }));
+        assert!(matches!(minute.take(1, LIMIT, at(0)), RateDecision::Limited { .. }));
     }
 }

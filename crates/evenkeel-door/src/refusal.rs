@@ -124,12 +124,12 @@ impl ApiError {
 
     /// The status the client sees.
     pub fn status(&self) -> StatusCode {
-        self.look().status
+        self.parts().status
     }
 
     /// The refusal in OpenAI's shape, for a body or for the last event of a stream.
     pub fn to_json(&self) -> Value {
-        let ErrorParts { kind, code, .. } = self.look();
+        let ErrorParts { kind, code, .. } = self.parts();
         let param = match self {
             Self::Invalid { param, .. } => param.as_deref(),
             Self::ModelForbidden { .. } | Self::NoModel { .. } => Some("model"),
@@ -178,10 +178,10 @@ impl ApiError {
 
     /// The word for it that clients rely on.
     pub fn code(&self) -> &'static str {
-        self.look().code
+        self.parts().code
     }
 
-    fn look(&self) -> ErrorParts {
+    fn parts(&self) -> ErrorParts {
         let (status, kind, code) = match self {
             Self::Invalid { .. } => (400, "invalid_request_error", "invalid_request"),
             Self::Framing => (400, "invalid_request_error", "ambiguous_framing"),

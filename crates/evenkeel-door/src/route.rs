@@ -71,7 +71,7 @@ where
 pub type ErrorFormat = fn(ApiError, &HeaderValue) -> Response;
 
 /// Says no in OpenAI's shape, which routes do that name no other.
-pub fn plainly(refusal: ApiError, _: &HeaderValue) -> Response {
+pub fn openai_error(refusal: ApiError, _: &HeaderValue) -> Response {
     refusal.into_response()
 }
 
@@ -127,8 +127,9 @@ impl Routes {
             let is_ready = readiness.is_ready();
             async move { if is_ready { Ok(text("ready\n")) } else { Err(ApiError::Draining) } }
         });
-        let probe =
-            |handler| vec![Route { method: Method::GET, access: Access::Public, handler, wording: plainly }];
+        let probe = |handler| {
+            vec![Route { method: Method::GET, access: Access::Public, handler, wording: openai_error }]
+        };
         let exact = [("/livez".to_owned(), probe(live)), ("/readyz".to_owned(), probe(ready))];
         Self { exact: exact.into(), prefixes: Vec::new(), len: 2 }
     }
@@ -141,11 +142,11 @@ impl Routes {
         access: Access,
         handler: Handler,
     ) -> Result<(), RouteError> {
-        self.add_worded(method, path, access, handler, plainly)
+        self.add_with_error_format(method, path, access, handler, openai_error)
     }
 
     /// Adds a route that has its own way to say no, from the first check on.
-    pub fn add_worded(
+    pub fn add_with_error_format(
         &mut self,
         method: Method,
         path: &str,
@@ -187,13 +188,13 @@ impl Routes {
     /// Finds what answers; `HEAD` is answered by `GET` unless it has a route of its own.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Route, RouteMiss> {
         let prefixed = || self.prefixes.iter().find(|(prefix, _)| path.starts_with(prefix)).map(|(_, r)| r);
-        let none = || RouteMiss { refusal: ApiError::NoRoute, wording: plainly };
+        let none = || RouteMiss { refusal: ApiError::NoRoute, wording: openai_error };
         let routes = self.exact.get(path).or_else(prefixed).ok_or_else(none)?;
         let by = |method| routes.iter().find(|route| route.method == method);
         let found = by(method).or_else(|| by(&Method::GET).filter(|_| method == Method::HEAD));
         found.ok_or_else(|| {
             let methods: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
-            let wording = routes.first().map_or(plainly as ErrorFormat, |route| route.wording);
+            let wording = routes.first().map_or(openai_error as ErrorFormat, |route| route.wording);
             RouteMiss { refusal: ApiError::Method { allow: methods.join(", ") }, wording }
         })
     }

@@ -118,13 +118,13 @@ impl Tenant {
 
 fn refused(rate: RateLimitKind, verdict: RateDecision) -> Result<(), ApiError> {
     match (verdict, rate) {
-        (RateDecision::Taken, _) => Ok(()),
-        (RateDecision::Full { retry_after }, _) => Err(ApiError::RateLimited { rate, retry_after }),
+        (RateDecision::Allowed, _) => Ok(()),
+        (RateDecision::Limited { retry_after }, _) => Err(ApiError::RateLimited { rate, retry_after }),
         // Coming back would not help, so nothing tells a client to.
-        (RateDecision::TooMuch, RateLimitKind::Tokens) => {
+        (RateDecision::TooLarge, RateLimitKind::Tokens) => {
             Err(ApiError::invalid("the request needs more tokens than this API key has per minute"))
         }
-        (RateDecision::TooMuch, RateLimitKind::Requests) => Err(ApiError::TenantDisabled),
+        (RateDecision::TooLarge, RateLimitKind::Requests) => Err(ApiError::TenantDisabled),
     }
 }
 
@@ -217,7 +217,7 @@ impl Tenants {
                 return Err(TenantsError::TwiceNamed { name });
             }
         }
-        keys.sort_by_key(|(hash, _)| hash.shelf());
+        keys.sort_by_key(|(hash, _)| hash.lookup_prefix());
         check_distinct(&keys, &admin)?;
         let mut left = Vec::new();
         for (name, tenant) in &self.by_name {
@@ -256,8 +256,9 @@ impl Tenants {
             return Ok(self.open.clone());
         }
         let hash = KeyHash::of(credential(headers)?);
-        let from = self.keys.partition_point(|(known, _)| known.shelf() < hash.shelf());
-        let shelf = self.keys[from..].iter().take_while(|(known, _)| known.shelf() == hash.shelf());
+        let from = self.keys.partition_point(|(known, _)| known.lookup_prefix() < hash.lookup_prefix());
+        let shelf =
+            self.keys[from..].iter().take_while(|(known, _)| known.lookup_prefix() == hash.lookup_prefix());
         let mut matching = shelf.filter(|(known, _)| known.matches(&hash));
         let (_, tenant) = matching.next().ok_or(ApiError::Unauthenticated)?;
         match tenant.settings.standing {

@@ -56,8 +56,8 @@ impl RequestService {
             Ok(route) => (Ok(route), route.wording),
             Err(RouteMiss { refusal, wording }) => (Err(refusal), wording),
         };
-        let answer = match self.call(route, request, peer, length, request_id.clone(), disconnect) {
-            Ok(answer) => caught(answer).await,
+        let answer = match self.dispatch(route, request, peer, length, request_id.clone(), disconnect) {
+            Ok(answer) => catch_panic(answer).await,
             Err(refusal) => Err(refusal),
         };
         let must_close = version < Version::HTTP_2 && matches!(answer, Err(ApiError::Framing));
@@ -70,7 +70,7 @@ impl RequestService {
     }
 
     /// Lets a request in, as far as its handler.
-    fn call(
+    fn dispatch(
         &self,
         route: Result<&Route, ApiError>,
         request: Request<Incoming>,
@@ -122,7 +122,7 @@ fn check_single(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Answers for a handler that panics, so that only its own request is lost.
-async fn caught(answer: HandlerFuture) -> Result<Response, ApiError> {
+async fn catch_panic(answer: HandlerFuture) -> Result<Response, ApiError> {
     let mut answer = pin!(answer);
     poll_fn(|cx| {
         let polled = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx)));

@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use crate::bill::TokenReservation;
 use crate::headers;
 use crate::json::{Cursor, JsonError, Kind};
-use crate::refuse::{AttemptError, judge, judge_told};
+use crate::refuse::{AttemptError, classify_error_event, classify_status};
 use crate::relay::ProxyBody;
 use crate::request::{Endpoint, LlmRequest};
 use crate::sse::{FirstEvent, FirstEventReader};
@@ -54,7 +54,7 @@ impl BodyKind {
     }
 
     /// Whether more is to be read before the answer is the client's.
-    fn holds_back(self, held: usize, opening: Option<&FirstEvent>) -> bool {
+    fn needs_more(self, held: usize, opening: Option<&FirstEvent>) -> bool {
         match self {
             Self::Json => held <= HELD_MAX,
             // Whether it is an answer, its first event tells.
@@ -90,14 +90,14 @@ impl NodeResponse {
     ) -> Result<Self, AttemptError> {
         let (head, mut body) = response.into_parts();
         let status = head.status;
-        if let Err(trouble) = judge(status, &head.headers) {
+        if let Err(trouble) = classify_status(status, &head.headers) {
             read_what_is_here(&mut body);
             return Err(trouble);
         }
         let form = BodyKind::of(&head.headers);
         let (mut begun, mut held, mut ended) = (Vec::new(), 0, body.is_end_stream());
         let (mut reader, mut opening) = (FirstEventReader::default(), None);
-        while !ended && form.holds_back(held, opening.as_ref()) {
+        while !ended && form.needs_more(held, opening.as_ref()) {
             let Some(frame) = body.frame().await else {
                 ended = true;
                 break;
@@ -124,7 +124,7 @@ impl NodeResponse {
     }
 
     /// Hands the answer to the client, and the slot back as soon as its node is done.
-    pub(crate) fn pass_on(
+    pub(crate) fn into_response(
         mut self,
         slot: SlotGuard,
         mut bill: TokenReservation,
@@ -139,15 +139,15 @@ impl NodeResponse {
         let body = if let Some(usage) = whole {
             let all = self.begun.pop().unwrap_or_default();
             if self.served {
-                let untold = Usage::untold(endpoint, bill.guess(), all.len() as u64);
+                let untold = Usage::estimate_unreported(endpoint, bill.estimate(), all.len() as u64);
                 bill.note(usage.unwrap_or(untold));
-                if usage.is_some() || untold != bill.guess() {
-                    bill.learn();
+                if usage.is_some() || untold != bill.estimate() {
+                    bill.record_actual();
                 }
             }
             bill.trace.served();
             // What a client did wrong costs nothing.
-            slot.end_at_once(bill.so_far().cost());
+            slot.complete_whole(bill.so_far().cost());
             body::full(all)
         } else {
             if self.form == BodyKind::Events {
@@ -171,9 +171,9 @@ impl NodeResponse {
 /// Sees what a stream begins with: whether it serves the client, or tells it of its mistake.
 fn check_opening(opening: &FirstEvent, endpoint: Endpoint) -> Result<bool, AttemptError> {
     match opening {
-        FirstEvent::Garbage if endpoint.has_last_word() => Err(AttemptError::NotJson),
+        FirstEvent::Garbage if endpoint.has_end_marker() => Err(AttemptError::NotJson),
         FirstEvent::Answer | FirstEvent::Garbage => Ok(true),
-        FirstEvent::Error(said) => judge_told(said).map(|()| false),
+        FirstEvent::Error(said) => classify_error_event(said).map(|()| false),
     }
 }
 
@@ -193,7 +193,7 @@ fn check_whole(
     if form == BodyKind::Events {
         return match () {
             () if begun.is_empty() => Err(AttemptError::Empty),
-            () if status.is_success() && opening.is_cut() => Err(AttemptError::Unfinished),
+            () if status.is_success() && opening.is_cut() => Err(AttemptError::Truncated),
             () => Ok(None),
         };
     }

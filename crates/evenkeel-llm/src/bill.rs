@@ -29,7 +29,7 @@ pub(crate) struct TokenReservation {
 
 impl TokenReservation {
     /// Takes what the request will probably need, if the tenant's minute has room for it.
-    pub(crate) fn open(
+    pub(crate) fn reserve(
         llm: &Arc<LlmApi>,
         tenant: &Arc<Tenant>,
         model: ModelId,
@@ -46,7 +46,7 @@ impl TokenReservation {
     }
 
     /// What the request was thought to take.
-    pub(crate) fn guess(&self) -> Usage {
+    pub(crate) fn estimate(&self) -> Usage {
         self.guess
     }
 
@@ -61,7 +61,7 @@ impl TokenReservation {
     }
 
     /// Learns from a request that was answered to its end.
-    pub(crate) fn learn(&self) {
+    pub(crate) fn record_actual(&self) {
         self.llm.forecast.lock().learn(self.tenant.id, self.model, self.so_far);
     }
 }

@@ -16,7 +16,7 @@ use evenkeel_telemetry::{EngineGauges, NodeGauges, Observer, RouterGauges};
 use http::Method;
 use parking_lot::{Mutex, RwLock};
 
-use crate::forward::forward;
+use crate::forward::proxy;
 use crate::models;
 use crate::monitor::{MonitorStartError, Monitors};
 use crate::nodes::{NodeError, NodeRegistry};
@@ -55,7 +55,8 @@ impl LlmApi {
         let walk = RequestScheduler::start(pipeline, watch)?;
         let nodes = Arc::new(NodeRegistry::new(walk.clone(), models_max, options.adaptive));
         let hearing = nodes.clone();
-        let monitors = Monitors::start(upstream.clone(), options.health, move |report| hearing.hear(report))?;
+        let monitors =
+            Monitors::start(upstream.clone(), options.health, move |report| hearing.apply_report(report))?;
         let llm = Arc::new(Self {
             walk,
             nodes,
@@ -77,18 +78,18 @@ impl LlmApi {
     pub fn add_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
         let forwarded = |endpoint| {
             let llm = self.clone();
-            handler(move |call| forward(llm.clone(), endpoint, call))
+            handler(move |call| proxy(llm.clone(), endpoint, call))
         };
         let routed = Endpoint::ALL.map(|endpoint| (endpoint.route(), endpoint));
         let translated = ("/v1/audio/translations", Endpoint::Transcription);
         for (path, endpoint) in routed.into_iter().chain([translated]) {
             let wording = wording::of(endpoint);
-            routes.add_worded(Method::POST, path, Access::Tenant, forwarded(endpoint), wording)?;
+            routes.add_with_error_format(Method::POST, path, Access::Tenant, forwarded(endpoint), wording)?;
         }
         for (path, answer) in
             [("/v1/models", self.answers(models::list)), ("/v1/models/*", self.answers(models::one))]
         {
-            routes.add_worded(Method::GET, path, Access::Tenant, answer, wording::openai)?;
+            routes.add_with_error_format(Method::GET, path, Access::Tenant, answer, wording::openai)?;
         }
         routes.add(Method::GET, "/api/load-status", Access::Admin, self.answers(status::load))?;
         routes.add(Method::GET, "/api/nodes", Access::Admin, self.answers(status::nodes))
@@ -107,13 +108,13 @@ impl LlmApi {
         let mut known = self.tenants.write();
         let next: BTreeMap<_, _> = tenants.iter().map(|tenant| (tenant.id, tenant.clone())).collect();
         for left in known.keys().filter(|id| !next.contains_key(id)) {
-            self.walk.change(|machine, now| machine.set_tenant(now, *left, TenantRule::default()))?;
+            self.walk.update(|machine, now| machine.set_tenant(now, *left, TenantRule::default()))?;
             self.forecast.lock().forget_tenant(*left);
         }
         for (id, tenant) in &next {
             let concurrency_max = tenant.settings.concurrency_max.unwrap_or(u32::MAX);
             let rule = TenantRule { weight: tenant.settings.weight, concurrency_max };
-            self.walk.change(|machine, now| machine.set_tenant(now, *id, rule))?;
+            self.walk.update(|machine, now| machine.set_tenant(now, *id, rule))?;
             self.walk.watch().meters().name_tenant(*id, &tenant.settings.name);
         }
         *known = next;
@@ -173,7 +174,7 @@ impl LlmApi {
 
     /// The figures that a page of metrics shows; those of nodes are shown by this.
     pub fn figures(&self) -> RouterGauges {
-        let status = self.walk.look(OptimizedLoadManager::status);
+        let status = self.walk.inspect(OptimizedLoadManager::status);
         for node in &status.nodes {
             let engine =
                 node.engine.map(|load| EngineGauges { running: load.running, waiting: load.waiting });

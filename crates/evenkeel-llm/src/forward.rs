@@ -35,7 +35,7 @@ const JOB_WAIT_MAX: Duration = Duration::from_mins(1);
 const X_API_KEY: &str = "x-api-key";
 
 /// Answers a request for a model.
-pub(crate) async fn forward(
+pub(crate) async fn proxy(
     llm: Arc<LlmApi>,
     endpoint: Endpoint,
     call: ServerRequest,
@@ -45,7 +45,7 @@ pub(crate) async fn forward(
         let head = (call.request.uri(), call.request.headers());
         RequestTrace::begin(llm.walk.watch().tracer(), endpoint, head, &request_id)
     };
-    let answer = answer(llm, endpoint, call, &mut waited, &mut trace).await;
+    let answer = handle(llm, endpoint, call, &mut waited, &mut trace).await;
     let mut response = answer.unwrap_or_else(|refusal| {
         trace.refused(&refusal, waited);
         wording::of(endpoint)(refusal, &request_id)
@@ -61,7 +61,7 @@ pub(crate) async fn forward(
     Ok(response)
 }
 
-async fn answer(
+async fn handle(
     llm: Arc<LlmApi>,
     endpoint: Endpoint,
     mut call: ServerRequest,
@@ -113,11 +113,11 @@ impl ProxyRequest {
         trace.ask(&tenant, &ask);
         tenant.check_model(&ask.model)?;
         let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model, urgency))?;
-        let mut bill = TokenReservation::open(&llm, &tenant, model, &ask)?;
+        let mut bill = TokenReservation::reserve(&llm, &tenant, model, &ask)?;
         let outgoing = UpstreamRequest::new(endpoint, head, id, ask.forwarded(&body));
         drop(body);
-        let guess = bill.guess();
-        let mut place = llm.walk.enter(Arrival {
+        let guess = bill.estimate();
+        let mut place = llm.walk.submit(Arrival {
             tenant: tenant.id,
             model,
             cost: guess.cost(),
@@ -140,7 +140,7 @@ impl ProxyRequest {
             if let (Some(sent), Some(node)) = (&sent, llm.nodes.get(slot.node())) {
                 sent(&node.options.name, &node.origin(slot.path()).to_string());
             }
-            let asking = llm.ask_node(&slot, &outgoing, ask.delivery, trace);
+            let asking = llm.send_attempt(&slot, &outgoing, ask.delivery, trace);
             let asked = match deadline.told_at {
                 // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
                 Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| ApiError::UpstreamTimeout)?,
@@ -149,7 +149,7 @@ impl ProxyRequest {
             match asked {
                 Ok(answer) => {
                     bill.trace = mem::take(trace);
-                    return Ok(answer.pass_on(slot, bill, endpoint, &ask));
+                    return Ok(answer.into_response(slot, bill, endpoint, &ask));
                 }
                 Err(trouble) => {
                     trace.failed(&trouble);
@@ -185,8 +185,8 @@ impl LlmApi {
     /// Says that nobody serves a model; a job can wait until every node has said what it serves.
     fn unknown_model(&self, model: &str, urgency: Priority) -> ApiError {
         let may_come = match urgency {
-            Priority::Interactive => self.nodes.awaits_any(),
-            Priority::Background => self.nodes.lacks_any(),
+            Priority::Interactive => self.nodes.has_pending_discovery(),
+            Priority::Background => self.nodes.has_node_without_models(),
         };
         if may_come { ApiError::Unready } else { ApiError::NoModel { model: model.to_owned() } }
     }
@@ -203,19 +203,19 @@ impl LlmApi {
         if urgency == Priority::Background && matches!(turned.rejection, Rejection::NoNode { .. }) {
             return ApiError::Unready;
         }
-        let waiting = self.walk.look(|machine| machine.waiting(model));
-        refuse::refusal(&turned.rejection, &ask.model, waiting)
+        let waiting = self.walk.inspect(|machine| machine.waiting(model));
+        refuse::rejection_error(&turned.rejection, &ask.model, waiting)
     }
 
     /// Asks the node that has the slot, up to the beginning of its answer.
-    async fn ask_node(
+    async fn send_attempt(
         &self,
         slot: &SlotGuard,
         outgoing: &UpstreamRequest,
         delivery: ResponseMode,
         trace: &mut RequestTrace,
     ) -> Result<NodeResponse, AttemptError> {
-        let node = self.nodes.get(slot.node()).ok_or(AttemptError::Gone)?;
+        let node = self.nodes.get(slot.node()).ok_or(AttemptError::NodeRemoved)?;
         trace.sent(slot, &node);
         let begun = async {
             let (authorization, trace) = (node.authorization(), trace.header());
@@ -235,7 +235,9 @@ impl LlmApi {
             NodeResponse::begin(sent.await?, outgoing.endpoint).await
         };
         let begun = match (delivery, self.first_byte_max) {
-            (ResponseMode::Stream, Some(max)) => timeout(max, begun).await.unwrap_or(Err(AttemptError::Late)),
+            (ResponseMode::Stream, Some(max)) => {
+                timeout(max, begun).await.unwrap_or(Err(AttemptError::FirstByteTimeout))
+            }
             // An answer in one piece begins when all of it is made.
             (ResponseMode::Stream | ResponseMode::Whole, _) => begun.await,
         };

@@ -9,7 +9,7 @@ use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use crate::door::LlmApi;
-use crate::wording::unwaited;
+use crate::wording::with_zero_wait;
 
 /// Lists the models that any node serves and the tenant may use.
 pub(crate) fn list(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiError> {
@@ -59,7 +59,7 @@ fn model(name: &str) -> Value {
 }
 
 fn answer_unwaited(value: &Value) -> Response {
-    unwaited(answer(value))
+    with_zero_wait(answer(value))
 }
 
 /// Answers with JSON.

@@ -187,7 +187,7 @@ struct ReportSink {
 }
 
 impl ReportSink {
-    fn say(&self, finding: Finding) {
+    fn report(&self, finding: Finding) {
         if !self.silenced.load(Ordering::Acquire) {
             (self.tell)(Report { node: self.node, finding });
         }

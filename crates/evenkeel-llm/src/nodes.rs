@@ -86,11 +86,11 @@ struct RegisteredNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// Whoever set it up.
-    Options,
+    Configured,
     /// The node, which has not been heard of yet.
-    Awaited,
+    Pending,
     /// The node, which was heard of, or could not be.
-    Asked,
+    Discovered,
 }
 
 impl NodeRegistry {
@@ -131,8 +131,8 @@ impl NodeRegistry {
         // Named before anything is told of it.
         let id = self
             .walk
-            .change(|machine, now| machine.add_node(now, &spec).inspect(|id| meters.name_node(*id, &name)))?;
-        let source = if options.models.is_empty() { Source::Awaited } else { Source::Options };
+            .update(|machine, now| machine.add_node(now, &spec).inspect(|id| meters.name_node(*id, &name)))?;
+        let source = if options.models.is_empty() { Source::Pending } else { Source::Configured };
         let node = Arc::new(Node { id, options, origins, authorization });
         table.entries.push(RegisteredNode { node: node.clone(), models, source, engine: None });
         Ok(node)
@@ -153,7 +153,7 @@ impl NodeRegistry {
         let mut table = self.table.write();
         let at = table.find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })?;
         let id = table.entries[at].node.id;
-        self.walk.change(|machine, now| machine.remove_node(now, id))?;
+        self.walk.update(|machine, now| machine.remove_node(now, id))?;
         Ok(table.entries.remove(at).node)
     }
 
@@ -165,21 +165,21 @@ impl NodeRegistry {
         let table = self.table.read();
         let at = table.find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })?;
         let id = table.entries[at].node.id;
-        Ok(self.walk.change(|machine, now| change(machine, now, id))?)
+        Ok(self.walk.update(|machine, now| change(machine, now, id))?)
     }
 
     /// Takes in what was found out about a node; what was set up by hand stays as it is.
-    pub(crate) fn hear(&self, Report { node, finding }: Report) {
+    pub(crate) fn apply_report(&self, Report { node, finding }: Report) {
         match finding {
             Finding::Checked { path, check } => {
-                if let (HealthCheckResult::Well { rtt } | HealthCheckResult::Busy { rtt }, Some(_)) =
+                if let (HealthCheckResult::Healthy { rtt } | HealthCheckResult::Busy { rtt }, Some(_)) =
                     (&check, path)
                 {
                     self.walk.watch().paths().rtt.record(*rtt);
                 }
-                self.walk.change(|machine, now| machine.handle_probe(now, node, path, check.probe()));
-                if matches!(check, HealthCheckResult::Lost | HealthCheckResult::Failed { .. })
-                    && self.awaits_any()
+                self.walk.update(|machine, now| machine.handle_probe(now, node, path, check.probe()));
+                if matches!(check, HealthCheckResult::TimedOut | HealthCheckResult::Failed { .. })
+                    && self.has_pending_discovery()
                 {
                     self.edit(node, RegisteredNode::heard);
                 }
@@ -197,10 +197,10 @@ impl NodeRegistry {
                 let Some(known) = self.get(node).filter(|node| !is_fixed(node) && 0 < told) else { return };
                 let slots = self.slots(&known.options, Some(told));
                 // A node that leaves meanwhile needs none.
-                let _gone = self.walk.change(|machine, now| machine.set_slots(now, node, slots));
+                let _gone = self.walk.update(|machine, now| machine.set_slots(now, node, slots));
             }
             Finding::Load(load) => {
-                self.walk.change(|machine, now| machine.handle_engine_load(now, node, load));
+                self.walk.update(|machine, now| machine.handle_engine_load(now, node, load));
             }
         }
     }
@@ -227,24 +227,24 @@ impl NodeRegistry {
 
     fn set_models(&self, node: NodeId, models: &[String]) -> Result<(), NodeError> {
         let mut table = self.table.write();
-        let asked = |entry: &RegisteredNode| entry.node.id == node && entry.source != Source::Options;
+        let asked = |entry: &RegisteredNode| entry.node.id == node && entry.source != Source::Configured;
         let Some(at) = table.entries.iter().position(asked) else { return Ok(()) };
         table.entries[at].heard();
         let models = table.number(models, self.models_max)?;
         if table.entries[at].models != models {
-            self.walk.change(|machine, now| machine.set_node_models(now, node, &models))?;
+            self.walk.update(|machine, now| machine.set_node_models(now, node, &models))?;
             table.entries[at].models = models;
         }
         Ok(())
     }
 
     /// Tells whether a node may still say that it serves a model nobody knows yet.
-    pub(crate) fn awaits_any(&self) -> bool {
-        self.table.read().entries.iter().any(|entry| entry.source == Source::Awaited)
+    pub(crate) fn has_pending_discovery(&self) -> bool {
+        self.table.read().entries.iter().any(|entry| entry.source == Source::Pending)
     }
 
     /// Tells whether there is no node, or one that has not been heard to serve anything.
-    pub(crate) fn lacks_any(&self) -> bool {
+    pub(crate) fn has_node_without_models(&self) -> bool {
         let table = self.table.read();
         table.entries.is_empty() || table.entries.iter().any(|entry| entry.models.is_empty())
     }
@@ -301,8 +301,8 @@ impl NodeRegistry {
 
 impl RegisteredNode {
     fn heard(&mut self) {
-        if self.source == Source::Awaited {
-            self.source = Source::Asked;
+        if self.source == Source::Pending {
+            self.source = Source::Discovered;
         }
     }
 }

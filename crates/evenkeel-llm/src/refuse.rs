@@ -17,13 +17,13 @@ use crate::upstream::UpstreamError;
 const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 /// Says why a request for `model` was turned away, while `waiting` others wait for it.
-pub(crate) fn refusal(rejection: &Rejection, model: &str, waiting: usize) -> ApiError {
+pub(crate) fn rejection_error(rejection: &Rejection, model: &str, waiting: usize) -> ApiError {
     let full =
         |queue_size: usize, retry_after| ApiError::QueueFull { queue_size: queue_size as u64, retry_after };
     match *rejection {
         Rejection::QueueFull { current_size, retry_after, .. }
-        | Rejection::PushedOut { current_size, retry_after, .. } => full(current_size, retry_after),
-        Rejection::TooLate { retry_after } => full(waiting, retry_after),
+        | Rejection::Evicted { current_size, retry_after, .. } => full(current_size, retry_after),
+        Rejection::WouldMissDeadline { retry_after } => full(waiting, retry_after),
         Rejection::WaitTimeout { .. } => ApiError::WaitTimeout,
         Rejection::NoNode { .. } => ApiError::NoModel { model: model.to_owned() },
         // Tenants and models are numbered within the walk's limits, and who has gone hears nothing.
@@ -31,7 +31,7 @@ pub(crate) fn refusal(rejection: &Rejection, model: &str, waiting: usize) -> Api
             ApiError::Internal
         }
         Rejection::Failed { failure, .. } => match failure {
-            AttemptFailure::Unreachable | AttemptFailure::Broken => ApiError::Upstream,
+            AttemptFailure::Unreachable | AttemptFailure::BadResponse => ApiError::Upstream,
             AttemptFailure::TimedOut => ApiError::UpstreamTimeout,
             AttemptFailure::Busy { retry_after } => full(waiting, retry_after.unwrap_or(BUSY_RETRY)),
         },
@@ -42,11 +42,11 @@ pub(crate) fn refusal(rejection: &Rejection, model: &str, waiting: usize) -> Api
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptError {
     /// It was taken out between the choice and the sending.
-    Gone,
+    NodeRemoved,
     /// No answer came, or not all of it.
     Send(UpstreamError),
     /// Its answer did not begin in time.
-    Late,
+    FirstByteTimeout,
     /// It has no room.
     Busy {
         /// When it wants to be asked again.
@@ -59,9 +59,9 @@ pub(crate) enum AttemptError {
     /// Its answer is not the JSON it says it is.
     NotJson,
     /// Its stream began with an error.
-    Told,
+    ErrorEvent,
     /// Its stream ended before it was complete.
-    Unfinished,
+    Truncated,
 }
 
 impl AttemptError {
@@ -76,22 +76,22 @@ impl AttemptError {
                 UpstreamError::Timeout => AttemptFailure::TimedOut,
                 UpstreamError::Closed { .. }
                 | UpstreamError::Malformed { .. }
-                | UpstreamError::Cut { .. } => AttemptFailure::Broken,
+                | UpstreamError::Cut { .. } => AttemptFailure::BadResponse,
             },
-            Self::Gone => AttemptFailure::Unreachable,
-            Self::Late => AttemptFailure::TimedOut,
+            Self::NodeRemoved => AttemptFailure::Unreachable,
+            Self::FirstByteTimeout => AttemptFailure::TimedOut,
             Self::Busy { retry_after } => AttemptFailure::Busy { retry_after: *retry_after },
-            Self::Status(_) | Self::Empty | Self::NotJson | Self::Told | Self::Unfinished => {
-                AttemptFailure::Broken
+            Self::Status(_) | Self::Empty | Self::NotJson | Self::ErrorEvent | Self::Truncated => {
+                AttemptFailure::BadResponse
             }
         }
     }
 
     /// What a client hears that has part of the answer already.
-    pub(crate) fn refusal(&self) -> ApiError {
+    pub(crate) fn rejection_error(&self) -> ApiError {
         match self.failure() {
             AttemptFailure::TimedOut => ApiError::UpstreamTimeout,
-            AttemptFailure::Unreachable | AttemptFailure::Broken | AttemptFailure::Busy { .. } => {
+            AttemptFailure::Unreachable | AttemptFailure::BadResponse | AttemptFailure::Busy { .. } => {
                 ApiError::Upstream
             }
         }
@@ -107,15 +107,15 @@ impl From<UpstreamError> for AttemptError {
 impl fmt::Display for AttemptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone => f.write_str("node was taken out"),
+            Self::NodeRemoved => f.write_str("node was taken out"),
             Self::Send(error) => error.fmt(f),
-            Self::Late => f.write_str("no first byte in time"),
+            Self::FirstByteTimeout => f.write_str("no first byte in time"),
             Self::Busy { .. } => f.write_str("node has no room"),
             Self::Status(status) => write!(f, "node answered {status}"),
             Self::Empty => f.write_str("node answered nothing"),
             Self::NotJson => f.write_str("answer is not the JSON it says it is"),
-            Self::Told => f.write_str("stream began with an error"),
-            Self::Unfinished => f.write_str("stream ended before it was complete"),
+            Self::ErrorEvent => f.write_str("stream began with an error"),
+            Self::Truncated => f.write_str("stream ended before it was complete"),
         }
     }
 }
@@ -126,7 +126,7 @@ impl core::error::Error for AttemptError {}
 ///
 /// What a client did wrong is passed on. So is 501: a node that lacks a feature is not broken, or whoever asks for it
 /// could break every node. A node that does not take our key is broken, whatever the client's key was.
-pub(crate) fn judge(status: StatusCode, headers: &HeaderMap) -> Result<(), AttemptError> {
+pub(crate) fn classify_status(status: StatusCode, headers: &HeaderMap) -> Result<(), AttemptError> {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Err(AttemptError::Busy { retry_after: retry_after(headers) })
@@ -151,7 +151,7 @@ const KEYS: [&str; 2] = ["apikey", "authentication"];
 const NO_ROOM: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
 
 /// Decides whether an error that a stream begins with is the client's, from its number or its words.
-pub(crate) fn judge_told(said: &Value) -> Result<(), AttemptError> {
+pub(crate) fn classify_error_event(said: &Value) -> Result<(), AttemptError> {
     let inner = [&said["error"], &said["response"]["error"]];
     let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(said);
     let number = |name: &&'static str| {
@@ -160,9 +160,9 @@ pub(crate) fn judge_told(said: &Value) -> Result<(), AttemptError> {
     };
     let numbers = ["status", "status_code", "code"];
     if let Some(status) = numbers.iter().find_map(number).and_then(|code| StatusCode::from_u16(code).ok()) {
-        return judge(status, &HeaderMap::new()).map_err(|trouble| match trouble {
+        return classify_status(status, &HeaderMap::new()).map_err(|trouble| match trouble {
             AttemptError::Busy { .. } => trouble,
-            _ => AttemptError::Told,
+            _ => AttemptError::ErrorEvent,
         });
     }
     let words = ["type", "code"].iter().filter_map(|name| error[*name].as_str());
@@ -172,7 +172,7 @@ pub(crate) fn judge_told(said: &Value) -> Result<(), AttemptError> {
     match () {
         () if is_any(&NO_ROOM) => Err(AttemptError::Busy { retry_after: None }),
         () if is_any(&MISTAKES) && !is_any(&KEYS) => Ok(()),
-        () => Err(AttemptError::Told),
+        () => Err(AttemptError::ErrorEvent),
     }
 }
 
@@ -198,19 +198,19 @@ mod tests {
             (json!({"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}), Ok(())),
             (
                 json!({"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
-                Err(AttemptError::Told),
+                Err(AttemptError::ErrorEvent),
             ),
             (
                 json!({"error": {"type": "invalid_request_error", "code": "invalid_api_key"}}),
-                Err(AttemptError::Told),
+                Err(AttemptError::ErrorEvent),
             ),
-            (json!({"error": {"code": 500, "type": "InternalServerError"}}), Err(AttemptError::Told)),
-            (json!({"error": {"code": 401}}), Err(AttemptError::Told)),
-            (json!({"error": "out of memory"}), Err(AttemptError::Told)),
-            (json!({"error": {"type": "api_error"}}), Err(AttemptError::Told)),
-            (Value::Null, Err(AttemptError::Told)),
+            (json!({"error": {"code": 500, "type": "InternalServerError"}}), Err(AttemptError::ErrorEvent)),
+            (json!({"error": {"code": 401}}), Err(AttemptError::ErrorEvent)),
+            (json!({"error": "out of memory"}), Err(AttemptError::ErrorEvent)),
+            (json!({"error": {"type": "api_error"}}), Err(AttemptError::ErrorEvent)),
+            (Value::Null, Err(AttemptError::ErrorEvent)),
         ] {
-            assert_eq!(judge_told(&said), judged, "{said}");
+            assert_eq!(classify_error_event(&said), judged, "{said}");
         }
     }
 
@@ -219,21 +219,22 @@ mod tests {
         let failed =
             |failure| Rejection::Failed { attempts: 1, failure, stopped: NoRetryReason::NoOtherNode };
         let (waited, timeout) = (Duration::ZERO, Duration::ZERO);
-        let status = |rejection| refusal(&rejection, "m", 3).status().as_u16();
+        let status = |rejection| rejection_error(&rejection, "m", 3).status().as_u16();
         assert_eq!(status(Rejection::QueueFull { current_size: 1, max_size: 1, retry_after: waited }), 503);
-        assert_eq!(status(Rejection::PushedOut { current_size: 1, max_size: 1, retry_after: waited }), 503);
-        assert_eq!(status(Rejection::TooLate { retry_after: waited }), 503);
+        assert_eq!(status(Rejection::Evicted { current_size: 1, max_size: 1, retry_after: waited }), 503);
+        assert_eq!(status(Rejection::WouldMissDeadline { retry_after: waited }), 503);
         assert_eq!(status(Rejection::WaitTimeout { waited, timeout }), 504);
         assert_eq!(status(Rejection::NoNode { model: evenkeel_pipeline::ModelId(0) }), 404);
         assert_eq!(status(failed(AttemptFailure::Unreachable)), 502);
-        assert_eq!(status(failed(AttemptFailure::Broken)), 502);
+        assert_eq!(status(failed(AttemptFailure::BadResponse)), 502);
         assert_eq!(status(failed(AttemptFailure::TimedOut)), 504);
         assert_eq!(status(failed(AttemptFailure::Busy { retry_after: None })), 503);
     }
 
     #[test]
     fn a_clients_mistake_is_passed_on_and_a_nodes_is_not() {
-        let judged = |status: u16| judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new()).is_ok();
+        let judged =
+            |status: u16| classify_status(StatusCode::from_u16(status).unwrap(), &HeaderMap::new()).is_ok();
         let passed: Vec<u16> = (200..600).filter(|status| judged(*status)).collect();
         let passes =
             |status: &u16| matches!(status, 200..=299 | 400..=499 | 501) && ![401, 407, 429].contains(status);

@@ -62,17 +62,17 @@ impl ProxyBody {
             _ => HideUsage::Nothing,
         };
         let reading = match form {
-            BodyKind::Events if endpoint.has_last_word() => BodyScanner::Events(Scanner::of_json(hide)),
+            BodyKind::Events if endpoint.has_end_marker() => BodyScanner::Events(Scanner::of_json(hide)),
             BodyKind::Events => BodyScanner::Events(Scanner::new(hide)),
             BodyKind::Json => BodyScanner::Json(UsageScanner::default()),
             BodyKind::Opaque => BodyScanner::Opaque,
         };
-        slot.first_byte();
+        slot.on_first_byte();
         let (ready, open) = (Vec::new(), Some((slot, bill)));
         let mut relay =
             Self { endpoint, reading, ready, next: 0, rest, open, served, bytes: 0, broken: None };
         begun.into_iter().for_each(|chunk| relay.read(chunk));
-        relay.end_if_read();
+        relay.finish_if_complete();
         relay
     }
 
@@ -96,19 +96,19 @@ impl ProxyBody {
         };
         let Some((slot, bill)) = self.open.as_mut().filter(|_| self.served) else { return };
         // Until the node says otherwise, the prompt was as long as it looked. Some count an answer only at its end.
-        let told = told.unwrap_or(Usage { input: bill.guess().input, output: 0 });
+        let told = told.unwrap_or(Usage { input: bill.estimate().input, output: 0 });
         let so_far = Usage { output: told.output.max(seen), ..told };
         bill.note(so_far);
-        slot.progress(so_far.cost());
+        slot.report_cost(so_far.cost());
     }
 
     /// Ends the request if the node has said all, or what makes no sense: who reads a body of known length may not ask
     /// for more.
-    fn end_if_read(&mut self) {
+    fn finish_if_complete(&mut self) {
         if let BodyScanner::Events(scanner) = &self.reading
             && scanner.found().stopped
         {
-            return self.break_off(AttemptError::NotJson);
+            return self.fail_mid_stream(AttemptError::NotJson);
         }
         if self.rest.as_ref().is_none_or(Body::is_end_stream) {
             self.rest = None;
@@ -121,7 +121,7 @@ impl ProxyBody {
             BodyScanner::Events(scanner) => {
                 let ending = scanner.finish(&mut self.ready);
                 match (ending, scanner.found().error) {
-                    (StreamEnd::Cut, _) => return self.break_off(AttemptError::Unfinished),
+                    (StreamEnd::Truncated, _) => return self.fail_mid_stream(AttemptError::Truncated),
                     // An error that is the client's to read is not the node's fault.
                     (_, true) => {
                         if self.served {
@@ -130,11 +130,11 @@ impl ProxyBody {
                             Outcome::Good
                         }
                     }
-                    (StreamEnd::Done, _) => Outcome::Good,
-                    (StreamEnd::Unsaid, _) if self.endpoint.has_last_word() => {
-                        return self.break_off(AttemptError::Unfinished);
+                    (StreamEnd::Complete, _) => Outcome::Good,
+                    (StreamEnd::NoEndMarker, _) if self.endpoint.has_end_marker() => {
+                        return self.fail_mid_stream(AttemptError::Truncated);
                     }
-                    (StreamEnd::Unsaid, _) => Outcome::Good,
+                    (StreamEnd::NoEndMarker, _) => Outcome::Good,
                 }
             }
             BodyScanner::Json(_) | BodyScanner::Opaque => Outcome::Good,
@@ -146,20 +146,20 @@ impl ProxyBody {
                 if let Some(told) = scanner.found().usage.filter(|told| self.served && 0 < told.output) {
                     bill.note(told);
                 }
-                bill.learn();
+                bill.record_actual();
             }
-            BodyScanner::Json(scanner) if scanner.usage().is_some() => bill.learn(),
+            BodyScanner::Json(scanner) if scanner.usage().is_some() => bill.record_actual(),
             // Who tells nothing is charged what was guessed.
             BodyScanner::Json(_) | BodyScanner::Opaque if self.served => {
-                bill.note(Usage::untold(self.endpoint, bill.guess(), self.bytes));
+                bill.note(Usage::estimate_unreported(self.endpoint, bill.estimate(), self.bytes));
             }
             BodyScanner::Events(_) | BodyScanner::Json(_) | BodyScanner::Opaque => {}
         }
         match outcome {
             Outcome::Good => bill.trace.served(),
-            Outcome::Bad => bill.trace.broken(&AttemptError::Told),
+            Outcome::Bad => bill.trace.broken(&AttemptError::ErrorEvent),
         }
-        slot.end(bill.so_far().cost(), outcome);
+        slot.complete(bill.so_far().cost(), outcome);
     }
 
     /// Ends the request because no more comes of its answer, which may be whole for all that.
@@ -170,22 +170,22 @@ impl ProxyBody {
                 self.end();
             }
             BodyScanner::Events(_) | BodyScanner::Json(_) | BodyScanner::Opaque => {
-                self.break_off(error.into())
+                self.fail_mid_stream(error.into())
             }
         }
     }
 
     /// Ends the request because its node did not finish; a stream says so, any other body breaks off.
-    fn break_off(&mut self, trouble: AttemptError) {
+    fn fail_mid_stream(&mut self, trouble: AttemptError) {
         self.rest = None;
         if let Some((slot, mut bill)) = self.open.take() {
             bill.trace.broken(&trouble);
-            slot.break_off(trouble.failure());
+            slot.fail_mid_stream(trouble.failure());
         }
         match &self.reading {
             BodyScanner::Events(scanner) => {
                 let before = if scanner.is_between_events() { "" } else { "\n\n" };
-                self.ready.push(wording::event(before, self.endpoint, &trouble.refusal()));
+                self.ready.push(wording::event(before, self.endpoint, &trouble.rejection_error()));
             }
             BodyScanner::Json(_) | BodyScanner::Opaque => self.broken = Some(trouble),
         }
@@ -223,7 +223,7 @@ impl Body for ProxyBody {
                     if let Ok(chunk) = frame.into_data() {
                         self.read(chunk);
                     }
-                    self.end_if_read();
+                    self.finish_if_complete();
                 }
                 Some(Err(error)) => self.lose(error),
                 None => {

@@ -96,12 +96,12 @@ impl Endpoint {
     }
 
     /// Whether its streams are JSON to the last word, and have one.
-    pub(crate) fn has_last_word(self) -> bool {
+    pub(crate) fn has_end_marker(self) -> bool {
         matches!(self, Self::Chat | Self::Completions | Self::Messages | Self::Responses)
     }
 
     /// Whether its answers have no tokens.
-    fn is_wordless(self) -> bool {
+    fn has_no_tokens(self) -> bool {
         matches!(self, Self::Embeddings | Self::CountTokens | Self::Rerank)
     }
 }

@@ -48,11 +48,11 @@ pub struct StreamTotals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
     /// The engine said that this is all.
-    Done,
+    Complete,
     /// It ended after an event, without a word that this is all.
-    Unsaid,
+    NoEndMarker,
     /// It ended within an event.
-    Cut,
+    Truncated,
 }
 
 /// Reads a stream while it passes through.
@@ -168,9 +168,9 @@ impl Scanner {
             out.push(held.into());
         }
         match (self.found.done, is_cut) {
-            (true, _) => StreamEnd::Done,
-            (false, true) => StreamEnd::Cut,
-            (false, false) => StreamEnd::Unsaid,
+            (true, _) => StreamEnd::Complete,
+            (false, true) => StreamEnd::Truncated,
+            (false, false) => StreamEnd::NoEndMarker,
         }
     }
 

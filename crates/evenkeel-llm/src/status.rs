@@ -26,13 +26,13 @@ pub(crate) fn load(llm: &LlmApi, _: &ServerRequest) -> Result<Response, ApiError
 /// Lists the nodes.
 pub(crate) fn nodes(llm: &LlmApi, _: &ServerRequest) -> Result<Response, ApiError> {
     let now = llm.walk.now();
-    let nodes = llm.walk.look(|machine| machine.status().nodes);
+    let nodes = llm.walk.inspect(|machine| machine.status().nodes);
     Ok(answer(&json!({"nodes": nodes.iter().map(|node| node_json(llm, node, now)).collect::<Vec<_>>()})))
 }
 
 fn load_json(llm: &LlmApi) -> Value {
     let now = llm.walk.now();
-    let status = llm.walk.look(OptimizedLoadManager::status);
+    let status = llm.walk.inspect(OptimizedLoadManager::status);
     json!({
         "state": state(status.state),
         "load_ratio": status.load_ratio,
@@ -179,7 +179,7 @@ fn duty(duty: AdminState) -> &'static str {
     match duty {
         AdminState::Serving => "serving",
         AdminState::Draining => "draining",
-        AdminState::Leaving => "leaving",
+        AdminState::Removing => "leaving",
     }
 }
 

@@ -80,7 +80,7 @@ impl Upstream {
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let host = self.pool.host(origin);
         if let Some(mut link) = self.pool.take(&host) {
-            match link.exchange(origin, request, passed, ConnectionAge::Kept).await {
+            match link.exchange(origin, request, passed, ConnectionAge::Reused).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
                     return Ok(self.answered(response, link, host));

@@ -32,7 +32,7 @@ impl Usage {
 
     /// What an answer of so many bytes took that tells no counts: what was guessed, or, where all of it is text that
     /// was made, what such a text takes.
-    pub(crate) fn untold(endpoint: Endpoint, guess: Self, bytes: u64) -> Self {
+    pub(crate) fn estimate_unreported(endpoint: Endpoint, guess: Self, bytes: u64) -> Self {
         if endpoint == Endpoint::Transcription {
             return Self { output: bytes / TOKEN_BYTES, ..guess };
         }

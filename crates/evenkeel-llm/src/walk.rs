@@ -94,7 +94,7 @@ impl RequestScheduler {
         let machine = OptimizedLoadManager::new(options)?;
         let state = Mutex::new(State { machine, waiters: HashMap::new(), alarm_at: None });
         let walk = Arc::new(Self { clock: SchedulerClock::start(), state, watch });
-        walk.clock.keep(&walk);
+        walk.clock.spawn_timer(&walk);
         Ok(walk)
     }
 
@@ -109,7 +109,7 @@ impl RequestScheduler {
     }
 
     /// Lets a request in; a slot that is free is granted before this returns.
-    pub(crate) fn enter(self: &Arc<Self>, arrival: Arrival) -> SlotFuture {
+    pub(crate) fn submit(self: &Arc<Self>, arrival: Arrival) -> SlotFuture {
         let now = self.now();
         let mut state = self.state.lock();
         let request = state.machine.handle_arrival(now, arrival);
@@ -145,11 +145,11 @@ impl RequestScheduler {
     /// Tells that a tenant's request was refused before it could enter.
     pub(crate) fn tell_rate_limited(&self, tenant: TenantId) {
         let step = Step::Rejected { reason: RejectReason::RateLimited };
-        self.watch.tell(self.now(), &tell::outside(tenant, step));
+        self.watch.record(self.now(), &tell::outside(tenant, step));
     }
 
     /// Changes nodes or tenants, or takes in what was found out about a node.
-    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut OptimizedLoadManager, Instant) -> R) -> R {
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut OptimizedLoadManager, Instant) -> R) -> R {
         let now = self.now();
         let mut state = self.state.lock();
         let changed = change(&mut state.machine, now);
@@ -160,7 +160,7 @@ impl RequestScheduler {
     }
 
     /// Looks at the machine.
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&OptimizedLoadManager) -> R) -> R {
+    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&OptimizedLoadManager) -> R) -> R {
         look(&self.state.lock().machine)
     }
 
@@ -182,7 +182,7 @@ impl RequestScheduler {
     }
 
     /// Does what is due, and names the time at which the next thing is.
-    fn pass_time(&self) -> Option<Instant> {
+    fn on_timer(&self) -> Option<Instant> {
         let now = self.now();
         let mut state = self.state.lock();
         state.machine.handle_time(now);
@@ -197,11 +197,11 @@ impl RequestScheduler {
     /// Tells and wakes; a request that ends came in at `entered_at`.
     fn publish(&self, now: Instant, outcome: Effects, entered_at: Instant) {
         for event in outcome.first.iter().chain(&outcome.more) {
-            self.watch.tell(now, &tell::telemetry(event, now.since(entered_at)));
+            self.watch.record(now, &tell::to_telemetry(event, now.since(entered_at)));
         }
         outcome.wakers.into_iter().for_each(Waker::wake);
         if outcome.rings {
-            self.clock.ring();
+            self.clock.notify();
         }
     }
 }
@@ -209,7 +209,7 @@ impl RequestScheduler {
 /// The timer ends by itself once nobody walks any more.
 impl Drop for RequestScheduler {
     fn drop(&mut self) {
-        self.clock.ring();
+        self.clock.notify();
     }
 }
 
@@ -249,10 +249,10 @@ impl SlotDecision {
             Event::Reject { request, rejection, .. } => Some((request, Self::Rejected(rejection))),
             Event::Retry { .. }
             | Event::Done { .. }
-            | Event::Duty { .. }
-            | Event::Left { .. }
+            | Event::AdminState { .. }
+            | Event::NodeRemoved { .. }
             | Event::Breaker { .. }
-            | Event::Spared { .. }
+            | Event::Cooldown { .. }
             | Event::Path { .. } => None,
         }
     }
@@ -260,7 +260,7 @@ impl SlotDecision {
 
 impl RequestHandle {
     fn tell(&self, now: Instant, step: Step) {
-        self.walk.watch.tell(now, &tell::step(self.request, self.tenant, step));
+        self.walk.watch.record(now, &tell::request_event(self.request, self.tenant, step));
     }
 }
 

@@ -22,20 +22,20 @@ pub(crate) fn of(endpoint: Endpoint) -> ErrorFormat {
 
 /// Says no as OpenAI does.
 pub(crate) fn openai(refusal: ApiError, _: &HeaderValue) -> Response {
-    unwaited(refusal.into_response())
+    with_zero_wait(refusal.into_response())
 }
 
 /// Says no as Anthropic does, with the same statuses and headers: 503 and `Retry-After` is what its clients retry, too.
 fn anthropic(refusal: ApiError, request_id: &HeaderValue) -> Response {
     let mut body = anthropic_body(&refusal);
     body["request_id"] = request_id.to_str().unwrap_or_default().into();
-    let mut response = unwaited(refusal.with_body(&body));
+    let mut response = with_zero_wait(refusal.with_body(&body));
     response.headers_mut().insert(ANTHROPIC_ID, request_id.clone());
     response
 }
 
 /// Notes that a request did not wait.
-pub(crate) fn unwaited(mut response: Response) -> Response {
+pub(crate) fn with_zero_wait(mut response: Response) -> Response {
     response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from_static("0"));
     response
 }

@@ -80,7 +80,7 @@ impl Arrival {
     }
 
     /// Tells whether its answer is told of before its end.
-    pub(crate) fn comes_bit_by_bit(&self) -> bool {
+    pub(crate) fn is_streamed(&self) -> bool {
         self.upfront < self.cost
     }
 }
@@ -102,7 +102,7 @@ pub enum AttemptFailure {
     /// The node did not answer in time.
     TimedOut,
     /// The node answered with an error of its own, with nonsense, or stopped midway.
-    Broken,
+    BadResponse,
     /// The node is well and has no room.
     Busy {
         /// When it wants to be asked again.
@@ -182,6 +182,6 @@ pub(crate) struct Attempt {
 /// Whether the client has seen anything of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseState {
-    Awaited,
-    Begun,
+    Pending,
+    Started,
 }

@@ -46,16 +46,18 @@ impl OptimizedLoadManager {
         if line.urgency == Priority::Interactive
             && let Err(late) = admit_by_deadline(expected, timeout)
         {
-            return Err(Rejection::TooLate { retry_after: late.retry_after });
+            return Err(Rejection::WouldMissDeadline { retry_after: late.retry_after });
         }
-        let rested_at = self.nodes.rested_at(self.now, model, &[]);
+        let rested_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
         if self.now < rested_at && self.now + timeout <= rested_at {
-            return Err(Rejection::TooLate { retry_after: retry_after(Some(rested_at.since(self.now))) });
+            return Err(Rejection::WouldMissDeadline {
+                retry_after: retry_after(Some(rested_at.since(self.now))),
+            });
         }
         let admission =
             self.wait_queue.admit(self.now, line, tenant).map_err(|_| Rejection::UnknownTenant { tenant })?;
         if let Some(victim) = admission.push_out {
-            self.push_out(line, victim);
+            self.evict(line, victim);
         }
         if !admission.decision.accept {
             let (current_size, max_size) = self.places(line);
@@ -71,19 +73,19 @@ impl OptimizedLoadManager {
         if delay > Duration::ZERO {
             ticket.stage = RequestState::Delayed { enters_at: now + delay };
         }
-        self.wait_queue.join(request, ticket);
+        self.wait_queue.add_waiting(request, ticket);
         if delay == Duration::ZERO {
             self.enter(request);
         }
     }
 
     /// Turns the tenant's newest waiter away; its place is already given to the arrival.
-    fn push_out(&mut self, line: ModelQueueId, victim: TenantId) {
+    fn evict(&mut self, line: ModelQueueId, victim: TenantId) {
         let Some(request) = self.wait_queue.newest(line, victim) else { return };
         self.leave_queue(request);
         let (current_size, max_size) = self.places(line);
         let retry_after = retry_after(self.wait_queue.expected_wait(line, victim));
-        self.reject(request, Rejection::PushedOut { current_size, max_size, retry_after });
+        self.reject(request, Rejection::Evicted { current_size, max_size, retry_after });
     }
 
     /// How many wait in a line, and how many may.
@@ -121,14 +123,18 @@ impl AdmissionControl {
     }
 
     /// Takes in a request that is let wait however many do: whoever sends such limits how many there are.
-    pub(crate) fn take_in(&mut self, tenant: TenantId, weight: Weight) -> Result<Admission, TooManyTenants> {
+    pub(crate) fn admit_background(
+        &mut self,
+        tenant: TenantId,
+        weight: Weight,
+    ) -> Result<Admission, TooManyTenants> {
         self.holders.join(tenant, weight)?;
         let decision = BackpressureDecision { accept: true, delay: Duration::ZERO, ..self.pressure() };
         Ok(Admission { decision, push_out: None })
     }
 
     /// Takes a place for a request that comes back from a node; `false` when there is none.
-    pub(crate) fn rejoin(&mut self, tenant: TenantId, weight: Weight) -> bool {
+    pub(crate) fn readmit(&mut self, tenant: TenantId, weight: Weight) -> bool {
         self.holders.waiting() < self.controller.config().max_queue_size
             && self.holders.join(tenant, weight).is_ok()
     }

@@ -51,14 +51,14 @@ impl OptimizedLoadManager {
             check(same, || {
                 format!("{id:?} has {} for {} beside {busy} for {cost}", node.busy, node.in_flight)
             })?;
-            check(node.duty != AdminState::Leaving || busy > 0, || {
+            check(node.duty != AdminState::Removing || busy > 0, || {
                 format!("{id:?} left and is still there")
             })?;
             for path in node.paths.statuses() {
                 let carried = tally.paths.get(&(id, path.path)).copied().unwrap_or_default();
                 check(path.in_flight == carried, || format!("{id:?}: {path:?} beside {carried}"))?;
             }
-            if let Some(asking) = node.rest.asked_by() {
+            if let Some(asking) = node.rest.probe_request() {
                 let flies =
                     self.requests.get(asking).and_then(RequestRecord::flight).is_some_and(|it| it.node == id);
                 check(flies, || format!("{id:?} is asked by {asking:?}"))?;
@@ -96,7 +96,7 @@ impl OptimizedLoadManager {
             check(waiting == ring.places.waiting(), || format!("{line:?}: {waiting} wait"))?;
             for (tenant, entry) in self.wait_queue.tenants().iter() {
                 let queued = tally.queued.contains_key(&(line, tenant));
-                let standing = ring.drr.standing(key(tenant));
+                let standing = ring.drr.key_status(key(tenant));
                 let right = match (queued, entry.is_capped()) {
                     (false, _) => standing == KeyStatus::Idle,
                     (true, true) => standing == KeyStatus::Parked,

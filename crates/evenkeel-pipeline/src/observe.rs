@@ -71,14 +71,14 @@ pub enum Event {
         ending: RequestOutcome,
     },
     /// A node is to take work, or no more.
-    Duty {
+    AdminState {
         /// The node.
         node: NodeId,
         /// What it is to do.
         duty: AdminState,
     },
     /// A node that was to leave has finished what it had, and is forgotten.
-    Left {
+    NodeRemoved {
         /// The node.
         node: NodeId,
     },
@@ -90,7 +90,7 @@ pub enum Event {
         state: BreakerState,
     },
     /// A node said that it has no room.
-    Spared {
+    Cooldown {
         /// The node.
         node: NodeId,
         /// Until when it is spared.
@@ -115,10 +115,10 @@ impl Event {
             Self::Reject { rejection, .. } => rejection.wait_result(),
             Self::Retry { .. }
             | Self::Done { .. }
-            | Self::Duty { .. }
-            | Self::Left { .. }
+            | Self::AdminState { .. }
+            | Self::NodeRemoved { .. }
             | Self::Breaker { .. }
-            | Self::Spared { .. }
+            | Self::Cooldown { .. }
             | Self::Path { .. } => None,
         }
     }
@@ -135,7 +135,7 @@ pub enum RequestOutcome {
     /// Whoever asked has gone.
     Cancelled,
     /// The node failed after it had begun to answer: the client is to be told so.
-    Broken {
+    FailedMidStream {
         /// How it failed.
         failure: AttemptFailure,
     },
@@ -170,13 +170,13 @@ impl Counts {
         self.queue_full + self.pushed_out
     }
 
-    pub(crate) fn note_rejection(&mut self, rejection: &Rejection) {
+    pub(crate) fn record_rejection(&mut self, rejection: &Rejection) {
         let count = match rejection {
             Rejection::QueueFull { .. } => &mut self.queue_full,
-            Rejection::PushedOut { .. } => &mut self.pushed_out,
+            Rejection::Evicted { .. } => &mut self.pushed_out,
             Rejection::WaitTimeout { .. } => &mut self.timed_out,
             Rejection::Cancelled => &mut self.cancelled,
-            Rejection::TooLate { .. }
+            Rejection::WouldMissDeadline { .. }
             | Rejection::UnknownTenant { .. }
             | Rejection::UnknownModel { .. }
             | Rejection::NoNode { .. }
@@ -204,7 +204,7 @@ impl OptimizedLoadManager {
     /// When an answer in one piece begins says how long it is, not how loaded its node.
     pub(crate) fn observe_first_token(&mut self, request: RequestId, flight: &Attempt) {
         let now = self.now;
-        if !self.requests.get(request).is_some_and(|ticket| ticket.arrival.comes_bit_by_bit()) {
+        if !self.requests.get(request).is_some_and(|ticket| ticket.arrival.is_streamed()) {
             return;
         }
         if let Some(node) = self.nodes.get_mut(flight.node) {
@@ -230,11 +230,11 @@ impl OptimizedLoadManager {
         let (probe, blames_node) = match failure {
             AttemptFailure::Unreachable => (Some(Probe::Failed), !detour),
             AttemptFailure::TimedOut => (Some(Probe::Lost), true),
-            AttemptFailure::Broken => (None, true),
+            AttemptFailure::BadResponse => (None, true),
             AttemptFailure::Busy { retry_after } => {
                 let until = node.rest.begin(now, spare.rest(retry_after));
                 node.capacity.on_refusal(flight.epoch, node.busy.saturating_sub(1));
-                self.events.push_back(Event::Spared { node: flight.node, until });
+                self.events.push_back(Event::Cooldown { node: flight.node, until });
                 (None, false)
             }
         };
@@ -284,14 +284,14 @@ impl OptimizedLoadManager {
 
     fn tell_path(&mut self, node: NodeId, path: Option<PathId>, transition: Option<Transition>) {
         if let (Some(path), Some(transition)) = (path, transition) {
-            self.tell(Event::Path { node, path, transition });
+            self.emit(Event::Path { node, path, transition });
         }
     }
 
     /// Tells a change of a breaker, forgets what depended on the node, and sets when it changes by itself.
     fn tell_breaker(&mut self, id: NodeId, changed: Option<BreakerState>) {
         if let Some(state) = changed {
-            self.tell(Event::Breaker { node: id, state });
+            self.emit(Event::Breaker { node: id, state });
         }
         let Some(node) = self.nodes.get(id) else { return };
         match changed {
@@ -302,7 +302,7 @@ impl OptimizedLoadManager {
         self.timers.set_node(id, node.timeout());
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn emit(&mut self, event: Event) {
         self.events.push_back(event);
     }
 }

@@ -154,7 +154,7 @@ impl NodePool {
     }
 
     /// Tells when the first of the nodes that could do a request has rested; `now` if one is not resting.
-    pub(crate) fn rested_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
+    pub(crate) fn cooldown_ends_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
         self.iter()
             .filter(|(id, node)| {
                 node.duty == AdminState::Serving && node.serves(model) && !tried.contains(id)
@@ -174,7 +174,7 @@ impl NodePool {
     }
 
     /// Names the node that a request's like was served on, if it can take the request now.
-    pub(crate) fn warm(&self, cache: &NodeSelectionCache, ticket: &RequestRecord) -> Option<NodeId> {
+    pub(crate) fn cached_node(&self, cache: &NodeSelectionCache, ticket: &RequestRecord) -> Option<NodeId> {
         let key = ticket.arrival.affinity?;
         cache.peek((ticket.arrival.model, key)).filter(|node| self.can_take(*node, ticket))
     }
@@ -186,7 +186,7 @@ impl NodePool {
 
     /// Chooses: the node remembered, else the one preferred, else the chooser's.
     pub(crate) fn pick(&mut self, cache: &NodeSelectionCache, ticket: &RequestRecord) -> Option<Pick> {
-        if let Some(node) = self.warm(cache, ticket) {
+        if let Some(node) = self.cached_node(cache, ticket) {
             return Some(Pick { node, because: PickReason::Cached });
         }
         if let Some(node) = ticket.arrival.affinity.and_then(|key| self.preferred(key, ticket)) {
@@ -208,7 +208,7 @@ impl NodePool {
         let mut best: Option<(u64, NodeId, NodeLoad)> = None;
         for (id, node) in self.iter().filter(|(_, node)| node.is_open() && node.serves(ticket.arrival.model))
         {
-            let load = NodeLoad { busy: node.busy.saturating_add(node.elsewhere()), slots: node.slots() };
+            let load = NodeLoad { busy: node.busy.saturating_add(node.external_load()), slots: node.slots() };
             pool.add(load);
             let rank = affinity::rank(key, id);
             if best.is_none_or(|(highest, ..)| highest < rank) {

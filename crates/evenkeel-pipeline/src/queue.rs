@@ -63,7 +63,7 @@ impl WaitQueue {
     }
 
     /// Lets time pass for every ring's rate.
-    pub(crate) fn pass(&mut self, now: Instant) {
+    pub(crate) fn advance_time(&mut self, now: Instant) {
         self.rings.values_mut().for_each(|ring| ring.pass(now));
     }
 
@@ -87,7 +87,7 @@ impl WaitQueue {
         let weight = self.tenants.rule(tenant).weight;
         match line.urgency {
             Priority::Interactive => ring.places.admit(tenant, weight),
-            Priority::Background => ring.places.take_in(tenant, weight),
+            Priority::Background => ring.places.admit_background(tenant, weight),
         }
     }
 
@@ -95,32 +95,32 @@ impl WaitQueue {
     pub(crate) fn rejoin(&mut self, line: ModelQueueId, tenant: TenantId) -> bool {
         let weight = self.tenants.rule(tenant).weight;
         self.rings.get_mut(&line).is_some_and(|ring| match line.urgency {
-            Priority::Interactive => ring.places.rejoin(tenant, weight),
-            Priority::Background => ring.places.take_in(tenant, weight).is_ok(),
+            Priority::Interactive => ring.places.readmit(tenant, weight),
+            Priority::Background => ring.places.admit_background(tenant, weight).is_ok(),
         })
     }
 
     /// Gives back the place of a request that waits no more.
-    pub(crate) fn give_place_back(&mut self, line: ModelQueueId, tenant: TenantId) {
+    pub(crate) fn release_place(&mut self, line: ModelQueueId, tenant: TenantId) {
         if let Some(ring) = self.rings.get_mut(&line) {
             ring.places.leave(tenant);
         }
     }
 
     /// Notes a request that has its place and does not take turns yet.
-    pub(crate) fn join(&mut self, request: RequestId, ticket: &RequestRecord) {
+    pub(crate) fn add_waiting(&mut self, request: RequestId, ticket: &RequestRecord) {
         if let Some(ring) = self.rings.get_mut(&ticket.arrival.line()) {
             ring.join(request, ticket);
         }
     }
 
     /// Puts a request that has joined into its lane; its tenant takes turns from then on.
-    pub(crate) fn enter(&mut self, request: RequestId, ticket: &RequestRecord, end: QueueEnd) {
+    pub(crate) fn enqueue(&mut self, request: RequestId, ticket: &RequestRecord, end: QueueEnd) {
         let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
         let Some(ring) = self.rings.get_mut(&line) else { return };
         let begins = ring.enter(request, tenant, end);
         if begins {
-            self.begin_turns(line, tenant);
+            self.activate_tenant(line, tenant);
         }
     }
 
@@ -186,8 +186,8 @@ impl WaitQueue {
     ) -> Cost {
         let Some(ring) = self.rings.get_mut(&line) else { return charged };
         let settled = ring.drr.settle(key(tenant), charged, actual, how);
-        if ring.drr.standing(key(tenant)) == KeyStatus::Idle {
-            self.send_debt_along(line.urgency, tenant);
+        if ring.drr.key_status(key(tenant)) == KeyStatus::Idle {
+            self.move_debt(line.urgency, tenant);
         }
         settled
     }
@@ -225,7 +225,7 @@ impl WaitQueue {
     }
 
     /// Makes a tenant take turns in a ring, with the debt it left in rings where it takes none.
-    fn begin_turns(&mut self, line: ModelQueueId, tenant: TenantId) {
+    fn activate_tenant(&mut self, line: ModelQueueId, tenant: TenantId) {
         let debt = self.collect_debt(line.urgency, tenant);
         let entry = self.tenants.entry(tenant);
         entry.rings.insert(line);
@@ -248,9 +248,9 @@ impl WaitQueue {
     /// Moves debt from rings where a tenant takes no turns to one where it does, if there is one.
     ///
     /// What was done in the background used what nobody wanted: it is no debt to those who wait.
-    fn send_debt_along(&mut self, urgency: Priority, tenant: TenantId) {
+    fn move_debt(&mut self, urgency: Priority, tenant: TenantId) {
         let takes_turns = |(line, ring): (&ModelQueueId, &ModelQueue)| {
-            (ring.drr.standing(key(tenant)) != KeyStatus::Idle).then_some(*line)
+            (ring.drr.key_status(key(tenant)) != KeyStatus::Idle).then_some(*line)
         };
         let entry = self.tenants.entry(tenant);
         let alike = entry.rings.iter().filter(|line| line.urgency == urgency);
@@ -268,7 +268,7 @@ impl WaitQueue {
         for line in self.tenants.entry(tenant).rings.iter().filter(|line| line.urgency == urgency) {
             let Some(ring) = self.rings.get_mut(line) else { continue };
             let debt = ring.drr.debt(key(tenant));
-            if debt == Cost::ZERO || ring.drr.standing(key(tenant)) != KeyStatus::Idle {
+            if debt == Cost::ZERO || ring.drr.key_status(key(tenant)) != KeyStatus::Idle {
                 continue;
             }
             ring.drr.settle(key(tenant), debt, Cost::ZERO, Settlement::Final);

@@ -22,7 +22,7 @@ pub enum Rejection {
         retry_after: Duration,
     },
     /// It waited and had to make room for a tenant below its share; counts as a full queue.
-    PushedOut {
+    Evicted {
         /// How many wait.
         current_size: usize,
         /// How many may.
@@ -38,7 +38,7 @@ pub enum Rejection {
         timeout: Duration,
     },
     /// Its deadline would pass while it waits.
-    TooLate {
+    WouldMissDeadline {
         /// When the queue ahead will have drained.
         retry_after: Duration,
     },
@@ -89,13 +89,12 @@ impl Rejection {
     /// The seed's error for a request that was turned away by the queue; `None` for the other reasons.
     pub fn wait_error(&self) -> Option<WaitError> {
         match *self {
-            Self::QueueFull { current_size, max_size, .. }
-            | Self::PushedOut { current_size, max_size, .. } => {
+            Self::QueueFull { current_size, max_size, .. } | Self::Evicted { current_size, max_size, .. } => {
                 Some(WaitError::QueueFull { current_size, max_size })
             }
             Self::WaitTimeout { waited, timeout } => Some(WaitError::Timeout { waited, timeout }),
             Self::Cancelled => Some(WaitError::Cancelled),
-            Self::TooLate { .. }
+            Self::WouldMissDeadline { .. }
             | Self::UnknownTenant { .. }
             | Self::UnknownModel { .. }
             | Self::NoNode { .. }
@@ -121,13 +120,13 @@ impl fmt::Display for Rejection {
             Self::QueueFull { current_size, max_size, retry_after } => {
                 write!(f, "queue is full, {current_size} of {max_size} wait, retry after {retry_after:?}")
             }
-            Self::PushedOut { retry_after, .. } => {
+            Self::Evicted { retry_after, .. } => {
                 write!(f, "made room for a tenant below its share, retry after {retry_after:?}")
             }
             Self::WaitTimeout { waited, timeout } => {
                 write!(f, "no slot came free, waited {waited:?} of {timeout:?}")
             }
-            Self::TooLate { retry_after } => {
+            Self::WouldMissDeadline { retry_after } => {
                 write!(f, "would wait past its deadline, retry after {retry_after:?}")
             }
             Self::UnknownTenant { tenant } => write!(f, "tenant {} is unknown", tenant.0),
@@ -148,7 +147,7 @@ impl fmt::Display for AttemptFailure {
         f.write_str(match self {
             Self::Unreachable => "node was unreachable",
             Self::TimedOut => "node did not answer in time",
-            Self::Broken => "node broke off",
+            Self::BadResponse => "node broke off",
             Self::Busy { .. } => "node was busy",
         })
     }

@@ -40,14 +40,14 @@ impl OptimizedLoadManager {
         if self.wait_queue.has_any_turn() {
             self.nodes.refresh(self.now);
         }
-        while let Some(placed) = self.place() {
+        while let Some(placed) = self.next_placement() {
             self.send(placed);
         }
-        self.recheck();
+        self.schedule_recheck();
     }
 
     /// Finds somebody whose turn it is at a node with room; one in the background only for want of anybody else.
-    fn place(&mut self) -> Option<Placement> {
+    fn next_placement(&mut self) -> Option<Placement> {
         if !self.wait_queue.has_any_turn() || self.options.limits.in_flight_max <= self.in_flight {
             return None;
         }
@@ -115,18 +115,18 @@ impl OptimizedLoadManager {
         if at > 0 || pick.because == PickReason::Cached {
             return Some(head);
         }
-        Some(self.warmer(&head).unwrap_or(head))
+        Some(self.prefer_cached(&head).unwrap_or(head))
     }
 
     /// Finds one soon after the head of a lane whose node is warm, unless the head was passed over too often.
-    fn warmer(&mut self, head: &Placement) -> Option<Placement> {
+    fn prefer_cached(&mut self, head: &Placement) -> Option<Placement> {
         let affinity = self.options.affinity;
         if affinity.skips_max <= self.requests.get(head.request)?.skipped {
             return None;
         }
         let lane = self.wait_queue.ring(head.line)?.lane(head.tenant)?;
         let warm = |request: &RequestId| {
-            let node = self.nodes.warm(&self.node_cache, self.requests.get(*request)?)?;
+            let node = self.nodes.cached_node(&self.node_cache, self.requests.get(*request)?)?;
             Some((*request, Pick { node, because: PickReason::Cached }))
         };
         let (request, pick) = lane.queue().iter().take(affinity.look_max).skip(1).find_map(warm)?;
@@ -143,10 +143,10 @@ impl OptimizedLoadManager {
         let (arrival, waited) = (ticket.arrival, ticket.waited(now));
         let charged = self.wait_queue.charge(&arrival);
         self.leave_queue(request);
-        self.wait_queue.give_place_back(line, tenant);
+        self.wait_queue.release_place(line, tenant);
         self.wake(line, passed_over);
         let work = SlotRequest { model, request: arrival.request, cost: arrival.cost };
-        let taken = self.nodes.get_mut(pick.node).map(|node| node.take(now, request, &work));
+        let taken = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
         let SlotReservation { path, epoch } = taken.unwrap_or_default();
         self.time_node(pick.node);
         if let Some(affinity) = arrival.affinity {
@@ -162,7 +162,7 @@ impl OptimizedLoadManager {
             path,
             since: now,
             epoch,
-            answer: ResponseState::Awaited,
+            answer: ResponseState::Pending,
             charged,
             load: arrival.cost,
             actual: Cost::ZERO,
@@ -172,7 +172,7 @@ impl OptimizedLoadManager {
             self.retries.on_first_attempt(now);
         }
         let because = pick.because;
-        self.tell(Event::Dispatch { request, tenant, node: pick.node, path, waited, because, attempt });
+        self.emit(Event::Dispatch { request, tenant, node: pick.node, path, waited, because, attempt });
     }
 
     /// Takes a slot back, and charges what was used of it.
@@ -182,7 +182,7 @@ impl OptimizedLoadManager {
         let Some(node) = self.nodes.get_mut(flight.node) else { return };
         let work = SlotRequest { model: arrival.model, request: arrival.request, cost: flight.load };
         node.release(request, &work, flight.path);
-        if node.duty == AdminState::Leaving && node.busy == 0 {
+        if node.duty == AdminState::Removing && node.busy == 0 {
             self.forget_node(flight.node);
         }
         self.time_node(flight.node);
@@ -191,7 +191,7 @@ impl OptimizedLoadManager {
     /// Tries a failed request elsewhere, or says why not.
     pub(crate) fn retry(&mut self, request: RequestId, failure: AttemptFailure) {
         match self.may_retry(request) {
-            Ok(()) => self.queue_again(request, failure),
+            Ok(()) => self.requeue_front(request, failure),
             Err(stopped) => self.stop(request, failure, stopped),
         }
     }
@@ -199,15 +199,15 @@ impl OptimizedLoadManager {
     /// Lets a request wait on that a node without room refused: it had no slot, so this is no second attempt.
     ///
     /// It is turned away if no node will have rested before its time is over.
-    pub(crate) fn wait_again(&mut self, request: RequestId, failure: AttemptFailure) {
+    pub(crate) fn requeue_refused(&mut self, request: RequestId, failure: AttemptFailure) {
         let Some(ticket) = self.requests.get_mut(request) else { return };
         ticket.refused += 1;
         let Some(ticket) = self.requests.get(request) else { return };
         let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
-        let rested_at = self.nodes.rested_at(self.now, line.model, &ticket.tried);
+        let rested_at = self.nodes.cooldown_ends_at(self.now, line.model, &ticket.tried);
         if self.now < rested_at && self.wait_ends_at(ticket) <= rested_at {
             let retry_after = retry_after(Some(rested_at.since(self.now)));
-            self.reject(request, Rejection::TooLate { retry_after });
+            self.reject(request, Rejection::WouldMissDeadline { retry_after });
         } else if !self.nodes.has_untried(ticket) {
             self.stop(request, failure, NoRetryReason::NoOtherNode);
         } else if self.wait_ends_at(ticket) <= self.now {
@@ -215,7 +215,7 @@ impl OptimizedLoadManager {
         } else if !self.wait_queue.rejoin(line, tenant) {
             self.stop(request, failure, NoRetryReason::QueueFull);
         } else {
-            self.queue_again(request, failure);
+            self.requeue_front(request, failure);
         }
     }
 
@@ -226,7 +226,7 @@ impl OptimizedLoadManager {
     }
 
     /// Puts a request that has its place to the front of its lane, with what is left of its time.
-    fn queue_again(&mut self, request: RequestId, failure: AttemptFailure) {
+    fn requeue_front(&mut self, request: RequestId, failure: AttemptFailure) {
         let now = self.now;
         let Some(timeout_at) = self.requests.get(request).map(|ticket| self.wait_ends_at(ticket)) else {
             return;
@@ -236,11 +236,11 @@ impl OptimizedLoadManager {
         ticket.timeout_at = timeout_at;
         ticket.stage = RequestState::Queued;
         let (tenant, attempt) = (ticket.arrival.tenant, ticket.attempts);
-        self.wait_queue.join(request, ticket);
-        self.wait_queue.enter(request, ticket, QueueEnd::Front);
+        self.wait_queue.add_waiting(request, ticket);
+        self.wait_queue.enqueue(request, ticket, QueueEnd::Front);
         self.timers.set_request(request, ticket);
         self.counts.retried += 1;
-        self.tell(Event::Retry { request, tenant, failure, attempt });
+        self.emit(Event::Retry { request, tenant, failure, attempt });
     }
 
     /// Until when a request that comes back from a node may wait.
@@ -266,7 +266,7 @@ impl OptimizedLoadManager {
             return Err(NoRetryReason::QueueFull);
         }
         if !self.retries.spend(self.now) {
-            self.wait_queue.give_place_back(line, tenant);
+            self.wait_queue.release_place(line, tenant);
             return Err(NoRetryReason::BudgetSpent);
         }
         Ok(())
@@ -281,7 +281,7 @@ impl OptimizedLoadManager {
     }
 
     /// Looks again later if somebody waits beside a free slot: gates open with time alone.
-    fn recheck(&mut self) {
+    fn schedule_recheck(&mut self) {
         let blocked = self.in_flight < self.options.limits.in_flight_max
             && self.wait_queue.has_any_turn()
             && self.nodes.iter().any(|(_, node)| {

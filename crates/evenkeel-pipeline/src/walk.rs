@@ -106,7 +106,7 @@ impl OptimizedLoadManager {
         self.advance(now);
         match self.requests.get(request).map(|ticket| ticket.stage) {
             Some(RequestState::Delayed { .. } | RequestState::Queued) => {
-                self.turn_away(request, Rejection::Cancelled)
+                self.reject_waiting(request, Rejection::Cancelled)
             }
             Some(RequestState::InFlight(flight)) => {
                 self.finish(request, flight.actual, RequestOutcome::Cancelled)
@@ -120,10 +120,10 @@ impl OptimizedLoadManager {
     pub fn handle_first_byte(&mut self, now: Instant, request: RequestId) {
         self.advance(now);
         let Some(flight) = self.known_flight(request) else { return };
-        if flight.answer == ResponseState::Begun {
+        if flight.answer == ResponseState::Started {
             return;
         }
-        self.set_flight(request, Attempt { answer: ResponseState::Begun, ..flight });
+        self.set_flight(request, Attempt { answer: ResponseState::Started, ..flight });
         self.observe_answer(request, &flight);
         self.observe_first_token(request, &flight);
         self.dispatch();
@@ -150,7 +150,7 @@ impl OptimizedLoadManager {
     pub fn handle_end(&mut self, now: Instant, request: RequestId, end: RequestEnd) {
         self.advance(now);
         let Some(flight) = self.known_flight(request) else { return };
-        if flight.answer == ResponseState::Awaited && end.outcome == Outcome::Good {
+        if flight.answer == ResponseState::Pending && end.outcome == Outcome::Good {
             self.observe_answer(request, &flight);
         }
         self.observe_outcome(request, &flight, end.outcome);
@@ -164,19 +164,21 @@ impl OptimizedLoadManager {
         let Some(flight) = self.known_flight(request) else { return };
         self.observe_failure(request, &flight, failure);
         match flight.answer {
-            ResponseState::Begun => self.finish(request, flight.actual, RequestOutcome::Broken { failure }),
-            ResponseState::Awaited => {
+            ResponseState::Started => {
+                self.finish(request, flight.actual, RequestOutcome::FailedMidStream { failure })
+            }
+            ResponseState::Pending => {
                 self.give_slot_back(request, &flight, Cost::ZERO);
                 match failure {
-                    AttemptFailure::Busy { .. } => self.wait_again(request, failure),
-                    AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::Broken => {
+                    AttemptFailure::Busy { .. } => self.requeue_refused(request, failure),
+                    AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::BadResponse => {
                         self.retry(request, failure);
                     }
                 }
             }
         }
         if let AttemptFailure::Busy { .. } = failure {
-            self.turn_hopeless_away(flight.node);
+            self.reject_hopeless(flight.node);
         }
         self.dispatch();
     }
@@ -240,7 +242,7 @@ impl OptimizedLoadManager {
     /// Moves the clock and does what is due; a clock that steps back stands still.
     pub(crate) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        self.wait_queue.pass(self.now);
+        self.wait_queue.advance_time(self.now);
         self.node_cache.on_time(self.now);
         if self.timers.next().is_none_or(|due| self.now < due) {
             return;
@@ -265,13 +267,13 @@ impl OptimizedLoadManager {
             return;
         }
         let rejection = Rejection::WaitTimeout { waited: ticket.waited(self.now), timeout: ticket.timeout() };
-        self.turn_away(request, rejection);
+        self.reject_waiting(request, rejection);
     }
 
     /// Lets a request take turns.
     pub(crate) fn enter(&mut self, request: RequestId) {
         if let Some(ticket) = self.requests.get(request) {
-            self.wait_queue.enter(request, ticket, QueueEnd::Back);
+            self.wait_queue.enqueue(request, ticket, QueueEnd::Back);
         }
     }
 
@@ -284,19 +286,19 @@ impl OptimizedLoadManager {
     }
 
     /// Ends a waiting request.
-    fn turn_away(&mut self, request: RequestId, rejection: Rejection) {
+    fn reject_waiting(&mut self, request: RequestId, rejection: Rejection) {
         self.leave_queue(request);
         if let Some(ticket) = self.requests.get(request) {
-            self.wait_queue.give_place_back(ticket.arrival.line(), ticket.arrival.tenant);
+            self.wait_queue.release_place(ticket.arrival.line(), ticket.arrival.tenant);
         }
         self.reject(request, rejection);
     }
 
     /// Ends at once the waits that no node will have rested in time for, now that `node` rests.
-    fn turn_hopeless_away(&mut self, node: NodeId) {
+    fn reject_hopeless(&mut self, node: NodeId) {
         let models = self.nodes.get(node).map(|node| node.models().to_vec()).unwrap_or_default();
         for model in models {
-            let rested_at = self.nodes.rested_at(self.now, model, &[]);
+            let rested_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
             if rested_at <= self.now {
                 continue;
             }
@@ -309,7 +311,7 @@ impl OptimizedLoadManager {
             let hopeless: Vec<RequestId> = waiting.filter(hopeless).collect();
             let retry_after = retry_after(Some(rested_at.since(self.now)));
             for request in hopeless {
-                self.turn_away(request, Rejection::TooLate { retry_after });
+                self.reject_waiting(request, Rejection::WouldMissDeadline { retry_after });
             }
         }
     }
@@ -317,8 +319,8 @@ impl OptimizedLoadManager {
     /// Ends a request that has neither place nor slot.
     pub(crate) fn reject(&mut self, request: RequestId, rejection: Rejection) {
         if let Some(ticket) = self.requests.remove(request) {
-            self.counts.note_rejection(&rejection);
-            self.tell(Event::Reject { request, tenant: ticket.arrival.tenant, rejection });
+            self.counts.record_rejection(&rejection);
+            self.emit(Event::Reject { request, tenant: ticket.arrival.tenant, rejection });
         }
     }
 
@@ -329,7 +331,7 @@ impl OptimizedLoadManager {
         if let Some(ticket) = self.requests.remove(request) {
             self.counts.finished += 1;
             let tenant = ticket.arrival.tenant;
-            self.tell(Event::Done { request, tenant, node: flight.node, actual, ending });
+            self.emit(Event::Done { request, tenant, node: flight.node, actual, ending });
         }
     }
 

@@ -128,7 +128,7 @@ impl DrrScheduler {
     ///
     /// An active or parked key is left as it is, its weight too: a deficit is never reset.
     pub fn add_key(&mut self, key: Key, weight: Weight) -> Result<(), TooManyKeys> {
-        self.reach(key)?;
+        self.ensure_key(key)?;
         self.level.add(&mut self.slots, key.0, weight);
         Ok(())
     }
@@ -138,7 +138,7 @@ impl DrrScheduler {
     /// An active or parked key is left as it is. This is not [`add_key`](Self::add_key) and then
     /// [`park`](Self::park): a key that is active for an instant may be the only one, and rounds would open for it.
     pub fn add_parked(&mut self, key: Key, weight: Weight) -> Result<(), TooManyKeys> {
-        self.reach(key)?;
+        self.ensure_key(key)?;
         self.level.add_parked(&mut self.slots, key.0, weight);
         Ok(())
     }
@@ -239,7 +239,7 @@ impl DrrScheduler {
     }
 
     /// Tells where a key stands.
-    pub fn standing(&self, key: Key) -> KeyStatus {
+    pub fn key_status(&self, key: Key) -> KeyStatus {
         self.level.standing(&self.slots, key.0)
     }
 
@@ -258,7 +258,7 @@ impl DrrScheduler {
         self.level.parked() as usize
     }
 
-    fn reach(&mut self, key: Key) -> Result<(), TooManyKeys> {
+    fn ensure_key(&mut self, key: Key) -> Result<(), TooManyKeys> {
         if self.keys_max <= key.0 {
             return Err(TooManyKeys { keys_max: self.keys_max });
         }

@@ -217,11 +217,11 @@ impl ConcurrencyLimit {
                 self.phase = Phase::Steady;
                 self.move_to(resume);
             }
-            Phase::Steady => self.judge(recent),
+            Phase::Steady => self.adjust(recent),
         }
     }
 
-    fn judge(&mut self, recent: f64) {
+    fn adjust(&mut self, recent: f64) {
         let idle = match self.idle_ms {
             None => recent,
             Some(idle) if recent < idle => idle + FALL * (recent - idle),
@@ -241,12 +241,12 @@ impl ConcurrencyLimit {
         self.move_to(self.limit + SMOOTHING * (target - self.limit));
         self.ease_in = self.ease_in.saturating_sub(1);
         if self.ease_in == 0 {
-            self.ease();
+            self.probe_idle_latency();
         }
     }
 
     /// Runs at half of the limit for a window.
-    fn ease(&mut self) {
+    fn probe_idle_latency(&mut self) {
         self.ease_every = (2 * self.ease_every).min(EASE_EVERY_MAX);
         self.ease_in = self.ease_every;
         let resume = self.limit;

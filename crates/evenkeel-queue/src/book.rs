@@ -49,7 +49,7 @@ pub use stats::{Explanation, KeyStats, QueueStats, QueueTotals};
 pub use waits::WaitPercentiles;
 
 /// A turn waits this long for the store; then others go on, and the lane takes part again when it was answered.
-const PATIENCE: Duration = Duration::from_millis(5);
+const PREFETCH_WAIT_MAX: Duration = Duration::from_millis(5);
 /// A key that holds nothing is forgotten after this long.
 const IDLE_KEY: Duration = Duration::from_secs(60);
 
@@ -128,7 +128,7 @@ enum InvisibleState {
     /// It is in another queue once that is written down.
     Moving,
     /// Its time is over, and it is gone once that is written down; if that failed, it is tried again then.
-    Over { again: Option<UnixMillis> },
+    Expired { again: Option<UnixMillis> },
 }
 
 impl InvisibleState {
@@ -247,7 +247,7 @@ impl QueueState {
     }
 
     /// Tells the time, for what follows and is not told it itself.
-    pub fn see(&mut self, now: UnixMillis) {
+    pub fn set_now(&mut self, now: UnixMillis) {
         self.now = now;
     }
 
@@ -264,8 +264,8 @@ impl QueueState {
         self.totals.bytes += u64::from(header.size);
         if let Some(until) = not_before.filter(|&until| now < until) {
             self.at(lane).pass_over(header.seq);
-            self.set_out(lane, handle, InvisibleState::Delayed { until });
-            self.follow(lane);
+            self.hide(lane, handle, InvisibleState::Delayed { until });
+            self.update_schedule(lane);
             return Ok(());
         }
         self.totals.pending += 1;
@@ -277,12 +277,17 @@ impl QueueState {
         let window = self.lane(lane).window_len(self.keys.len());
         let without_place = self.at(lane).append(handle, window);
         self.drop_payload(without_place);
-        self.follow(lane);
+        self.update_schedule(lane);
         Ok(())
     }
 
     /// Leases up to `max` messages, in turns, until `lease` from now.
-    pub fn take(&mut self, now: UnixMillis, max: usize, lease: Duration) -> Result<LeaseBatch, Rejection> {
+    pub fn lease_messages(
+        &mut self,
+        now: UnixMillis,
+        max: usize,
+        lease: Duration,
+    ) -> Result<LeaseBatch, Rejection> {
         self.now = now;
         let room = self.limits.in_flight_max.saturating_sub(self.totals.in_flight);
         if room == 0 {
@@ -293,9 +298,11 @@ impl QueueState {
         while taken.leased.len() < max {
             let Some(turn) = self.drr.next_key() else { break };
             // Without a next one, it is on its way from the store.
-            let Some(is_over) = self.lane(turn.key).next().map(|header| self.is_over(header)) else { break };
+            let Some(is_over) = self.lane(turn.key).next().map(|header| self.is_expired(header)) else {
+                break;
+            };
             if is_over && self.room_for_ends() == 0 {
-                self.hold_over(turn.key);
+                self.park_until_expiry_room(turn.key);
                 continue;
             }
             let Some(mut handle) = self.at(turn.key).pop() else { break };
@@ -303,15 +310,15 @@ impl QueueState {
             let payload = handle.payload.take();
             self.payload_bytes -= payload.as_ref().map_or(0, Payload::size);
             if is_over {
-                taken.expired.push(self.end(turn.key, handle));
-                self.follow(turn.key);
+                taken.expired.push(self.expire(turn.key, handle));
+                self.update_schedule(turn.key);
                 continue;
             }
             (handle.charged, handle.leased_at) = (self.charge(turn.key, &handle.header), now);
             self.drr.consume_deficit(turn.key, handle.charged);
-            self.spend(turn.key);
+            self.take_token(turn.key);
             taken.leased.push(self.lease(now, turn.key, handle, payload, lease));
-            self.follow(turn.key);
+            self.update_schedule(turn.key);
         }
         self.end_take(&taken.leased);
         Ok(taken)
@@ -342,7 +349,7 @@ impl QueueState {
             until,
             payload,
         };
-        self.set_out(at, handle, InvisibleState::Leased { until, epoch });
+        self.hide(at, handle, InvisibleState::Leased { until, epoch });
         leased
     }
 
@@ -363,12 +370,12 @@ impl QueueState {
     }
 
     /// Names what the store is to be asked for next.
-    pub fn poll_refill(&mut self) -> Option<PrefetchRequest> {
+    pub fn poll_prefetch(&mut self) -> Option<PrefetchRequest> {
         self.refills.pop_front()
     }
 
     /// Takes in what the store found, and counts messages that it should have found.
-    pub fn take_refill(&mut self, ask: PrefetchRequest, found: Vec<(MessageMeta, Payload)>) -> u64 {
+    pub fn apply_prefetch(&mut self, ask: PrefetchRequest, found: Vec<(MessageMeta, Payload)>) -> u64 {
         let Some(at) = self.awaiting(ask) else { return 0 };
         let is_empty = found.is_empty();
         let told = self.told;
@@ -381,7 +388,7 @@ impl QueueState {
             MessageEntry { payload, ..MessageEntry::new(header) }
         });
         let lane = self.lanes[at.index()].as_mut().expect("a key that is known has a lane");
-        self.payload_bytes += lane.take_refill(handles);
+        self.payload_bytes += lane.apply_prefetch(handles);
         let missing = if is_empty { lane.forget_beyond() } else { 0 };
         if missing > 0 {
             // How large they were is not known.
@@ -389,7 +396,7 @@ impl QueueState {
             self.totals.pending -= missing;
             self.unlist_missing(at);
         }
-        self.follow(at);
+        self.update_schedule(at);
         missing
     }
 
@@ -399,7 +406,7 @@ impl QueueState {
     }
 
     /// Notes that the store could not be read; it is asked again at the next tick.
-    pub fn fail_refill(&mut self, ask: PrefetchRequest) {
+    pub fn fail_prefetch(&mut self, ask: PrefetchRequest) {
         if let Some(at) = self.awaiting(ask) {
             self.starved.push(at);
         }
@@ -439,7 +446,7 @@ impl QueueState {
     }
 
     /// Tells whether a turn waits for the store, a few milliseconds at most.
-    pub fn is_stalled(&self) -> bool {
+    pub fn is_prefetching(&self) -> bool {
         self.in_turn().is_some_and(|lane| !lane.is_ready())
     }
 
@@ -473,7 +480,7 @@ impl QueueState {
     }
 
     /// Lets a lane stand among the turns as its messages do: active, parked while a gate or the store holds it, or idle.
-    fn follow(&mut self, at: Key) {
+    fn update_schedule(&mut self, at: Key) {
         let lanes = self.keys.len();
         let lane = self.lanes[at.index()].as_mut().expect("a lane that is followed is known");
         let window = lane.window_len(lanes);
@@ -483,17 +490,17 @@ impl QueueState {
             count,
         });
         if let Some(ask) = ask {
-            lane.begin_refill();
+            lane.begin_prefetch();
             self.refills.push_back(ask);
         }
-        let waits_for_store = !lane.is_ready() && lane.beyond() > 0;
+        let waits_for_store = !lane.is_ready() && lane.on_disk_len() > 0;
         let began = lane.starved_since.filter(|_| waits_for_store);
         lane.starved_since = waits_for_store.then(|| began.unwrap_or(self.now));
         if waits_for_store && began.is_none() {
-            self.starving.push_back((self.now + PATIENCE, at));
+            self.starving.push_back((self.now + PREFETCH_WAIT_MAX, at));
         }
         let lane = self.lanes[at.index()].as_ref().expect("a lane that is followed is known");
-        let is_patient = lane.starved_since.is_some_and(|since| self.now < since + PATIENCE);
+        let is_patient = lane.starved_since.is_some_and(|since| self.now < since + PREFETCH_WAIT_MAX);
         let is_whole = !lane.name.contains('/');
         let tenant_name = lane.name.split('/').next().unwrap_or_default();
         let tenant_weight =
@@ -504,11 +511,11 @@ impl QueueState {
             key: at,
             weight: if is_whole { Weight::ONE } else { lane.weight },
         };
-        let (is_ready, has_beyond, gates) = (lane.is_ready(), lane.beyond() > 0, lane.gates);
+        let (is_ready, has_beyond, gates) = (lane.is_ready(), lane.on_disk_len() > 0, lane.gates);
         if gates.tenant.is_some() {
             self.follow_tenant(turns.tenant, gates.tenant);
         }
-        let stood = if (is_ready || has_beyond) && self.is_held(at) {
+        let stood = if (is_ready || has_beyond) && self.is_throttled(at) {
             self.drr.park(at);
             self.drr.add_parked(turns)
         } else if is_ready || is_patient {
@@ -536,7 +543,7 @@ impl QueueState {
         }
     }
 
-    fn set_out(&mut self, lane: Key, handle: MessageEntry, how: InvisibleState) {
+    fn hide(&mut self, lane: Key, handle: MessageEntry, how: InvisibleState) {
         let seq = handle.header.seq;
         match how {
             InvisibleState::Leased { until, .. } => {
@@ -550,7 +557,7 @@ impl QueueState {
                 self.totals.delayed += 1;
             }
             InvisibleState::Acking { .. } | InvisibleState::Moving => self.at(lane).leaving += 1,
-            InvisibleState::Over { again } => {
+            InvisibleState::Expired { again } => {
                 self.due.extend(again.map(|again| (again, seq)));
                 self.at(lane).over += 1;
                 self.ends.over += 1;
@@ -582,7 +589,7 @@ impl QueueState {
                 self.totals.delayed -= 1;
             }
             InvisibleState::Acking { .. } | InvisibleState::Moving => self.at(out.lane).leaving -= 1,
-            InvisibleState::Over { again } => {
+            InvisibleState::Expired { again } => {
                 again.map(|again| self.due.remove(&(again, seq)));
                 self.at(out.lane).over -= 1;
                 self.ends.over -= 1;

@@ -78,7 +78,7 @@ pub(crate) struct JobStatusTable(Mutex<BTreeMap<MessageId, JobStatus>>);
 
 impl Queue {
     /// Notes where a job is.
-    pub fn note_job(&self, of: MessageId, whereabouts: JobStatus) {
+    pub fn record_job(&self, of: MessageId, whereabouts: JobStatus) {
         let mut notes = self.0.notes.0.lock();
         notes.insert(of, whereabouts);
         if NOTES_MAX < notes.len() {
@@ -92,7 +92,7 @@ impl Queue {
     }
 
     /// Tells where a job was last, if that is known.
-    pub fn whereabouts(&self, of: MessageId) -> Option<JobStatus> {
+    pub fn job_status(&self, of: MessageId) -> Option<JobStatus> {
         self.0.notes.0.lock().get(&of).cloned()
     }
 }

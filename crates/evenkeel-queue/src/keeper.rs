@@ -54,9 +54,9 @@ const WAITING_MAX: usize = 65_536;
 /// What a keeper is told.
 pub(crate) enum Msg {
     /// Every queue has its keeper: time begins.
-    Begin,
+    Start,
     /// By the store: these were written down.
-    Tail(Vec<AppendedMessage>),
+    Appended(Vec<AppendedMessage>),
     /// Lease up to so many messages; wait in line when there is none.
     Receive(ReceiveRequest),
     /// Acknowledge these, or say of each why not.
@@ -68,27 +68,27 @@ pub(crate) enum Msg {
     /// By the store: what follows in the key that a move has come to.
     MoveFound(MoveRequest, KeyId, Result<Vec<(MessageMeta, Payload)>, StoreError>),
     /// By the store: messages were moved, or removed because they were over, or were not, and whose move that was.
-    Left(Vec<Seq>, Result<(), StoreError>, Option<MoveRequest>),
+    Removed(Vec<Seq>, Result<(), StoreError>, Option<MoveRequest>),
     /// Give these back; without a delay after the queue's backoff.
     Nack(Vec<(DeliveryId, Option<Duration>)>, Reply<ReceiptResults>),
     /// These were not done, and that is no failure of a consumer's.
-    GiveUp(Vec<(DeliveryId, AbandonMode)>, Reply<ReceiptResults>),
+    Abandon(Vec<(DeliveryId, AbandonMode)>, Reply<ReceiptResults>),
     /// Have these leases end so long from now.
     Extend(Vec<(DeliveryId, Duration)>, Reply<ReceiptResults>),
     /// Take these back, uncounted.
-    TakeBack(Vec<DeliveryId>, Reply<ReceiptResults>),
+    Release(Vec<DeliveryId>, Reply<ReceiptResults>),
     /// By a parcel that reached nobody.
-    GiveBack(Vec<(Seq, u32)>),
+    LeaseDropped(Vec<(Seq, u32)>),
     /// By the store: what follows in a key.
-    Refilled(PrefetchRequest, Result<Vec<(MessageMeta, Payload)>, StoreError>),
+    Prefetched(PrefetchRequest, Result<Vec<(MessageMeta, Payload)>, StoreError>),
     /// Remove everything.
     Purge(Reply<Result<(), Rejection>>),
     /// By the store: everything before this is gone.
     Purged(Result<Seq, StoreError>, Reply<Result<(), Rejection>>),
     /// By the store: what is set for a key is written down.
-    Ruled(KeyId, Arc<str>, KeyRule),
+    RuleChanged(KeyId, Arc<str>, KeyRule),
     /// Tell what is set for a key.
-    Rule(Arc<str>, Reply<KeyRule>),
+    GetRule(Arc<str>, Reply<KeyRule>),
     /// Keep to these settings.
     Settings(Arc<QueueSettings>),
     /// Tell what the queue holds and how it has delivered.
@@ -117,7 +117,7 @@ pub(crate) struct ReceiveRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
     Wait,
-    Leave,
+    Return,
 }
 
 /// An acknowledgement that is being written down.
@@ -186,25 +186,25 @@ impl Actor for QueueActor {
     fn receive(&mut self, message: Msg, ctx: &mut Context<'_, Self>) -> HandlerResult<Msg> {
         match message {
             // Not before: a lease that ends may move a message to a queue whose keeper was not told yet.
-            Msg::Begin => self.begin(ctx),
-            Msg::Tail(appended) => self.append(appended),
-            Msg::Receive(receive) => self.line_up(receive, &ctx.me()),
+            Msg::Start => self.begin(ctx),
+            Msg::Appended(appended) => self.append(appended),
+            Msg::Receive(receive) => self.enqueue_receive(receive, &ctx.me()),
             Msg::Ack(claims, reply) => self.ack(claims, reply, ctx.me()),
             Msg::Acked(acking) => self.acked(acking),
             Msg::Move(job) => self.move_on(job, ctx.me()),
             Msg::MoveFound(job, key, found) => self.move_found(job, key, found, ctx.me()),
-            Msg::Left(seqs, result, job) => {
-                self.left(seqs, &result);
+            Msg::Removed(seqs, result, job) => {
+                self.on_removed(seqs, &result);
                 if let Some(job) = job {
                     job.end(result);
                 }
             }
             Msg::Nack(which, reply) => self.nack(&which, reply, &ctx.me()),
-            Msg::GiveUp(which, reply) => self.give_up(&which, reply, &ctx.me()),
+            Msg::Abandon(which, reply) => self.give_up(&which, reply, &ctx.me()),
             Msg::Extend(which, reply) => self.extend(&which, reply),
-            Msg::TakeBack(claims, reply) => self.take_back(&claims, reply),
-            Msg::GiveBack(which) => self.give_back(&which),
-            Msg::Refilled(ask, found) => self.refilled(ask, found),
+            Msg::Release(claims, reply) => self.take_back(&claims, reply),
+            Msg::LeaseDropped(which) => self.give_back(&which),
+            Msg::Prefetched(ask, found) => self.on_prefetched(ask, found),
             Msg::Purge(reply) => {
                 let me = ctx.me();
                 self.store.purge(self.queue, Box::new(move |below| me.tell(Msg::Purged(below, reply))));
@@ -213,8 +213,8 @@ impl Actor for QueueActor {
                 let purged = below.map(|below| self.book.clear(self.clock.now(), below));
                 answer(reply, purged.map_err(Rejection::Store));
             }
-            Msg::Ruled(key, name, rule) => self.book.set_rule(self.clock.now(), key, &name, rule),
-            Msg::Rule(name, reply) => answer(reply, self.book.rule(&name)),
+            Msg::RuleChanged(key, name, rule) => self.book.set_rule(self.clock.now(), key, &name, rule),
+            Msg::GetRule(name, reply) => answer(reply, self.book.rule(&name)),
             Msg::Settings(settings) => {
                 self.book.set_limits(&settings);
                 self.settings = settings;
@@ -222,16 +222,16 @@ impl Actor for QueueActor {
             Msg::Stats(reply) => answer(reply, self.book.stats()),
             Msg::KeyStats(skip, max, reply) => answer(reply, self.book.key_stats(skip, max)),
             Msg::Peek(max, reply) => {
-                self.book.see(self.clock.now());
+                self.book.set_now(self.clock.now());
                 answer(reply, self.book.peek(max));
             }
             Msg::Explain(id, reply) => {
-                self.book.see(self.clock.now());
+                self.book.set_now(self.clock.now());
                 answer(reply, self.book.explain(id, self.queue));
             }
             Msg::Close => return Ok(Flow::Stop),
         }
-        self.settle(ctx);
+        self.after_message(ctx);
         Ok(Flow::Continue)
     }
 
@@ -244,7 +244,7 @@ impl Actor for QueueActor {
             Signal::Timer(SWEEP | SWEEP_ON) => self.sweep(ctx),
             _ => {}
         }
-        self.settle(ctx);
+        self.after_message(ctx);
         Ok(Flow::Continue)
     }
 }
@@ -252,7 +252,7 @@ impl Actor for QueueActor {
 impl QueueActor {
     fn begin(&mut self, ctx: &mut Context<'_, Self>) {
         let unused = core::mem::take(&mut self.unused);
-        self.note(unused.into_iter().map(MessageChange::Forgotten).collect());
+        self.commit_relaxed(unused.into_iter().map(MessageChange::KeyRemoved).collect());
         if !ctx.set_timer(SWEEP, SWEEP_EVERY, Repeat::Every(SWEEP_EVERY)) {
             tracing::warn!(queue = self.queue.0, "no timer is free: keys without messages are kept");
         }
@@ -271,10 +271,10 @@ impl QueueActor {
         }
     }
 
-    fn line_up(&mut self, receive: ReceiveRequest, me: &ActorRef<Msg>) {
+    fn enqueue_receive(&mut self, receive: ReceiveRequest, me: &ActorRef<Msg>) {
         if self.book.has_ready() {
             self.deliver(receive, me);
-        } else if receive.line == WhenEmpty::Leave && !self.book.is_stalled() {
+        } else if receive.line == WhenEmpty::Return && !self.book.is_prefetching() {
             answer(receive.reply, Ok(LeaseGuard::empty()));
         } else if WAITING_MAX <= self.waiting.len() {
             self.waiting.retain(|receive| receive.reply.is_awaited());
@@ -290,17 +290,19 @@ impl QueueActor {
     /// Leases to one consumer what is its turn now.
     fn deliver(&mut self, receive: ReceiveRequest, me: &ActorRef<Msg>) {
         let lease = receive.lease.unwrap_or(self.settings.lease());
-        let taken = match self.book.take(self.clock.now(), receive.max, lease) {
+        let taken = match self.book.lease_messages(self.clock.now(), receive.max, lease) {
             Ok(taken) => taken,
             Err(why) => return answer(receive.reply, Err(why)),
         };
         let leased = taken.leased.iter();
-        self.note(leased.map(|leased| MessageChange::Leased(self.written(leased), leased.until)).collect());
+        self.commit_relaxed(
+            leased.map(|leased| MessageChange::Leased(self.written(leased), leased.until)).collect(),
+        );
         self.remove(taken.expired, me);
-        if taken.leased.is_empty() && (receive.line == WhenEmpty::Wait || self.book.is_stalled()) {
+        if taken.leased.is_empty() && (receive.line == WhenEmpty::Wait || self.book.is_prefetching()) {
             return self.waiting.push_front(receive);
         }
-        LeaseGuard::send(taken.leased, receive.reply, me.clone(), &self.store, self.queue);
+        LeaseGuard::deliver(taken.leased, receive.reply, me.clone(), &self.store, self.queue);
     }
 
     fn written(&self, leased: &LeasedMessage) -> RedeliveryRecord {
@@ -317,7 +319,7 @@ impl QueueActor {
     fn ack(&mut self, claims: Vec<DeliveryId>, reply: Reply<ReceiptResults>, me: ActorRef<Msg>) {
         let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
         let mut answers = ReceiptResults::with_capacity(claims.len());
-        self.book.see(self.clock.now());
+        self.book.set_now(self.clock.now());
         for claim in claims {
             answers.push(match self.book.ack(claim) {
                 Ok(header) => {
@@ -340,9 +342,9 @@ impl QueueActor {
     fn acked(&mut self, acking: PendingAck) {
         let PendingAck { seqs, mut answers, result, reply } = acking;
         match result {
-            Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
+            Ok(()) => seqs.into_iter().for_each(|seq| self.book.confirm_removal(seq)),
             Err(why) => {
-                seqs.into_iter().for_each(|seq| self.book.undo_ack(seq));
+                seqs.into_iter().for_each(|seq| self.book.revert_removal(seq));
                 for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                     *answer = Err(Rejection::Store(why.clone()));
                 }
@@ -363,7 +365,7 @@ impl QueueActor {
             let delay = delay.unwrap_or_else(|| self.backoff(self.book.attempts(claim.seq)));
             answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
         }
-        self.write_ended(ended, me);
+        self.write_dispositions(ended, me);
         answer(reply, answers);
     }
 
@@ -376,9 +378,9 @@ impl QueueActor {
         let now = self.clock.now();
         let (mut answers, mut ended) = (ReceiptResults::with_capacity(which.len()), Vec::new());
         for &(claim, how) in which {
-            answers.push(self.book.give_up(now, claim, how).map(|how| ended.push(how)));
+            answers.push(self.book.abandon(now, claim, how).map(|how| ended.push(how)));
         }
-        self.write_ended(ended, me);
+        self.write_dispositions(ended, me);
         answer(reply, answers);
     }
 
@@ -389,30 +391,31 @@ impl QueueActor {
             let extended = self.book.extend(now, claim, lease);
             answers.push(extended.map(|(state, until)| changes.push(MessageChange::Leased(state, until))));
         }
-        self.note(changes);
+        self.commit_relaxed(changes);
         answer(reply, answers);
     }
 
     fn take_back(&mut self, claims: &[DeliveryId], reply: Reply<ReceiptResults>) {
         let (mut answers, mut changes) = (ReceiptResults::with_capacity(claims.len()), Vec::new());
         for &claim in claims {
-            let taken = self.book.take_back(claim);
-            answers.push(taken.map(|returned| changes.extend(returned.map(MessageChange::Returned))));
+            let taken = self.book.release(claim);
+            answers.push(taken.map(|returned| changes.extend(returned.map(MessageChange::Requeued))));
         }
-        self.note(changes);
+        self.commit_relaxed(changes);
         answer(reply, answers);
     }
 
     fn give_back(&mut self, which: &[(Seq, u32)]) {
-        let returned = which.iter().filter_map(|&(seq, number)| self.book.give_back(seq, number));
-        let changes = returned.map(MessageChange::Returned).collect();
-        self.note(changes);
+        let returned = which.iter().filter_map(|&(seq, number)| self.book.release_undelivered(seq, number));
+        let changes = returned.map(MessageChange::Requeued).collect();
+        self.commit_relaxed(changes);
     }
 
     /// Answers those who wait only while a turn waits for the store.
-    fn send_away(&mut self) {
+    fn answer_empty_receives(&mut self) {
         // Wherever they are in line: one who waits may stand before them.
-        let (leaving, staying) = self.waiting.drain(..).partition(|receive| receive.line == WhenEmpty::Leave);
+        let (leaving, staying) =
+            self.waiting.drain(..).partition(|receive| receive.line == WhenEmpty::Return);
         self.waiting = staying;
         let leaving: VecDeque<ReceiveRequest> = leaving;
         for receive in leaving {
@@ -420,11 +423,15 @@ impl QueueActor {
         }
     }
 
-    fn refilled(&mut self, ask: PrefetchRequest, found: Result<Vec<(MessageMeta, Payload)>, StoreError>) {
+    fn on_prefetched(
+        &mut self,
+        ask: PrefetchRequest,
+        found: Result<Vec<(MessageMeta, Payload)>, StoreError>,
+    ) {
         self.refilling = self.refilling.saturating_sub(1);
         match found {
             Ok(found) => {
-                let missing = self.book.take_refill(ask, found);
+                let missing = self.book.apply_prefetch(ask, found);
                 if missing > 0 {
                     tracing::error!(
                         queue = self.queue.0,
@@ -437,27 +444,27 @@ impl QueueActor {
             Err(why) => {
                 let (queue, key) = (self.queue.0, ask.key.0);
                 tracing::warn!(queue, key, %why, "messages could not be read, trying again");
-                self.book.fail_refill(ask);
+                self.book.fail_prefetch(ask);
             }
         }
     }
 
-    fn left(&mut self, seqs: Vec<Seq>, result: &Result<(), StoreError>) {
+    fn on_removed(&mut self, seqs: Vec<Seq>, result: &Result<(), StoreError>) {
         let count = seqs.len();
-        self.book.see(self.clock.now());
+        self.book.set_now(self.clock.now());
         match result {
-            Ok(()) => seqs.into_iter().for_each(|seq| self.book.acked(seq)),
+            Ok(()) => seqs.into_iter().for_each(|seq| self.book.confirm_removal(seq)),
             Err(why) => {
                 tracing::warn!(queue = self.queue.0, count, %why, "messages could not leave, trying again");
-                seqs.into_iter().for_each(|seq| self.book.undo_ack(seq));
+                seqs.into_iter().for_each(|seq| self.book.revert_removal(seq));
             }
         }
     }
 
     /// Brings back what is due.
     fn tick(&mut self, me: &ActorRef<Msg>) {
-        let ended = self.book.tick(self.clock.now(), TICK_MAX);
-        self.write_ended(ended, me);
+        let ended = self.book.expire_leases(self.clock.now(), TICK_MAX);
+        self.write_dispositions(ended, me);
     }
 
     fn sweep(&mut self, ctx: &mut Context<'_, Self>) {
@@ -467,27 +474,29 @@ impl QueueActor {
         if self.book.has_idle(now) {
             ctx.set_timer(SWEEP_ON, SWEEP_ON_AFTER, Repeat::Once);
         }
-        self.note(forgotten.into_iter().map(MessageChange::Forgotten).collect());
+        self.commit_relaxed(forgotten.into_iter().map(MessageChange::KeyRemoved).collect());
         self.waiting.retain(|receive| receive.reply.is_awaited());
     }
 
-    fn write_ended(&mut self, ended: Vec<Disposition>, me: &ActorRef<Msg>) {
+    fn write_dispositions(&mut self, ended: Vec<Disposition>, me: &ActorRef<Msg>) {
         let (mut changes, mut over) = (Vec::with_capacity(ended.len()), Vec::new());
         for how in ended {
             match (how, self.settings.redrive) {
-                (Disposition::Waits(returned), _) => changes.push(MessageChange::Returned(returned)),
-                (Disposition::Over { key, header }, _) => over.push((key, header)),
-                (Disposition::Dead { key, header, .. }, Some(redrive)) => {
+                (Disposition::Requeued(returned), _) => changes.push(MessageChange::Requeued(returned)),
+                (Disposition::Expired { key, header }, _) => over.push((key, header)),
+                (Disposition::DeadLetter { key, header, .. }, Some(redrive)) => {
                     let (me, seq) = (me.clone(), header.seq);
                     let commit = self.commit(vec![MessageChange::Moved(key, header, redrive.to)]);
-                    self.store
-                        .commit(commit, Box::new(move |result| me.tell(Msg::Left(vec![seq], result, None))));
+                    self.store.commit(
+                        commit,
+                        Box::new(move |result| me.tell(Msg::Removed(vec![seq], result, None))),
+                    );
                 }
                 // The settings changed meanwhile; it comes back in a second.
-                (Disposition::Dead { header, .. }, None) => self.book.undo_ack(header.seq),
+                (Disposition::DeadLetter { header, .. }, None) => self.book.revert_removal(header.seq),
             }
         }
-        self.note(changes);
+        self.commit_relaxed(changes);
         self.remove(over, me);
     }
 
@@ -499,11 +508,11 @@ impl QueueActor {
         let seqs = over.iter().map(|(_, header)| header.seq).collect();
         let changes = over.into_iter().map(|(key, header)| MessageChange::Removed(key, header)).collect();
         let (commit, me) = (self.commit_later(changes), me.clone());
-        self.store.commit(commit, Box::new(move |result| me.tell(Msg::Left(seqs, result, None))));
+        self.store.commit(commit, Box::new(move |result| me.tell(Msg::Removed(seqs, result, None))));
     }
 
     /// Has something written down that nobody waits for; lost in a crash, a message is delivered once more.
-    fn note(&self, changes: Vec<MessageChange>) {
+    fn commit_relaxed(&self, changes: Vec<MessageChange>) {
         if changes.is_empty() {
             return;
         }
@@ -539,7 +548,7 @@ impl QueueActor {
     }
 
     /// Serves who waits, asks for what is missing, and sets the timer.
-    fn settle(&mut self, ctx: &mut Context<'_, Self>) {
+    fn after_message(&mut self, ctx: &mut Context<'_, Self>) {
         while self.book.has_ready() {
             let Some(receive) = self.waiting.pop_front() else { break };
             if receive.reply.is_awaited() {
@@ -551,11 +560,11 @@ impl QueueActor {
                 }
             }
         }
-        if !self.book.has_ready() && !self.book.is_stalled() {
-            self.send_away();
+        if !self.book.has_ready() && !self.book.is_prefetching() {
+            self.answer_empty_receives();
         }
         while self.refilling < REFILLS_MAX {
-            let Some(ask) = self.book.poll_refill() else { break };
+            let Some(ask) = self.book.poll_prefetch() else { break };
             self.refilling += 1;
             let me = ctx.me();
             let fetch = Fetch {
@@ -565,7 +574,7 @@ impl QueueActor {
                 count_max: ask.count,
                 bytes_max: REFILL_BYTES_MAX,
             };
-            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Refilled(ask, found))));
+            self.store.fetch(fetch, Box::new(move |found| me.tell(Msg::Prefetched(ask, found))));
         }
         self.gauge.show(self.book.totals());
         let (count, bytes) = core::mem::take(&mut self.arrived);

@@ -44,7 +44,7 @@ impl DedupId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnqueueResult {
     /// It was written down.
-    New(MessageId),
+    Stored(MessageId),
     /// It was sent before; this is what it is called.
     Duplicate(MessageId),
 }
@@ -53,7 +53,7 @@ impl EnqueueResult {
     /// What the message is called.
     pub const fn id(self) -> MessageId {
         match self {
-            Self::New(id) | Self::Duplicate(id) => id,
+            Self::Stored(id) | Self::Duplicate(id) => id,
         }
     }
 }

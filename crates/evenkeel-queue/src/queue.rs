@@ -92,9 +92,9 @@ impl Queue {
     pub async fn enqueue(&self, drafts: Vec<NewMessage>) -> Result<Vec<MessageId>, Rejection> {
         let body = self.body();
         // Without a keeper nobody takes messages in; they would pile up.
-        self.await_keeper(None, ANSWER_MAX).await?;
+        self.wait_for_owner(None, ANSWER_MAX).await?;
         let bytes = self.check(&body.settings, &drafts)?;
-        let mut expected = self.expect(&body.settings, &drafts, bytes)?;
+        let mut expected = self.reserve_capacity(&body.settings, &drafts, bytes)?;
         let has_names = drafts.iter().any(|draft| draft.dedup.is_some());
         let sizes: Vec<u64> = if has_names {
             drafts.iter().map(|draft| draft.payload.size() as u64).collect()
@@ -134,13 +134,13 @@ impl Queue {
         if want.max == 0 {
             return Ok(Vec::new());
         }
-        let line = if want.wait.is_zero() { WhenEmpty::Leave } else { WhenEmpty::Wait };
+        let line = if want.wait.is_zero() { WhenEmpty::Return } else { WhenEmpty::Wait };
         let within = if want.wait.is_zero() { ANSWER_MAX } else { want.wait };
         let ReceiveOptions { max, lease, .. } = want;
         let (began, mut fallen) = (Instant::now(), None);
         loop {
             let left = within.saturating_sub(began.elapsed());
-            let kept = match self.await_keeper(fallen, left).await {
+            let kept = match self.wait_for_owner(fallen, left).await {
                 Err(Rejection::Interrupted) if line == WhenEmpty::Wait => return Ok(Vec::new()),
                 kept => kept?,
             };
@@ -159,7 +159,7 @@ impl Queue {
                     refusal => return Err(refusal),
                 },
             };
-            let opened = parcel.open().into_iter();
+            let opened = parcel.into_messages().into_iter();
             return Ok(opened.map(|(leased, payload)| self.delivery(leased, payload, kept.epoch)).collect());
         }
     }
@@ -198,24 +198,25 @@ impl Queue {
     /// Takes deliveries back that did not count, each to be delivered again after its delay.
     pub async fn defer(&self, which: &[(Receipt, Duration)]) -> ReceiptResults {
         let given_up =
-            |&(ref receipt, delay): &(Receipt, Duration)| (receipt.clone(), AbandonMode::For(delay));
+            |&(ref receipt, delay): &(Receipt, Duration)| (receipt.clone(), AbandonMode::Defer(delay));
         self.give_up(which.iter().map(given_up).collect()).await
     }
 
     /// Moves deliveries to the dead-letter queue at once, however often they were tried.
-    pub async fn bury(&self, receipts: &[Receipt]) -> ReceiptResults {
-        self.give_up(receipts.iter().map(|receipt| (receipt.clone(), AbandonMode::ForGood)).collect()).await
+    pub async fn dead_letter(&self, receipts: &[Receipt]) -> ReceiptResults {
+        self.give_up(receipts.iter().map(|receipt| (receipt.clone(), AbandonMode::DeadLetter)).collect())
+            .await
     }
 
     async fn give_up(&self, which: Vec<(Receipt, AbandonMode)>) -> ReceiptResults {
-        self.each(which.iter().map(|(receipt, how)| (receipt, *how)), Msg::GiveUp).await
+        self.each(which.iter().map(|(receipt, how)| (receipt, *how)), Msg::Abandon).await
     }
 
     /// Gives deliveries back as if they had never been made: they come again at once, and do not count.
     #[tracing::instrument(level = "debug", skip_all, fields(queue = self.0.id.0, count = receipts.len()))]
     pub async fn take_back(&self, receipts: &[Receipt]) -> ReceiptResults {
         self.each(receipts.iter().map(|receipt| (receipt, ())), |claims, reply| {
-            Msg::TakeBack(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
+            Msg::Release(claims.into_iter().map(|(claim, ())| claim).collect(), reply)
         })
         .await
     }
@@ -302,13 +303,13 @@ impl Queue {
     }
 
     /// Counts how often its keeper fell and another took its place.
-    pub fn keepers_replaced(&self) -> u64 {
+    pub fn actor_restarts(&self) -> u64 {
         self.0.falls.lock().replaced
     }
 
     async fn ask<T: Send + 'static>(&self, question: impl FnOnce(Reply<T>) -> Msg) -> Result<T, Rejection> {
         let _asking = RequestPermit::begin(&self.0.asks)?;
-        let kept = self.await_keeper(None, ANSWER_MAX).await?;
+        let kept = self.wait_for_owner(None, ANSWER_MAX).await?;
         kept.keeper.ask(question).within(ANSWER_MAX).await.map_err(|why| self.refusal(why))
     }
 
@@ -317,7 +318,7 @@ impl Queue {
         for draft in drafts {
             check_key(&draft.key)?;
             if settings.order == DeliveryOrder::Fifo && draft.delay.is_some() {
-                return Err(Rejection::DelayInOrder);
+                return Err(Rejection::DelayOnFifo);
             }
             check_ttl(settings, draft)?;
             let size = draft.payload.size() as u64;
@@ -330,7 +331,7 @@ impl Queue {
     }
 
     /// Counts messages that are on their way, if there is room for them.
-    fn expect(
+    fn reserve_capacity(
         &self,
         settings: &QueueSettings,
         drafts: &[NewMessage],

@@ -79,7 +79,7 @@ impl Queues {
         let records = queues.blocking(<dyn Store>::queues).await?;
         queues.open_all(records).await?;
         queues.open.read().by_id.values().for_each(Queue::begin);
-        tokio::spawn(keep::replace_fallen(Arc::downgrade(&queues), falls));
+        tokio::spawn(keep::restart_stopped(Arc::downgrade(&queues), falls));
         Ok(queues)
     }
 
@@ -117,7 +117,7 @@ impl Queues {
         settings.check().map_err(CreateError::Setting)?;
         let _changing = self.changing.lock().await;
         if let Some(queue) = self.get(name) {
-            return Ok(CreateResult::Found(queue));
+            return Ok(CreateResult::Existing(queue));
         }
         if self.queues_max <= self.open.read().by_id.len() {
             return Err(CreateError::TooMany { max: self.queues_max });
@@ -137,7 +137,7 @@ impl Queues {
         };
         opened.iter().for_each(Queue::begin);
         let queue = opened.into_iter().next().ok_or(CreateError::Store(StoreError::NoQueue))?;
-        Ok(CreateResult::New(queue))
+        Ok(CreateResult::Created(queue))
     }
 
     /// Changes what a queue is, beside its messages.
@@ -158,7 +158,7 @@ impl Queues {
         let settings = Arc::new(body.settings.clone());
         *queue.0.body.write() = Arc::new(body);
         // Whoever keeps it next reads them with the queue.
-        if let Owner::Keeper(kept) = &*queue.0.owner.borrow() {
+        if let Owner::Active(kept) = &*queue.0.owner.borrow() {
             kept.keeper.tell(Msg::Settings(settings));
         }
         self.changes.send_replace(());
@@ -174,7 +174,7 @@ impl Queues {
         open.by_name.remove(name);
         open.by_id.remove(&queue.id());
         self.known.write().remove(&queue.id());
-        if let Owner::Keeper(kept) = queue.0.owner.send_replace(Owner::Deleted) {
+        if let Owner::Active(kept) = queue.0.owner.send_replace(Owner::Deleted) {
             kept.keeper.tell(Msg::Close);
         }
         self.changes.send_replace(());
@@ -235,16 +235,16 @@ impl Queues {
 /// A queue that was asked for.
 pub enum CreateResult {
     /// It was made.
-    New(Queue),
+    Created(Queue),
     /// There was one of that name; whether it is like the one wished for is the door's to say.
-    Found(Queue),
+    Existing(Queue),
 }
 
 impl CreateResult {
     /// Takes the queue either way.
     pub fn queue(self) -> Queue {
         match self {
-            Self::New(queue) | Self::Found(queue) => queue,
+            Self::Created(queue) | Self::Existing(queue) => queue,
         }
     }
 }

@@ -32,7 +32,7 @@ pub enum Rejection {
         max: u64,
     },
     /// A message of a FIFO queue has a delay of its own.
-    DelayInOrder,
+    DelayOnFifo,
     /// A message's time to live is not longer than its delay, or longer than the queue keeps any message.
     BadTtl {
         /// The least it may be, in milliseconds.
@@ -45,7 +45,7 @@ pub enum Rejection {
     /// The receipt's message is gone: acknowledged, moved, purged or expired.
     MessageGone,
     /// The receipt is of an earlier delivery, or of one that a crash made forgotten.
-    DeliveredAgain,
+    StaleReceipt,
     /// The delivery is over: its lease ended, or it was given back.
     NotInFlight,
     /// The store did not take it.
@@ -70,13 +70,13 @@ impl fmt::Display for Rejection {
                 f.write_str("a fairness key has 1 to 256 bytes, none of them a control character")
             }
             Self::TooLarge { max } => write!(f, "message is larger than {max} bytes"),
-            Self::DelayInOrder => f.write_str("messages of a FIFO queue have no delay of their own"),
+            Self::DelayOnFifo => f.write_str("messages of a FIFO queue have no delay of their own"),
             Self::BadTtl { min, max } => {
                 write!(f, "ttl is not between {min} ms, past its delay, and {max} ms, the queue's retention")
             }
             Self::ForgedReceipt => f.write_str("receipt handle was not made by this queue"),
             Self::MessageGone => f.write_str("message is gone"),
-            Self::DeliveredAgain => f.write_str("receipt handle is of an earlier delivery"),
+            Self::StaleReceipt => f.write_str("receipt handle is of an earlier delivery"),
             Self::NotInFlight => f.write_str("message is not in flight"),
             Self::Store(error) => error.fmt(f),
             Self::Busy => f.write_str("too much is waiting to be written, retry later"),

@@ -78,14 +78,14 @@ impl Queue {
         max: usize,
     ) -> Result<(), Rejection> {
         let kept = StoredResult { expires_at: self.now() + ttl, bytes: result.encode()? };
-        Ok(told(|done| self.0.store.put_result(of, kept, max, done)).await?)
+        Ok(wait_for_completion(|done| self.0.store.put_result(of, kept, max, done)).await?)
     }
 
     /// Reads what came of a message and until when it is kept; `None` when nothing is.
     ///
     /// A message that was moved is named after the queue it was sent to, which may be another, or gone.
     pub async fn result(&self, of: MessageId) -> Result<Option<(JobResult, UnixMillis)>, Rejection> {
-        let kept = told(|done| self.0.store.result(of, done)).await?;
+        let kept = wait_for_completion(|done| self.0.store.result(of, done)).await?;
         let Some(kept) = kept.filter(|kept| self.now() < kept.expires_at) else { return Ok(None) };
         let garbled = || StoreError::Io(format!("cannot make sense of the result of {of}"));
         Ok(Some((JobResult::decode(&kept.bytes).ok_or_else(garbled)?, kept.expires_at)))
@@ -95,12 +95,14 @@ impl Queue {
 impl Queues {
     /// Forgets every result that has expired, of whatever queue.
     pub async fn expire_results(&self) -> Result<(), StoreError> {
-        while told(|done| self.store.expire_results(self.clock.now(), SWEEP_MAX, done)).await? > 0 {}
+        while wait_for_completion(|done| self.store.expire_results(self.clock.now(), SWEEP_MAX, done)).await?
+            > 0
+        {}
         Ok(())
     }
 }
 
-async fn told<T: Send + 'static>(ask: impl FnOnce(Completion<T>)) -> Result<T, StoreError> {
+async fn wait_for_completion<T: Send + 'static>(ask: impl FnOnce(Completion<T>)) -> Result<T, StoreError> {
     let (done, answered) = oneshot::channel();
     ask(Box::new(move |result| drop(done.send(result))));
     answered.await.unwrap_or(Err(StoreError::Closed))

@@ -78,7 +78,7 @@ pub trait Store: Send + Sync + 'static {
     /// Becomes the owner of queues, all or none, in one write: earlier owners can write nothing any more.
     ///
     /// Messages that are appended from then on are told to the tails, in order.
-    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError>;
+    fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError>;
 
     /// Stays the owner; `false` when another has become it.
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError>;
@@ -147,11 +147,11 @@ pub struct Commit {
 
 impl Commit {
     /// Whether nobody waits for it: lost in a crash, a message is delivered once more.
-    pub(crate) fn is_note(&self) -> bool {
+    pub(crate) fn is_relaxed(&self) -> bool {
         let is_note = |change: &MessageChange| {
             matches!(
                 change,
-                MessageChange::Leased(..) | MessageChange::Returned(_) | MessageChange::Forgotten(_)
+                MessageChange::Leased(..) | MessageChange::Requeued(_) | MessageChange::KeyRemoved(_)
             )
         };
         self.durability == Durability::Os && self.changes.iter().all(is_note)
@@ -164,13 +164,13 @@ pub enum MessageChange {
     /// A consumer has it until then.
     Leased(RedeliveryRecord, UnixMillis),
     /// It waits again.
-    Returned(RedeliveryRecord),
+    Requeued(RedeliveryRecord),
     /// It is gone.
     Removed(KeyId, MessageMeta),
     /// It is in another queue, under the same key.
     Moved(KeyId, MessageMeta, QueueId),
     /// A key has no message; it is forgotten unless it has one or a rule.
-    Forgotten(KeyId),
+    KeyRemoved(KeyId),
 }
 
 impl MessageChange {
@@ -178,7 +178,7 @@ impl MessageChange {
     pub(crate) fn target(&self) -> Option<QueueId> {
         match self {
             Self::Moved(_, _, to) => Some(*to),
-            Self::Leased(..) | Self::Returned(_) | Self::Removed(..) | Self::Forgotten(_) => None,
+            Self::Leased(..) | Self::Requeued(_) | Self::Removed(..) | Self::KeyRemoved(_) => None,
         }
     }
 }

@@ -25,7 +25,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Notes something that happens `after` from now.
-    pub fn note(&mut self, after: Duration, what: T) {
+    pub fn schedule(&mut self, after: Duration, what: T) {
         self.due.push(Reverse((self.now + after, self.noted, ScheduledItem(what))));
         self.noted += 1;
     }
@@ -89,7 +89,7 @@ mod tests {
     fn things_happen_in_the_order_of_time_then_of_notice() {
         let mut agenda = EventQueue::new();
         for (millis, what) in [(5, "late"), (1, "first"), (1, "second"), (9, "too late")] {
-            agenda.note(Duration::from_millis(millis), what);
+            agenda.schedule(Duration::from_millis(millis), what);
         }
         let end = Instant::from_millis(5);
         let mut seen = vec![];

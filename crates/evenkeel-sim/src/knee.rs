@@ -121,7 +121,7 @@ pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
     }
     stage.follow();
     while let Some(due) = stage.agenda.next_until(end) {
-        stage.happen(due);
+        stage.handle(due);
         stage.follow();
     }
     Ok(stage.run)
@@ -176,10 +176,10 @@ impl KneeSim {
         let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
         walk.add_node(Instant::ORIGIN, &spec)?;
         let mut agenda = EventQueue::new();
-        plan.batches.iter().for_each(|(at, batch)| agenda.note(*at, KneeEvent::Batch(*batch)));
-        agenda.note(LOOKS, KneeEvent::Look);
+        plan.batches.iter().for_each(|(at, batch)| agenda.schedule(*at, KneeEvent::Batch(*batch)));
+        agenda.schedule(LOOKS, KneeEvent::Look);
         if plan.scrapes == Scrapes::Every {
-            agenda.note(SCRAPES, KneeEvent::Scrape);
+            agenda.schedule(SCRAPES, KneeEvent::Scrape);
         }
         Ok(Self {
             agenda,
@@ -210,7 +210,7 @@ impl KneeSim {
         self.wanted.insert(request, (prompt, output));
     }
 
-    fn happen(&mut self, due: KneeEvent) {
+    fn handle(&mut self, due: KneeEvent) {
         let now = self.agenda.now();
         match due {
             KneeEvent::StepEnds => self.end_step(),
@@ -219,13 +219,13 @@ impl KneeSim {
                 let limit = self.walk.status().nodes[0].slots;
                 let at = now.since(Instant::ORIGIN);
                 self.run.looks.push(KneeSample { at, limit, queued: self.queue.len() });
-                self.agenda.note(LOOKS, KneeEvent::Look);
+                self.agenda.schedule(LOOKS, KneeEvent::Look);
             }
             KneeEvent::Scrape => {
                 let (running, waiting) = (self.running.len() as u32, self.queue.len() as u32);
                 let load = EngineLoad { running, waiting, cache_used: None };
                 self.walk.handle_engine_load(now, NODE, Some(load));
-                self.agenda.note(SCRAPES, KneeEvent::Scrape);
+                self.agenda.schedule(SCRAPES, KneeEvent::Scrape);
             }
         }
         self.begin_step();
@@ -258,7 +258,7 @@ impl KneeSim {
         }
         self.stepping = true;
         let takes = STEP + STEP_PER_ANSWER * self.running.len() as u32 + READING * prompts as u32;
-        self.agenda.note(takes, KneeEvent::StepEnds);
+        self.agenda.schedule(takes, KneeEvent::StepEnds);
     }
 
     fn end_step(&mut self) {

@@ -23,7 +23,7 @@ use crate::scenario::{AdmitPolicy, Demand, NodePlan, Scenario, ServiceOrder, Ten
 const MODEL: ModelId = ModelId(0);
 
 /// Longer than anybody waits in a scenario.
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Runs a scenario to its end.
 pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
@@ -37,11 +37,11 @@ pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
             world.agenda.wait_until(due);
             world.walk.handle_time(due);
         } else if let Some(due) = world.agenda.next_until(end) {
-            world.happen(due)?;
+            world.handle(due)?;
         } else {
             break;
         }
-        world.follow()?;
+        world.apply_events()?;
     }
     let status = world.walk.status();
     Ok(SimRun {
@@ -132,7 +132,7 @@ impl<'a> Simulation<'a> {
             match tenant.demand {
                 Demand::Every(mean) => {
                     let first = self.tenant_rngs[id as usize].exponential(mean);
-                    self.agenda.note(first, SimEvent::Arrival(TenantId(id)));
+                    self.agenda.schedule(first, SimEvent::Arrival(TenantId(id)));
                 }
                 Demand::Backlog(depth) => {
                     for _ in 0..depth {
@@ -142,18 +142,18 @@ impl<'a> Simulation<'a> {
             }
         }
         for &(at, change) in &self.scenario.changes {
-            self.agenda.note(at, SimEvent::Change(change));
+            self.agenda.schedule(at, SimEvent::Change(change));
         }
-        self.follow()
+        self.apply_events()
     }
 
-    fn happen(&mut self, due: SimEvent) -> Result<(), SimError> {
+    fn handle(&mut self, due: SimEvent) -> Result<(), SimError> {
         let now = self.agenda.now();
         match due {
             SimEvent::Arrival(tenant) => {
                 if let Demand::Every(mean) = self.scenario.tenants[tenant.index()].demand {
                     let next = self.tenant_rngs[tenant.index()].exponential(mean);
-                    self.agenda.note(next, SimEvent::Arrival(tenant));
+                    self.agenda.schedule(next, SimEvent::Arrival(tenant));
                 }
                 self.accept(tenant)?;
             }
@@ -179,7 +179,7 @@ impl<'a> Simulation<'a> {
         self.arrived = number.checked_add(1).ok_or(SimError::TooManyRequests)?;
         self.tell(TraceEvent::Arrived { ticket: number, tenant, key });
         let arrival = Arrival {
-            tenant: self.told_apart(tenant),
+            tenant: self.pipeline_tenant(tenant),
             model: MODEL,
             cost: plan.estimate,
             upfront: plan.estimate,
@@ -195,7 +195,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Who the pipeline takes a tenant for.
-    fn told_apart(&self, tenant: TenantId) -> TenantId {
+    fn pipeline_tenant(&self, tenant: TenantId) -> TenantId {
         match self.scenario.order {
             ServiceOrder::Drr => tenant,
             ServiceOrder::Fifo => TenantId(0),
@@ -203,7 +203,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Does what the pipeline says, and writes it down.
-    fn follow(&mut self) -> Result<(), SimError> {
+    fn apply_events(&mut self) -> Result<(), SimError> {
         while let Some(event) = self.walk.poll_event() {
             match event {
                 evenkeel_pipeline::Event::Dispatch { request, node, path, waited, .. } => {
@@ -239,10 +239,10 @@ impl<'a> Simulation<'a> {
         let begun = rtt(plan, path) + plan.first_byte;
         let takes = begun + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
         if plan.first_byte > Duration::ZERO {
-            self.agenda.note(begun, SimEvent::FirstByte(request));
-            self.agenda.note((begun + takes) / 2, SimEvent::Half(request));
+            self.agenda.schedule(begun, SimEvent::FirstByte(request));
+            self.agenda.schedule((begun + takes) / 2, SimEvent::Half(request));
         }
-        self.agenda.note(takes, SimEvent::Done(request));
+        self.agenda.schedule(takes, SimEvent::Done(request));
         self.tell(TraceEvent::Dispatched { ticket: number, tenant, key, node, path, waited });
         if matches!(self.scenario.tenants[tenant.index()].demand, Demand::Backlog(_)) {
             self.accept(tenant)?;
@@ -254,7 +254,7 @@ impl<'a> Simulation<'a> {
         let Some(SimRequest { number, tenant, .. }) = self.tickets.remove(&request) else { return };
         self.waiting[tenant.index()] -= 1;
         self.tell(match rejection {
-            Rejection::PushedOut { .. } => TraceEvent::PushedOut { ticket: number, tenant },
+            Rejection::Evicted { .. } => TraceEvent::PushedOut { ticket: number, tenant },
             _ => TraceEvent::Rejected { ticket: number, tenant },
         });
     }
@@ -316,7 +316,7 @@ impl<'a> Simulation<'a> {
 
     fn set_rule(&mut self, tenant: TenantId) -> Result<(), SimError> {
         let rule = self.rules[tenant.index()];
-        Ok(self.walk.set_tenant(self.agenda.now(), self.told_apart(tenant), rule)?)
+        Ok(self.walk.set_tenant(self.agenda.now(), self.pipeline_tenant(tenant), rule)?)
     }
 
     fn has_free_slot(&self) -> bool {
@@ -353,7 +353,7 @@ fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
     };
     let wait_queue = WaitQueueConfig {
         max_waiting: backpressure.max_queue_size,
-        default_timeout: PATIENCE,
+        default_timeout: WAIT_MAX,
         warning_threshold: backpressure.warning_threshold,
         overload_threshold: backpressure.overload_threshold,
     };

@@ -7,7 +7,7 @@ use evenkeel_queue::{Queue, Rejection};
 use serde::Deserialize;
 
 use crate::batch::{BatchResponse, BatchSuccess, check_ids, outcome};
-use crate::door::{EmptyResponse, SqsApi, needed, seconds};
+use crate::door::{EmptyResponse, SqsApi, required, seconds};
 use crate::fault::SqsError;
 use crate::limit::VISIBILITY_SECS;
 use crate::time::Seconds;
@@ -55,7 +55,7 @@ impl SqsApi {
         self.meters.deleted(queue, deleted as u64);
         let judged = answers.into_iter().zip(receipts).map(|(answer, receipt)| match answer {
             // A client that was not answered asks again, and the message is gone already.
-            Ok(()) | Err(Rejection::MessageGone | Rejection::DeliveredAgain) => {
+            Ok(()) | Err(Rejection::MessageGone | Rejection::StaleReceipt) => {
                 self.streams.release(receipt);
                 Ok(())
             }
@@ -115,7 +115,7 @@ impl SqsApi {
 
 impl ReceiptRequest {
     fn receipt(&self) -> Result<Receipt, SqsError> {
-        Ok(Receipt::new(needed("ReceiptHandle", self.receipt_handle.as_deref())?))
+        Ok(Receipt::new(required("ReceiptHandle", self.receipt_handle.as_deref())?))
     }
 
     fn visibility(&self) -> Result<Seconds, SqsError> {
@@ -138,7 +138,7 @@ fn all(results: Vec<Result<(), SqsError>>) -> Result<EmptyResponse, SqsError> {
 fn fault_of(rejection: Rejection, receipt: &Receipt) -> SqsError {
     match rejection {
         Rejection::ForgedReceipt => SqsError::ReceiptInvalid { receipt: receipt.as_str().to_owned() },
-        Rejection::MessageGone | Rejection::DeliveredAgain => SqsError::value(
+        Rejection::MessageGone | Rejection::StaleReceipt => SqsError::value(
             "ReceiptHandle",
             receipt,
             "Message does not exist or is not available for visibility timeout change.",

@@ -36,7 +36,7 @@ pub(crate) struct BatchFailure {
 
 impl BatchFailure {
     pub(crate) fn new(id: String, fault: &SqsError) -> Self {
-        Self { id, sender_fault: fault.is_senders(), code: fault.code(), message: fault.to_string() }
+        Self { id, sender_fault: fault.is_sender_fault(), code: fault.code(), message: fault.to_string() }
     }
 }
 

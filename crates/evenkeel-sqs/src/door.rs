@@ -79,7 +79,7 @@ impl SqsApi {
         options.defaults.message_bytes_max = BATCH_BYTES_MAX as u64 + HEADROOM;
         Ok(Arc::new_cyclic(|me| Self {
             options,
-            moves: MoveTasks::of_before(&queues),
+            moves: MoveTasks::restore_interrupted(&queues),
             queues,
             gate,
             master,
@@ -116,7 +116,7 @@ impl SqsApi {
 
     /// Puts what queues hold on the page of metrics.
     pub fn show_metrics(&self) {
-        self.meters.show(&self.queues);
+        self.meters.publish_queue_totals(&self.queues);
     }
 
     async fn serve(self: Arc<Self>, mut call: ServerRequest) -> Result<Response, ApiError> {
@@ -137,9 +137,9 @@ impl SqsApi {
     }
 
     async fn answer(&self, operation: Operation, call: &mut ServerRequest) -> Result<Response, SqsError> {
-        let signed = self.begin_sign(&call.request)?;
+        let signed = self.parse_signature(&call.request)?;
         let body = call.read_body().await?;
-        let tenant = self.finish_sign(signed, &call.request, &body)?;
+        let tenant = self.verify_signature(signed, &call.request, &body)?;
         tenant.take_request(call.accepted_at)?;
         let ask = RequestContext {
             host: host_of(call),
@@ -160,37 +160,37 @@ impl SqsApi {
         body: &[u8],
     ) -> Result<Vec<u8>, SqsError> {
         match operation {
-            Operation::AddPermission => told(&self.add_permission(read(body)?).await?),
-            Operation::CancelMessageMoveTask => told(&self.cancel_move_task(&read(body)?)?),
-            Operation::ChangeMessageVisibility => told(&self.change_visibility(&read(body)?).await?),
+            Operation::AddPermission => to_json(&self.add_permission(read(body)?).await?),
+            Operation::CancelMessageMoveTask => to_json(&self.cancel_move_task(&read(body)?)?),
+            Operation::ChangeMessageVisibility => to_json(&self.change_visibility(&read(body)?).await?),
             Operation::ChangeMessageVisibilityBatch => {
-                told(&self.change_visibility_batch(read(body)?).await?)
+                to_json(&self.change_visibility_batch(read(body)?).await?)
             }
-            Operation::CreateQueue => told(&self.create_queue(ask, read(body)?).await?),
-            Operation::DeleteMessage => told(&self.delete_message(&read(body)?).await?),
-            Operation::DeleteMessageBatch => told(&self.delete_message_batch(read(body)?).await?),
-            Operation::DeleteQueue => told(&self.delete_queue(&read(body)?).await?),
-            Operation::GetQueueAttributes => told(&self.queue_attributes(&read(body)?)?),
-            Operation::GetQueueUrl => told(&self.queue_url(ask, &read(body)?)?),
-            Operation::ListDeadLetterSourceQueues => told(&self.dead_letter_sources(ask, &read(body)?)?),
-            Operation::ListMessageMoveTasks => told(&self.list_move_tasks(&read(body)?)?),
-            Operation::ListQueueTags => told(&self.queue_tags(&read(body)?)?),
-            Operation::ListQueues => told(&self.list_queues(ask, &read(body)?)?),
-            Operation::PurgeQueue => told(&self.purge_queue(&read(body)?).await?),
+            Operation::CreateQueue => to_json(&self.create_queue(ask, read(body)?).await?),
+            Operation::DeleteMessage => to_json(&self.delete_message(&read(body)?).await?),
+            Operation::DeleteMessageBatch => to_json(&self.delete_message_batch(read(body)?).await?),
+            Operation::DeleteQueue => to_json(&self.delete_queue(&read(body)?).await?),
+            Operation::GetQueueAttributes => to_json(&self.queue_attributes(&read(body)?)?),
+            Operation::GetQueueUrl => to_json(&self.queue_url(ask, &read(body)?)?),
+            Operation::ListDeadLetterSourceQueues => to_json(&self.dead_letter_sources(ask, &read(body)?)?),
+            Operation::ListMessageMoveTasks => to_json(&self.list_move_tasks(&read(body)?)?),
+            Operation::ListQueueTags => to_json(&self.queue_tags(&read(body)?)?),
+            Operation::ListQueues => to_json(&self.list_queues(ask, &read(body)?)?),
+            Operation::PurgeQueue => to_json(&self.purge_queue(&read(body)?).await?),
             Operation::ReceiveMessage => self.receive_message(ask, &read(body)?).await,
-            Operation::RemovePermission => told(&self.remove_permission(&read(body)?).await?),
-            Operation::SendMessage => told(&self.send_message(ask, read(body)?).await?),
-            Operation::SendMessageBatch => told(&self.send_message_batch(ask, read(body)?).await?),
-            Operation::SetQueueAttributes => told(&self.set_queue_attributes(read(body)?).await?),
-            Operation::StartMessageMoveTask => told(&self.start_move_task(&read(body)?).await?),
-            Operation::TagQueue => told(&self.tag_queue(read(body)?).await?),
-            Operation::UntagQueue => told(&self.untag_queue(&read(body)?).await?),
+            Operation::RemovePermission => to_json(&self.remove_permission(&read(body)?).await?),
+            Operation::SendMessage => to_json(&self.send_message(ask, read(body)?).await?),
+            Operation::SendMessageBatch => to_json(&self.send_message_batch(ask, read(body)?).await?),
+            Operation::SetQueueAttributes => to_json(&self.set_queue_attributes(read(body)?).await?),
+            Operation::StartMessageMoveTask => to_json(&self.start_move_task(&read(body)?).await?),
+            Operation::TagQueue => to_json(&self.tag_queue(read(body)?).await?),
+            Operation::UntagQueue => to_json(&self.untag_queue(&read(body)?).await?),
         }
     }
 
     /// Finds the queue that a URL names.
     pub(crate) fn queue(&self, url: Option<&str>) -> Result<Queue, SqsError> {
-        let url = needed("QueueUrl", url)?;
+        let url = required("QueueUrl", url)?;
         self.queues.get(name_of_url(url)).ok_or(SqsError::NoQueue)
     }
 }
@@ -209,12 +209,12 @@ pub(crate) struct EmptyResponse {}
 const ANSWER_BYTES: usize = 512;
 
 /// Writes an answer.
-pub(crate) fn told(answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
-    told_within(ANSWER_BYTES, answer)
+pub(crate) fn to_json(answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
+    to_json_with_capacity(ANSWER_BYTES, answer)
 }
 
 /// Writes an answer of which it is known how long it may be.
-pub(crate) fn told_within(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
+pub(crate) fn to_json_with_capacity(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, SqsError> {
     let mut text = Vec::with_capacity(bytes);
     serde_json::to_writer(&mut text, answer).map_err(|_| SqsError::Internal)?;
     Ok(text)
@@ -227,7 +227,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError> {
 }
 
 /// Reads a parameter that must be there.
-pub(crate) fn needed<'a>(name: &'static str, value: Option<&'a str>) -> Result<&'a str, SqsError> {
+pub(crate) fn required<'a>(name: &'static str, value: Option<&'a str>) -> Result<&'a str, SqsError> {
     value.filter(|value| !value.is_empty()).ok_or(SqsError::Missing { name })
 }
 

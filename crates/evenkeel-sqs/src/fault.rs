@@ -149,7 +149,7 @@ impl SqsError {
     }
 
     /// Whether whoever sent it can do something about it.
-    pub(crate) fn is_senders(&self) -> bool {
+    pub(crate) fn is_sender_fault(&self) -> bool {
         !self.look().status.is_server_error()
     }
 
@@ -160,7 +160,7 @@ impl SqsError {
         let told = ErrorBody { kind: &kind, message: &message };
         let mut response = Response::new(body::full(serde_json::to_vec(&told).unwrap_or_default()));
         *response.status_mut() = status;
-        let side = if self.is_senders() { "Sender" } else { "Receiver" };
+        let side = if self.is_sender_fault() { "Sender" } else { "Receiver" };
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, JSON);
         if let Ok(value) = HeaderValue::try_from(format!("{code};{side}")) {
@@ -309,12 +309,12 @@ impl From<Rejection> for SqsError {
             Rejection::QueueFull { .. }
             | Rejection::TooManyInFlight { .. }
             | Rejection::TooManyKeys { .. } => Self::OverLimit { message: rejection.to_string() },
-            Rejection::BadKey | Rejection::DelayInOrder | Rejection::BadTtl { .. } => {
+            Rejection::BadKey | Rejection::DelayOnFifo | Rejection::BadTtl { .. } => {
                 Self::invalid(rejection.to_string())
             }
             Rejection::TooLarge { max } => too_large(max),
             Rejection::ForgedReceipt => Self::ReceiptInvalid { receipt: String::new() },
-            Rejection::MessageGone | Rejection::DeliveredAgain => Self::invalid(
+            Rejection::MessageGone | Rejection::StaleReceipt => Self::invalid(
                 "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
             ),
             Rejection::NotInFlight => Self::NotInFlight,

@@ -12,7 +12,7 @@ use crate::attribute::hex;
 use crate::fault::SqsError;
 use crate::limit::DEDUP_MAX;
 use crate::notes::QueueMetadata;
-use crate::settings::{Name, QueueSpec};
+use crate::settings::{AttributeName, QueueSpec};
 
 /// How FIFO queues' names end.
 pub(crate) const SUFFIX: &str = ".fifo";
@@ -97,20 +97,20 @@ pub(crate) fn is_plain(id: &str) -> bool {
 }
 
 /// Tells a FIFO queue what only those are told.
-pub(crate) fn apply(shape: &mut QueueSpec, name: Name, value: &str) -> Result<(), SqsError> {
+pub(crate) fn apply(shape: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
     if shape.settings.order == DeliveryOrder::Fair {
         return Err(SqsError::UnknownAttribute { name: name.as_str().to_owned() });
     }
     let bad = |why: &str| SqsError::AttributeValue { name: name.as_str(), why: why.to_owned() };
     let fifo = &mut shape.notes.fifo;
     match name {
-        Name::ContentBasedDeduplication => {
+        AttributeName::ContentBasedDeduplication => {
             fifo.content_based = value.parse().map_err(|_| bad("Must be true or false."))?;
         }
-        Name::DeduplicationScope => {
+        AttributeName::DeduplicationScope => {
             fifo.scope = word(value).ok_or_else(|| bad("Must be messageGroup or queue."))?;
         }
-        Name::FifoThroughputLimit => {
+        AttributeName::FifoThroughputLimit => {
             fifo.throughput = word(value).ok_or_else(|| bad("Must be perQueue or perMessageGroupId."))?;
         }
         // A queue is one or is not, by its name.
@@ -125,21 +125,21 @@ pub(crate) fn check(shape: &QueueSpec) -> Result<(), SqsError> {
     let FifoSettings { scope, throughput, .. } = shape.notes.fifo;
     if throughput == Throughput::PerMessageGroupId && scope == Scope::Queue {
         let why = "perMessageGroupId is only allowed when DeduplicationScope is messageGroup.".to_owned();
-        return Err(SqsError::AttributeValue { name: Name::FifoThroughputLimit.as_str(), why });
+        return Err(SqsError::AttributeValue { name: AttributeName::FifoThroughputLimit.as_str(), why });
     }
     Ok(())
 }
 
 /// Shows what a FIFO queue was told.
-pub(crate) fn show(shape: &QueueSpec, name: Name) -> Option<String> {
+pub(crate) fn show(shape: &QueueSpec, name: AttributeName) -> Option<String> {
     if shape.settings.order == DeliveryOrder::Fair {
         return None;
     }
     let FifoSettings { content_based, scope, throughput } = shape.notes.fifo;
     match name {
-        Name::ContentBasedDeduplication => Some(content_based.to_string()),
-        Name::DeduplicationScope => text(&scope),
-        Name::FifoThroughputLimit => text(&throughput),
+        AttributeName::ContentBasedDeduplication => Some(content_based.to_string()),
+        AttributeName::DeduplicationScope => text(&scope),
+        AttributeName::FifoThroughputLimit => text(&throughput),
         _ => Some("true".to_owned()),
     }
 }

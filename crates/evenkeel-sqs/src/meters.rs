@@ -171,7 +171,7 @@ impl SqsMetrics {
     }
 
     /// Puts what queues hold at this moment on the page.
-    pub(crate) fn show(&self, queues: &Queues) {
+    pub(crate) fn publish_queue_totals(&self, queues: &Queues) {
         let mut shown = self.shown.lock();
         for gauges in shown.values() {
             gauges.set([0; 4]);
@@ -186,7 +186,7 @@ impl SqsMetrics {
             let gauges = shown.entry(body.name.clone()).or_insert_with(|| self.families.gauges(&body.name));
             gauges.set([totals.pending, totals.in_flight, totals.delayed, totals.bytes]);
             gauges.expired.advance_to(totals.expired);
-            gauges.replaced.advance_to(queue.keepers_replaced());
+            gauges.replaced.advance_to(queue.actor_restarts());
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::attribute::hex;
 use crate::base64;
-use crate::door::{SqsApi, needed};
+use crate::door::{SqsApi, required};
 use crate::fault::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
 use crate::notes::{MoveTaskRecord, QueueMetadata};
@@ -117,7 +117,7 @@ enum State {
 }
 
 impl State {
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "RUNNING",
             Self::Cancelling => "CANCELLING",
@@ -190,7 +190,7 @@ impl SqsApi {
     }
 
     pub(crate) fn cancel_move_task(&self, wish: &CancelMove) -> Result<CancelMoveResponse, SqsError> {
-        let handle = needed("TaskHandle", wish.task_handle.as_deref())?;
+        let handle = required("TaskHandle", wish.task_handle.as_deref())?;
         let text = base64::decode(handle).and_then(|bytes| String::from_utf8(bytes).ok());
         let (id, arn) = text
             .as_deref()
@@ -226,7 +226,7 @@ impl SqsApi {
         arn: Option<&str>,
         missing: &'static str,
     ) -> Result<(Queue, String), SqsError> {
-        let arn = needed(name, arn)?;
+        let arn = required(name, arn)?;
         let queue_name = self.options.name_of_arn(arn).map_err(|_| {
             SqsError::invalid(format!(
                 "You must use this format to specify the {name}: \
@@ -240,7 +240,7 @@ impl SqsApi {
 
 impl MoveTasks {
     /// Remembers the tasks that the gateway's end has cut short.
-    pub(crate) fn of_before(queues: &Queues) -> Self {
+    pub(crate) fn restore_interrupted(queues: &Queues) -> Self {
         let tasks = queues.list("", None, usize::MAX).into_iter().filter_map(|queue| {
             let begun = QueueMetadata::read(&queue.body().notes).move_task?;
             let moved = begun.to_move.saturating_sub(queue.totals().pending);
@@ -290,7 +290,7 @@ impl Task {
         let state = *self.state.lock();
         MoveTaskEntry {
             task_handle: (state == State::Running).then(|| self.handle()),
-            status: state.word(),
+            status: state.as_str(),
             source_arn: self.source_arn.clone(),
             destination_arn: self.destination_arn.clone(),
             max_number_of_messages_per_second: self.rate,

@@ -90,7 +90,7 @@ impl Native {
             ("PUT", [name, "keys", key]) => self.rule(&mut call, &self.queue(name)?, key).await,
             ("POST", [name, "purge"]) => purge(&call, &self.queue(name)?).await,
             ("POST", [name, "redrive"]) => self.redrive(&mut call, &self.queue(name)?).await,
-            (_, parts) => Err(unrouted(parts)),
+            (_, parts) => Err(route_error(parts)),
         }
     }
 
@@ -100,7 +100,7 @@ impl Native {
 }
 
 /// Says which methods a path takes, if it takes any.
-fn unrouted(parts: &[&str]) -> ApiError {
+fn route_error(parts: &[&str]) -> ApiError {
     let allow = match parts {
         [_] => "GET, PUT, DELETE",
         [_, "messages"] => "GET, POST",
@@ -183,7 +183,7 @@ fn within(name: &str, value: u64, range: core::ops::RangeInclusive<u64>) -> Resu
 }
 
 /// Writes an answer.
-fn told(status: StatusCode, answer: &impl Serialize) -> Result<Response, ApiError> {
+fn json_response(status: StatusCode, answer: &impl Serialize) -> Result<Response, ApiError> {
     let bytes = serde_json::to_vec(answer).map_err(|_| ApiError::Internal)?;
     let mut response = Response::new(body_of(bytes));
     *response.status_mut() = status;

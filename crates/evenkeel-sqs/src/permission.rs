@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::door::{EmptyResponse, SqsApi, needed};
+use crate::door::{EmptyResponse, SqsApi, required};
 use crate::fault::SqsError;
 use crate::operation::Operation;
 
@@ -29,7 +29,7 @@ pub(crate) struct RemovePermission {
 impl SqsApi {
     pub(crate) async fn add_permission(&self, wish: AddPermission) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let label = needed("Label", wish.label.as_deref())?;
+        let label = required("Label", wish.label.as_deref())?;
         check(label, &wish)?;
         let arn = self.options.arn(&queue.body().name);
         self.change(&queue, |shape| {
@@ -46,7 +46,7 @@ impl SqsApi {
 
     pub(crate) async fn remove_permission(&self, wish: &RemovePermission) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let label = needed("Label", wish.label.as_deref())?;
+        let label = required("Label", wish.label.as_deref())?;
         let arn = self.options.arn(&queue.body().name);
         self.change(&queue, |shape| {
             let mut policy = Policy::read(shape.notes.policy.as_deref(), &arn);

@@ -9,11 +9,11 @@ use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::base64;
-use crate::door::{EmptyResponse, RequestContext, SqsApi, needed};
+use crate::door::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::fault::{SqsError, bad_fifo_name, bad_queue_name};
 use crate::fifo;
 use crate::limit::PAGE;
-use crate::settings::{Attributes, Name, QueueSpec};
+use crate::settings::{AttributeName, Attributes, QueueSpec};
 use crate::tag::{Tags, check_tags};
 
 const NAME_MAX: usize = 80;
@@ -95,7 +95,7 @@ impl SqsApi {
         ask: &RequestContext,
         wish: CreateQueue,
     ) -> Result<QueueUrlResponse, SqsError> {
-        let name = needed("QueueName", wish.queue_name.as_deref())?;
+        let name = required("QueueName", wish.queue_name.as_deref())?;
         let attributes = wish.attributes.unwrap_or_default();
         check_name(name, &attributes)?;
         let tags = wish.tags.unwrap_or_default();
@@ -110,9 +110,9 @@ impl SqsApi {
         self.apply(&mut shape, &attributes)?;
         shape.notes.tags = tags;
         match self.queues.create(name, shape.settings, shape.notes.write()).await? {
-            CreateResult::New(queue) => self.link(&queue).await,
+            CreateResult::Created(queue) => self.link(&queue).await,
             // Somebody who speaks another protocol was quicker.
-            CreateResult::Found(queue) => self.check_same(&queue, &attributes)?,
+            CreateResult::Existing(queue) => self.check_same(&queue, &attributes)?,
         }
         Ok(QueueUrlResponse { queue_url: url })
     }
@@ -133,7 +133,7 @@ impl SqsApi {
         let mut after = before.clone();
         self.apply(&mut after, attributes)?;
         for name in attributes.keys() {
-            let name = Name::parse(name)?;
+            let name = AttributeName::parse(name)?;
             if self.show_told(&before, name) != self.show_told(&after, name) {
                 return Err(SqsError::QueueExists { attribute: name.as_str() });
             }
@@ -146,7 +146,7 @@ impl SqsApi {
         ask: &RequestContext,
         wish: &GetQueueUrl,
     ) -> Result<QueueUrlResponse, SqsError> {
-        let name = needed("QueueName", wish.queue_name.as_deref())?;
+        let name = required("QueueName", wish.queue_name.as_deref())?;
         let is_ours = wish.owner.as_deref().is_none_or(|owner| owner == self.options.account);
         self.queues.get(name).filter(|_| is_ours).ok_or(SqsError::NoQueue)?;
         Ok(QueueUrlResponse { queue_url: self.options.url(&ask.host, name) })
@@ -172,9 +172,10 @@ impl SqsApi {
         let queue = self.queue(wish.queue_url.as_deref())?;
         let (body, shape) = (queue.body(), QueueSpec::of(&queue));
         let wants_all = wish.attribute_names.iter().any(|name| name == "All");
-        let named = wish.attribute_names.iter().filter(|name| *name != "All").map(|name| Name::parse(name));
-        let named = named.collect::<Result<Vec<Name>, SqsError>>()?;
-        let names = if wants_all { Name::ALL } else { &named };
+        let named =
+            wish.attribute_names.iter().filter(|name| *name != "All").map(|name| AttributeName::parse(name));
+        let named = named.collect::<Result<Vec<AttributeName>, SqsError>>()?;
+        let names = if wants_all { AttributeName::ALL } else { &named };
         let shown = names.iter().filter_map(|&name| {
             let value = self.show(&queue, &body, &shape, name)?;
             Some((name.as_str(), value))
@@ -219,7 +220,7 @@ impl SqsApi {
 }
 
 fn check_name(name: &str, attributes: &Attributes) -> Result<(), SqsError> {
-    let is_fifo = attributes.get(Name::FifoQueue.as_str()).is_some_and(|value| value == "true");
+    let is_fifo = attributes.get(AttributeName::FifoQueue.as_str()).is_some_and(|value| value == "true");
     let (stem, bad) = match is_fifo {
         true => (name.strip_suffix(fifo::SUFFIX).unwrap_or_default(), bad_fifo_name as fn() -> SqsError),
         false => (name, bad_queue_name as fn() -> SqsError),

@@ -10,7 +10,7 @@ use evenkeel_queue::{Delivery, DeliveryOrder, Queue, Rejection};
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
-use crate::door::{RequestContext, SqsApi, seconds, told_within};
+use crate::door::{RequestContext, SqsApi, seconds, to_json_with_capacity};
 use crate::fault::SqsError;
 use crate::fifo::is_plain;
 use crate::header::StoredHeaders;
@@ -105,8 +105,8 @@ impl SqsApi {
             deliveries.iter().map(|delivery| self.shown(&queue, delivery, &system, &filter)).collect();
         // Bodies with much to escape need more, which is given as it is needed.
         let bytes = deliveries.iter().map(|delivery| delivery.payload.size() + AROUND_BYTES).sum();
-        let answer = told_within(bytes, &ReceiveResponse { messages });
-        give_back_unless_served(queue, &deliveries, ask.disconnect.clone());
+        let answer = to_json_with_capacity(bytes, &ReceiveResponse { messages });
+        release_unless_served(queue, &deliveries, ask.disconnect.clone());
         answer
     }
 
@@ -226,13 +226,13 @@ fn system_of(wish: &ReceiveMessage) -> Result<Vec<(&'static str, System)>, SqsEr
 }
 
 /// Has messages delivered to others at once when their consumer left before it had them.
-pub(crate) fn give_back_unless_served(queue: Queue, deliveries: &[Delivery], mut disconnect: Disconnect) {
+pub(crate) fn release_unless_served(queue: Queue, deliveries: &[Delivery], mut disconnect: Disconnect) {
     if deliveries.is_empty() {
         return;
     }
     let back: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
     tokio::spawn(async move {
-        if disconnect.ended().await == ResponseEnd::Gone {
+        if disconnect.ended().await == ResponseEnd::Aborted {
             // Those that were given back or acknowledged meanwhile need nothing.
             drop(queue.take_back(&back).await);
         }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::attribute::{Attribute, AttributeMap, check, check_system, digest, digest_body, hex};
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
 use crate::contents::is_valid_text;
-use crate::door::{RequestContext, SqsApi, needed, seconds};
+use crate::door::{RequestContext, SqsApi, required, seconds};
 use crate::fault::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy};
 use crate::header::StoredHeaders;
@@ -138,7 +138,7 @@ fn prepare(
 ) -> Result<(NewMessage, SendResponse), SqsError> {
     let size = message.size() as u64;
     let body = message.message_body.unwrap_or_default();
-    needed("MessageBody", Some(&body))?;
+    required("MessageBody", Some(&body))?;
     let bytes_max = queue.body().settings.message_bytes_max.saturating_sub(HEADROOM);
     if bytes_max < size {
         return Err(too_large(bytes_max));

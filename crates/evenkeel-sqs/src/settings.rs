@@ -45,9 +45,9 @@ macro_rules! attributes {
     ($($name:ident),* $(,)?) => {
         /// An attribute of a queue.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Name { $($name),* }
+        pub(crate) enum AttributeName { $($name),* }
 
-        impl Name {
+        impl AttributeName {
             pub(crate) const ALL: &[Self] = &[$(Self::$name),*];
 
             pub(crate) const fn as_str(self) -> &'static str {
@@ -65,7 +65,7 @@ attributes! {
     RedriveAllowPolicy, SqsManagedSseEnabled,
 }
 
-impl Name {
+impl AttributeName {
     /// Finds one by its name.
     pub(crate) fn parse(name: &str) -> Result<Self, SqsError> {
         let found = Self::ALL.iter().copied().find(|known| known.as_str() == name);
@@ -90,7 +90,7 @@ impl SqsApi {
     /// Tells a queue several things, or none of them.
     pub(crate) fn apply(&self, shape: &mut QueueSpec, attributes: &Attributes) -> Result<(), SqsError> {
         for (name, value) in attributes {
-            self.apply_one(shape, Name::parse(name)?, value)?;
+            self.apply_one(shape, AttributeName::parse(name)?, value)?;
         }
         if shape.notes.managed_sse && shape.notes.kms_key.is_some() {
             return Err(SqsError::BothEncryptions);
@@ -98,7 +98,7 @@ impl SqsApi {
         fifo::check(shape)
     }
 
-    fn apply_one(&self, shape: &mut QueueSpec, name: Name, value: &str) -> Result<(), SqsError> {
+    fn apply_one(&self, shape: &mut QueueSpec, name: AttributeName, value: &str) -> Result<(), SqsError> {
         let bad = |why: String| SqsError::AttributeValue { name: name.as_str(), why };
         let number = |range: &core::ops::RangeInclusive<i64>| {
             let number = value.parse::<i64>().ok().filter(|number| range.contains(number));
@@ -108,64 +108,74 @@ impl SqsApi {
         };
         let settings = &mut shape.settings;
         match name {
-            Name::VisibilityTimeout => settings.lease_ms = number(&VISIBILITY_SECS)? * 1_000,
-            Name::DelaySeconds => settings.delay_ms = number(&DELAY_SECS)? * 1_000,
-            Name::MessageRetentionPeriod => settings.retention_ms = number(&RETENTION_SECS)? * 1_000,
-            Name::ReceiveMessageWaitTimeSeconds => settings.wait_ms = number(&WAIT_SECS)? * 1_000,
-            Name::MaximumMessageSize => settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM,
-            Name::Policy => {
+            AttributeName::VisibilityTimeout => settings.lease_ms = number(&VISIBILITY_SECS)? * 1_000,
+            AttributeName::DelaySeconds => settings.delay_ms = number(&DELAY_SECS)? * 1_000,
+            AttributeName::MessageRetentionPeriod => settings.retention_ms = number(&RETENTION_SECS)? * 1_000,
+            AttributeName::ReceiveMessageWaitTimeSeconds => settings.wait_ms = number(&WAIT_SECS)? * 1_000,
+            AttributeName::MaximumMessageSize => {
+                settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM
+            }
+            AttributeName::Policy => {
                 let why = || bad(format!("Must be a JSON object of at most {POLICY_MAX} bytes."));
                 shape.notes.policy = policy(value).ok_or_else(why)?;
             }
-            Name::RedrivePolicy => redrive::apply_policy(self, shape, value)?,
-            Name::RedriveAllowPolicy => shape.notes.redrive_allow = redrive::check_allow(value)?,
-            Name::KmsMasterKeyId => {
+            AttributeName::RedrivePolicy => redrive::apply_policy(self, shape, value)?,
+            AttributeName::RedriveAllowPolicy => shape.notes.redrive_allow = redrive::check_allow(value)?,
+            AttributeName::KmsMasterKeyId => {
                 shape.notes.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());
             }
-            Name::KmsDataKeyReusePeriodSeconds => shape.notes.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?),
-            Name::SqsManagedSseEnabled => {
+            AttributeName::KmsDataKeyReusePeriodSeconds => {
+                shape.notes.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?)
+            }
+            AttributeName::SqsManagedSseEnabled => {
                 shape.notes.managed_sse = value.parse().map_err(|_| bad("Must be true or false.".into()))?;
             }
-            Name::FifoQueue
-            | Name::ContentBasedDeduplication
-            | Name::DeduplicationScope
-            | Name::FifoThroughputLimit => fifo::apply(shape, name, value)?,
-            Name::ApproximateNumberOfMessages
-            | Name::ApproximateNumberOfMessagesNotVisible
-            | Name::ApproximateNumberOfMessagesDelayed
-            | Name::CreatedTimestamp
-            | Name::LastModifiedTimestamp
-            | Name::QueueArn => return Err(SqsError::UnknownAttribute { name: name.as_str().to_owned() }),
+            AttributeName::FifoQueue
+            | AttributeName::ContentBasedDeduplication
+            | AttributeName::DeduplicationScope
+            | AttributeName::FifoThroughputLimit => fifo::apply(shape, name, value)?,
+            AttributeName::ApproximateNumberOfMessages
+            | AttributeName::ApproximateNumberOfMessagesNotVisible
+            | AttributeName::ApproximateNumberOfMessagesDelayed
+            | AttributeName::CreatedTimestamp
+            | AttributeName::LastModifiedTimestamp
+            | AttributeName::QueueArn => {
+                return Err(SqsError::UnknownAttribute { name: name.as_str().to_owned() });
+            }
         }
         Ok(())
     }
 
     /// Shows what a queue was told; `None` where it was told nothing and there is no default.
-    pub(crate) fn show_told(&self, shape: &QueueSpec, name: Name) -> Option<String> {
+    pub(crate) fn show_told(&self, shape: &QueueSpec, name: AttributeName) -> Option<String> {
         let QueueSpec { settings, notes, .. } = shape;
         let seconds = |millis: u64| Some((millis / 1_000).to_string());
         match name {
-            Name::VisibilityTimeout => seconds(settings.lease_ms),
-            Name::DelaySeconds => seconds(settings.delay_ms),
-            Name::MessageRetentionPeriod => seconds(settings.retention_ms),
-            Name::ReceiveMessageWaitTimeSeconds => seconds(settings.wait_ms),
-            Name::MaximumMessageSize => Some(settings.message_bytes_max.saturating_sub(HEADROOM).to_string()),
-            Name::Policy => notes.policy.clone(),
-            Name::RedrivePolicy => redrive::show_policy(notes),
-            Name::RedriveAllowPolicy => notes.redrive_allow.clone(),
-            Name::KmsMasterKeyId => notes.kms_key.clone(),
-            Name::KmsDataKeyReusePeriodSeconds => notes.kms_reuse_secs.map(|seconds| seconds.to_string()),
-            Name::SqsManagedSseEnabled => Some(notes.managed_sse.to_string()),
-            Name::QueueArn => Some(self.options.arn(&shape.name)),
-            Name::FifoQueue
-            | Name::ContentBasedDeduplication
-            | Name::DeduplicationScope
-            | Name::FifoThroughputLimit => fifo::show(shape, name),
-            Name::ApproximateNumberOfMessages
-            | Name::ApproximateNumberOfMessagesNotVisible
-            | Name::ApproximateNumberOfMessagesDelayed
-            | Name::CreatedTimestamp
-            | Name::LastModifiedTimestamp => None,
+            AttributeName::VisibilityTimeout => seconds(settings.lease_ms),
+            AttributeName::DelaySeconds => seconds(settings.delay_ms),
+            AttributeName::MessageRetentionPeriod => seconds(settings.retention_ms),
+            AttributeName::ReceiveMessageWaitTimeSeconds => seconds(settings.wait_ms),
+            AttributeName::MaximumMessageSize => {
+                Some(settings.message_bytes_max.saturating_sub(HEADROOM).to_string())
+            }
+            AttributeName::Policy => notes.policy.clone(),
+            AttributeName::RedrivePolicy => redrive::show_policy(notes),
+            AttributeName::RedriveAllowPolicy => notes.redrive_allow.clone(),
+            AttributeName::KmsMasterKeyId => notes.kms_key.clone(),
+            AttributeName::KmsDataKeyReusePeriodSeconds => {
+                notes.kms_reuse_secs.map(|seconds| seconds.to_string())
+            }
+            AttributeName::SqsManagedSseEnabled => Some(notes.managed_sse.to_string()),
+            AttributeName::QueueArn => Some(self.options.arn(&shape.name)),
+            AttributeName::FifoQueue
+            | AttributeName::ContentBasedDeduplication
+            | AttributeName::DeduplicationScope
+            | AttributeName::FifoThroughputLimit => fifo::show(shape, name),
+            AttributeName::ApproximateNumberOfMessages
+            | AttributeName::ApproximateNumberOfMessagesNotVisible
+            | AttributeName::ApproximateNumberOfMessagesDelayed
+            | AttributeName::CreatedTimestamp
+            | AttributeName::LastModifiedTimestamp => None,
         }
     }
 
@@ -175,16 +185,16 @@ impl SqsApi {
         queue: &Queue,
         body: &QueueDescriptor,
         shape: &QueueSpec,
-        name: Name,
+        name: AttributeName,
     ) -> Option<String> {
         let totals = queue.totals();
         let count = |count: u64| Some(count.to_string());
         match name {
-            Name::ApproximateNumberOfMessages => count(totals.pending),
-            Name::ApproximateNumberOfMessagesNotVisible => count(totals.in_flight),
-            Name::ApproximateNumberOfMessagesDelayed => count(totals.delayed),
-            Name::CreatedTimestamp => count(body.created_at / 1_000),
-            Name::LastModifiedTimestamp => count(body.changed_at / 1_000),
+            AttributeName::ApproximateNumberOfMessages => count(totals.pending),
+            AttributeName::ApproximateNumberOfMessagesNotVisible => count(totals.in_flight),
+            AttributeName::ApproximateNumberOfMessagesDelayed => count(totals.delayed),
+            AttributeName::CreatedTimestamp => count(body.created_at / 1_000),
+            AttributeName::LastModifiedTimestamp => count(body.changed_at / 1_000),
             told => self.show_told(shape, told),
         }
     }

@@ -51,7 +51,7 @@ pub(crate) struct SignatureHeader {
 
 impl SqsApi {
     /// Finds out who a request says it is from, and refuses what needs no body to refuse.
-    pub(crate) fn begin_sign<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SqsError> {
+    pub(crate) fn parse_signature<B>(&self, request: &Request<B>) -> Result<ClaimedIdentity, SqsError> {
         let tenants = self.gate.tenants();
         if tenants.is_empty() {
             return Ok(ClaimedIdentity::Open);
@@ -64,7 +64,7 @@ impl SqsApi {
     }
 
     /// Checks the signature, now that the body is there.
-    pub(crate) fn finish_sign<B>(
+    pub(crate) fn verify_signature<B>(
         &self,
         claimed: ClaimedIdentity,
         request: &Request<B>,

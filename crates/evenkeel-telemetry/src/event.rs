@@ -71,7 +71,7 @@ pub enum Step {
         reason: RejectReason,
     },
     /// It waited and had to make room for a tenant below its share.
-    PushedOut {
+    Evicted {
         /// How many wait.
         waiting: usize,
     },
@@ -157,7 +157,7 @@ pub enum AttemptFailure {
     /// The node did not answer in time.
     TimedOut,
     /// The node answered with an error of its own, with nonsense, or stopped midway.
-    Broken,
+    BadResponse,
     /// The node is well and has no room.
     Busy,
 }
@@ -170,7 +170,7 @@ pub enum RequestOutcome {
     /// Whoever asked has gone.
     Cancelled,
     /// The node failed after it had begun to answer.
-    Broken(AttemptFailure),
+    FailedMidStream(AttemptFailure),
 }
 
 /// Something that happened to a node, or to a path to it.
@@ -181,20 +181,20 @@ pub enum NodeEvent {
     /// It finishes what it has.
     Draining,
     /// It finishes what it has and is forgotten then.
-    Leaving,
+    Removing,
     /// It has finished what it had, and is forgotten.
-    Left,
+    Removed,
     /// It broke and is left alone.
-    Opened {
+    BreakerOpened {
         /// Until when.
         until: Instant,
     },
     /// It is tried again with one request at a time.
-    HalfOpened,
+    BreakerHalfOpen,
     /// It is well.
-    Closed,
+    BreakerClosed,
     /// It said that it has no room, and is spared.
-    Spared {
+    CooldownStarted {
         /// Until when.
         until: Instant,
     },
@@ -223,7 +223,7 @@ macro_rules! words {
             pub(crate) const WORDS: &[&str] = &[$($word),*];
 
             /// The word for it in logs and labels.
-            pub const fn word(&self) -> &'static str {
+            pub const fn as_str(&self) -> &'static str {
                 Self::WORDS[self.index()]
             }
 
@@ -242,7 +242,7 @@ words! { Step:
     Self::Admitted { .. } => 1 "admitted",
     Self::Delayed { .. } => 2 "delayed",
     Self::Rejected { .. } => 3 "rejected",
-    Self::PushedOut { .. } => 4 "pushed_out",
+    Self::Evicted { .. } => 4 "pushed_out",
     Self::Cancelled => 5 "cancelled",
     Self::Dispatched { .. } => 6 "dispatched",
     Self::FirstByte { .. } => 7 "first_byte",
@@ -264,7 +264,7 @@ words! { RejectReason:
 words! { AttemptFailure:
     Self::Unreachable => 0 "unreachable",
     Self::TimedOut => 1 "timed_out",
-    Self::Broken => 2 "broken",
+    Self::BadResponse => 2 "broken",
     Self::Busy => 3 "busy",
 }
 
@@ -272,27 +272,27 @@ words! { RequestOutcome:
     Self::Served(Outcome::Good) => 0 "served",
     Self::Served(Outcome::Bad) => 1 "served_badly",
     Self::Cancelled => 2 "cancelled",
-    Self::Broken(_) => 3 "broken",
+    Self::FailedMidStream(_) => 3 "broken",
 }
 
 words! { NodeEvent:
     Self::Serving => 0 "serving",
     Self::Draining => 1 "draining",
-    Self::Leaving => 2 "leaving",
-    Self::Opened { .. } => 3 "opened",
-    Self::HalfOpened => 4 "half_opened",
-    Self::Closed => 5 "closed",
-    Self::Spared { .. } => 6 "spared",
+    Self::Removing => 2 "leaving",
+    Self::BreakerOpened { .. } => 3 "opened",
+    Self::BreakerHalfOpen => 4 "half_opened",
+    Self::BreakerClosed => 5 "closed",
+    Self::CooldownStarted { .. } => 6 "spared",
     Self::Path { .. } => 7 "path",
-    Self::Left => 8 "left",
+    Self::Removed => 8 "left",
 }
 
 impl Event {
     /// The word for what happened in logs.
-    pub const fn word(&self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Request { step, .. } => step.word(),
-            Self::Node { change, .. } => change.word(),
+            Self::Request { step, .. } => step.as_str(),
+            Self::Node { change, .. } => change.as_str(),
         }
     }
 
@@ -331,7 +331,7 @@ impl Step {
             | Self::Admitted { .. }
             | Self::Delayed { .. }
             | Self::Rejected { .. }
-            | Self::PushedOut { .. }
+            | Self::Evicted { .. }
             | Self::Cancelled
             | Self::FailedOver { .. } => None,
         }

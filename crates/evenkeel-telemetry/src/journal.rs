@@ -67,7 +67,7 @@ impl RequestLog {
     }
 
     /// Writes an event down.
-    pub fn tell(&self, now: Instant, event: &Event) {
+    pub fn record(&self, now: Instant, event: &Event) {
         match *event {
             Event::Request { request, tenant, step } if self.limits.requests_max > 0 => {
                 let mut requests = self.requests.lock();
@@ -86,7 +86,7 @@ impl RequestLog {
     }
 
     /// Tells what happened to a request, unless so many came since that it is forgotten.
-    pub fn story(&self, request: RequestId) -> Option<RequestHistory> {
+    pub fn history(&self, request: RequestId) -> Option<RequestHistory> {
         let requests = self.requests.lock();
         requests.by_id.get(&request).map(|at| requests.places[*at].clone())
     }
@@ -144,11 +144,11 @@ mod tests {
     #[test]
     fn a_request_is_told_from_its_first_step_to_its_last() {
         let journal = journal(2, 8);
-        tell(&journal, 1, Step::Admitted { waiting: 1 });
-        tell(&journal, 2, Step::Admitted { waiting: 2 });
-        tell(&journal, 1, Step::Cancelled);
-        let story = journal.story(RequestId(1)).unwrap();
-        let steps: Vec<_> = story.steps.iter().map(|(_, step)| step.word()).collect();
+        record(&journal, 1, Step::Admitted { waiting: 1 });
+        record(&journal, 2, Step::Admitted { waiting: 2 });
+        record(&journal, 1, Step::Cancelled);
+        let story = journal.history(RequestId(1)).unwrap();
+        let steps: Vec<_> = story.steps.iter().map(|(_, step)| step.as_str()).collect();
         assert_eq!((steps, story.left_out), (vec!["admitted", "cancelled"], 0));
     }
 
@@ -156,9 +156,9 @@ mod tests {
     fn the_oldest_request_is_forgotten_first() {
         let journal = journal(3, 8);
         for request in 0..7 {
-            tell(&journal, request, Step::Cancelled);
+            record(&journal, request, Step::Cancelled);
         }
-        let known: Vec<_> = (0..7).filter(|request| journal.story(RequestId(*request)).is_some()).collect();
+        let known: Vec<_> = (0..7).filter(|request| journal.history(RequestId(*request)).is_some()).collect();
         assert_eq!(known, [4, 5, 6]);
         assert_eq!(journal.requests.lock().by_id.len(), 3);
     }
@@ -167,9 +167,9 @@ mod tests {
     fn of_a_long_story_the_first_step_and_the_latest_are_kept() {
         let journal = journal(1, 3);
         for waiting in 0..6 {
-            tell(&journal, 1, Step::Admitted { waiting });
+            record(&journal, 1, Step::Admitted { waiting });
         }
-        let story = journal.story(RequestId(1)).unwrap();
+        let story = journal.history(RequestId(1)).unwrap();
         let kept: Vec<_> = story.steps.iter().map(|(_, step)| *step).collect();
         assert_eq!(kept, [0, 4, 5].map(|waiting| Step::Admitted { waiting }));
         assert_eq!(story.left_out, 3);
@@ -178,16 +178,19 @@ mod tests {
     #[test]
     fn a_journal_of_nothing_keeps_nothing() {
         let journal = RequestLog::new(RequestLogLimits { requests_max: 0, steps_max: 0, changes_max: 0 });
-        tell(&journal, 1, Step::Cancelled);
-        journal.tell(Instant::ORIGIN, &Event::Node { node: NodeId(0), change: NodeEvent::Closed });
-        assert_eq!((journal.story(RequestId(1)), journal.changes()), (None, vec![]));
+        record(&journal, 1, Step::Cancelled);
+        journal.record(Instant::ORIGIN, &Event::Node { node: NodeId(0), change: NodeEvent::BreakerClosed });
+        assert_eq!((journal.history(RequestId(1)), journal.changes()), (None, vec![]));
     }
 
     #[test]
     fn the_oldest_change_of_a_node_is_forgotten_first() {
         let journal = journal(1, 1);
         for node in 0..4 {
-            journal.tell(Instant::ORIGIN, &Event::Node { node: NodeId(node), change: NodeEvent::Closed });
+            journal.record(
+                Instant::ORIGIN,
+                &Event::Node { node: NodeId(node), change: NodeEvent::BreakerClosed },
+            );
         }
         let kept: Vec<_> = journal.changes().iter().map(|(_, node, _)| node.0).collect();
         assert_eq!(kept, [2, 3]);
@@ -197,8 +200,8 @@ mod tests {
         RequestLog::new(RequestLogLimits { requests_max, steps_max, changes_max: 2 })
     }
 
-    fn tell(journal: &RequestLog, request: u64, step: Step) {
+    fn record(journal: &RequestLog, request: u64, step: Step) {
         let event = Event::Request { request: RequestId(request), tenant: TenantId(0), step };
-        journal.tell(Instant::ORIGIN, &event);
+        journal.record(Instant::ORIGIN, &event);
     }
 }

@@ -132,7 +132,7 @@ pub(crate) fn tell(event: &Event, meters: &PipelineMetrics) {
             tracing::event!(
                 target: "evenkeel::walk",
                 $level,
-                event = event.word(),
+                event = event.as_str(),
                 pool = meters.pool(),
                 request = event.request().map(|request| request.0),
                 tenant = event.tenant().and_then(|tenant| meters.tenant_name(tenant)),
@@ -146,7 +146,7 @@ pub(crate) fn tell(event: &Event, meters: &PipelineMetrics) {
     }
     match event {
         Event::Request { .. } => log!(Level::DEBUG),
-        Event::Node { change: NodeEvent::Opened { .. }, .. } => log!(Level::WARN),
+        Event::Node { change: NodeEvent::BreakerOpened { .. }, .. } => log!(Level::WARN),
         Event::Node { .. } => log!(Level::INFO),
     }
 }

@@ -259,7 +259,7 @@ impl PipelineMetrics {
             Step::Admitted { .. } => tenant.admitted.count(),
             Step::Delayed { .. } => tenant.delayed.count(),
             Step::Rejected { reason } => tenant.rejected[reason.index()].count(),
-            Step::PushedOut { .. } => tenant.pushed_out.count(),
+            Step::Evicted { .. } => tenant.pushed_out.count(),
             Step::Cancelled => tenant.cancelled.count(),
             Step::Dispatched { node, waited, .. } => {
                 tenant.wait.record(*waited);

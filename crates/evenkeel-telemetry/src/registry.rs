@@ -214,7 +214,7 @@ impl Registry {
     /// Prints every metric in Prometheus' text format, in the order of their names, then what sources print.
     ///
     /// Recorders hold their numbers and meet no lock here.
-    pub fn page(&self) -> String {
+    pub fn render(&self) -> String {
         let mut families = self.inner.families.lock().clone();
         families.sort_by_key(|family| family.shape().named.name);
         let sources = self.inner.sources.lock().clone();

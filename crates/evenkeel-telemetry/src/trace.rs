@@ -254,8 +254,8 @@ mod tests {
             let context = tracer.context(None).unwrap();
             tracer.end(Span::begin(context, SpanKind::Server, "a"));
         }
-        assert_eq!(registry.page().lines().last(), Some("evenkeel_telemetry_spans_exported_total 0"));
-        assert!(registry.page().contains("evenkeel_telemetry_spans_dropped_total 3"));
+        assert_eq!(registry.render().lines().last(), Some("evenkeel_telemetry_spans_exported_total 0"));
+        assert!(registry.render().contains("evenkeel_telemetry_spans_dropped_total 3"));
         assert_eq!((tracer.take(1).len(), tracer.take(9).len(), tracer.take(9).len()), (1, 1, 0));
     }
 

@@ -56,15 +56,15 @@ impl Observer {
     }
 
     /// Tells what happened, to everybody who wants to know.
-    pub fn tell(&self, now: Instant, event: &Event) {
+    pub fn record(&self, now: Instant, event: &Event) {
         self.meters.tell(event);
         self.paths.tell(event);
         if let Some(router) = &self.router {
             router.tell(event);
         }
-        self.journal.tell(now, event);
+        self.journal.record(now, event);
         logs::tell(event, &self.meters);
-        if let Event::Node { node, change: NodeEvent::Left } = event {
+        if let Event::Node { node, change: NodeEvent::Removed } = event {
             self.meters.forget_node(*node);
         }
     }

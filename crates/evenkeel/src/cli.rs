@@ -76,7 +76,7 @@ pub(crate) fn run() -> ExitCode {
 type CliError = Box<dyn Error>;
 
 /// Prints what a command was asked for; a reader that has seen enough ends it well.
-fn say(text: &str) -> Result<(), CliError> {
+fn print(text: &str) -> Result<(), CliError> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
@@ -84,7 +84,7 @@ fn say(text: &str) -> Result<(), CliError> {
 }
 
 /// Ends the program as clap does when a value cannot be understood.
-fn end_misused(misuse: impl Display) -> ! {
+fn exit_usage(misuse: impl Display) -> ! {
     Cli::command().error(ErrorKind::ValueValidation, misuse).exit()
 }
 

@@ -213,7 +213,7 @@ impl State {
     /// Says where things are kept.
     fn store(&self) -> String {
         let Self { folder, started, .. } = self;
-        format!("{}, queues in {}", folder.path().display(), started.queue.store.word())
+        format!("{}, queues in {}", folder.path().display(), started.queue.store.as_str())
     }
 }
 
@@ -222,7 +222,7 @@ impl Core {
     fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
         let (admin, told) = (state.config.server.admin.clone(), change.to_string());
-        let (next, key) = state.book.changed(change, &admin)?;
+        let (next, key) = state.book.apply(change, &admin)?;
         state.started.check_exposure(next.all().len())?;
         next.write(&state.folder)?;
         self.gate.reload(next.all(), admin).map_err(TenantStoreError::Tenants)?;
@@ -244,7 +244,7 @@ impl Core {
     fn metrics(&self) -> String {
         self.router.show(&self.llm.figures());
         self.queue.sqs.show_metrics();
-        self.registry.page()
+        self.registry.render()
     }
 }
 

@@ -67,7 +67,7 @@ impl NodeStore {
     }
 
     /// Forgets the nodes whose names the config file has given to others, and names them.
-    pub fn yield_to(&mut self, configured: &[NodeOptions]) -> Vec<String> {
+    pub fn drop_overridden(&mut self, configured: &[NodeOptions]) -> Vec<String> {
         let taken = |node: &NodeOptions| configured.iter().any(|other| other.name == node.name);
         let (gone, kept) = self.0.nodes.drain(..).partition::<Vec<_>, _>(taken);
         self.0.nodes = kept;
@@ -162,7 +162,7 @@ mod tests {
         book.add(node("a"));
         book.add(node("b"));
         ["a", "b", "c"].into_iter().for_each(|name| book.drain(name));
-        assert_eq!(book.yield_to(&[node("a")]), ["a"]);
+        assert_eq!(book.drop_overridden(&[node("a")]), ["a"]);
         book.forget_unknown(&[node("a")]);
         assert_eq!((book.added().len(), book.drained()), (1, &["a".to_owned(), "b".to_owned()][..]));
         assert!(book.remove("b") && !book.remove("a"));

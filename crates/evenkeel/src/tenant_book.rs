@@ -67,9 +67,9 @@ impl fmt::Display for TenantChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldKeys {
     /// They end.
-    End,
+    Revoke,
     /// They stay good beside the new one, until the next change that ends them.
-    Stay,
+    Keep,
 }
 
 impl TenantStore {
@@ -118,7 +118,7 @@ impl TenantStore {
     }
 
     /// Decides a change: the book after it, and the key that came of it.
-    pub fn changed(
+    pub fn apply(
         &self,
         change: TenantChange,
         admin: &[KeyHash],
@@ -144,8 +144,8 @@ impl TenantStore {
                 let key = new_key()?;
                 let hashes = &mut next.added[at].key_hashes;
                 match old_keys {
-                    OldKeys::End => hashes.clear(),
-                    OldKeys::Stay => {}
+                    OldKeys::Revoke => hashes.clear(),
+                    OldKeys::Keep => {}
                 }
                 hashes.push(KeyHash::of(key.expose()));
                 Some(key)
@@ -284,12 +284,12 @@ mod tests {
     }
 
     fn refused(book: &TenantStore, change: TenantChange) -> String {
-        book.changed(change, &[]).unwrap_err().to_string()
+        book.apply(change, &[]).unwrap_err().to_string()
     }
 
     #[test]
     fn a_new_tenant_has_one_key_whose_hash_alone_is_kept() {
-        let (book, key) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (book, key) = book().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
         let (key, hashes) = (key.unwrap(), &book.added[0].key_hashes);
         assert!(hashes.len() == 1 && hashes[0].matches(&KeyHash::of(key.expose())));
         assert!(!format!("{book:?} {key:?}").contains(key.expose()));
@@ -297,10 +297,10 @@ mod tests {
 
     #[test]
     fn rotating_ends_the_old_key_unless_it_shall_stay() {
-        let (first, _) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
-        let (both, second) = first.changed(rotate("acme", OldKeys::Stay), &[]).unwrap();
+        let (first, _) = book().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (both, second) = first.apply(rotate("acme", OldKeys::Keep), &[]).unwrap();
         assert_eq!(both.added[0].key_hashes.len(), 2);
-        let (alone, third) = both.changed(rotate("acme", OldKeys::End), &[]).unwrap();
+        let (alone, third) = both.apply(rotate("acme", OldKeys::Revoke), &[]).unwrap();
         assert_eq!(alone.added[0].key_hashes.len(), 1);
         assert!(alone.added[0].key_hashes[0].matches(&KeyHash::of(third.unwrap().expose())));
         assert!(!alone.added[0].key_hashes[0].matches(&KeyHash::of(second.unwrap().expose())));
@@ -308,16 +308,16 @@ mod tests {
 
     #[test]
     fn settings_change_and_keys_stay() {
-        let (first, key) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (first, key) = book().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
         let set = |text: &str| TenantChange::Set {
             name: "acme".to_owned(),
             settings: serde_json::from_str(text).unwrap(),
         };
-        let (limited, none) = first.changed(set(r#"{"weight": 2.5, "rpm": 60}"#), &[]).unwrap();
+        let (limited, none) = first.apply(set(r#"{"weight": 2.5, "rpm": 60}"#), &[]).unwrap();
         let acme = &limited.added[0];
         assert_eq!((acme.weight.as_f64(), acme.rpm, none.is_some()), (2.5, Some(60), false));
         assert!(acme.key_hashes[0].matches(&KeyHash::of(key.unwrap().expose())));
-        let (freed, _) = limited.changed(set(r#"{"rpm": null}"#), &[]).unwrap();
+        let (freed, _) = limited.apply(set(r#"{"rpm": null}"#), &[]).unwrap();
         assert_eq!((freed.added[0].weight.as_f64(), freed.added[0].rpm), (2.5, None));
         for (text, told) in [
             (r#"{"name": "b"}"#, "name stays as long as there is the tenant"),
@@ -330,17 +330,17 @@ mod tests {
 
     #[test]
     fn keys_that_stay_have_a_limit() {
-        let (mut book, _) = book().changed(TenantChange::Add(tenant("acme")), &[]).unwrap();
+        let (mut book, _) = book().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
         for _ in 1..KEYS_MAX {
-            book = book.changed(rotate("acme", OldKeys::Stay), &[]).unwrap().0;
+            book = book.apply(rotate("acme", OldKeys::Keep), &[]).unwrap().0;
         }
-        assert_eq!(refused(&book, rotate("acme", OldKeys::Stay)), "tenant \"acme\" has more than 16 keys");
+        assert_eq!(refused(&book, rotate("acme", OldKeys::Keep)), "tenant \"acme\" has more than 16 keys");
     }
 
     #[test]
     fn the_config_files_tenants_are_its_owners() {
         let told = "tenant \"filed\" is in the config file; change it there, then reload (SIGHUP)";
-        assert_eq!(refused(&book(), rotate("filed", OldKeys::End)), told);
+        assert_eq!(refused(&book(), rotate("filed", OldKeys::Revoke)), told);
         assert_eq!(refused(&book(), TenantChange::Remove { name: "filed".to_owned() }), told);
         assert_eq!(
             refused(&book(), TenantChange::Add(tenant("filed"))),

@@ -124,8 +124,8 @@ fn all_queues_count_towards_the_depth() {
 #[test]
 fn a_place_is_given_to_one_worker() {
     let floor = Floor::new(2);
-    assert!(floor.coordinator().queues.seat(0).is_none(), "somebody has it");
-    assert!(floor.coordinator().queues.seat(64).is_none(), "there is no such place");
+    assert!(floor.coordinator().queues.claim(0).is_none(), "somebody has it");
+    assert!(floor.coordinator().queues.claim(64).is_none(), "there is no such place");
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn what_waits_behind_a_long_handler_is_freed_on_the_second_look() {
     let mut cells = floor.cells(2).into_iter();
     let queues = &floor.coordinator().queues;
     let mut turns = vec![0; 3];
-    queues.rescue(&mut turns);
+    queues.steal_from_stuck(&mut turns);
     floor.keep(floor.take_one(0));
     floor.register(0, cells.next().unwrap());
-    assert!(!queues.rescue(&mut turns), "it has moved since the last look");
-    assert!(queues.rescue(&mut turns), "it has not since");
+    assert!(!queues.steal_from_stuck(&mut turns), "it has moved since the last look");
+    assert!(queues.steal_from_stuck(&mut turns), "it has not since");
     assert_eq!(floor.take(1, 9).len(), 1, "the newest cannot be stolen, and was freed");
     floor.requeue(0, cells.next().unwrap());
-    assert!(queues.rescue(&mut turns), "its queue can be stolen from, so somebody should come");
+    assert!(queues.steal_from_stuck(&mut turns), "its queue can be stolen from, so somebody should come");
     assert!(floor.coordinator().depth() == 1);
 }
 
@@ -204,7 +204,7 @@ fn a_worker_that_moves_on_keeps_its_newest() {
         let cell = floor.drain(0, 1).remove(0);
         assert_eq!(cell.cell().number(), a);
         floor.register(0, cell);
-        assert!(!floor.coordinator().queues.rescue(&mut turns[..1]));
+        assert!(!floor.coordinator().queues.steal_from_stuck(&mut turns[..1]));
     }
 }
 
@@ -384,7 +384,7 @@ impl Floor {
         let config = ActorSystemConfig::with_workers(NonZeroUsize::new(workers + 1).unwrap());
         let system = ActorSystemRunner::new(config).start(IdleRuntime).unwrap();
         let core = system.core();
-        let seat = |id| WorkerLocal::new(core.clone(), id, core.coordinator.queues.seat(id).unwrap());
+        let seat = |id| WorkerLocal::new(core.clone(), id, core.coordinator.queues.claim(id).unwrap());
         let locals = (0..=workers).map(seat).collect();
         Self { locals, actors: RefCell::default(), kept: RefCell::default(), system }
     }

@@ -48,7 +48,7 @@ impl WorkerExecutor {
         let deadline = core.now() + within;
         core.advance(Lifecycle::Stopping);
         self.close_lanes();
-        let drained = self.wait_until(deadline, || self.is_quiet()).await;
+        let drained = self.wait_until(deadline, || self.is_idle()).await;
         core.advance(Lifecycle::Draining);
         self.stop_actors();
         // Actors are given as long again to end; whoever handles no message ends at once.
@@ -68,7 +68,7 @@ impl WorkerExecutor {
     /// Sends the workers and the clock home; those with actors left go when the last has ended.
     fn leave(&self) {
         self.core().advance(Lifecycle::Stopped);
-        self.core().send_home();
+        self.core().wake_all_for_shutdown();
     }
 
     fn close_lanes(&self) {
@@ -83,7 +83,7 @@ impl WorkerExecutor {
     }
 
     /// Whether nobody runs and nothing waits, in a mailbox, in a stash or for a future.
-    fn is_quiet(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.core().slab.iter().all(|cell| {
             let flags = cell.slot().state.flags();
             // A message may be in its lane whose sender has yet to raise the flag.

@@ -42,7 +42,7 @@ pub(super) enum SliceEnd {
 
 impl Worker {
     pub(super) fn seat(core: &Arc<Core>, id: usize) -> Option<Self> {
-        let queue = core.coordinator.queues.seat(id)?;
+        let queue = core.coordinator.queues.claim(id)?;
         core.coordinator.idle.begin_search();
         Some(Self {
             local: WorkerLocal::new(core.clone(), id, queue),
@@ -75,7 +75,7 @@ impl Worker {
         wait_with(move |cx| {
             let polled = yielding.as_mut().poll(cx);
             match polled {
-                Poll::Pending => core.coordinator.idle.note_yield(worker, cx.waker()),
+                Poll::Pending => core.coordinator.idle.record_yield(worker, cx.waker()),
                 Poll::Ready(()) => core.coordinator.idle.end_yield(worker),
             }
             polled
@@ -102,7 +102,7 @@ impl Worker {
             Poll::Pending => self.park(),
             Poll::Ready(()) => {
                 // The clock may have found everybody asleep in between.
-                core.clock.poke();
+                core.clock.wake_if_sleeping();
                 self.state = State::Searching;
             }
         }
@@ -159,7 +159,7 @@ fn run(
             core.coordinator.drain_ready_cycle(local, core.config.worker_batch.get() - 1, batch);
             run_one(local, ready);
             batch.drain(..).for_each(|ready| run_one(local, ready));
-            if local.spend() == SliceBudget::None {
+            if local.consume_budget() == SliceBudget::None {
                 return Poll::Ready(SliceEnd::Over);
             }
             *runs += 1;

@@ -25,7 +25,7 @@ pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(),
     if core.lifecycle() != Lifecycle::Running {
         return Err(SetWorkersError::Stopping);
     }
-    core.coordinator.queues.crew.want(workers);
+    core.coordinator.queues.crew.set_target(workers);
     core.coordinator.idle.notify_from(workers.get());
     let filled = fill_places(core).map_err(|short| {
         core.coordinator.queues.crew.settle_for(short.reached, workers);
@@ -33,7 +33,7 @@ pub(crate) fn set_workers(core: &Arc<Core>, workers: NonZeroUsize) -> Result<(),
         SetWorkersError::Refused { reached: short.reached, refused: short.refused }
     });
     // With a second worker there is somebody to come to the rescue, and the clock is to look out.
-    core.clock.poke();
+    core.clock.wake_if_sleeping();
     // The caller may be in a handler, and its thread keep the last worker it started to itself.
     core.runtime.nudge();
     filled
@@ -70,7 +70,7 @@ async fn work(core: Arc<Core>, place: usize) {
         serve(worker).await;
         if core.is_over() {
             // The last actor may have ended while the others slept.
-            core.send_home();
+            core.wake_all_for_shutdown();
             return;
         }
         if !core.coordinator.queues.crew.is_wanted(place) {

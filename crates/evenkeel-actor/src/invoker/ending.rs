@@ -24,7 +24,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             return self.terminate();
         }
         // A child's end may be among what came too early.
-        self.hear_deferred();
+        self.on_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         self.finish(InvokeResult::Completed { ready_hint: false })
     }
@@ -35,8 +35,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         // Whatever goes wrong on the way out, the end is told.
         drop(catch(|| self.hook(A::stopped)));
         drop(catch(|| self.owner.actor = None));
-        self.bury_stash(DeadLetterReason::Stashed);
-        self.bury_waiting(DeadLetterReason::Stopped);
+        self.dead_letter_stash(DeadLetterReason::Stashed);
+        self.dead_letter_waiting(DeadLetterReason::Stopped);
         self.unregister_mailbox();
         self.right = PermitState::ENDED;
         result
@@ -46,7 +46,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn unregister_mailbox(&mut self) {
         let system = self.body.lane.system_stats();
         let unread = self.body.lane.end_system();
-        self.cell.bury();
+        self.cell.mark_dead();
         self.local.core().hub.count_end(self.body.head.kind, self.body.lane.stats(), system);
         let Some(extra) = self.owner.extra.take() else {
             tell_end(self.body.head.parent.as_ref(), self.cell, &Termination::Stopped);
@@ -80,25 +80,25 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Makes dead letters of everything that was put aside.
-    pub(super) fn bury_stash(&mut self, reason: DeadLetterReason) {
+    pub(super) fn dead_letter_stash(&mut self, reason: DeadLetterReason) {
         let Some(mut stash) = self.owner.extra.as_deref_mut().and_then(|extra| extra.stash.take()) else {
             return;
         };
         for message in stash.take_all() {
             let core = self.local.core();
-            core.bury(self.cell, message, reason);
+            core.dead_letter(self.cell, message, reason);
         }
         self.body.head.stashed.store(0, Ordering::Relaxed);
     }
 
     /// Makes dead letters of everything that waits.
-    pub(super) fn bury_waiting(&mut self, reason: DeadLetterReason) {
+    pub(super) fn dead_letter_waiting(&mut self, reason: DeadLetterReason) {
         let private = core::mem::take(&mut self.owner.private);
         self.body.lane.tell_left(0);
         for Envelope { message, trace } in private.into_iter().chain(self.body.lane.drain()) {
             let core = self.local.core();
-            trace.note_buried(reason);
-            core.bury(self.cell, message, reason);
+            trace.record_dead_lettered(reason);
+            core.dead_letter(self.cell, message, reason);
         }
     }
 

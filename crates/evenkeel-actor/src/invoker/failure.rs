@@ -26,23 +26,23 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             // Whoever ends cannot fail any further.
             return ActionResult::Break(self.finish(InvokeResult::Completed { ready_hint: false }));
         }
-        self.trace.note_failed(&error);
-        let verdict = self.judge(&error);
+        self.trace.record_failed(&error);
+        let verdict = self.decide_failure(&error);
         if verdict != SupervisionDecision::Resume {
             self.resume();
         }
         self.local.core().hub.count_failure(self.body.head.kind);
         self.notify_parent(&error, verdict);
         ActionResult::Break(match verdict {
-            SupervisionDecision::Resume => self.go_on(error),
+            SupervisionDecision::Resume => self.resume_now(error),
             SupervisionDecision::Restart { after } if after.is_zero() => return self.restart_at_once(error),
             SupervisionDecision::Restart { after } => self.restart_later(error, after),
             SupervisionDecision::Stop { reason } => self.begin_stop(Termination::Failed { error, reason }),
-            SupervisionDecision::Escalate => self.set_aside(error, None),
+            SupervisionDecision::Escalate => self.suspend_failed(error, None),
         })
     }
 
-    fn judge(&mut self, error: &ActorError) -> SupervisionDecision {
+    fn decide_failure(&mut self, error: &ActorError) -> SupervisionDecision {
         let (now, random) = (self.local.core().now(), self.local.random());
         let parent = self.body.head.parent.as_ref();
         let root = &self.local.core().root;
@@ -76,14 +76,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         drop(parent.tell_system(SystemMessage::ChildFailed(Box::new(failure))));
     }
 
-    fn go_on(&mut self, error: ActorError) -> InvokeResult {
+    fn resume_now(&mut self, error: ActorError) -> InvokeResult {
         self.forgive_children(&error);
         let result = InvokeResult::Failed { error, retry_after: Some(Duration::ZERO) };
         if self.owner.phase == Phase::Waiting {
             // State as it is: what it waits for, it waits for still.
             return self.finish(result);
         }
-        self.keep(result)
+        self.finish_with_permit(result)
     }
 
     /// Lets the child go on in whose place the actor failed.
@@ -117,11 +117,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
             Err(_) => return self.begin_stop(Termination::Failed { error, reason: StopReason::Directed }),
         }
-        self.set_aside(error, Some(after))
+        self.suspend_failed(error, Some(after))
     }
 
     /// Leaves a failed actor suspended until somebody decides, or time has passed.
-    fn set_aside(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
+    fn suspend_failed(&mut self, error: ActorError, retry_after: Option<Duration>) -> InvokeResult {
         self.owner.phase = Phase::Failed;
         self.drop_future();
         self.extra().failure = Some(error.clone());
@@ -132,11 +132,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if self.owner.phase == Phase::Restarting {
             return self.finish(result);
         }
-        self.keep(result)
+        self.finish_with_permit(result)
     }
 
     /// Lets a failed actor go on as it is.
-    pub(super) fn forgive(&mut self) {
+    pub(super) fn resume_after_failure(&mut self) {
         if let Some(error) = self.extra().failure.take() {
             self.forgive_children(&error);
         }
@@ -146,7 +146,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     fn wake(&mut self) {
         self.owner.phase = Phase::Waiting;
         self.resume();
-        self.hear_deferred();
+        self.on_deferred();
     }
 
     /// Begins anew: the children end first.
@@ -156,17 +156,17 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             self.local.core().clock.cancel(alarm);
         }
         if self.extra().children.is_empty() {
-            return self.renew();
+            return self.restart_now();
         }
         self.owner.phase = Phase::Restarting;
         // A child's end among it is waited for.
-        self.hear_deferred();
+        self.on_deferred();
         self.extra().children.iter().for_each(|child| child.stop(StopMode::Now));
         None
     }
 
     /// Makes the new value and starts it.
-    pub(super) fn renew(&mut self) -> Option<NextAction> {
+    pub(super) fn restart_now(&mut self) -> Option<NextAction> {
         let error = self.extra().failure.take().unwrap_or_else(|| ActorError::new("told to restart"));
         // A value that fails once more on its way out has failed already.
         drop(catch(|| self.hook(|actor, ctx| actor.restarting(&error, ctx))));
@@ -178,8 +178,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         match policy.on_restart() {
             MailboxOnRestart::Keep => self.take_all_back(),
             MailboxOnRestart::Clear => {
-                self.bury_stash(DeadLetterReason::Cleared);
-                self.bury_waiting(DeadLetterReason::Cleared);
+                self.dead_letter_stash(DeadLetterReason::Cleared);
+                self.dead_letter_waiting(DeadLetterReason::Cleared);
             }
         }
         let made = self.body.spec.factory.as_ref().map(|factory| catch(factory));

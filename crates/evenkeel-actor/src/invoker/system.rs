@@ -21,7 +21,7 @@ use evenkeel_policy::time::Instant;
 impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Looks after everything but user messages; `None` to serve them.
     #[cold]
-    pub(super) fn attend(&mut self, flags: u32) -> Option<NextAction> {
+    pub(super) fn process_system(&mut self, flags: u32) -> Option<NextAction> {
         // What follows has nothing to do with the message before.
         self.trace = SpanHandle::NONE;
         if flags & WAITERS != 0 {
@@ -30,7 +30,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         if flags & SYSTEM != 0 {
             self.state().lower(SYSTEM);
             while let Some(message) = self.body.lane.pop_system() {
-                if let Some(step) = self.obey(message) {
+                if let Some(step) = self.on_system_message(message) {
                     // More may wait behind it, and its flag is down.
                     self.state().set(SYSTEM);
                     return Some(step);
@@ -38,12 +38,12 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             }
         }
         if flags & SIGNAL != 0 {
-            if let Some(waker) = self.cell.hear_signal()
+            if let Some(waker) = self.cell.on_signal()
                 && let Some(extra) = &mut self.owner.extra
             {
                 extra.spare = Some(waker);
             }
-            if let Some(step) = self.hear_waker() {
+            if let Some(step) = self.on_waker() {
                 return Some(step);
             }
         }
@@ -84,7 +84,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// The waker of a future, or of a mailbox that was full, has fired.
-    fn hear_waker(&mut self) -> Option<NextAction> {
+    fn on_waker(&mut self) -> Option<NextAction> {
         if self.owner.phase != Phase::Waiting {
             return None;
         }
@@ -100,7 +100,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         None
     }
 
-    fn obey(&mut self, message: SystemMessage) -> Option<NextAction> {
+    fn on_system_message(&mut self, message: SystemMessage) -> Option<NextAction> {
         if self.is_too_early(&message) {
             self.extra().deferred.push_back(message);
             return None;
@@ -109,8 +109,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             SystemMessage::Stop(StopMode::Now) => self.obey_stop(),
             SystemMessage::Stop(StopMode::Drained) => self.close_for_draining(),
             SystemMessage::Command(command) => self.obey_command(command),
-            SystemMessage::ChildFailed(failure) => self.hear_of_failure(*failure),
-            SystemMessage::Ended { who, how } => self.hear_of_end(&who, how),
+            SystemMessage::ChildFailed(failure) => self.on_failure(*failure),
+            SystemMessage::Ended { who, how } => self.on_terminated(&who, how),
             SystemMessage::Watch(watcher) => {
                 self.extra().watchers.push(watcher);
                 None
@@ -119,11 +119,11 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 self.extra().watchers.retain(|known| !known.is(&watcher));
                 None
             }
-            SystemMessage::Signal(key) => self.hear_signal(key),
-            SystemMessage::Resume { due } => self.hear_resume(due),
-            SystemMessage::Expire { due } => self.hear_expiry(due),
-            SystemMessage::ReceiveTimeout { due } => self.hear_timeout(due),
-            SystemMessage::Timer { id, due } => self.hear_timer(id, due),
+            SystemMessage::Signal(key) => self.on_signal(key),
+            SystemMessage::Resume { due } => self.on_resume(due),
+            SystemMessage::Expire { due } => self.on_expiry(due),
+            SystemMessage::ReceiveTimeout { due } => self.on_timeout(due),
+            SystemMessage::Timer { id, due } => self.on_timer(id, due),
         }
     }
 
@@ -148,7 +148,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Comes back to what came too early; the cell is running, so its lane is open.
-    pub(super) fn hear_deferred(&mut self) {
+    pub(super) fn on_deferred(&mut self) {
         for message in core::mem::take(&mut self.extra().deferred) {
             drop(self.cell.tell_system(message));
         }
@@ -178,7 +178,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             (_, Phase::Stopping | Phase::Restarting) => None,
             (SupervisionCommand::Stop, _) => Some(NextAction::Stop),
             (SupervisionCommand::Resume, Phase::Failed) if self.owner.actor.is_some() => {
-                self.forgive();
+                self.resume_after_failure();
                 None
             }
             // There is no value to go on with.
@@ -188,7 +188,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
     }
 
-    fn hear_signal(&mut self, key: SignalKey) -> Option<NextAction> {
+    fn on_signal(&mut self, key: SignalKey) -> Option<NextAction> {
         let waits = self.owner.phase == Phase::Waiting;
         let extra = self.extra();
         // The wait for a future ends with the future.
@@ -208,7 +208,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// The time of a suspension, or of a failure's backoff, is over.
-    fn hear_resume(&mut self, due: Instant) -> Option<NextAction> {
+    fn on_resume(&mut self, due: Instant) -> Option<NextAction> {
         // One under way when its wait ended otherwise ends no other.
         self.extra().resume.take_if(|alarm| alarm.due == due)?;
         match self.owner.phase {
@@ -222,13 +222,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     /// Something in the future the actor waits for may have expired.
-    fn hear_expiry(&mut self, due: Instant) -> Option<NextAction> {
+    fn on_expiry(&mut self, due: Instant) -> Option<NextAction> {
         self.extra().expiry.take_if(|alarm| alarm.due == due)?;
-        self.hear_waker()
+        self.on_waker()
     }
 
     /// The actor has been idle for as long as it asked, or is looked at again when it may have been.
-    fn hear_timeout(&mut self, due: Instant) -> Option<NextAction> {
+    fn on_timeout(&mut self, due: Instant) -> Option<NextAction> {
         let core = self.local.core();
         let (now, awaits) = (core.now(), self.cell.is_awaiting());
         let extra = self.owner.extra.as_deref_mut()?;
@@ -242,10 +242,10 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             Ok(alarm) => idle.alarm = alarm,
             Err(_) => return Some(NextAction::Fail(ActorError::new("no room for another timer"))),
         }
-        if is_idle { self.tell(Signal::ReceiveTimeout) } else { None }
+        if is_idle { self.deliver_signal(Signal::ReceiveTimeout) } else { None }
     }
 
-    fn hear_timer(&mut self, id: TimerId, due: Instant) -> Option<NextAction> {
+    fn on_timer(&mut self, id: TimerId, due: Instant) -> Option<NextAction> {
         let now = self.local.core().now();
         let cell = self.cell;
         let clock = &self.local.core().clock;
@@ -265,15 +265,15 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                 }
             }
         }
-        self.tell(Signal::Timer(id))
+        self.deliver_signal(Signal::Timer(id))
     }
 
     /// Tells the actor, unless it is past hearing.
-    pub(super) fn tell(&mut self, signal: Signal) -> Option<NextAction> {
+    pub(super) fn deliver_signal(&mut self, signal: Signal) -> Option<NextAction> {
         match self.owner.phase {
             Phase::New | Phase::Running => {
                 let handled = self.hook(|actor, ctx| actor.signal(signal, ctx))?;
-                self.follow(handled)
+                self.apply_flow(handled)
             }
             Phase::Waiting => match self.hook(|actor, ctx| actor.signal(signal, ctx))? {
                 // A second wait would throw the first away.
@@ -281,14 +281,14 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
                     "a signal cannot begin a wait while its actor waits",
                 ))),
                 Ok(Flow::Yield) => None,
-                handled => self.follow(handled),
+                handled => self.apply_flow(handled),
             },
             Phase::Failed | Phase::Restarting | Phase::Stopping => None,
         }
     }
 
     /// A child or a watched actor has ended.
-    fn hear_of_end(&mut self, who: &CellRef, how: Termination) -> Option<NextAction> {
+    fn on_terminated(&mut self, who: &CellRef, how: Termination) -> Option<NextAction> {
         let extra = self.extra();
         let (children, watching) = (extra.children.len(), extra.watching.len());
         extra.children.retain(|child| !child.is(who));
@@ -300,13 +300,13 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
         }
         match self.owner.phase {
             Phase::Stopping if is_last => Some(NextAction::End),
-            Phase::Restarting if is_last => self.renew(),
-            _ => self.tell(Signal::Terminated { who: who.index(), how }),
+            Phase::Restarting if is_last => self.restart_now(),
+            _ => self.deliver_signal(Signal::Terminated { who: who.index(), how }),
         }
     }
 
     /// A child has failed; the verdict is already being carried out, and may be overruled.
-    fn hear_of_failure(&mut self, failure: FailureNotification) -> Option<NextAction> {
+    fn on_failure(&mut self, failure: FailureNotification) -> Option<NextAction> {
         if matches!(self.owner.phase, Phase::Restarting | Phase::Stopping) {
             // Every child is being ended, this one included.
             return None;
@@ -334,7 +334,7 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
             let siblings = self.extra().children.iter().filter(|child| child.index() != failure.child);
             siblings.for_each(|sibling| command(sibling, directive));
         }
-        self.tell(Signal::ChildFailed(failure))
+        self.deliver_signal(Signal::ChildFailed(failure))
     }
 }
 

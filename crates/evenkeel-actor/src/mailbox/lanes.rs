@@ -108,15 +108,15 @@ impl<M, S> MailboxQueues<M, S> {
     /// Puts a user message at the end; the caller then raises `USER`.
     #[inline]
     pub(crate) fn push(&self, message: M) -> PushResult<M> {
-        match self.offer(message) {
+        match self.try_push_fast(message) {
             None => PushResult::Queued,
-            Some(message) => self.overflow(message),
+            Some(message) => self.push_slow(message),
         }
     }
 
     /// Puts a user message at the end if it is plain that there is room; hands it back otherwise.
     #[inline]
-    pub(crate) fn offer(&self, message: M) -> Option<M> {
+    pub(crate) fn try_push_fast(&self, message: M) -> Option<M> {
         self.shared.with(|shared| {
             if shared.room as usize <= shared.queue.len() {
                 return Some(message);
@@ -140,7 +140,7 @@ impl<M, S> MailboxQueues<M, S> {
 
     /// Puts a user message at the end although it was not plain that there is room.
     #[cold]
-    pub(crate) fn overflow(&self, message: M) -> PushResult<M> {
+    pub(crate) fn push_slow(&self, message: M) -> PushResult<M> {
         self.shared.with(|shared| {
             if shared.open != Intake::Open {
                 return PushResult::Closed(message);
@@ -229,7 +229,7 @@ impl<M, S> MailboxQueues<M, S> {
     ///
     /// A suspended cell has nothing to do either, and may hold messages back.
     #[inline]
-    pub(crate) fn rest(private: &mut VecDeque<M>) {
+    pub(crate) fn shrink(private: &mut VecDeque<M>) {
         if private.is_empty() && KEPT_CAPACITY_MAX < private.capacity() {
             *private = VecDeque::new();
         }

@@ -48,7 +48,7 @@ impl SystemMessage {
     /// Bound on what anybody may say to a cell that does not run, as often as they like: a stop of each
     /// kind, three commands, [`EARLY_MAX`] signals and the one that is waited for, two words of each
     /// watcher, a failure of each child that goes on by itself.
-    pub(crate) fn join(self, lane: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
+    pub(crate) fn enqueue_coalescing(self, lane: &mut VecDeque<Self>, awaited: Option<u64>) -> Vec<Self> {
         let mut pointless = Vec::new();
         match &self {
             Self::Stop(_) | Self::Command(_) if lane.iter().any(|earlier| earlier.covers(&self)) => {
@@ -175,7 +175,8 @@ mod tests {
             failed(1, SupervisionDecision::Resume, 4),
         ];
         let mut lane = VecDeque::new();
-        let pointless: usize = failures.into_iter().map(|failure| failure.join(&mut lane, None).len()).sum();
+        let pointless: usize =
+            failures.into_iter().map(|failure| failure.enqueue_coalescing(&mut lane, None).len()).sum();
         let told = lane.iter().map(|message| match message {
             SystemMessage::ChildFailed(failure) => failure.restarts,
             _ => 0,
@@ -189,7 +190,8 @@ mod tests {
         awaited: Option<u64>,
     ) -> (Vec<String>, usize) {
         let mut lane = VecDeque::new();
-        let pointless = messages.into_iter().map(|message| message.join(&mut lane, awaited).len()).sum();
+        let pointless =
+            messages.into_iter().map(|message| message.enqueue_coalescing(&mut lane, awaited).len()).sum();
         (lane.iter().map(|message| format!("{message:?}")).collect(), pointless)
     }
 

@@ -39,6 +39,6 @@ pub(crate) fn with<R>(core: &Core, work: impl FnOnce(Option<&WorkerLocal>) -> R)
 pub(crate) fn owe_turn() {
     // SAFETY: as above.
     if let Some(local) = unsafe { CURRENT.get().as_ref() } {
-        local.owe_turn();
+        local.require_yield();
     }
 }

@@ -12,7 +12,7 @@ use core::task::{Poll, RawWakerVTable, Waker};
 #[cfg(all(feature = "std", not(loom)))]
 use super::blocks;
 use crate::burial;
-use crate::quiet::{quietly, rouse};
+use crate::quiet::{ignore_panic, wake_and_yield};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
@@ -75,11 +75,11 @@ impl StoredWaker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvError {
     /// The sender was dropped.
-    Unanswered,
+    Dropped,
     /// The sender was dropped with a message that became a dead letter.
-    Buried,
+    DeadLettered,
     /// The wait was ended from outside.
-    Expired,
+    TimedOut,
 }
 
 /// A counted reference to the head.
@@ -102,7 +102,7 @@ impl OneshotRef {
         if before & (OVER | WAKER) == WAKER {
             // SAFETY: we are the first to end the wait, so the stored waker is ours: the receiver
             // replaces it only while the wait is not over, and later enders see that it is.
-            rouse(ManuallyDrop::into_inner(unsafe { self.head().waker.load() }));
+            wake_and_yield(ManuallyDrop::into_inner(unsafe { self.head().waker.load() }));
         }
         before
     }
@@ -236,7 +236,7 @@ impl<T> Sender<T> {
                 Ok(_) => {
                     core::mem::forget(self);
                     if let Some(waker) = waker {
-                        rouse(ManuallyDrop::into_inner(waker));
+                        wake_and_yield(ManuallyDrop::into_inner(waker));
                     }
                     return Ok(());
                 }
@@ -269,7 +269,7 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
-            self.0.end(if burial::is_under_way() { BURIED } else { UNANSWERED });
+            self.0.end(if burial::is_dead_lettering() { BURIED } else { UNANSWERED });
         }
         self.0.leave(0);
     }
@@ -313,9 +313,9 @@ impl<T> Receiver<T> {
             }
         }
         Poll::Ready(Err(match word {
-            _ if word & EXPIRED != 0 => RecvError::Expired,
-            _ if word & BURIED != 0 => RecvError::Buried,
-            _ => RecvError::Unanswered,
+            _ if word & EXPIRED != 0 => RecvError::TimedOut,
+            _ if word & BURIED != 0 => RecvError::DeadLettered,
+            _ => RecvError::Dropped,
         }))
     }
 }
@@ -360,7 +360,7 @@ impl DeadlineHandle {
     ///
     /// Whoever waits may be anybody, and the clock is nobody's to stop.
     pub(crate) fn expire(&self) {
-        quietly(|| {
+        ignore_panic(|| {
             self.0.end(EXPIRED);
         });
     }
@@ -374,7 +374,7 @@ impl DeadlineHandle {
 impl Drop for DeadlineHandle {
     /// It may be the last to hold an answer that nobody read.
     fn drop(&mut self) {
-        quietly(|| {
+        ignore_panic(|| {
             self.0.leave(0);
         });
     }
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         drop(sender);
         assert_eq!(wakes.count(), 1);
-        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Unanswered)));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Dropped)));
     }
 
     #[test]
@@ -438,9 +438,9 @@ mod tests {
         let (sender, mut receiver) = channel::<u32>();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
-        burial::while_burying(|| drop(sender));
+        burial::while_dead_lettering(|| drop(sender));
         assert_eq!(wakes.count(), 1);
-        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Buried)));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::DeadLettered)));
     }
 
     #[test]
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         assert_eq!(alloc::format!("{expiry:?}"), "Expiry(pending)");
         expiry.expire();
-        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::Expired)));
+        assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::TimedOut)));
         assert!(!sender.is_awaited());
         drop(sender);
         expiry.expire();

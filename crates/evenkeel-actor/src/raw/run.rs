@@ -93,7 +93,7 @@ impl CellRef {
 
     /// Raises a flag that no lock guards.
     pub(crate) fn announce(&self, flag: u32) {
-        if self.slot().state.announce(flag) == Notify::Schedule {
+        if self.slot().state.raise_unlocked(flag) == Notify::Schedule {
             self.schedule();
         }
     }
@@ -108,7 +108,7 @@ impl CellRef {
         if !super::current::with(self.core(), |local| local.is_some()) {
             return self.announce(SIGNAL);
         }
-        let (notify, taken) = self.slot().state.hand_back();
+        let (notify, taken) = self.slot().state.return_reference();
         if notify == Notify::Schedule {
             self.schedule();
         }
@@ -124,15 +124,15 @@ impl CellRef {
     }
 
     /// Takes flags down, and the reference that came with a signal over.
-    pub(crate) fn hear_signal(&self) -> Option<Waker> {
+    pub(crate) fn on_signal(&self) -> Option<Waker> {
         let before = self.slot().state.lower(SIGNAL | RETURNED);
         // SAFETY: just cleared.
         (before & RETURNED != 0).then(|| unsafe { waker::left_with(self) })
     }
 
     /// Ends the cell, and gives up the reference that came with a signal nobody heard.
-    pub(crate) fn bury(&self) {
-        let before = self.slot().state.bury();
+    pub(crate) fn mark_dead(&self) {
+        let before = self.slot().state.mark_dead();
         // SAFETY: dead from here on, and the flag was set.
         drop((before & RETURNED != 0).then(|| unsafe { waker::left_with(self) }));
     }
@@ -146,7 +146,7 @@ impl CellRef {
 }
 
 /// Gives a cell its slot; it refers to itself until it ends, and the caller may run it.
-pub(crate) fn house<A: Actor>(
+pub(crate) fn allocate<A: Actor>(
     core: &Arc<Core>,
     body: ActorCell<A>,
 ) -> Result<(MailboxRef<A::Msg>, RunPermit), SlabFull> {

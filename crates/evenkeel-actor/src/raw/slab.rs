@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use super::state::CellState;
-use crate::quiet::quietly;
+use crate::quiet::ignore_panic;
 use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 
 /// The first chunk holds this many slots; each later one twice as many as the one before, up to the
@@ -293,7 +293,7 @@ impl<T: Occupant> SlotRef<T> {
         let next = occupant.take_next();
         occupant.slab().vacate(self.slot());
         // Part of it is its author's, and it is dropped wherever the last reference was.
-        quietly(|| drop(occupant));
+        ignore_panic(|| drop(occupant));
         next
     }
 }
@@ -347,7 +347,7 @@ mod tests {
         let house = House::new(1);
         let (old, own) = house.move_in("old");
         let index = (old.number(), old.generation());
-        old.slot().state.bury();
+        old.slot().state.mark_dead();
         drop((old, own));
         let (new, _own) = house.move_in("new");
         assert_eq!((new.number(), new.generation()), (index.0, index.1 + 1));

@@ -68,7 +68,7 @@ impl CellState {
 
     /// Reads every flag without ordering anything by it; for the owner's look between two messages.
     #[inline]
-    pub(crate) fn glance(&self) -> u32 {
+    pub(crate) fn flags_relaxed(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -88,7 +88,7 @@ impl CellState {
 
     /// The same for a flag that no lock guards: always a read-modify-write, which publishes what the
     /// caller wrote before.
-    pub(crate) fn announce(&self, set: u32) -> Notify {
+    pub(crate) fn raise_unlocked(&self, set: u32) -> Notify {
         self.change(self.0.load(Ordering::Relaxed), set)
     }
 
@@ -115,7 +115,7 @@ impl CellState {
     /// One at a time: a cell that has one, or is dead, takes none.
     #[cfg(any(feature = "std", loom))]
     #[inline]
-    pub(crate) fn hand_back(&self) -> (Notify, bool) {
+    pub(crate) fn return_reference(&self) -> (Notify, bool) {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             if word & DEAD != 0 {
@@ -182,7 +182,7 @@ impl CellState {
     }
 
     /// Ends the cell, and returns the flags before; the run right is never given back.
-    pub(crate) fn bury(&self) -> u32 {
+    pub(crate) fn mark_dead(&self) -> u32 {
         self.0.fetch_or(DEAD | CLOSED, Ordering::AcqRel)
     }
 

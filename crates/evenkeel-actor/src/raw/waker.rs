@@ -98,7 +98,7 @@ mod tests {
         let waker = of(&cell);
         assert!(waker.will_wake(&waker.clone()));
         assert!(waker.will_wake(&lend(&cell)));
-        cell.slot().state.bury();
+        cell.slot().state.mark_dead();
         // The reference the cell has to itself, which its last run would have dropped.
         // SAFETY: the cell is dead, so nobody will run it and drop this one too.
         drop(ManuallyDrop::into_inner(unsafe { cell.uncounted() }));
@@ -113,7 +113,7 @@ mod tests {
         let rig = Rig::new(1);
         let cell = idle(&rig);
         let waker = of(&cell);
-        cell.slot().state.bury();
+        cell.slot().state.mark_dead();
         let buried = cell.slot().state.flags();
         waker.wake();
         assert_eq!((cell.slot().state.flags(), rig.core().coordinator.depth()), (buried, 0));

@@ -17,7 +17,7 @@ use crate::raw::run::{LifoSlot, RunPermit};
 use crate::sync::{AtomicU32, Ordering};
 
 /// A cell that was just told something is likely in the cache, and its sender likely waits for it.
-const NEWEST_IN_A_ROW_MAX: u32 = 3;
+const LIFO_RUNS_MAX: u32 = 3;
 const INJECTED_EVERY: u32 = 61;
 
 /// The queues of all workers.
@@ -49,7 +49,7 @@ impl LocalQueue {
     /// Whether the newest cell may run before those that wait; counts it as run if so.
     #[inline]
     fn may_go_first(&self) -> bool {
-        let may = self.in_a_row.get() < NEWEST_IN_A_ROW_MAX || self.deque.is_empty();
+        let may = self.in_a_row.get() < LIFO_RUNS_MAX || self.deque.is_empty();
         if may {
             self.in_a_row.set(self.in_a_row.get().saturating_add(1));
         }
@@ -70,7 +70,7 @@ impl ReadyQueues {
     }
 
     /// Hands a worker its queue; `None` when there is none or another has it.
-    pub(crate) fn seat(&self, worker: usize) -> Option<LocalQueue> {
+    pub(crate) fn claim(&self, worker: usize) -> Option<LocalQueue> {
         let deque = self.crew.take(worker)?;
         Some(LocalQueue { worker, deque, in_a_row: Cell::new(0), turn: Cell::new(0) })
     }
@@ -82,7 +82,7 @@ impl ReadyQueues {
 
     /// Queues a cell next on this worker; returns how many others wait here.
     #[inline]
-    pub(crate) fn push_newest(&self, local: &LocalQueue, ready: RunPermit) -> usize {
+    pub(crate) fn push_lifo(&self, local: &LocalQueue, ready: RunPermit) -> usize {
         match self.seats[local.worker].newest.replace(ready) {
             Some(older) => self.requeue(local, older),
             None => 0,
@@ -118,7 +118,7 @@ impl ReadyQueues {
 
     /// Takes the newest cell, if it would be the next anyway.
     #[inline]
-    pub(crate) fn take_newest(&self, local: &LocalQueue) -> Option<RunPermit> {
+    pub(crate) fn take_lifo(&self, local: &LocalQueue) -> Option<RunPermit> {
         let turn = local.turn.get().wrapping_add(1);
         if turn.is_multiple_of(INJECTED_EVERY) || !local.may_go_first() {
             return None;
@@ -141,7 +141,7 @@ impl ReadyQueues {
     /// Frees what waits behind workers that have been in one turn since `before` was noted.
     ///
     /// Returns whether somebody should come for it.
-    pub(crate) fn rescue(&self, before: &mut [u32]) -> bool {
+    pub(crate) fn steal_from_stuck(&self, before: &mut [u32]) -> bool {
         let mut waiting = false;
         for (seat, before) in self.taken().iter().zip(before) {
             let turns = seat.turns.load(Ordering::Relaxed);

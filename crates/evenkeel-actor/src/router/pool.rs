@@ -133,7 +133,7 @@ impl<A: Actor> Pool<A> {
         Ok(Flow::Continue)
     }
 
-    fn hear_of_end(&mut self, who: MailboxIndex, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
+    fn on_terminated(&mut self, who: MailboxIndex, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
         if self.stage == PoolPhase::Draining {
             return Ok(end_with_the_last(ctx));
         }
@@ -177,7 +177,7 @@ impl<A: Actor> Actor for Pool<A> {
 
     fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<PoolMsg> {
         match signal {
-            Signal::Terminated { who, .. } => self.hear_of_end(who, ctx),
+            Signal::Terminated { who, .. } => self.on_terminated(who, ctx),
             Signal::Timer(TimerId(at)) if self.stage == PoolPhase::Serving => self.fill(at as usize, ctx),
             Signal::Timer(_) | Signal::ChildFailed(_) | Signal::ReceiveTimeout => Ok(Flow::Continue),
         }

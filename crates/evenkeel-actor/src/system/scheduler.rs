@@ -30,7 +30,7 @@ use crate::spawning::{SpawnChain, SpawnMiddleware};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock};
 use crate::task::TaskActor;
-use crate::trace::note_signal;
+use crate::trace::record_signal;
 use crate::wheel::{TimingWheel, WheelOptions};
 
 /// Builds a system and starts its workers on a runtime.
@@ -114,7 +114,7 @@ impl ReadyQueueScheduler {
     /// Ends an actor's wait; `false` when nobody has that place any more.
     pub fn signal(&self, index: MailboxIndex, key: SignalKey) -> bool {
         let Some(cell) = self.core().slab.find(index.slot, index.generation) else { return false };
-        note_signal(&cell, key);
+        record_signal(&cell, key);
         cell.tell_system(SystemMessage::Signal(key)).is_ok()
     }
 

@@ -33,20 +33,20 @@ impl SpanHandle {
     }
 
     #[inline(always)]
-    pub(crate) fn note_dequeued(&self) {}
+    pub(crate) fn record_dequeued(&self) {}
 
     #[inline(always)]
-    pub(crate) fn note_refused(&self) {}
+    pub(crate) fn record_rejected(&self) {}
 
     #[inline(always)]
-    pub(crate) fn note_buried(&self, _reason: DeadLetterReason) {}
+    pub(crate) fn record_dead_lettered(&self, _reason: DeadLetterReason) {}
 
     #[inline(always)]
-    pub(crate) fn note_failed(&self, _error: &ActorError) {}
+    pub(crate) fn record_failed(&self, _error: &ActorError) {}
 
     #[inline(always)]
-    pub(crate) fn note_answered(&self) {}
+    pub(crate) fn record_replied(&self) {}
 }
 
 #[inline(always)]
-pub(crate) fn note_signal(_to: &CellRef, _key: SignalKey) {}
+pub(crate) fn record_signal(_to: &CellRef, _key: SignalKey) {}

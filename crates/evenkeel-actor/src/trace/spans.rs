@@ -56,35 +56,35 @@ impl SpanHandle {
     }
 
     #[inline]
-    pub(crate) fn note_dequeued(&self) {
+    pub(crate) fn record_dequeued(&self) {
         if let Some(span) = &self.0 {
             trace!(parent: span.as_ref(), "dequeued");
         }
     }
 
     #[inline]
-    pub(crate) fn note_refused(&self) {
+    pub(crate) fn record_rejected(&self) {
         if let Some(span) = &self.0 {
             trace!(parent: span.as_ref(), "refused");
         }
     }
 
     #[inline]
-    pub(crate) fn note_buried(&self, reason: DeadLetterReason) {
+    pub(crate) fn record_dead_lettered(&self, reason: DeadLetterReason) {
         if let Some(span) = &self.0 {
             trace!(parent: span.as_ref(), reason = reason.as_label(), "buried");
         }
     }
 
     #[inline]
-    pub(crate) fn note_failed(&self, error: &ActorError) {
+    pub(crate) fn record_failed(&self, error: &ActorError) {
         if let Some(span) = &self.0 {
             trace!(parent: span.as_ref(), %error, "failed");
         }
     }
 
     #[inline]
-    pub(crate) fn note_answered(&self) {
+    pub(crate) fn record_replied(&self) {
         if let Some(span) = &self.0 {
             trace!(parent: span.as_ref(), "answered");
         }
@@ -93,6 +93,6 @@ impl SpanHandle {
 
 /// Tells that somebody ends a wait, inside of whatever span that happens in.
 #[inline]
-pub(crate) fn note_signal(to: &CellRef, key: SignalKey) {
+pub(crate) fn record_signal(to: &CellRef, key: SignalKey) {
     trace!(to = %to.index(), signal_key = %key, "signal");
 }

@@ -46,7 +46,7 @@ impl Level {
     }
 
     /// Notes that a timer left the bucket, perhaps the last one.
-    pub(super) fn note_removed(&mut self, digit: usize) {
+    pub(super) fn record_removed(&mut self, digit: usize) {
         if self.buckets[digit].first.is_none() {
             self.occupied &= !(1 << digit);
         }

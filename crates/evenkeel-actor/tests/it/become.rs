@@ -42,14 +42,14 @@ fn what_is_covered_stays_covered_through_a_switch() {
 #[test]
 fn at_most_64_handlers_lie_under_the_one_in_force() {
     let mut behaviour = Behaviour::new(Door::closed);
-    (0..BEHAVIOURS_MAX).for_each(|_| behaviour.cover(Door::open).unwrap());
-    let refused = behaviour.cover(Door::open).unwrap_err();
+    (0..BEHAVIOURS_MAX).for_each(|_| behaviour.push(Door::open).unwrap());
+    let refused = behaviour.push(Door::open).unwrap_err();
     assert_eq!(
         (refused, refused.to_string().as_str()),
         (BehavioursFull, "64 behaviours are covered already")
     );
-    assert!((0..BEHAVIOURS_MAX).all(|_| behaviour.uncover()));
-    assert!(!behaviour.uncover());
+    assert!((0..BEHAVIOURS_MAX).all(|_| behaviour.pop()));
+    assert!(!behaviour.pop());
 }
 
 #[test]
@@ -115,7 +115,7 @@ enum Told {
 impl Door {
     fn closed(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match self.note("closed", told) {
-            "open" => self.behaviour.switch(Self::open),
+            "open" => self.behaviour.replace(Self::open),
             other => return self.anywhere(other),
         }
         Ok(Flow::Continue)
@@ -123,8 +123,8 @@ impl Door {
 
     fn open(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match self.note("open", told) {
-            "close" => self.behaviour.switch(Self::closed),
-            "lock" => self.behaviour.cover(Self::locked).unwrap(),
+            "close" => self.behaviour.replace(Self::closed),
+            "lock" => self.behaviour.push(Self::locked).unwrap(),
             other => return self.anywhere(other),
         }
         Ok(Flow::Continue)
@@ -132,7 +132,7 @@ impl Door {
 
     fn locked(&mut self, told: Told, _ctx: &mut Context<'_, Self>) -> HandlerResult<Told> {
         match self.note("locked", told) {
-            "weld" => self.behaviour.switch(Self::welded),
+            "weld" => self.behaviour.replace(Self::welded),
             other => return self.anywhere(other),
         }
         Ok(Flow::Continue)
@@ -146,7 +146,7 @@ impl Door {
     /// What is the same in every state.
     fn anywhere(&mut self, word: &str) -> HandlerResult<Told> {
         match word {
-            "unlock" if !self.behaviour.uncover() => self.log.note("nothing under"),
+            "unlock" if !self.behaviour.pop() => self.log.note("nothing under"),
             "break" => return Err(ActorError::new("broken")),
             _ => {}
         }

@@ -16,7 +16,7 @@ async fn a_client_that_leaves_while_it_waits_is_noticed() {
     let mut disconnect = house.arrivals.recv().await.unwrap();
     assert_eq!(disconnect.ending(), None);
     drop(stream);
-    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
 }
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn a_client_that_leaves_within_a_response_is_noticed_though_nothing_is_wri
     read_until(&mut stream, "first\r\n").await;
     assert_eq!(disconnect.ending(), None);
     drop(stream);
-    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn a_client_that_got_everything_is_served() {
         stream.write_all(format!("{method} /slow HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
         let mut disconnect = house.arrivals.recv().await.unwrap();
         house.release.notify_one();
-        assert_eq!(disconnect.ended().await, ResponseEnd::Served, "{method}");
+        assert_eq!(disconnect.ended().await, ResponseEnd::Complete, "{method}");
     }
 }
 
@@ -50,6 +50,6 @@ async fn a_client_that_takes_nothing_is_let_go() {
     let mut stream = house.connect().await;
     stream.write_all(b"GET /flood HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     let mut disconnect = house.arrivals.recv().await.unwrap();
-    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
     drop(stream);
 }

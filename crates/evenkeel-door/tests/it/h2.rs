@@ -51,11 +51,11 @@ async fn one_stream_that_is_dropped_is_noticed_and_the_others_go_on() {
     let answer = client.send_request(request("GET", "/stream", "")).await.unwrap();
     let mut disconnect = house.arrivals.recv().await.unwrap();
     drop(answer);
-    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
     let waiting = tokio::spawn(client.send_request(request("GET", "/slow", "")));
     let mut disconnect = house.arrivals.recv().await.unwrap();
     waiting.abort();
-    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
     assert_eq!(client.send_request(request("GET", "/livez", "")).await.unwrap().status(), StatusCode::OK);
 }
 
@@ -90,6 +90,6 @@ async fn a_stream_that_does_not_finish_is_cut_counted_and_told() {
     let waiting = tokio::spawn(client.send_request(request("GET", "/slow", "")));
     let mut disconnect = house.arrivals.recv().await.unwrap();
     assert_eq!(house.stop().await.unwrap(), DrainReport { connections_cut: 1, requests_cut: 1 });
-    assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
+    assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
     assert!(waiting.await.unwrap().is_err());
 }

@@ -13,7 +13,7 @@ proptest! {
         let (mut minute, mut now, mut taken) = (MinuteWindow::default(), Instant::ORIGIN, Vec::new());
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
-            if minute.take(amount, limit, now) == RateDecision::Taken {
+            if minute.take(amount, limit, now) == RateDecision::Allowed {
                 taken.push((now, amount));
             }
             let minute_ago = taken.iter().filter(|(at, _)| now.since(*at) <= Duration::from_secs(60));
@@ -29,11 +29,11 @@ proptest! {
         let (mut minute, mut now) = (MinuteWindow::default(), Instant::ORIGIN);
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
-            if let RateDecision::Full { retry_after } = minute.take(amount, limit, now) {
+            if let RateDecision::Limited { retry_after } = minute.take(amount, limit, now) {
                 prop_assert!(retry_after <= Duration::from_secs(61));
                 let early = now + (retry_after - Duration::from_nanos(1));
-                prop_assert_ne!(minute.clone().take(amount, limit, early), RateDecision::Taken);
-                prop_assert_eq!(minute.clone().take(amount, limit, now + retry_after), RateDecision::Taken);
+                prop_assert_ne!(minute.clone().take(amount, limit, early), RateDecision::Allowed);
+                prop_assert_eq!(minute.clone().take(amount, limit, now + retry_after), RateDecision::Allowed);
             }
         }
     }

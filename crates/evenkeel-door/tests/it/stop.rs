@@ -43,6 +43,6 @@ async fn what_does_not_finish_in_time_is_cut_counted_and_told() {
     }
     assert_eq!(house.stop().await.unwrap(), DrainReport { connections_cut: 2, requests_cut: 2 });
     for mut disconnect in disconnects {
-        assert_eq!(disconnect.ended().await, ResponseEnd::Gone);
+        assert_eq!(disconnect.ended().await, ResponseEnd::Aborted);
     }
 }

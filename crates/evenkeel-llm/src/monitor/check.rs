@@ -12,7 +12,7 @@ use crate::upstream::{Origin, UpstreamError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthCheckResult {
     /// The node answered.
-    Well {
+    Healthy {
         /// How long that took.
         rtt: Duration,
     },
@@ -22,7 +22,7 @@ pub enum HealthCheckResult {
         rtt: Duration,
     },
     /// Nothing came back in time.
-    Lost,
+    TimedOut,
     /// The node cannot be reached, or is broken.
     Failed {
         /// What is wrong.
@@ -34,14 +34,14 @@ impl HealthCheckResult {
     /// Puts it as the walk takes it; who is busy has answered.
     pub fn probe(&self) -> Probe {
         match self {
-            Self::Well { rtt } | Self::Busy { rtt } => Probe::Answered { rtt: *rtt },
-            Self::Lost => Probe::Lost,
+            Self::Healthy { rtt } | Self::Busy { rtt } => Probe::Answered { rtt: *rtt },
+            Self::TimedOut => Probe::Lost,
             Self::Failed { .. } => Probe::Failed,
         }
     }
 
     pub(super) fn is_answered(&self) -> bool {
-        matches!(self, Self::Well { .. } | Self::Busy { .. })
+        matches!(self, Self::Healthy { .. } | Self::Busy { .. })
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn check(
         Some(check) => (check, CheckEndpoint::Health),
         None => {
             let check = ask(caller, origin, CheckEndpoint::Models).await;
-            (check.unwrap_or(HealthCheckResult::Lost), CheckEndpoint::Models)
+            (check.unwrap_or(HealthCheckResult::TimedOut), CheckEndpoint::Models)
         }
     }
 }
@@ -85,7 +85,7 @@ async fn ask(caller: &NodeClient, origin: &Origin, question: CheckEndpoint) -> O
     let asked_at = Instant::now();
     match caller.get(origin, question.path()).await {
         Ok(answer) => judge(question, answer.status, asked_at.elapsed()),
-        Err(UpstreamError::Timeout | UpstreamError::ConnectTimeout) => Some(HealthCheckResult::Lost),
+        Err(UpstreamError::Timeout | UpstreamError::ConnectTimeout) => Some(HealthCheckResult::TimedOut),
         Err(error) => Some(HealthCheckResult::Failed { error: error.to_string() }),
     }
 }
@@ -97,14 +97,14 @@ fn judge(question: CheckEndpoint, status: StatusCode, rtt: Duration) -> Option<H
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED,
             CheckEndpoint::Health,
         ) => None,
-        (StatusCode::NOT_IMPLEMENTED, CheckEndpoint::Models) => Some(HealthCheckResult::Well { rtt }),
+        (StatusCode::NOT_IMPLEMENTED, CheckEndpoint::Models) => Some(HealthCheckResult::Healthy { rtt }),
         (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, _) => {
             Some(HealthCheckResult::Busy { rtt })
         }
         (status, _) if status.is_server_error() => {
             Some(HealthCheckResult::Failed { error: format!("says {status}") })
         }
-        _ => Some(HealthCheckResult::Well { rtt }),
+        _ => Some(HealthCheckResult::Healthy { rtt }),
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     fn whoever_answers_is_well_and_whoever_is_busy_is_not_broken() {
         for question in [CheckEndpoint::Health, CheckEndpoint::Models] {
             for status in [200, 204, 301, 401, 403] {
-                assert_eq!(said(question, status), Some(HealthCheckResult::Well { rtt: RTT }), "{status}");
+                assert_eq!(said(question, status), Some(HealthCheckResult::Healthy { rtt: RTT }), "{status}");
             }
             for status in [429, 503] {
                 assert_eq!(said(question, status), Some(HealthCheckResult::Busy { rtt: RTT }), "{status}");
@@ -139,7 +139,7 @@ mod tests {
             assert_eq!(said(CheckEndpoint::Health, status), None, "{status}");
             assert_eq!(
                 said(CheckEndpoint::Models, status),
-                Some(HealthCheckResult::Well { rtt: RTT }),
+                Some(HealthCheckResult::Healthy { rtt: RTT }),
                 "{status}"
             );
         }
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn the_walk_takes_busy_for_answered() {
         assert_eq!(HealthCheckResult::Busy { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
-        assert_eq!(HealthCheckResult::Well { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
-        assert_eq!(HealthCheckResult::Lost.probe(), Probe::Lost);
+        assert_eq!(HealthCheckResult::Healthy { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
+        assert_eq!(HealthCheckResult::TimedOut.probe(), Probe::Lost);
         assert_eq!(HealthCheckResult::Failed { error: String::new() }.probe(), Probe::Failed);
     }
 }

@@ -10,7 +10,7 @@ use super::check::CheckEndpoint;
 use super::engine::Engine;
 use super::prober::{Prober, Reachability, wait};
 use super::scraper::{Scraper, ScraperMsg};
-use super::survey::{Discovery, survey};
+use super::survey::{Discovery, discover};
 use super::{Finding, ReportSink};
 use crate::options::HealthOptions;
 use crate::upstream::Origin;
@@ -52,7 +52,7 @@ impl NodeMonitor {
         // One that fires during the wait could begin no other.
         ctx.cancel_timer(NEXT);
         let (caller, origins, known) = (self.caller.clone(), self.origins.clone(), self.engine);
-        Ok(Flow::wait(async move { NodeMonitorMsg::Surveyed(survey(&caller, &origins, known).await) }))
+        Ok(Flow::wait(async move { NodeMonitorMsg::Surveyed(discover(&caller, &origins, known).await) }))
     }
 
     fn watch_paths(&self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
@@ -103,15 +103,15 @@ impl NodeMonitor {
         }
         if let Some(engine) = survey.engine.filter(|engine| self.told.engine != Some(*engine)) {
             self.told.engine = Some(engine);
-            self.voice.say(Finding::Engine(engine));
+            self.voice.report(Finding::Engine(engine));
         }
         if let Some(slots) = survey.slots.filter(|slots| self.told.slots != Some(*slots)) {
             self.told.slots = Some(slots);
-            self.voice.say(Finding::Slots(slots));
+            self.voice.report(Finding::Slots(slots));
         }
         if let Some(models) = survey.models.filter(|models| self.told.models.as_ref() != Some(models)) {
             self.told.models = Some(models.clone());
-            self.voice.say(Finding::Models(models));
+            self.voice.report(Finding::Models(models));
         }
     }
 }

@@ -60,7 +60,7 @@ impl Actor for Prober {
     fn receive(&mut self, checked: CheckDone, ctx: &mut Context<'_, Self>) -> HandlerResult<CheckDone> {
         self.question = checked.next;
         let answered = if checked.check.is_answered() { Reachability::Yes } else { Reachability::No };
-        self.voice.say(Finding::Checked { path: self.path, check: checked.check });
+        self.voice.report(Finding::Checked { path: self.path, check: checked.check });
         if (self.answered, answered) == (Reachability::No, Reachability::Yes) {
             self.node.tell(NodeMonitorMsg::Back);
         }

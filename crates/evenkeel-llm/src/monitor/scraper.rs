@@ -48,7 +48,7 @@ impl Scraper {
 
     fn take_in(&mut self, load: Option<EngineLoad>) {
         if load.is_some() || self.last.is_some() {
-            self.voice.say(Finding::Load(load));
+            self.voice.report(Finding::Load(load));
         }
         self.last = load;
     }

@@ -23,7 +23,7 @@ pub(super) struct Discovery {
 /// Asks over one path after the other, until one answers.
 ///
 /// What a node is need not be asked while it is `known`: whoever comes back from being unwell may be another.
-pub(super) async fn survey(caller: &NodeClient, origins: &[Origin], known: Option<Engine>) -> Discovery {
+pub(super) async fn discover(caller: &NodeClient, origins: &[Origin], known: Option<Engine>) -> Discovery {
     for origin in origins {
         if let Ok(survey) = ask(caller, origin, known).await {
             return survey;

@@ -65,16 +65,16 @@ impl Affinity {
         Ok(())
     }
 
-    pub(super) fn note_prompt(&mut self, value: &[u8]) {
+    pub(super) fn record_prompt(&mut self, value: &[u8]) {
         self.prompt = Some(hash_prefix(value));
     }
 
-    pub(super) fn note_preamble(&mut self, value: &[u8]) {
+    pub(super) fn record_preamble(&mut self, value: &[u8]) {
         self.preamble = Some(hash_prefix(value));
     }
 
     /// Notes a message; only the first of the user and the first before it count, as the later ones change.
-    pub(super) fn note_message(&mut self, role: Option<Text<'_>>, content: &[u8]) {
+    pub(super) fn record_message(&mut self, role: Option<Text<'_>>, content: &[u8]) {
         if self.first_user.is_some() {
             return;
         }

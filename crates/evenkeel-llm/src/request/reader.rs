@@ -154,15 +154,15 @@ impl RequestParser {
             Field::Prompt => {
                 let from = cursor.start()?;
                 self.prompts = self.prompts.max(self.tally.prompts(cursor)?);
-                self.affinity.note_prompt(cursor.since(from));
+                self.affinity.record_prompt(cursor.since(from));
             }
             Field::Preamble => {
                 let from = cursor.start()?;
-                self.tally.walk(cursor, ContentKind::Words)?;
-                self.affinity.note_preamble(cursor.since(from));
+                self.tally.count(cursor, ContentKind::Words)?;
+                self.affinity.record_preamble(cursor.since(from));
             }
-            Field::Words => self.tally.walk(cursor, ContentKind::Words)?,
-            Field::Schema => self.tally.walk(cursor, ContentKind::Schema)?,
+            Field::Words => self.tally.count(cursor, ContentKind::Words)?,
+            Field::Schema => self.tally.count(cursor, ContentKind::Schema)?,
             Field::OutputMax(rank) => {
                 if let Some(tokens) = read_count(name, cursor)?
                     && self.output_max.is_none_or(|(other, _)| other < rank)
@@ -201,11 +201,11 @@ impl RequestParser {
                     return tally.walk_named(&name, cursor, ContentKind::Words);
                 }
                 let from = cursor.start()?;
-                tally.walk(cursor, ContentKind::Words)?;
+                tally.count(cursor, ContentKind::Words)?;
                 content = cursor.since(from);
                 Ok::<(), ParseError>(())
             })?;
-            affinity.note_message(role, content);
+            affinity.record_message(role, content);
             Ok(())
         })
     }
@@ -222,7 +222,7 @@ impl RequestParser {
         }
         let usage = if self.asks_counts.is_none() { IncludeUsage::Asked } else { IncludeUsage::NotAsked };
         let counts_can_be_asked = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
-        let output_max = if self.endpoint.is_wordless() {
+        let output_max = if self.endpoint.has_no_tokens() {
             Some(0)
         } else {
             let answers = self.answers.max(1).saturating_mul(self.prompts);

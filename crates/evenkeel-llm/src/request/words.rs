@@ -39,10 +39,10 @@ pub(super) struct TokenEstimate {
 
 impl TokenEstimate {
     /// Counts a value: names and texts by their length, numbers as tokens, media flat.
-    pub(super) fn walk(&mut self, cursor: &mut Cursor<'_>, reading: ContentKind) -> Result<(), JsonError> {
+    pub(super) fn count(&mut self, cursor: &mut Cursor<'_>, reading: ContentKind) -> Result<(), JsonError> {
         match cursor.kind()? {
             Kind::Object => cursor.object(|name, cursor| self.walk_named(&name, cursor, reading)),
-            Kind::Array => cursor.array(|cursor| self.walk(cursor, reading)),
+            Kind::Array => cursor.array(|cursor| self.count(cursor, reading)),
             Kind::Text => {
                 let text = cursor.text()?;
                 self.add_text(&text);
@@ -68,7 +68,7 @@ impl TokenEstimate {
             return Ok(cursor.skip()?);
         }
         self.add_text(name);
-        Ok(self.walk(cursor, reading)?)
+        Ok(self.count(cursor, reading)?)
     }
 
     /// Counts what the model is to continue, and tells how many there are of it.
@@ -76,13 +76,13 @@ impl TokenEstimate {
     /// A list of numbers is one, already cut into tokens.
     pub(super) fn prompts(&mut self, cursor: &mut Cursor<'_>) -> Result<u64, JsonError> {
         if cursor.kind()? != Kind::Array {
-            self.walk(cursor, ContentKind::Words)?;
+            self.count(cursor, ContentKind::Words)?;
             return Ok(1);
         }
         let mut prompts = 0;
         cursor.array(|cursor| {
             prompts += u64::from(matches!(cursor.kind()?, Kind::Text | Kind::Array));
-            self.walk(cursor, ContentKind::Words)
+            self.count(cursor, ContentKind::Words)
         })?;
         Ok(prompts)
     }

@@ -24,7 +24,7 @@ fn only_the_extra_counts_are_hidden() {
     assert_eq!(passed, [ROLE, TOKEN, TOKEN, DONE].concat());
     let usage = Some(Usage { input: 3, output: 2 });
     assert_eq!(found, StreamTotals { tokens: 2, usage, done: true, ..StreamTotals::default() });
-    assert_eq!(ending, StreamEnd::Done);
+    assert_eq!(ending, StreamEnd::Complete);
     assert_eq!(scanned(HideUsage::Nothing, &[&stream]), (stream, found, ending));
 }
 
@@ -40,13 +40,13 @@ fn an_event_in_pieces_is_held_until_it_is_whole() {
 
 #[test]
 fn a_stream_that_stops_is_told_from_one_that_ends() {
-    assert_eq!(scanned(HideUsage::Nothing, &[TOKEN]).2, StreamEnd::Unsaid);
+    assert_eq!(scanned(HideUsage::Nothing, &[TOKEN]).2, StreamEnd::NoEndMarker);
     assert_eq!(
         scanned(HideUsage::Nothing, &[TOKEN, "data: {"]),
-        (TOKEN.to_owned(), one_token(), StreamEnd::Cut)
+        (TOKEN.to_owned(), one_token(), StreamEnd::Truncated)
     );
     let (passed, found, ending) = scanned(HideUsage::Nothing, &[TOKEN, "data: [DONE]\n"]);
-    assert_eq!((passed, ending), (format!("{TOKEN}data: [DONE]\n"), StreamEnd::Done));
+    assert_eq!((passed, ending), (format!("{TOKEN}data: [DONE]\n"), StreamEnd::Complete));
     assert!(found.done);
 }
 
@@ -71,7 +71,7 @@ fn counts_are_understood_in_every_dialect() {
     };
     for dialect in [&anthropic[..], &responses[..]] {
         let stream: String = dialect.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect();
-        assert_eq!(scanned(HideUsage::Usage, &[&stream]), (stream, found, StreamEnd::Done));
+        assert_eq!(scanned(HideUsage::Usage, &[&stream]), (stream, found, StreamEnd::Complete));
     }
 }
 
@@ -129,7 +129,7 @@ fn what_was_passed_on_can_be_followed_by_an_event_unless_one_was_too_long() {
     assert!(scanner.is_between_events());
     scanner.scan(Bytes::from(vec![b'x'; EVENT_BYTES_MAX]), &mut out);
     assert!(!scanner.is_between_events());
-    assert_eq!(scanner.finish(&mut out), StreamEnd::Cut);
+    assert_eq!(scanner.finish(&mut out), StreamEnd::Truncated);
 }
 
 #[test]

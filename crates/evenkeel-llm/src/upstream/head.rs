@@ -63,8 +63,8 @@ fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
 /// Whether a connection can be used after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {
-    Stays,
-    Closes,
+    KeepAlive,
+    Close,
 }
 
 /// An answer's head, and what it says about what follows.
@@ -149,7 +149,7 @@ fn parse<'a>(
     if head.parse(bytes)? != httparse::Status::Complete(bytes.len()) {
         return Ok(Err(malformed("a head that ends elsewhere")));
     }
-    Ok(understand(bytes, &head, method))
+    Ok(parse_head(bytes, &head, method))
 }
 
 /// What an answer's headers say about its body and its connection.
@@ -161,7 +161,7 @@ struct FramingHeaders {
     keep_alive: bool,
 }
 
-fn understand(
+fn parse_head(
     bytes: &Bytes,
     head: &httparse::Response<'_, '_>,
     method: &Method,
@@ -196,7 +196,7 @@ fn understand(
     let doubtful =
         status == StatusCode::NO_CONTENT && (said.chunked || said.length.is_some_and(|len| 0 < len));
     let stays = !said.close && !doubtful && (said.keep_alive || !is_old) && body != Framing::UntilClose;
-    let afterwards = if stays { ConnectionReuse::Stays } else { ConnectionReuse::Closes };
+    let afterwards = if stays { ConnectionReuse::KeepAlive } else { ConnectionReuse::Close };
     *response.status_mut() = status;
     *response.version_mut() = if is_old { Version::HTTP_10 } else { Version::HTTP_11 };
     Ok(Some(ResponseHead { response, body, afterwards }))
@@ -282,21 +282,25 @@ mod tests {
 
     #[test]
     fn a_head_says_how_its_body_ends_and_whether_the_connection_stays() {
-        use ConnectionReuse::{Closes, Stays};
+        use ConnectionReuse::{Close, KeepAlive};
         for (said, body, afterwards) in [
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Stays),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5", Framing::Bytes(5), Stays),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close", Framing::Done, Closes),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: \tChunked ", Framing::CHUNKED, Stays),
-            ("HTTP/1.1 200 OK", Framing::UntilClose, Closes),
-            ("HTTP/1.1 204 No Content", Framing::Done, Stays),
-            ("HTTP/1.1 204 No Content\r\ncontent-length: 0", Framing::Done, Stays),
-            ("HTTP/1.1 204 No Content\r\ncontent-length: 5", Framing::Done, Closes),
-            ("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked", Framing::Done, Closes),
-            ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5", Framing::Done, Stays),
-            ("HTTP/1.0 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Closes),
-            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive", Framing::Bytes(5), Stays),
-            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Stays),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), KeepAlive),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5", Framing::Bytes(5), KeepAlive),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close", Framing::Done, Close),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: \tChunked ", Framing::CHUNKED, KeepAlive),
+            ("HTTP/1.1 200 OK", Framing::UntilClose, Close),
+            ("HTTP/1.1 204 No Content", Framing::Done, KeepAlive),
+            ("HTTP/1.1 204 No Content\r\ncontent-length: 0", Framing::Done, KeepAlive),
+            ("HTTP/1.1 204 No Content\r\ncontent-length: 5", Framing::Done, Close),
+            ("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked", Framing::Done, Close),
+            ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5", Framing::Done, KeepAlive),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5", Framing::Bytes(5), Close),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive", Framing::Bytes(5), KeepAlive),
+            (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 5",
+                Framing::Bytes(5),
+                KeepAlive,
+            ),
         ] {
             let head = read_at_once(&format!("{said}\r\n\r\n"), &Method::POST).unwrap().unwrap();
             assert_eq!((head.body, head.afterwards), (body, afterwards), "{said}");

@@ -53,7 +53,7 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionAge {
     New,
-    Kept,
+    Reused,
 }
 
 /// How far the request is.
@@ -96,7 +96,7 @@ impl Connection {
             method: Method::GET,
             answer: HeadReader::default(),
             framing: Framing::Done,
-            afterwards: ConnectionReuse::Stays,
+            afterwards: ConnectionReuse::KeepAlive,
             time_max,
             patience: Box::pin(sleep(time_max)),
             until: None,
@@ -123,7 +123,7 @@ impl Connection {
         self.method.clone_from(request.method());
         self.answer = HeadReader::default();
         self.sending = match age {
-            ConnectionAge::Kept => SendState::Unsure,
+            ConnectionAge::Reused => SendState::Unsure,
             ConnectionAge::New => SendState::Begun,
         };
         poll_fn(|cx| self.poll_exchange(cx)).await
@@ -260,19 +260,19 @@ impl Connection {
     }
 
     /// Lets go of its user, for `keeper` to be woken instead; `false` if it cannot be used again.
-    pub(super) fn rest(&mut self, keeper: &Waker) -> bool {
+    pub(super) fn park(&mut self, keeper: &Waker) -> bool {
         self.until = None;
         let whole = self.sending == SendState::Done && self.framing == Framing::Done && self.input.is_empty();
-        if !whole || self.afterwards == ConnectionReuse::Closes {
+        if !whole || self.afterwards == ConnectionReuse::Close {
             return false;
         }
         // A timer that runs on would hold its last user's task.
         let _ = self.patience.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        self.look_after(keeper)
+        self.poll_idle(keeper)
     }
 
     /// Looks after an idle connection; `false` once it has ended, or said something unasked.
-    pub(super) fn look_after(&mut self, keeper: &Waker) -> bool {
+    pub(super) fn poll_idle(&mut self, keeper: &Waker) -> bool {
         self.poll_read(&mut Context::from_waker(keeper)).is_pending()
     }
 }

@@ -87,7 +87,7 @@ impl ConnectionPool {
 
     /// Keeps a connection, if it can be used again and there is room.
     pub(super) fn give_back(self: &Arc<Self>, host: &HostPool, mut link: Box<Connection>) {
-        if !link.rest(&self.waker) {
+        if !link.park(&self.waker) {
             return;
         }
         let until = after(self.idle_time_max);
@@ -99,19 +99,19 @@ impl ConnectionPool {
         drop(idle);
         self.counters.idle.fetch_add(1, Ordering::Relaxed);
         if !self.kept.load(Ordering::Relaxed) && !self.kept.swap(true, Ordering::Relaxed) {
-            tokio::spawn(keep(Arc::downgrade(self), self.keeper.clone()));
+            tokio::spawn(reap_idle(Arc::downgrade(self), self.keeper.clone()));
         }
     }
 
     /// Closes what is beyond its time or was closed by its host, and says when to look again.
-    fn sweep(&self) -> Instant {
+    fn close_expired(&self) -> Instant {
         let now = Instant::now();
         let mut next = after(self.idle_time_max);
         let mut hosts = self.hosts.write();
         hosts.retain(|_, host| {
             let mut idle = host.0.lock();
             let before = idle.len();
-            idle.retain_mut(|idle| now < idle.until && idle.link.look_after(&self.waker));
+            idle.retain_mut(|idle| now < idle.until && idle.link.poll_idle(&self.waker));
             self.counters.idle.fetch_sub(before - idle.len(), Ordering::Relaxed);
             if let Some(oldest) = idle.first() {
                 next = next.min(oldest.until);
@@ -128,8 +128,8 @@ impl Drop for ConnectionPool {
     }
 }
 
-async fn keep(pool: Weak<ConnectionPool>, keeper: Arc<IdleReaper>) {
-    while let Some(next) = pool.upgrade().map(|pool| pool.sweep()) {
+async fn reap_idle(pool: Weak<ConnectionPool>, keeper: Arc<IdleReaper>) {
+    while let Some(next) = pool.upgrade().map(|pool| pool.close_expired()) {
         tokio::select! {
             () = sleep_until(next) => {}
             () = keeper.0.notified() => {}

@@ -21,7 +21,7 @@ pub struct ParsedResponse {
 }
 
 /// Reads an answer that comes in pieces; `None` if its head is not complete.
-pub fn hear<'a>(
+pub fn parse_response<'a>(
     method: &Method,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Option<ParsedResponse>, UpstreamError> {
@@ -39,7 +39,7 @@ pub fn hear<'a>(
     }
     Ok(answer.map(|answer| {
         let whole = answer.body == Framing::Done;
-        let stays = whole && answer.afterwards == ConnectionReuse::Stays && input.is_empty();
+        let stays = whole && answer.afterwards == ConnectionReuse::KeepAlive && input.is_empty();
         ParsedResponse {
             response: answer.response.map(|()| body.freeze()),
             whole,

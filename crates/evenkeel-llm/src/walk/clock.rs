@@ -1,7 +1,7 @@
 //! The walk's time and its one timer: Tokio's, or in models whatever they set.
 
 #[cfg(loom)]
-pub(super) use model::Clock;
+pub(super) use model::SchedulerClock;
 #[cfg(not(loom))]
 pub(super) use real::SchedulerClock;
 
@@ -30,19 +30,19 @@ mod real {
             Instant::ORIGIN + self.origin.elapsed()
         }
 
-        pub(in crate::walk) fn ring(&self) {
+        pub(in crate::walk) fn notify(&self) {
             self.alarm.notify_one();
         }
 
         /// Has the walk do what is due when it is, for as long as anybody walks; needs a Tokio runtime.
-        pub(in crate::walk) fn keep(&self, walk: &Arc<RequestScheduler>) {
+        pub(in crate::walk) fn spawn_timer(&self, walk: &Arc<RequestScheduler>) {
             tokio::spawn(keep_time(Arc::downgrade(walk), self.origin, self.alarm.clone()));
         }
     }
 
     async fn keep_time(walk: Weak<RequestScheduler>, origin: tokio::time::Instant, alarm: Arc<Notify>) {
         loop {
-            let Some(due) = walk.upgrade().map(|walk| walk.pass_time()) else { return };
+            let Some(due) = walk.upgrade().map(|walk| walk.on_timer()) else { return };
             match due {
                 Some(due) => {
                     // Either way the machine is asked again.
@@ -64,7 +64,7 @@ mod model {
     use crate::walk::RequestScheduler;
 
     /// A clock that a model moves, who then has to pass the time itself.
-    pub(in crate::walk) struct Clock(AtomicU64);
+    pub(in crate::walk) struct SchedulerClock(AtomicU64);
 
     impl SchedulerClock {
         pub(in crate::walk) fn start() -> Self {
@@ -79,8 +79,8 @@ mod model {
             self.0.store(since_origin.as_nanos() as u64, Ordering::Relaxed);
         }
 
-        pub(in crate::walk) fn ring(&self) {}
+        pub(in crate::walk) fn notify(&self) {}
 
-        pub(in crate::walk) fn keep(&self, _walk: &Arc<Walk>) {}
+        pub(in crate::walk) fn spawn_timer(&self, _walk: &Arc<RequestScheduler>) {}
     }
 }

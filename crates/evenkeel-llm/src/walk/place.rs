@@ -96,7 +96,7 @@ impl Drop for SlotFuture {
 }
 
 /// How much more a request has cost each time the machine is told, as so many calls are not free: 16 tokens.
-const TOLD_EVERY: Cost = Cost(32);
+const COST_REPORT_STEP: Cost = Cost(32);
 
 /// A request that has a slot; dropped, it gives the slot back as one whose client has gone.
 pub(crate) struct SlotGuard {
@@ -128,26 +128,26 @@ impl SlotGuard {
     }
 
     /// Takes in that the node has begun to answer: from here on there is no second attempt.
-    pub(crate) fn first_byte(&self) {
+    pub(crate) fn on_first_byte(&self) {
         let Some(ticket) = &self.ticket else { return };
-        ticket.walk.change(|machine, now| machine.handle_first_byte(now, ticket.request));
+        ticket.walk.update(|machine, now| machine.handle_first_byte(now, ticket.request));
         self.tell_first_byte(ticket, ticket.walk.now());
     }
 
     /// Takes in what the request has cost so far.
-    pub(crate) fn progress(&mut self, so_far: Cost) {
+    pub(crate) fn report_cost(&mut self, so_far: Cost) {
         self.so_far = self.so_far.max(so_far);
         let Some(ticket) = &mut self.ticket else { return };
         // What is charged ahead makes up for what is not told yet.
-        if ticket.told + TOLD_EVERY <= self.so_far {
+        if ticket.told + COST_REPORT_STEP <= self.so_far {
             ticket.told = self.so_far;
             let request = ticket.request;
-            ticket.walk.change(|machine, now| machine.handle_progress(now, request, so_far));
+            ticket.walk.update(|machine, now| machine.handle_progress(now, request, so_far));
         }
     }
 
     /// Ends a request whose answer has begun.
-    pub(crate) fn end(mut self, actual: Cost, outcome: Outcome) {
+    pub(crate) fn complete(mut self, actual: Cost, outcome: Outcome) {
         if let Some(ticket) = self.ticket.take() {
             finish(&ticket, ticket.walk.now(), |machine, now| {
                 machine.handle_end(now, ticket.request, RequestEnd { actual, outcome });
@@ -156,7 +156,7 @@ impl SlotGuard {
     }
 
     /// Ends a request that was answered in one piece.
-    pub(crate) fn end_at_once(mut self, actual: Cost) {
+    pub(crate) fn complete_whole(mut self, actual: Cost) {
         if let Some(ticket) = self.ticket.take() {
             let now = ticket.walk.now();
             self.tell_first_byte(&ticket, now);
@@ -167,7 +167,7 @@ impl SlotGuard {
     }
 
     /// Ends a request whose node failed after it had begun to answer.
-    pub(crate) fn break_off(mut self, failure: AttemptFailure) {
+    pub(crate) fn fail_mid_stream(mut self, failure: AttemptFailure) {
         let so_far = self.so_far;
         if let Some(ticket) = self.ticket.take() {
             finish(&ticket, ticket.walk.now(), |machine, now| {

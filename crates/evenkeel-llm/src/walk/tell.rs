@@ -12,7 +12,7 @@ use evenkeel_telemetry::{
 const OUTSIDE: RequestId = RequestId(u64::MAX);
 
 /// Something that happened to a request, as only the door sees it.
-pub(super) fn step(request: pipeline::RequestId, tenant: TenantId, step: Step) -> Event {
+pub(super) fn request_event(request: pipeline::RequestId, tenant: TenantId, step: Step) -> Event {
     Event::Request { request: RequestId(request.number()), tenant, step }
 }
 
@@ -22,42 +22,48 @@ pub(super) fn outside(tenant: TenantId, step: Step) -> Event {
 }
 
 /// What the pipeline told; a request that ended by it took `took`.
-pub(super) fn telemetry(event: &pipeline::Event, took: Duration) -> Event {
+pub(super) fn to_telemetry(event: &pipeline::Event, took: Duration) -> Event {
     match *event {
         pipeline::Event::Dispatch { request, tenant, node, path, waited, because, attempt } => {
             let because = because_of(because);
-            step(request, tenant, Step::Dispatched { node, path, waited, because, attempt })
+            request_event(request, tenant, Step::Dispatched { node, path, waited, because, attempt })
         }
-        pipeline::Event::Reject { request, tenant, rejection } => step(request, tenant, rejected(&rejection)),
+        pipeline::Event::Reject { request, tenant, rejection } => {
+            request_event(request, tenant, rejected(&rejection))
+        }
         pipeline::Event::Retry { request, tenant, failure, attempt } => {
-            step(request, tenant, Step::FailedOver { failure: failure_of(failure), attempt })
+            request_event(request, tenant, Step::FailedOver { failure: failure_of(failure), attempt })
         }
         pipeline::Event::Done { request, tenant, node, actual, ending } => {
             let ending = match ending {
                 pipeline::RequestOutcome::Served { outcome } => RequestOutcome::Served(outcome),
                 pipeline::RequestOutcome::Cancelled => RequestOutcome::Cancelled,
-                pipeline::RequestOutcome::Broken { failure } => RequestOutcome::Broken(failure_of(failure)),
+                pipeline::RequestOutcome::FailedMidStream { failure } => {
+                    RequestOutcome::FailedMidStream(failure_of(failure))
+                }
             };
-            step(request, tenant, Step::Finished { node, actual, took, ending })
+            request_event(request, tenant, Step::Finished { node, actual, took, ending })
         }
-        pipeline::Event::Duty { node, duty } => {
+        pipeline::Event::AdminState { node, duty } => {
             let change = match duty {
                 AdminState::Serving => NodeEvent::Serving,
                 AdminState::Draining => NodeEvent::Draining,
-                AdminState::Leaving => NodeEvent::Leaving,
+                AdminState::Removing => NodeEvent::Removing,
             };
             Event::Node { node, change }
         }
-        pipeline::Event::Left { node } => Event::Node { node, change: NodeEvent::Left },
+        pipeline::Event::NodeRemoved { node } => Event::Node { node, change: NodeEvent::Removed },
         pipeline::Event::Breaker { node, state } => {
             let change = match state {
-                BreakerState::Open { until } => NodeEvent::Opened { until },
-                BreakerState::HalfOpen => NodeEvent::HalfOpened,
-                BreakerState::Closed => NodeEvent::Closed,
+                BreakerState::Open { until } => NodeEvent::BreakerOpened { until },
+                BreakerState::HalfOpen => NodeEvent::BreakerHalfOpen,
+                BreakerState::Closed => NodeEvent::BreakerClosed,
             };
             Event::Node { node, change }
         }
-        pipeline::Event::Spared { node, until } => Event::Node { node, change: NodeEvent::Spared { until } },
+        pipeline::Event::Cooldown { node, until } => {
+            Event::Node { node, change: NodeEvent::CooldownStarted { until } }
+        }
         pipeline::Event::Path { node, path, transition } => {
             Event::Node { node, change: NodeEvent::Path { path, transition } }
         }
@@ -66,11 +72,11 @@ pub(super) fn telemetry(event: &pipeline::Event, took: Duration) -> Event {
 
 fn rejected(rejection: &Rejection) -> Step {
     let reason = match rejection {
-        Rejection::PushedOut { current_size, .. } => return Step::PushedOut { waiting: *current_size },
+        Rejection::Evicted { current_size, .. } => return Step::Evicted { waiting: *current_size },
         Rejection::Cancelled => return Step::Cancelled,
         Rejection::QueueFull { .. } => RejectReason::QueueFull,
         Rejection::WaitTimeout { .. } => RejectReason::WaitTimeout,
-        Rejection::TooLate { .. } => RejectReason::TooLate,
+        Rejection::WouldMissDeadline { .. } => RejectReason::TooLate,
         Rejection::UnknownTenant { .. } => RejectReason::UnknownTenant,
         Rejection::UnknownModel { .. } => RejectReason::UnknownModel,
         Rejection::NoNode { .. } => RejectReason::NoNode,
@@ -91,7 +97,7 @@ fn failure_of(failure: pipeline::AttemptFailure) -> AttemptFailure {
     match failure {
         pipeline::AttemptFailure::Unreachable => AttemptFailure::Unreachable,
         pipeline::AttemptFailure::TimedOut => AttemptFailure::TimedOut,
-        pipeline::AttemptFailure::Broken => AttemptFailure::Broken,
+        pipeline::AttemptFailure::BadResponse => AttemptFailure::BadResponse,
         pipeline::AttemptFailure::Busy { .. } => AttemptFailure::Busy,
     }
 }

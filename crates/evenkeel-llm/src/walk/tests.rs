@@ -19,7 +19,7 @@ const MODEL: ModelId = ModelId(0);
 #[tokio::test]
 async fn a_free_slot_is_granted_without_parking() {
     let walk = walk_to(&[1]);
-    let mut place = pin!(walk.enter(ask(0)));
+    let mut place = pin!(walk.submit(ask(0)));
     assert!(poll(&mut place, &Bell::new()).is_ready());
     assert!(walk.state.lock().waiters.is_empty());
 }
@@ -27,11 +27,11 @@ async fn a_free_slot_is_granted_without_parking() {
 #[tokio::test]
 async fn a_freed_slot_wakes_exactly_one_and_is_reserved_for_it() {
     let walk = walk_to(&[1]);
-    let slot = walk.enter(ask(0)).await.unwrap();
+    let slot = walk.submit(ask(0)).await.unwrap();
     let bells = [Bell::new(), Bell::new()];
-    let (mut first, mut second) = (pin!(walk.enter(ask(1))), pin!(walk.enter(ask(2))));
+    let (mut first, mut second) = (pin!(walk.submit(ask(1))), pin!(walk.submit(ask(2))));
     assert!(poll(&mut first, &bells[0]).is_pending() && poll(&mut second, &bells[1]).is_pending());
-    slot.end(Cost(1), Did::Good);
+    slot.complete(Cost(1), Did::Good);
     assert_eq!(bells.map(|bell| bell.rung()), [1, 0]);
     assert_eq!(in_flight(&walk), 1);
     assert!(poll(&mut second, &Bell::new()).is_pending());
@@ -41,21 +41,21 @@ async fn a_freed_slot_wakes_exactly_one_and_is_reserved_for_it() {
 #[tokio::test]
 async fn a_verdict_between_two_polls_is_not_lost() {
     let walk = walk_to(&[1]);
-    let slot = walk.enter(ask(0)).await.unwrap();
-    let mut place = pin!(walk.enter(ask(1)));
-    slot.end(Cost(1), Did::Good);
+    let slot = walk.submit(ask(0)).await.unwrap();
+    let mut place = pin!(walk.submit(ask(1)));
+    slot.complete(Cost(1), Did::Good);
     assert!(poll(&mut place, &Bell::new()).is_ready());
 }
 
 #[tokio::test]
 async fn a_slot_that_was_granted_to_one_who_left_goes_to_the_next() {
     let walk = walk_to(&[1]);
-    let slot = walk.enter(ask(0)).await.unwrap();
-    let left = walk.enter(ask(1));
-    let mut next = pin!(walk.enter(ask(1)));
+    let slot = walk.submit(ask(0)).await.unwrap();
+    let left = walk.submit(ask(1));
+    let mut next = pin!(walk.submit(ask(1)));
     let bell = Bell::new();
     assert!(poll(&mut next, &bell).is_pending());
-    slot.end(Cost(1), Did::Good);
+    slot.complete(Cost(1), Did::Good);
     assert_eq!(bell.rung(), 0);
     drop(left);
     assert_eq!(bell.rung(), 1);
@@ -67,12 +67,12 @@ async fn a_slot_that_was_granted_to_one_who_left_goes_to_the_next() {
 async fn whoever_leaves_pays_for_what_it_used() {
     let walk = walk_to(&[1]);
     for used in [Cost(3), Cost(70)] {
-        let mut slot = walk.enter(ask(0)).await.unwrap();
-        slot.first_byte();
-        slot.progress(used);
+        let mut slot = walk.submit(ask(0)).await.unwrap();
+        slot.on_first_byte();
+        slot.report_cost(used);
         drop(slot);
     }
-    let served = walk.look(|machine| machine.status().tenants[0].served);
+    let served = walk.inspect(|machine| machine.status().tenants[0].served);
     assert_eq!(served, Cost(73));
     assert_everything_is_given_back(&walk);
 }
@@ -80,8 +80,8 @@ async fn whoever_leaves_pays_for_what_it_used() {
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_when_its_time_is_over() {
     let walk = walk_to(&[1]);
-    let _slot = walk.enter(ask(0)).await.unwrap();
-    let turned = walk.enter(ask(0)).await.err().unwrap();
+    let _slot = walk.submit(ask(0)).await.unwrap();
+    let turned = walk.submit(ask(0)).await.err().unwrap();
     assert!(matches!(turned.rejection, Rejection::WaitTimeout { .. }), "{turned:?}");
     assert!(Duration::from_secs(30) <= turned.waited && turned.waited < Duration::from_secs(31));
 }
@@ -89,11 +89,11 @@ async fn waiting_ends_when_its_time_is_over() {
 #[tokio::test(start_paused = true)]
 async fn the_timer_is_set_anew_when_something_is_due_earlier() {
     let walk = walk_to(&[1]);
-    let _slot = walk.enter(ask(0)).await.unwrap();
-    let long = tokio::spawn(walk.enter(ask(0)));
+    let _slot = walk.submit(ask(0)).await.unwrap();
+    let long = tokio::spawn(walk.submit(ask(0)));
     tokio::task::yield_now().await;
     let deadline = Some(Duration::from_secs(1));
-    let turned = walk.enter(Arrival { deadline, ..ask(1) }).await.err().unwrap();
+    let turned = walk.submit(Arrival { deadline, ..ask(1) }).await.err().unwrap();
     assert!(turned.waited < Duration::from_secs(2), "{turned:?}");
     assert!(!long.is_finished());
 }
@@ -101,9 +101,9 @@ async fn the_timer_is_set_anew_when_something_is_due_earlier() {
 #[tokio::test]
 async fn a_request_that_failed_is_granted_another_node_at_once() {
     let walk = walk_to(&[1, 1]);
-    let slot = walk.enter(ask(0)).await.unwrap();
+    let slot = walk.submit(ask(0)).await.unwrap();
     let failed = slot.node();
-    let mut place = pin!(slot.fail(AttemptFailure::Broken).unwrap());
+    let mut place = pin!(slot.fail(AttemptFailure::BadResponse).unwrap());
     let Poll::Ready(Ok(slot)) = poll(&mut place, &Bell::new()) else { panic!("another node is free") };
     assert_ne!(slot.node(), failed);
     let turned = slot.fail(AttemptFailure::Unreachable).err().unwrap();
@@ -115,7 +115,7 @@ async fn a_request_that_failed_is_granted_another_node_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_met_a_busy_node_waits_until_it_is_asked_again() {
     let walk = walk_to(&[1]);
-    let slot = walk.enter(ask(0)).await.unwrap();
+    let slot = walk.submit(ask(0)).await.unwrap();
     let retry_after = Some(Duration::from_secs(7));
     let slot = slot.fail(AttemptFailure::Busy { retry_after }).unwrap().await.unwrap();
     assert!(Duration::from_secs(7) <= slot.waited() && slot.waited() < Duration::from_secs(8));
@@ -135,25 +135,25 @@ async fn the_timer_ends_with_the_walk() {
 async fn under_contention_everybody_is_served_or_leaves_and_nothing_is_kept() {
     let walk = walk_to(&[2, 1]);
     let rule = TenantRule { weight: Weight::ONE, concurrency_max: 2 };
-    walk.change(|machine, now| machine.set_tenant(now, TenantId(3), rule)).unwrap();
+    walk.update(|machine, now| machine.set_tenant(now, TenantId(3), rule)).unwrap();
     let clients: Vec<_> = (0..32_u32)
         .map(|client| {
             let walk = walk.clone();
             tokio::spawn(async move {
                 for round in 0..100_u32 {
-                    let place = walk.enter(ask(client % 4));
+                    let place = walk.submit(ask(client % 4));
                     if (client + round).is_multiple_of(7) {
                         continue;
                     }
                     let mut slot = place.await.expect("32 clients fit into 100 places");
                     tokio::task::yield_now().await;
                     if round.is_multiple_of(5) {
-                        slot.first_byte();
-                        slot.progress(Cost(u64::from(round)));
+                        slot.on_first_byte();
+                        slot.report_cost(Cost(u64::from(round)));
                     }
                     match round % 3 {
-                        0 => slot.end(Cost(5), Did::Good),
-                        1 => slot.end_at_once(Cost(5)),
+                        0 => slot.complete(Cost(5), Did::Good),
+                        1 => slot.complete_whole(Cost(5)),
                         _ => drop(slot),
                     }
                 }
@@ -207,30 +207,30 @@ fn moves() -> impl Strategy<Value = Vec<(usize, Move)>> {
 
 fn play(walk: &Arc<RequestScheduler>, stand: Stand, next: Move) -> Stand {
     match (stand, next) {
-        (Stand::Nowhere, Move::Enter { tenant }) => Stand::Waiting(walk.enter(ask(tenant))),
+        (Stand::Nowhere, Move::Enter { tenant }) => Stand::Waiting(walk.submit(ask(tenant))),
         (Stand::Waiting(mut place), Move::Poll) => match poll(&mut pin!(&mut place), &Bell::new()) {
             Poll::Pending => Stand::Waiting(place),
             Poll::Ready(Ok(slot)) => Stand::Served(slot, Begun::No),
             Poll::Ready(Err(_)) => Stand::Nowhere,
         },
         (Stand::Served(slot, Begun::No), Move::FirstByte) => {
-            slot.first_byte();
+            slot.on_first_byte();
             Stand::Served(slot, Begun::Yes)
         }
         (Stand::Served(mut slot, Begun::Yes), Move::Progress { so_far }) => {
-            slot.progress(Cost(so_far));
+            slot.report_cost(Cost(so_far));
             Stand::Served(slot, Begun::Yes)
         }
         (Stand::Served(slot, Begun::No), Move::End) => {
-            slot.end_at_once(Cost(3));
+            slot.complete_whole(Cost(3));
             Stand::Nowhere
         }
         (Stand::Served(slot, Begun::Yes), Move::End) => {
-            slot.end(Cost(3), Did::Good);
+            slot.complete(Cost(3), Did::Good);
             Stand::Nowhere
         }
         (Stand::Served(slot, Begun::Yes), Move::BreakOff) => {
-            slot.break_off(AttemptFailure::Broken);
+            slot.fail_mid_stream(AttemptFailure::BadResponse);
             Stand::Nowhere
         }
         (Stand::Served(slot, Begun::No), Move::Fail { busy }) => {
@@ -270,7 +270,7 @@ fn walk_to(slots: &[u32]) -> Arc<RequestScheduler> {
     for slots in slots {
         let spec =
             NodeSpec { slots: Slots::Fixed(*slots), weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
-        walk.change(|machine, now| machine.add_node(now, &spec)).unwrap();
+        walk.update(|machine, now| machine.add_node(now, &spec)).unwrap();
     }
     walk
 }
@@ -289,7 +289,7 @@ fn ask(tenant: u32) -> Arrival {
 }
 
 fn in_flight(walk: &RequestScheduler) -> usize {
-    walk.look(|machine| machine.status().in_flight)
+    walk.inspect(|machine| machine.status().in_flight)
 }
 
 fn assert_everything_is_given_back(walk: &RequestScheduler) {

@@ -178,7 +178,7 @@ async fn a_node_that_answers_is_well() {
     let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
     listener.watch(vec![node.origin()]);
     for _ in 0..3 {
-        assert!(matches!(listener.check().await, HealthCheckResult::Well { .. }));
+        assert!(matches!(listener.check().await, HealthCheckResult::Healthy { .. }));
     }
 }
 
@@ -188,7 +188,7 @@ async fn a_node_without_health_is_asked_for_its_models() {
     let (node, mut listener) = (Pages::start(vec![list]).await, listen(eager()));
     listener.watch(vec![node.origin()]);
     for _ in 0..5 {
-        assert!(matches!(listener.check().await, HealthCheckResult::Well { .. }));
+        assert!(matches!(listener.check().await, HealthCheckResult::Healthy { .. }));
     }
     assert_eq!(node.asked("/health"), 1, "asked once, it is not asked again");
     assert!(5 <= node.asked("/v1/models"));
@@ -215,7 +215,7 @@ async fn a_node_that_is_not_there_fails_and_one_that_says_nothing_is_lost() {
     let silent = crate::stub::Stub::start().await;
     let mut listener = listen(HealthOptions { timeout: Duration::from_millis(1), ..eager() });
     listener.watch(vec![silent.origin()]);
-    assert_eq!(listener.check().await, HealthCheckResult::Lost);
+    assert_eq!(listener.check().await, HealthCheckResult::TimedOut);
 }
 
 #[tokio::test]
@@ -260,7 +260,7 @@ async fn an_engine_that_says_how_loaded_it_is_is_asked_until_it_does_not_and_is_
     while listener.load().await != told(9) {}
     node.replace(vec![health, list]);
     while listener.load().await.is_some() {}
-    assert!(matches!(listener.check().await, HealthCheckResult::Well { .. }));
+    assert!(matches!(listener.check().await, HealthCheckResult::Healthy { .. }));
 }
 
 #[tokio::test]
@@ -348,7 +348,7 @@ async fn every_path_is_checked_and_any_tells_what_the_node_serves() {
                 failed = matches!(check, HealthCheckResult::Failed { .. });
             }
             Finding::Checked { path: Some(PathId(1)), check } => {
-                well = matches!(check, HealthCheckResult::Well { .. })
+                well = matches!(check, HealthCheckResult::Healthy { .. })
             }
             Finding::Checked { path, .. } => panic!("nobody has path {path:?}"),
             Finding::Models(told) => models = told == named(&["m"]),

@@ -166,7 +166,7 @@ proptest! {
         cuts.extend([0, whole.len()]);
         cuts.sort_unstable();
         let chunks = || cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]);
-        let ending = if found.done { StreamEnd::Done } else { StreamEnd::Unsaid };
+        let ending = if found.done { StreamEnd::Complete } else { StreamEnd::NoEndMarker };
         for (hide, passed) in [(HideUsage::Nothing, &whole), (HideUsage::Usage, &shown)] {
             let told = told(hide, chunks());
             prop_assert_eq!(String::from_utf8_lossy(&told.passed), String::from_utf8_lossy(passed));
@@ -192,7 +192,7 @@ fn an_event_too_long_to_hold_is_passed_on_unread() {
     for at in cuts {
         for len in [at, EVENT_BYTES_MAX + 20] {
             let all = told(HideUsage::Usage, fits.as_bytes().chunks(len.max(1_000)));
-            assert_eq!((all.passed.len(), all.ending), ("data: [DONE]\n\n".len(), StreamEnd::Done));
+            assert_eq!((all.passed.len(), all.ending), ("data: [DONE]\n\n".len(), StreamEnd::Complete));
             let all = told(HideUsage::Usage, too_long.as_bytes().chunks(len.max(1_000)));
             assert_eq!(all.passed, too_long.as_bytes());
             assert_eq!(all.found, StreamTotals { done: true, ..StreamTotals::default() });

@@ -168,7 +168,7 @@ impl OptimizedLoadManager {
             slots: node.slots(),
             limit: node.capacity.status(),
             engine: node.engine,
-            elsewhere: node.elsewhere(),
+            elsewhere: node.external_load(),
             busy: node.busy,
             in_flight: node.in_flight,
             weight: node.weight(),

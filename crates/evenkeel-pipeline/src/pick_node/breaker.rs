@@ -76,7 +76,7 @@ impl CircuitBreaker {
     }
 
     /// Tells whether one more request may be sent.
-    pub(crate) fn admits(&self) -> bool {
+    pub(crate) fn allows(&self) -> bool {
         match self.state {
             BreakerState::Closed => true,
             BreakerState::Open { .. } => false,
@@ -99,7 +99,7 @@ impl CircuitBreaker {
     ) -> Option<BreakerState> {
         self.errors.record(now, outcome);
         match self.state {
-            BreakerState::Closed => self.judge(now, HealthSignal::Request, outcome),
+            BreakerState::Closed => self.record(now, HealthSignal::Request, outcome),
             BreakerState::HalfOpen if self.probe == Some(request) => {
                 Some(self.conclude(now, HealthSignal::Request, outcome))
             }
@@ -118,7 +118,7 @@ impl CircuitBreaker {
     /// A node that failed its requests is mended by a request only.
     pub(crate) fn on_check(&mut self, now: Instant, outcome: Outcome) -> Option<BreakerState> {
         match (self.state, outcome) {
-            (BreakerState::Closed, _) => self.judge(now, HealthSignal::Check, outcome),
+            (BreakerState::Closed, _) => self.record(now, HealthSignal::Check, outcome),
             (BreakerState::HalfOpen, Outcome::Good) if self.opened_by == HealthSignal::Request => None,
             (BreakerState::HalfOpen, _) => Some(self.conclude(now, HealthSignal::Check, outcome)),
             (BreakerState::Open { .. }, _) => None,
@@ -157,7 +157,7 @@ impl CircuitBreaker {
         self.errors.ratio(now).unwrap_or(0.0)
     }
 
-    fn judge(&mut self, now: Instant, witness: HealthSignal, outcome: Outcome) -> Option<BreakerState> {
+    fn record(&mut self, now: Instant, witness: HealthSignal, outcome: Outcome) -> Option<BreakerState> {
         let running = match witness {
             HealthSignal::Request => &mut self.failures,
             HealthSignal::Check => &mut self.misses,
@@ -206,7 +206,7 @@ mod tests {
         fail(&mut breaker, 0, 4);
         breaker.on_outcome(at(0), OLD, Outcome::Good);
         fail(&mut breaker, 0, 4);
-        assert!(breaker.admits());
+        assert!(breaker.allows());
         fail(&mut breaker, 0, 1);
         assert_eq!(breaker.state(), BreakerState::Open { until: at(1) });
     }
@@ -216,10 +216,10 @@ mod tests {
         let mut breaker = breaker();
         for _ in 0..10 {
             breaker.on_outcome(at(0), OLD, Outcome::Good);
-            assert!(breaker.admits());
+            assert!(breaker.allows());
             fail(&mut breaker, 0, 1);
         }
-        assert!(!breaker.admits());
+        assert!(!breaker.allows());
     }
 
     #[test]
@@ -228,10 +228,10 @@ mod tests {
         fail(&mut breaker, 0, 5);
         assert_eq!(breaker.on_time(at(1)), Some(BreakerState::HalfOpen));
         breaker.on_send(PROBE);
-        assert!(!breaker.admits());
+        assert!(!breaker.allows());
         assert_eq!(breaker.on_outcome(at(1), OLD, Outcome::Good), None);
         breaker.on_release(PROBE);
-        assert!(breaker.admits(), "a probe that was cancelled is followed by another");
+        assert!(breaker.allows(), "a probe that was cancelled is followed by another");
         breaker.on_send(PROBE);
         assert_eq!(breaker.on_outcome(at(1), PROBE, Outcome::Good), Some(BreakerState::Closed));
     }
@@ -258,7 +258,7 @@ mod tests {
             breaker.on_check(at(0), Outcome::Good);
             fail(&mut breaker, 0, 1);
         }
-        assert!(!breaker.admits());
+        assert!(!breaker.allows());
         breaker.on_time(at(1));
         assert_eq!(breaker.on_check(at(1), Outcome::Good), None);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);

@@ -42,7 +42,7 @@ pub enum AdminState {
     /// It finishes what it has.
     Draining,
     /// It finishes what it has and is forgotten then.
-    Leaving,
+    Removing,
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl Node {
 
     /// Tells whether it takes new work, slots apart.
     pub(crate) fn is_open(&self) -> bool {
-        self.duty == AdminState::Serving && self.rest.admits() && self.breaker.admits()
+        self.duty == AdminState::Serving && self.rest.admits() && self.breaker.allows()
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -144,7 +144,7 @@ impl Node {
     }
 
     /// How many requests of others it has, as far as it says so.
-    pub(crate) fn elsewhere(&self) -> u32 {
+    pub(crate) fn external_load(&self) -> u32 {
         self.engine.map_or(0, |load| load.running.saturating_add(load.waiting).saturating_sub(self.busy))
     }
 
@@ -157,7 +157,12 @@ impl Node {
     }
 
     /// Takes a slot and chooses the way.
-    pub(crate) fn take(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> SlotReservation {
+    pub(crate) fn reserve_slot(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        work: &SlotRequest,
+    ) -> SlotReservation {
         self.busy += 1;
         self.transactions += u32::from(work.request == RequestKind::BeginTx);
         self.in_flight += work.cost;
@@ -232,7 +237,7 @@ impl Node {
             timeouts_1m,
             uptime_sec,
             status: self.status(),
-            in_flight: self.in_flight + Cost(self.usual_cost.0.saturating_mul(self.elsewhere().into())),
+            in_flight: self.in_flight + Cost(self.usual_cost.0.saturating_mul(self.external_load().into())),
             latency_estimate_ms: self.latency_mean.mean().unwrap_or(0.0),
             ..NodeStats::default()
         }
@@ -263,7 +268,7 @@ impl Node {
         match self.duty {
             AdminState::Serving if self.is_open() => Status::Serving,
             AdminState::Serving => Status::Down,
-            AdminState::Draining | AdminState::Leaving => Status::Draining,
+            AdminState::Draining | AdminState::Removing => Status::Draining,
         }
     }
 }

@@ -22,14 +22,14 @@ const REST_MIN: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Awake,
-    Resting {
+    Ready,
+    Cooling {
         until: Instant,
     },
     /// Rested, and nobody has asked since.
-    Rested,
+    ProbeDue,
     /// Rested, and one asks.
-    Asked {
+    Probing {
         by: RequestId,
         until: Instant,
     },
@@ -37,80 +37,80 @@ enum State {
 
 impl Cooldown {
     pub(super) fn new(trial_max: Duration) -> Self {
-        Self { trial_max, state: State::Awake, rests: 0 }
+        Self { trial_max, state: State::Ready, rests: 0 }
     }
 
     /// Tells whether one more request may be sent.
     pub(super) fn admits(&self) -> bool {
-        matches!(self.state, State::Awake | State::Rested)
+        matches!(self.state, State::Ready | State::ProbeDue)
     }
 
     /// Until when it rests, if it does.
     pub(crate) fn until(&self) -> Option<Instant> {
         match self.state {
-            State::Resting { until } => Some(until),
-            State::Awake | State::Rested | State::Asked { .. } => None,
+            State::Cooling { until } => Some(until),
+            State::Ready | State::ProbeDue | State::Probing { .. } => None,
         }
     }
 
     /// Begins a rest as long as asked for, or prolongs it; the point at which it ends.
     pub(crate) fn begin(&mut self, now: Instant, asked: Duration) -> Instant {
         self.rests = match self.state {
-            State::Awake => 0,
-            State::Rested | State::Asked { .. } => self.rests.saturating_add(1),
-            State::Resting { .. } => self.rests,
+            State::Ready => 0,
+            State::ProbeDue | State::Probing { .. } => self.rests.saturating_add(1),
+            State::Cooling { .. } => self.rests,
         };
         let least = (REST_MIN * (1 << self.rests.min(20))).min(self.trial_max);
         let until = now + asked.max(least);
         let until = self.until().map_or(until, |before| before.max(until));
-        self.state = State::Resting { until };
+        self.state = State::Cooling { until };
         until
     }
 
     pub(super) fn on_send(&mut self, now: Instant, request: RequestId) {
-        if self.state == State::Rested {
-            self.state = State::Asked { by: request, until: now + self.trial_max };
+        if self.state == State::ProbeDue {
+            self.state = State::Probing { by: request, until: now + self.trial_max };
         }
     }
 
     pub(crate) fn on_answer(&mut self, request: RequestId) {
-        if self.asks(request) {
-            self.state = State::Awake;
+        if self.is_probe(request) {
+            self.state = State::Ready;
         }
     }
 
     /// Notes that a request gave its slot back without saying anything about the node.
     pub(super) fn on_release(&mut self, request: RequestId) {
-        if self.asks(request) {
-            self.state = State::Rested;
+        if self.is_probe(request) {
+            self.state = State::ProbeDue;
         }
     }
 
     pub(crate) fn on_time(&mut self, now: Instant) {
         self.state = match self.state {
-            State::Resting { until } if until <= now => State::Rested,
-            State::Asked { until, .. } if until <= now => State::Awake,
+            State::Cooling { until } if until <= now => State::ProbeDue,
+            State::Probing { until, .. } if until <= now => State::Ready,
             state => state,
         };
     }
 
     pub(super) fn timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Resting { until } | State::Asked { until, .. } => Some(until),
-            State::Awake | State::Rested => None,
+            State::Cooling { until } | State::Probing { until, .. } => Some(until),
+            State::Ready | State::ProbeDue => None,
         }
     }
 
     /// Who asks a rested node, if anybody does.
-    pub(crate) fn asked_by(&self) -> Option<RequestId> {
+    pub(crate) fn probe_request(&self) -> Option<RequestId> {
         match self.state {
-            State::Asked { by, .. } => Some(by),
-            State::Awake | State::Resting { .. } | State::Rested => None,
+            State::Probing { by, .. } => Some(by),
+            State::Ready | State::Cooling { .. } | State::ProbeDue => None,
         }
     }
 
-    fn asks(&self, request: RequestId) -> bool {
-        self.asked_by() == Some(request)
+    fn is_probe(&self, request: RequestId) -> bool {
+        self.probe_request() == Some(request)
     }
 }
 

@@ -27,7 +27,7 @@ impl OptimizedLoadManager {
         self.check_models(&spec.models)?;
         let node = self.nodes.add(self.now, spec)?;
         self.wait_queue.forget_rates(&spec.models);
-        self.tell(Event::Duty { node, duty: AdminState::Serving });
+        self.emit(Event::AdminState { node, duty: AdminState::Serving });
         self.dispatch();
         Ok(node)
     }
@@ -76,7 +76,7 @@ impl OptimizedLoadManager {
 
     /// Takes a node out; it is forgotten once it has finished what it has.
     pub fn remove_node(&mut self, now: Instant, node: NodeId) -> Result<(), RegistryError> {
-        self.set_duty(now, node, AdminState::Leaving)
+        self.set_duty(now, node, AdminState::Removing)
     }
 
     /// Gives a tenant its weight and its cap, also for what it has waiting.
@@ -99,7 +99,7 @@ impl OptimizedLoadManager {
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.nodes.remove(node);
         self.timers.set_node(node, None);
-        self.tell(Event::Left { node });
+        self.emit(Event::NodeRemoved { node });
     }
 
     fn set_duty(&mut self, now: Instant, node: NodeId, duty: AdminState) -> Result<(), RegistryError> {
@@ -110,10 +110,10 @@ impl OptimizedLoadManager {
         let idle = known.busy == 0;
         match duty {
             AdminState::Serving => self.wait_queue.forget_rates(known.models()),
-            AdminState::Draining | AdminState::Leaving => self.node_cache.invalidate(node, |_| true),
+            AdminState::Draining | AdminState::Removing => self.node_cache.invalidate(node, |_| true),
         }
-        self.tell(Event::Duty { node, duty });
-        if duty == AdminState::Leaving && idle {
+        self.emit(Event::AdminState { node, duty });
+        if duty == AdminState::Removing && idle {
             self.forget_node(node);
         }
         self.dispatch();
@@ -123,7 +123,7 @@ impl OptimizedLoadManager {
     /// A node that leaves is as good as gone.
     fn check_node(&self, node: NodeId) -> Result<(), RegistryError> {
         match self.nodes.get(node) {
-            Some(known) if known.duty != AdminState::Leaving => Ok(()),
+            Some(known) if known.duty != AdminState::Removing => Ok(()),
             _ => Err(RegistryError::UnknownNode { node }),
         }
     }

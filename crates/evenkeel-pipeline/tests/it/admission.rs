@@ -65,7 +65,7 @@ fn the_newest_waiter_is_pushed_out_and_never_one_that_has_a_slot() {
     let quiet = door.ask(1);
     let pushed_out: Vec<_> = door.rejected.keys().copied().collect();
     assert_eq!(pushed_out, [flood[81]]);
-    assert!(matches!(door.rejected[&flood[81]], Rejection::PushedOut { max_size: 100, .. }));
+    assert!(matches!(door.rejected[&flood[81]], Rejection::Evicted { max_size: 100, .. }));
     assert!(door.is_flying(flood[0]) && door.is_flying(flood[1]));
     let counts = door.walk.status().counts;
     assert_eq!((counts.pushed_out, counts.backpressure_rejections()), (1, 1));
@@ -105,7 +105,9 @@ fn whoever_would_wait_past_its_deadline_is_turned_away_at_once() {
     }
     assert_eq!(door.waiting(), 20);
     let late = door.arrive(Arrival { deadline: Some(10 * SECOND), ..asks(0) });
-    let Rejection::TooLate { retry_after } = door.rejected[&late] else { panic!("it was not too late") };
+    let Rejection::WouldMissDeadline { retry_after } = door.rejected[&late] else {
+        panic!("it was not too late")
+    };
     // The rate is known to a record per slice, a tenth of the window.
     assert!((18 * SECOND..=20 * SECOND).contains(&retry_after), "{retry_after:?}");
     let in_time = door.arrive(Arrival { deadline: Some(25 * SECOND), ..asks(0) });

@@ -111,7 +111,7 @@ fn what_leads_to_a_node_that_drains_breaks_leaves_or_loses_the_model_is_forgotte
             for key in requests {
                 let request = talk(door, key);
                 if door.is_flying(request) && door.node_of(request) == node {
-                    door.fail(request, AttemptFailure::Broken);
+                    door.fail(request, AttemptFailure::BadResponse);
                 }
             }
         },

@@ -186,10 +186,10 @@ impl Door {
                 assert!(flew != waited, "who is turned away was somewhere");
                 assert!(self.rejected.insert(request, rejection).is_none(), "turned away twice");
             }
-            Event::Duty { .. }
-            | Event::Left { .. }
+            Event::AdminState { .. }
+            | Event::NodeRemoved { .. }
             | Event::Breaker { .. }
-            | Event::Spared { .. }
+            | Event::Cooldown { .. }
             | Event::Path { .. } => {}
         }
     }

@@ -19,7 +19,7 @@ fn before_the_first_byte_a_request_goes_to_another_node() {
     let request = door.ask(0);
     let mut tried = vec![door.node_of(request)];
     for _ in 0..2 {
-        door.fail(request, AttemptFailure::Broken);
+        door.fail(request, AttemptFailure::BadResponse);
         assert!(!tried.contains(&door.node_of(request)), "{tried:?}");
         tried.push(door.node_of(request));
     }
@@ -39,19 +39,19 @@ fn after_the_first_byte_a_failure_is_an_honest_end() {
     let request = door.ask(0);
     door.first_byte(request);
     door.progress(request, 70);
-    door.fail(request, AttemptFailure::Broken);
+    door.fail(request, AttemptFailure::BadResponse);
     let done = door.events.iter().find_map(|event| match event {
         Event::Done { actual, ending, .. } => Some((actual.0, *ending)),
         _ => None,
     });
-    assert_eq!(done, Some((70, RequestOutcome::Broken { failure: AttemptFailure::Broken })));
+    assert_eq!(done, Some((70, RequestOutcome::FailedMidStream { failure: AttemptFailure::BadResponse })));
 }
 
 #[test]
 fn with_no_node_left_to_try_a_failure_is_the_answer() {
     let mut door = Door::to(&[1]);
     let request = door.ask(0);
-    door.fail(request, AttemptFailure::Broken);
+    door.fail(request, AttemptFailure::BadResponse);
     assert_eq!(stopped(&door, request), NoRetryReason::NoOtherNode);
     let said = door.rejected[&request].to_string();
     assert_eq!(said, "node broke off at attempt 1, no other node serves it");
@@ -62,11 +62,11 @@ fn a_request_whose_deadline_has_passed_is_not_tried_again() {
     let mut door = Door::to(&[1, 1]);
     let request = door.arrive(Arrival { deadline: Some(SECOND), ..asks(0) });
     door.pass(SECOND);
-    door.fail(request, AttemptFailure::Broken);
+    door.fail(request, AttemptFailure::BadResponse);
     assert_eq!(stopped(&door, request), NoRetryReason::DeadlinePassed);
     let patient = door.ask(0);
     door.pass(60 * SECOND);
-    door.fail(patient, AttemptFailure::Broken);
+    door.fail(patient, AttemptFailure::BadResponse);
     assert!(door.is_flying(patient), "without a deadline only waiting is limited");
 }
 
@@ -77,7 +77,7 @@ fn a_request_that_is_tried_again_goes_before_those_that_wait_and_keeps_its_deadl
     let other = door.ask(0);
     let (takes_its_slot, waiting) = (door.ask(0), door.ask(0));
     door.pass(SECOND);
-    door.fail(failing, AttemptFailure::Broken);
+    door.fail(failing, AttemptFailure::BadResponse);
     let entry = door.walk.wait_entry(failing).unwrap();
     assert_eq!(entry.timeout_at, door.now + 2 * SECOND);
     door.end(other, 500);
@@ -107,7 +107,7 @@ fn a_retry_that_finds_the_queue_full_is_turned_away() {
     });
     assert_eq!(door.waiting(), 100);
     door.add(0, &[MODEL]);
-    door.fail(failing, AttemptFailure::Broken);
+    door.fail(failing, AttemptFailure::BadResponse);
     assert_eq!(stopped(&door, failing), NoRetryReason::QueueFull);
 }
 
@@ -160,7 +160,7 @@ fn a_request_that_a_node_without_room_refuses_waits_on_until_it_has_room() {
     }
     door.end(request, 500);
     let other = door.ask(0);
-    door.fail(other, AttemptFailure::Broken);
+    door.fail(other, AttemptFailure::BadResponse);
     assert_eq!(stopped(&door, other), NoRetryReason::NoOtherNode, "a failure is still one");
 }
 
@@ -205,7 +205,7 @@ fn when_every_node_rests_longer_than_anybody_waits_all_are_turned_away_at_once()
     let late = door.ask(0);
     for turned in [one, other, waits, late] {
         let told = door.rejected[&turned];
-        assert_eq!(told, Rejection::TooLate { retry_after: 40 * SECOND });
+        assert_eq!(told, Rejection::WouldMissDeadline { retry_after: 40 * SECOND });
     }
     assert!(door.walk.wait_entry(patient).is_some(), "who has time waits");
     door.pass(40 * SECOND);
@@ -245,7 +245,7 @@ fn a_failed_trial_doubles_the_time_a_node_is_left_alone() {
     door.ask(0);
     door.pass(SECOND);
     let probe = only_flying(&door);
-    door.fail(probe, AttemptFailure::Broken);
+    door.fail(probe, AttemptFailure::BadResponse);
     assert_eq!(breaker(&door), BreakerState::Open { until: door.now + 2 * SECOND });
 }
 
@@ -292,7 +292,7 @@ fn a_word_about_a_request_that_has_ended_changes_nothing() {
     let next = door.ask(0);
     let before = door.walk.status();
     door.end(request, 9_999);
-    door.fail(request, AttemptFailure::Broken);
+    door.fail(request, AttemptFailure::BadResponse);
     door.cancel(request);
     door.first_byte(request);
     door.progress(request, 9_999);

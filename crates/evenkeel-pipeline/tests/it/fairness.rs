@@ -210,7 +210,7 @@ fn a_dead_model_with_a_full_ring_delays_no_other() {
     door.add(1, &[MODEL]);
     for _ in 0..5 {
         let request = door.arrive(Arrival { model: OTHER, ..asks(0) });
-        door.fail(request, AttemptFailure::Broken);
+        door.fail(request, AttemptFailure::BadResponse);
     }
     assert!(matches!(door.walk.status().nodes[0].breaker, BreakerState::Open { .. }), "{dead:?} is broken");
     let full = (0..150).map(|_| door.arrive(Arrival { model: OTHER, ..asks(0) })).collect::<Vec<_>>();

@@ -228,7 +228,7 @@ fn failure() -> impl Strategy<Value = AttemptFailure> {
     prop_oneof![
         Just(AttemptFailure::Unreachable),
         Just(AttemptFailure::TimedOut),
-        Just(AttemptFailure::Broken),
+        Just(AttemptFailure::BadResponse),
         option::of((0..5_000_u64).prop_map(Duration::from_millis))
             .prop_map(|retry_after| AttemptFailure::Busy { retry_after }),
     ]

@@ -35,7 +35,7 @@ fn a_removed_node_is_forgotten_with_its_last_request() {
     let running = door.ask(0);
     door.walk.remove_node(door.now, node).unwrap();
     door.settle();
-    assert_eq!(door.walk.status().nodes[0].duty, AdminState::Leaving);
+    assert_eq!(door.walk.status().nodes[0].duty, AdminState::Removing);
     assert_eq!(door.walk.resume_node(door.now, node), Err(RegistryError::UnknownNode { node }));
     door.end(running, 500);
     assert!(door.walk.status().nodes.is_empty());

@@ -162,7 +162,7 @@ impl DrrLevel {
         if slot.place != KeyLocation::Fast {
             self.accrue(slot, self.round);
         }
-        self.book(slot, charge);
+        self.credit(slot, charge);
         if slot.place != KeyLocation::Fast && slot.deficit > 0 {
             return;
         }
@@ -196,7 +196,7 @@ impl DrrLevel {
         }
         let latest = self.latest_start(&slots[key]);
         let slot = &mut slots[key];
-        self.book(slot, amount);
+        self.credit(slot, amount);
         match place {
             KeyLocation::Unknown | KeyLocation::Idle => slot.deficit = slot.deficit.min(0),
             KeyLocation::Parked => {}
@@ -262,7 +262,7 @@ impl DrrLevel {
     }
 
     /// Adds an amount to what a key may spend, down to the deepest debt.
-    fn book(&self, slot: &mut KeyAccount, amount: i64) {
+    fn credit(&self, slot: &mut KeyAccount, amount: i64) {
         slot.deficit = slot.deficit.saturating_add(amount);
         // Less than this is not too deep at any weight and quantum; looking first keeps a charge short.
         if slot.deficit < -DEBT_ROUNDS_MAX {

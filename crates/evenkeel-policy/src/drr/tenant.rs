@@ -88,7 +88,7 @@ impl TenantDrr {
         self.reach(lane)?;
         let group = &mut self.groups[lane.tenant.index()];
         group.keys.add(&mut self.key_slots, lane.key.0, lane.weight);
-        self.follow(lane.tenant.0);
+        self.sync_tenant(lane.tenant.0);
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl TenantDrr {
         self.reach(lane)?;
         let group = &mut self.groups[lane.tenant.index()];
         group.keys.add_parked(&mut self.key_slots, lane.key.0, lane.weight);
-        self.follow(lane.tenant.0);
+        self.sync_tenant(lane.tenant.0);
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl TenantDrr {
     pub fn remove_key(&mut self, key: Key) {
         if let Some(tenant) = self.owner(key) {
             self.groups[tenant as usize].keys.remove(&mut self.key_slots, key.0);
-            self.follow(tenant);
+            self.sync_tenant(tenant);
         }
     }
 
@@ -157,7 +157,7 @@ impl TenantDrr {
     pub fn park(&mut self, key: Key) {
         if let Some(tenant) = self.owner(key) {
             self.groups[tenant as usize].keys.park(&mut self.key_slots, key.0);
-            self.follow(tenant);
+            self.sync_tenant(tenant);
         }
     }
 
@@ -165,7 +165,7 @@ impl TenantDrr {
     pub fn wake(&mut self, key: Key) {
         if let Some(tenant) = self.owner(key) {
             self.groups[tenant as usize].keys.wake(&mut self.key_slots, key.0);
-            self.follow(tenant);
+            self.sync_tenant(tenant);
         }
     }
 
@@ -228,7 +228,7 @@ impl TenantDrr {
     }
 
     /// Tells where a tenant stands among the tenants.
-    pub fn tenant_standing(&self, tenant: TenantId) -> KeyStatus {
+    pub fn tenant_status(&self, tenant: TenantId) -> KeyStatus {
         self.tenants.standing(&self.tenant_slots, tenant.0)
     }
 
@@ -279,11 +279,11 @@ impl TenantDrr {
 
     fn hold(&mut self, tenant: TenantId, hold: Hold) {
         self.groups[tenant.index()].hold = hold;
-        self.follow(tenant.0);
+        self.sync_tenant(tenant.0);
     }
 
     /// Lets a tenant stand as its keys do: active while one of them is, parked while one waits, else idle.
-    fn follow(&mut self, tenant: u32) {
+    fn sync_tenant(&mut self, tenant: u32) {
         let TenantKeys { keys, hold, .. } = &self.groups[tenant as usize];
         let slots = &mut self.tenant_slots;
         let weight = slots[tenant].weight;
@@ -399,14 +399,14 @@ mod tests {
         drr.park(Key(0));
         assert_eq!(serve(&mut drr, 10), [5, 5]);
         drr.park(Key(1));
-        assert_eq!(drr.tenant_standing(ACME), KeyStatus::Parked);
+        assert_eq!(drr.tenant_status(ACME), KeyStatus::Parked);
         assert_eq!(serve(&mut drr, 10), [0, 10]);
         drr.wake(Key(0));
         assert_eq!(serve(&mut drr, 10), [5, 5]);
         drr.remove_key(Key(0));
-        assert_eq!(drr.tenant_standing(ACME), KeyStatus::Parked);
+        assert_eq!(drr.tenant_status(ACME), KeyStatus::Parked);
         drr.remove_key(Key(1));
-        assert_eq!(drr.tenant_standing(ACME), KeyStatus::Idle);
+        assert_eq!(drr.tenant_status(ACME), KeyStatus::Idle);
     }
 
     #[test]
@@ -494,7 +494,7 @@ mod tests {
         assert!(!drr.forget_tenant(ACME), "it still owns a key");
         assert!(drr.forget_key(Key(0)) && drr.forget_tenant(ACME) && drr.forget_tenant(TenantId(9)));
         add(&mut drr, ACME, Key(0));
-        assert_eq!((drr.tenant_standing(ACME), drr.tenant_debt(ACME)), (KeyStatus::GoesFirst, Cost::ZERO));
+        assert_eq!((drr.tenant_status(ACME), drr.tenant_debt(ACME)), (KeyStatus::GoesFirst, Cost::ZERO));
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn a_key_with_nothing_left_leaves_the_active_set() {
     drr.remove_key(ALICE);
     assert!(drr.has_active_keys());
     assert_eq!(drr.active_len(), 1);
-    assert_eq!(drr.standing(ALICE), KeyStatus::Idle);
+    assert_eq!(drr.key_status(ALICE), KeyStatus::Idle);
     assert_eq!(count(&serve(&mut drr, 10)), [0, 10, 0]);
     drr.remove_key(BOB);
     assert!(!drr.has_active_keys());
@@ -295,7 +295,7 @@ fn unknown_keys_change_nothing() {
         drr.update_weight(key, Weight::MAX);
         assert_eq!(drr.settle(key, Cost(1), Cost(2), Settlement::Final), Cost(1));
         assert_eq!((drr.deficit(key), drr.debt(key)), (Cost(0), Cost(0)));
-        assert_eq!((drr.standing(key), drr.weight(key)), (KeyStatus::Idle, None));
+        assert_eq!((drr.key_status(key), drr.weight(key)), (KeyStatus::Idle, None));
     }
     assert_eq!(drr.next_key(), Some(CAROL));
 }
@@ -318,11 +318,11 @@ fn limits_are_refused_by_name() {
 #[test]
 fn the_standing_says_where_a_key_waits() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
-    assert_eq!((drr.standing(ALICE), drr.standing(BOB)), (KeyStatus::InTurn, KeyStatus::GoesFirst));
+    assert_eq!((drr.key_status(ALICE), drr.key_status(BOB)), (KeyStatus::InTurn, KeyStatus::GoesFirst));
     serve(&mut drr, 2);
-    assert_eq!((drr.standing(ALICE), drr.standing(BOB)), (KeyStatus::InTurn, KeyStatus::InRing));
+    assert_eq!((drr.key_status(ALICE), drr.key_status(BOB)), (KeyStatus::InTurn, KeyStatus::InRing));
     drr.consume_deficit(ALICE, Cost(4_000));
-    assert_eq!(drr.standing(ALICE), KeyStatus::InDebt { rounds: 4 });
+    assert_eq!(drr.key_status(ALICE), KeyStatus::InDebt { rounds: 4 });
 }
 
 fn scheduler(new_key: NewKey, keys: &[(Key, f64)]) -> DrrScheduler {

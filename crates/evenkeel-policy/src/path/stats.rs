@@ -55,10 +55,10 @@ pub struct PathStats {
 
 /// How a path does, measured by its limits.
 enum Condition {
-    Well,
+    Healthy,
     /// Between the limits: too bad to recover, not bad enough to be degraded.
-    Fair,
-    Unwell(Cause),
+    Marginal,
+    Unhealthy(Cause),
 }
 
 impl PathStats {
@@ -110,16 +110,16 @@ impl PathStats {
             (PathState::Probing, _) if self.has_enough_answers() => {
                 (PathState::Active, Cause::ProbesWereAnswered, 1)
             }
-            (PathState::Active, Condition::Unwell(cause)) => {
+            (PathState::Active, Condition::Unhealthy(cause)) => {
                 (PathState::Degraded, cause, config.degrade_samples)
             }
-            (PathState::Degraded, Condition::Well) => {
+            (PathState::Degraded, Condition::Healthy) => {
                 (PathState::Recovery, Cause::IsBetter, config.recover_samples)
             }
-            (PathState::Recovery, Condition::Well) => {
+            (PathState::Recovery, Condition::Healthy) => {
                 (PathState::Active, Cause::StayedWell, config.settle_samples)
             }
-            (PathState::Recovery, Condition::Unwell(cause)) => (PathState::Degraded, cause, 1),
+            (PathState::Recovery, Condition::Unhealthy(cause)) => (PathState::Degraded, cause, 1),
             _ => {
                 self.run = 0;
                 return None;
@@ -182,13 +182,13 @@ impl PathStats {
         let config = &self.rule.config;
         let (loss, p95) = (self.loss(), self.p95());
         if let Some(p95) = p95.filter(|&p95| p95 > slo) {
-            return Condition::Unwell(Cause::IsSlow { p95, slo });
+            return Condition::Unhealthy(Cause::IsSlow { p95, slo });
         }
         if loss.as_f64() > config.degrade_loss {
-            return Condition::Unwell(Cause::IsLossy { loss });
+            return Condition::Unhealthy(Cause::IsLossy { loss });
         }
         let is_fast = p95.is_some_and(|p95| p95 < scaled(slo, config.recover_slo_part));
-        if is_fast && loss.as_f64() < config.recover_loss { Condition::Well } else { Condition::Fair }
+        if is_fast && loss.as_f64() < config.recover_loss { Condition::Healthy } else { Condition::Marginal }
     }
 
     fn enter(&mut self, to: PathState, cause: Cause) -> Transition {

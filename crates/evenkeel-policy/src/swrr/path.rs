@@ -47,7 +47,7 @@ impl Path {
 
     /// Moves the weight in force as far as it may go.
     pub(super) fn slew(&mut self, now: Instant, rules: &SwrrRules) -> Reweight {
-        self.weight.slew(now, self.rtt(), rules)
+        self.weight.step_towards_target(now, self.rtt(), rules)
     }
 
     pub(super) fn rtt(&self) -> Option<Duration> {

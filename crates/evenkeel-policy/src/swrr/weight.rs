@@ -144,7 +144,12 @@ impl PathWeight {
     }
 
     /// Moves the weight in force towards its target: down at once, up one step per interval.
-    pub(super) fn slew(&mut self, now: Instant, rtt: Option<Duration>, rules: &SwrrRules) -> Reweight {
+    pub(super) fn step_towards_target(
+        &mut self,
+        now: Instant,
+        rtt: Option<Duration>,
+        rules: &SwrrRules,
+    ) -> Reweight {
         let target = self.target(rules);
         if target == self.in_force {
             return Reweight::Settled;
@@ -224,7 +229,7 @@ mod tests {
 
     /// The weight in force after a chance to move, in hundredths.
     fn slewed(weight: &mut PathWeight, at: Duration) -> i64 {
-        weight.slew(Instant::ORIGIN + at, None, &SwrrRules::default());
+        weight.step_towards_target(Instant::ORIGIN + at, None, &SwrrRules::default());
         (weight.in_force * 100 + UNIT / 2) / UNIT
     }
 
@@ -369,7 +374,7 @@ mod tests {
         let rules = SwrrRules::default();
         let mut weight = measured(400.0);
         weight.start(Instant::ORIGIN, &rules);
-        let mut slew = |ms| weight.slew(Instant::from_millis(ms), Some(400 * MS), &rules);
+        let mut slew = |ms| weight.step_towards_target(Instant::from_millis(ms), Some(400 * MS), &rules);
         assert_eq!((slew(399), slew(400)), (Reweight::Suppressed, Reweight::Applied));
     }
 

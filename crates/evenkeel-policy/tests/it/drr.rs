@@ -108,7 +108,7 @@ proptest! {
         for step in steps {
             let Some((key, cost)) = apply(&mut drr, step).filter(|(key, _)| key.0 < 2) else { continue };
             cost_max = cost_max.max(cost.0);
-            if drr.standing(Key(1)) == KeyStatus::Idle {
+            if drr.key_status(Key(1)) == KeyStatus::Idle {
                 continue;
             }
             let mut sums = served[served.len() - 1];
@@ -128,7 +128,7 @@ proptest! {
                 drr.start_new_round();
             }
             let done = apply(&mut drr, step);
-            if joined.is_none() && drr.standing(Key(1)) != KeyStatus::Idle {
+            if joined.is_none() && drr.key_status(Key(1)) != KeyStatus::Idle {
                 joined = Some(drr.round());
             }
             let Some((key, cost)) = done.filter(|(key, _)| key.0 < 2) else { continue };
@@ -177,7 +177,7 @@ proptest! {
             }
         }
         let mut waiting: BTreeSet<u32> = (0..12)
-            .filter(|&key| !matches!(drr.standing(Key(key)), KeyStatus::Idle | KeyStatus::Parked))
+            .filter(|&key| !matches!(drr.key_status(Key(key)), KeyStatus::Idle | KeyStatus::Parked))
             .collect();
         prop_assert_eq!(waiting.len(), drr.active_len());
         // More than the deepest debt the steps can make takes to pay off at the smallest weight.
@@ -209,7 +209,7 @@ proptest! {
         }
         drr.add_key(Key(40), newcomer).unwrap();
         // With a newcomer waiting to go first, whoever is in turn goes first as well.
-        let goes_first = |key: &u32| matches!(drr.standing(Key(*key)), KeyStatus::GoesFirst | KeyStatus::InTurn);
+        let goes_first = |key: &u32| matches!(drr.key_status(Key(*key)), KeyStatus::GoesFirst | KeyStatus::InTurn);
         let limit = (0..40).filter(goes_first).count() + 1;
         let mut picks = 1;
         while drr.next_key() != Some(Key(40)) {

@@ -18,9 +18,9 @@ use crate::message::{MessageMeta, Payload};
 use crate::time::UnixMillis;
 
 /// Messages that end within this time of each other are removed together.
-const TOGETHER: Duration = Duration::from_millis(100);
+const EXPIRY_BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// While so many are being removed, no more of those that wait are.
-const OVER_MAX: usize = 1_024;
+const EXPIRING_MAX: usize = 1_024;
 
 /// When to look for messages that are over.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl ExpiryIndex {
 
 impl QueueState {
     /// Tells whether a message's time is over.
-    pub(super) fn is_over(&self, header: &MessageMeta) -> bool {
+    pub(super) fn is_expired(&self, header: &MessageMeta) -> bool {
         header.expires_at.is_some_and(|at| at <= self.now)
             || header.sent_at + self.limits.retention <= self.now
     }
@@ -95,16 +95,16 @@ impl QueueState {
         }
         let own = self.ends.own.first_key_value().map(|((at, _), _)| *at);
         let kept = self.ends.lanes.first().map(|(sent_at, _)| *sent_at + self.limits.retention);
-        own.into_iter().chain(kept).min().map(|at| at + TOGETHER)
+        own.into_iter().chain(kept).min().map(|at| at + EXPIRY_BATCH_WINDOW)
     }
 
     /// Counts how many more of those that wait may be removed now.
     pub(super) fn room_for_ends(&self) -> usize {
-        OVER_MAX.saturating_sub(self.ends.over)
+        EXPIRING_MAX.saturating_sub(self.ends.over)
     }
 
     /// Leaves a lane out of the turns until there is room to remove its next message; others go on.
-    pub(super) fn hold_over(&mut self, at: Key) {
+    pub(super) fn park_until_expiry_room(&mut self, at: Key) {
         self.drr.park(at);
         self.ends.held.insert(at);
     }
@@ -114,13 +114,13 @@ impl QueueState {
         for at in core::mem::take(&mut self.ends.held) {
             // It may have been emptied meanwhile, and forgotten.
             if self.lanes[at.index()].is_some() {
-                self.follow(at);
+                self.update_schedule(at);
             }
         }
     }
 
     /// Ends messages that wait or are delayed and whose time is over, and looks at at most `max` of them and lanes.
-    pub(super) fn end_some(&mut self, max: usize, ended: &mut Vec<Disposition>) {
+    pub(super) fn expire_some(&mut self, max: usize, ended: &mut Vec<Disposition>) {
         let mut left = self.room_for_ends().min(max);
         while left > 0 {
             let Some((at, header)) = self.ends.pop_own(self.now) else { break };
@@ -136,9 +136,9 @@ impl QueueState {
             };
             debug_assert!(handle.is_some(), "{header:?} is listed and does not wait");
             if let Some(handle) = handle {
-                let (key, header) = self.end(at, handle);
-                ended.push(Disposition::Over { key, header });
-                self.follow(at);
+                let (key, header) = self.expire(at, handle);
+                ended.push(Disposition::Expired { key, header });
+                self.update_schedule(at);
             }
         }
         while left > 0 {
@@ -147,7 +147,7 @@ impl QueueState {
             self.at(at).listed_since = None;
             self.end_firsts(at, &mut left, ended);
             // Lists it again, if something is left.
-            self.follow(at);
+            self.update_schedule(at);
         }
     }
 
@@ -156,26 +156,26 @@ impl QueueState {
         while *left > 0 {
             let Some(header) = self.first_over(at) else { break };
             let Some(handle) = self.take_waiting(at, header) else { break };
-            let (key, header) = self.end(at, handle);
-            ended.push(Disposition::Over { key, header });
+            let (key, header) = self.expire(at, handle);
+            ended.push(Disposition::Expired { key, header });
             *left -= 1;
         }
     }
 
     fn first_over(&self, at: Key) -> Option<MessageMeta> {
-        self.lane(at).firsts().find(|header| self.is_over(header)).copied()
+        self.lane(at).firsts().find(|header| self.is_expired(header)).copied()
     }
 
     /// Has a message leave that is out of its lane: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
-    pub(super) fn end(&mut self, at: Key, handle: MessageEntry) -> (KeyId, MessageMeta) {
+    pub(super) fn expire(&mut self, at: Key, handle: MessageEntry) -> (KeyId, MessageMeta) {
         let (key, header) = (self.at(at).key, handle.header);
-        self.set_out(at, handle, InvisibleState::Over { again: None });
+        self.hide(at, handle, InvisibleState::Expired { again: None });
         (key, header)
     }
 
     /// Takes a message out that waits, wherever it does.
     pub(super) fn take_waiting(&mut self, at: Key, header: MessageMeta) -> Option<MessageEntry> {
-        let mut handle = self.at(at).take_out_of_turn(header)?;
+        let mut handle = self.at(at).take_by_seq(header)?;
         self.payload_bytes -= handle.payload.take().as_ref().map_or(0, Payload::size);
         self.totals.pending -= 1;
         Some(handle)

@@ -279,7 +279,7 @@ impl QueueState {
         if name.contains('/') {
             if let Some(&at) = self.keys.get(&key) {
                 self.at(at).gates.own = gate;
-                self.follow(at);
+                self.update_schedule(at);
             }
             return;
         }
@@ -326,7 +326,7 @@ impl QueueState {
     }
 
     /// Says whether a lane is held back by its order or a gate of its own, and has it looked at when that opens by itself.
-    pub(super) fn is_held(&mut self, at: Key) -> bool {
+    pub(super) fn is_throttled(&mut self, at: Key) -> bool {
         let lane = self.lane(at);
         if lane.waits_for_earlier(self.takes) {
             return true;
@@ -340,7 +340,7 @@ impl QueueState {
     }
 
     /// Says what holds a lane back.
-    pub(super) fn held(&self, at: Key) -> Option<Throttle> {
+    pub(super) fn throttle(&self, at: Key) -> Option<Throttle> {
         let lane = self.lane(at);
         if lane.waits_for_earlier(self.takes) {
             return Some(Throttle { who: ThrottleScope::Key, by: ThrottleReason::Order });
@@ -354,7 +354,7 @@ impl QueueState {
     }
 
     /// Counts a delivery against the rates of its gates.
-    pub(super) fn spend(&mut self, at: Key) {
+    pub(super) fn take_token(&mut self, at: Key) {
         let (now, KeyLimiters { own, tenant }) = (self.now, self.lane(at).gates);
         for gate in [own, tenant].into_iter().flatten() {
             if let Some(bucket) = self.gates.gate_mut(gate).and_then(|gate| gate.bucket.as_mut()) {
@@ -371,12 +371,12 @@ impl QueueState {
     }
 
     /// Looks again at a lane of which something is out no longer.
-    pub(super) fn heed(&mut self, at: Key) {
+    pub(super) fn recheck(&mut self, at: Key) {
         let lane = self.lane(at);
         if lane.gates.is_none() && lane.in_order.is_none() {
             self.list_idle(at);
         } else {
-            self.follow(at);
+            self.update_schedule(at);
         }
     }
 
@@ -388,7 +388,7 @@ impl QueueState {
         self.takes += 1;
         for leased in leased {
             if let Some(&at) = self.keys.get(&leased.key) {
-                self.follow(at);
+                self.update_schedule(at);
             }
         }
     }
@@ -399,7 +399,7 @@ impl QueueState {
             let Some(gate) = self.gates.gate(id) else { continue };
             if gate.name.contains('/') {
                 if let Some(&at) = self.keys.get(&gate.key) {
-                    self.follow(at);
+                    self.update_schedule(at);
                 }
             } else if let Some(tenant) = self.tenants.get(&gate.name) {
                 self.follow_tenant(tenant, Some(id));

@@ -11,14 +11,14 @@ use crate::time::UnixMillis;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbandonMode {
     /// It did not count: its turn is given back, and it is to be delivered again after so long.
-    For(Duration),
+    Defer(Duration),
     /// It is a dead letter, however often it was tried.
-    ForGood,
+    DeadLetter,
 }
 
 impl QueueState {
     /// Gives a delivery up; what is a dead letter must be moved, unless its time is over.
-    pub fn give_up(
+    pub fn abandon(
         &mut self,
         now: UnixMillis,
         claim: DeliveryId,
@@ -28,19 +28,19 @@ impl QueueState {
         self.find_leased(claim)?;
         let mut out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
         match how {
-            AbandonMode::For(delay) => {
-                self.uncount(&mut out);
-                Ok(self.bring_back(now, out, delay))
+            AbandonMode::Defer(delay) => {
+                self.refund_delivery(&mut out);
+                Ok(self.requeue_or_dead_letter(now, out, delay))
             }
-            AbandonMode::ForGood if self.is_over(&out.handle.header) => {
-                Ok(self.bring_back(now, out, Duration::ZERO))
+            AbandonMode::DeadLetter if self.is_expired(&out.handle.header) => {
+                Ok(self.requeue_or_dead_letter(now, out, Duration::ZERO))
             }
-            AbandonMode::ForGood => {
+            AbandonMode::DeadLetter => {
                 let InvisibleMessage { lane, mut handle, .. } = out;
                 self.settle_time(lane, &mut handle);
                 let (key, header, attempts) = (self.at(lane).key, handle.header, handle.delivered.attempts);
-                self.set_out(lane, handle, InvisibleState::Moving);
-                Ok(Disposition::Dead { key, header, attempts })
+                self.hide(lane, handle, InvisibleState::Moving);
+                Ok(Disposition::DeadLetter { key, header, attempts })
             }
         }
     }

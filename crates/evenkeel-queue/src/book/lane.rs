@@ -168,15 +168,15 @@ impl KeyQueue {
         window_len(lanes, self.size)
     }
 
-    fn note_size(&mut self, size: u32) {
+    fn record_size(&mut self, size: u32) {
         self.size = if self.size == 0 { size } else { self.size - self.size / 8 + size / 8 };
     }
 
     /// Takes in a message at the end; gives back a handle that has no place in the window.
     pub(super) fn append(&mut self, handle: MessageEntry, window_len: usize) -> Option<MessageEntry> {
-        self.note_size(handle.header.size);
+        self.record_size(handle.header.size);
         if self.beyond == 0 && self.window.len() < window_len {
-            self.go_on_to(handle.header.seq);
+            self.advance_cursor(handle.header.seq);
             self.window.push_back(handle);
             return None;
         }
@@ -195,14 +195,14 @@ impl KeyQueue {
     /// Notes a message at the end that does not wait in the window.
     pub(super) fn pass_over(&mut self, seq: Seq) {
         if self.beyond == 0 {
-            self.go_on_to(seq);
+            self.advance_cursor(seq);
         } else {
             self.ahead.insert(seq);
         }
     }
 
     /// Takes a message in that is to be delivered before the window.
-    pub(super) fn put_back(&mut self, handle: MessageEntry) {
+    pub(super) fn requeue(&mut self, handle: MessageEntry) {
         self.back.insert(handle.header.seq, handle);
     }
 
@@ -279,7 +279,7 @@ impl KeyQueue {
     }
 
     /// Takes in what the store found after the cursor, and counts the bytes of payloads that it keeps.
-    pub(super) fn take_refill(&mut self, found: impl IntoIterator<Item = MessageEntry>) -> usize {
+    pub(super) fn apply_prefetch(&mut self, found: impl IntoIterator<Item = MessageEntry>) -> usize {
         let mut kept = 0;
         for handle in found {
             let seq = handle.header.seq;
@@ -287,15 +287,15 @@ impl KeyQueue {
                 continue;
             }
             let is_ahead = self.ahead.contains(&seq);
-            self.go_on_to(seq);
+            self.advance_cursor(seq);
             if !is_ahead {
-                self.note_size(handle.header.size);
+                self.record_size(handle.header.size);
                 self.beyond = self.beyond.saturating_sub(1);
                 kept += handle.payload.as_ref().map_or(0, Payload::size);
                 self.window.push_back(handle);
             }
         }
-        self.end_refill();
+        self.end_prefetch();
         kept
     }
 
@@ -305,12 +305,12 @@ impl KeyQueue {
     }
 
     /// Notes that the store is asked for what follows the cursor.
-    pub(super) fn begin_refill(&mut self) {
+    pub(super) fn begin_prefetch(&mut self) {
         self.refill = PrefetchState::Asked { after: self.cursor };
     }
 
     /// Awaits no answer any more.
-    pub(super) fn end_refill(&mut self) {
+    pub(super) fn end_prefetch(&mut self) {
         self.refill = PrefetchState::Idle;
         for gone in self.gone.drain(..) {
             self.ahead.remove(&gone);
@@ -326,7 +326,7 @@ impl KeyQueue {
     }
 
     /// Moves the cursor, and forgets what was ahead of it: some of that is gone and would never be found.
-    fn go_on_to(&mut self, seq: Seq) {
+    fn advance_cursor(&mut self, seq: Seq) {
         self.cursor = seq;
         while self.ahead.first().is_some_and(|ahead| *ahead <= seq) {
             self.ahead.pop_first();
@@ -334,7 +334,7 @@ impl KeyQueue {
     }
 
     /// Takes out a message that waits, wherever it does; the store says that it is there.
-    pub(super) fn take_out_of_turn(&mut self, header: MessageMeta) -> Option<MessageEntry> {
+    pub(super) fn take_by_seq(&mut self, header: MessageMeta) -> Option<MessageEntry> {
         let seq = header.seq;
         if let Some(handle) = self.back.remove(&seq) {
             return Some(handle);
@@ -348,8 +348,8 @@ impl KeyQueue {
             // Nothing that waits is behind the cursor: what is need not be remembered one by one, and what the store
             // is being asked for, it may find gone.
             if let Some(&last) = self.ahead.last().filter(|_| self.beyond == 0) {
-                self.go_on_to(last);
-                self.end_refill();
+                self.advance_cursor(last);
+                self.end_prefetch();
             }
             MessageEntry::new(header)
         })
@@ -368,7 +368,7 @@ impl KeyQueue {
         self.window.clear();
         self.ahead.clear();
         self.beyond = 0;
-        self.end_refill();
+        self.end_prefetch();
         self.listed_since = None;
         (self.in_flight, self.delayed, self.leaving, self.over) = (0, 0, 0, 0);
         if let Some(in_order) = &mut self.in_order {
@@ -408,7 +408,7 @@ impl KeyQueue {
     }
 
     /// Counts what waits in the store only.
-    pub(super) fn beyond(&self) -> u64 {
+    pub(super) fn on_disk_len(&self) -> u64 {
         self.beyond
     }
 
@@ -447,7 +447,7 @@ mod tests {
         for seq in 1..=1_000 {
             drop(lane.append(handle(seq), 256));
         }
-        assert_eq!((lane.in_memory(), lane.beyond(), lane.pending()), (256, 744, 1_000));
+        assert_eq!((lane.in_memory(), lane.on_disk_len(), lane.pending()), (256, 744, 1_000));
         assert_eq!(lane.cursor(), Seq(256));
     }
 
@@ -483,7 +483,7 @@ mod tests {
             assert_eq!(lane.pop().unwrap().header.seq, Seq(seq));
         }
         assert_eq!(lane.refill_len(256), Some(200));
-        assert_eq!(lane.take_refill((257..=300).map(handle)), 0);
+        assert_eq!(lane.apply_prefetch((257..=300).map(handle)), 0);
         let rest: Vec<u64> = core::iter::from_fn(|| lane.pop()).map(|handle| handle.header.seq.0).collect();
         assert_eq!(rest, (201..=300).collect::<Vec<_>>());
         assert_eq!(lane.pending(), 0);
@@ -498,10 +498,10 @@ mod tests {
         lane.pass_over(Seq(301));
         drop(lane.append(handle(302), 256));
         while lane.pop().is_some() {}
-        assert_eq!(lane.take_refill((257..=302).map(handle)), 0);
+        assert_eq!(lane.apply_prefetch((257..=302).map(handle)), 0);
         let seqs: Vec<u64> = lane.ready().map(|handle| handle.header.seq.0).collect();
         assert!(!seqs.contains(&301), "a delayed message is in the window too");
-        assert_eq!((seqs.len(), lane.beyond()), (45, 0));
+        assert_eq!((seqs.len(), lane.on_disk_len()), (45, 0));
     }
 
     #[test]
@@ -511,14 +511,14 @@ mod tests {
             drop(lane.append(handle(seq), 256));
         }
         for seq in (2..=1_000).step_by(2) {
-            assert!(lane.take_out_of_turn(handle(seq).header).is_some());
-            assert!(lane.take_out_of_turn(handle(seq).header).is_none(), "{seq} was taken out twice");
+            assert!(lane.take_by_seq(handle(seq).header).is_some());
+            assert!(lane.take_by_seq(handle(seq).header).is_none(), "{seq} was taken out twice");
         }
         assert_eq!(lane.pending(), 500);
         let mut odd = (1..=1_000).step_by(2).map(handle);
         while lane.pending() > 0 {
             while lane.pop().is_some() {}
-            assert_eq!(lane.take_refill(odd.by_ref().take(300)), 0);
+            assert_eq!(lane.apply_prefetch(odd.by_ref().take(300)), 0);
         }
         drop(lane.append(handle(1_001), 256));
         assert!(lane.ahead.is_empty(), "{} messages that are gone are remembered", lane.ahead.len());
@@ -528,8 +528,8 @@ mod tests {
     fn what_came_back_goes_first_and_in_order() {
         let mut lane = lane();
         drop(lane.append(handle(9), 256));
-        lane.put_back(handle(4));
-        lane.put_back(handle(2));
+        lane.requeue(handle(4));
+        lane.requeue(handle(2));
         let order: Vec<u64> = core::iter::from_fn(|| lane.pop()).map(|handle| handle.header.seq.0).collect();
         assert_eq!(order, [2, 4, 9]);
     }

@@ -27,11 +27,11 @@ pub struct MoveCursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveStep {
     /// Messages of this key after this one.
-    Look(KeyId, Seq),
+    Read(KeyId, Seq),
     /// There may be more, after others were heard.
     Pause,
     /// Nothing more.
-    Over,
+    Done,
 }
 
 impl QueueState {
@@ -42,8 +42,8 @@ impl QueueState {
         }
         for _ in 0..PASS_MAX {
             match self.lanes.get(cursor.lane) {
-                None => return MoveStep::Over,
-                Some(Some(lane)) if lane.pending() > 0 => return MoveStep::Look(lane.key, cursor.after),
+                None => return MoveStep::Done,
+                Some(Some(lane)) if lane.pending() > 0 => return MoveStep::Read(lane.key, cursor.after),
                 Some(_) => self.end_lane(cursor),
             }
         }
@@ -59,12 +59,12 @@ impl QueueState {
     /// Begins to move a message that waits: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
     pub fn begin_move(&mut self, key: KeyId, header: MessageMeta) -> bool {
         let Some(&at) = self.keys.get(&key) else { return false };
-        if self.out.contains_key(&header.seq) || self.told < header.seq || self.is_over(&header) {
+        if self.out.contains_key(&header.seq) || self.told < header.seq || self.is_expired(&header) {
             return false;
         }
         let Some(handle) = self.take_waiting(at, header) else { return false };
-        self.set_out(at, handle, InvisibleState::Moving);
-        self.follow(at);
+        self.hide(at, handle, InvisibleState::Moving);
+        self.update_schedule(at);
         true
     }
 }

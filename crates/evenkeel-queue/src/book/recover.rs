@@ -68,7 +68,7 @@ pub enum StoredState {
         until: UnixMillis,
     },
     /// To be delivered again.
-    Waits,
+    Ready,
 }
 
 impl StoredMessage {
@@ -79,7 +79,7 @@ impl StoredMessage {
             StoredState::Leased { until, .. } | StoredState::Delayed { until } => {
                 *until = UnixMillis::default() + until.since(UnixMillis::default() + span);
             }
-            StoredState::Waits => {}
+            StoredState::Ready => {}
         }
         self
     }
@@ -116,16 +116,16 @@ impl QueueState {
             let handle = MessageEntry { delivered, first_delivered_at, ..MessageEntry::new(header) };
             match state.standing {
                 StoredState::Leased { until, epoch } => {
-                    self.set_out(at, handle, InvisibleState::Leased { until, epoch })
+                    self.hide(at, handle, InvisibleState::Leased { until, epoch })
                 }
-                StoredState::Delayed { until } => self.set_out(at, handle, InvisibleState::Delayed { until }),
-                StoredState::Waits => {
+                StoredState::Delayed { until } => self.hide(at, handle, InvisibleState::Delayed { until }),
+                StoredState::Ready => {
                     self.totals.pending += 1;
-                    self.at(at).put_back(handle);
+                    self.at(at).requeue(handle);
                 }
             }
         }
-        self.follow(at);
+        self.update_schedule(at);
         Ok(())
     }
 }

@@ -38,9 +38,9 @@ pub struct RedeliveryRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// It waits for its turn again.
-    Waits(RedeliveryRecord),
+    Requeued(RedeliveryRecord),
     /// It was delivered too often: it is to be moved to the dead-letter queue.
-    Dead {
+    DeadLetter {
         /// Its key.
         key: KeyId,
         /// Which message.
@@ -49,7 +49,7 @@ pub enum Disposition {
         attempts: u32,
     },
     /// Its time is over: it is to be removed, and [`acked`](Book::acked) or [`undo_ack`](Book::undo_ack) must follow.
-    Over {
+    Expired {
         /// Its key.
         key: KeyId,
         /// Which message.
@@ -71,69 +71,69 @@ impl QueueState {
                 }
                 InvisibleState::Delayed { until } if is_last => PriorState::Delayed { until },
                 InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => {
-                    return Err(Rejection::DeliveredAgain);
+                    return Err(Rejection::StaleReceipt);
                 }
                 // Whether it is gone is not written down yet.
                 InvisibleState::Acking { .. } | InvisibleState::Moving => return Err(Rejection::Busy),
-                InvisibleState::Over { .. } => return Err(Rejection::MessageGone),
+                InvisibleState::Expired { .. } => return Err(Rejection::MessageGone),
             };
             let InvisibleMessage { lane, mut handle, .. } =
                 self.take_out(claim.seq).ok_or(Rejection::MessageGone)?;
             self.settle_time(lane, &mut handle);
             let header = handle.header;
-            self.set_out(lane, handle, InvisibleState::Acking { was });
+            self.hide(lane, handle, InvisibleState::Acking { was });
             return Ok(header);
         }
         let is_of =
             |handle: &MessageEntry| handle.delivered.number() == claim.attempt && claim.epoch == self.epoch;
         if !self.lane(at).back(claim.seq).is_some_and(is_of) {
             let waits = self.lane(at).holds(claim.seq);
-            return Err(if waits { Rejection::DeliveredAgain } else { Rejection::MessageGone });
+            return Err(if waits { Rejection::StaleReceipt } else { Rejection::MessageGone });
         }
         let handle = self.at(at).take_back(claim.seq).ok_or(Rejection::MessageGone)?;
         let header = handle.header;
         self.totals.pending -= 1;
-        self.set_out(at, handle, InvisibleState::Acking { was: PriorState::Waiting });
-        self.follow(at);
+        self.hide(at, handle, InvisibleState::Acking { was: PriorState::Waiting });
+        self.update_schedule(at);
         Ok(header)
     }
 
     /// Forgets a message whose end, here or by a move, was written down.
-    pub fn acked(&mut self, seq: Seq) {
+    pub fn confirm_removal(&mut self, seq: Seq) {
         let Some(out) = self.take_out(seq) else { return };
         // If the store lost messages, this is not exact.
         self.totals.bytes = self.totals.bytes.saturating_sub(u64::from(out.handle.header.size));
-        if let InvisibleState::Over { .. } = out.how {
+        if let InvisibleState::Expired { .. } = out.how {
             self.totals.expired += 1;
             self.at(out.lane).forget_gone(seq);
             self.go_on_after_ends();
         }
-        self.heed(out.lane);
+        self.recheck(out.lane);
     }
 
     /// Takes back an end that was not written down: the message is what it was, or is removed a second later.
-    pub fn undo_ack(&mut self, seq: Seq) {
+    pub fn revert_removal(&mut self, seq: Seq) {
         let Some(InvisibleMessage { lane, handle, how }) = self.take_out(seq) else { return };
         match how {
             InvisibleState::Acking { was: PriorState::Leased { until, epoch } } => {
-                self.set_out(lane, handle, InvisibleState::Leased { until, epoch });
+                self.hide(lane, handle, InvisibleState::Leased { until, epoch });
             }
             InvisibleState::Acking { was: PriorState::Delayed { until } } => {
-                self.set_out(lane, handle, InvisibleState::Delayed { until })
+                self.hide(lane, handle, InvisibleState::Delayed { until })
             }
             // Tried again when a second has passed.
             InvisibleState::Moving => {
                 let until = self.now + Duration::from_secs(1);
-                self.set_out(lane, handle, InvisibleState::Delayed { until });
+                self.hide(lane, handle, InvisibleState::Delayed { until });
             }
-            InvisibleState::Over { .. } => {
+            InvisibleState::Expired { .. } => {
                 let again = Some(self.now + Duration::from_secs(1));
-                self.set_out(lane, handle, InvisibleState::Over { again });
+                self.hide(lane, handle, InvisibleState::Expired { again });
             }
             InvisibleState::Acking { was: PriorState::Waiting } => self.wait_again(lane, handle),
-            InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => self.set_out(lane, handle, how),
+            InvisibleState::Leased { .. } | InvisibleState::Delayed { .. } => self.hide(lane, handle, how),
         }
-        self.heed(lane);
+        self.recheck(lane);
     }
 
     /// Gives a delivery back, to be delivered again after `delay`, or moved if it was delivered too often.
@@ -146,7 +146,7 @@ impl QueueState {
         self.now = now;
         self.find_leased(claim)?;
         let out = self.take_out(claim.seq).ok_or(Rejection::NotInFlight)?;
-        Ok(self.bring_back(now, out, delay))
+        Ok(self.requeue_or_dead_letter(now, out, delay))
     }
 
     /// Prolongs or shortens a delivery's lease: it ends `lease` from now.
@@ -163,29 +163,29 @@ impl QueueState {
         // It is still the delivery of whoever made it, and its receipt says so.
         let epoch = claim.epoch;
         let returned = RedeliveryRecord { epoch, ..self.returned(lane, &handle, None) };
-        self.set_out(lane, handle, InvisibleState::Leased { until, epoch });
+        self.hide(lane, handle, InvisibleState::Leased { until, epoch });
         Ok((returned, until))
     }
 
     /// Takes back a delivery whose consumer did not want it: it does not count, and its turn is given back.
-    pub fn take_back(&mut self, claim: DeliveryId) -> Result<Option<RedeliveryRecord>, Rejection> {
+    pub fn release(&mut self, claim: DeliveryId) -> Result<Option<RedeliveryRecord>, Rejection> {
         self.find_leased(claim)?;
-        Ok(self.give_back(claim.seq, claim.attempt))
+        Ok(self.release_undelivered(claim.seq, claim.attempt))
     }
 
     /// Takes back a delivery that reached nobody: it does not count, and its turn is given back.
-    pub fn give_back(&mut self, seq: Seq, number: u32) -> Option<RedeliveryRecord> {
+    pub fn release_undelivered(&mut self, seq: Seq, number: u32) -> Option<RedeliveryRecord> {
         let is_this = |out: &InvisibleMessage| out.handle.delivered.number() == number;
         self.out.get(&seq).filter(|out| matches!(out.how, InvisibleState::Leased { .. }) && is_this(out))?;
         let mut out = self.take_out(seq)?;
-        self.uncount(&mut out);
+        self.refund_delivery(&mut out);
         let returned = self.returned(out.lane, &out.handle, None);
         self.wait_again(out.lane, out.handle);
         Some(returned)
     }
 
     /// Has a delivery not count, and gives its turn back.
-    pub(super) fn uncount(&mut self, out: &mut InvisibleMessage) {
+    pub(super) fn refund_delivery(&mut self, out: &mut InvisibleMessage) {
         let DeliveryCount { attempts, taken_back } = out.handle.delivered;
         out.handle.delivered =
             DeliveryCount { attempts: attempts.saturating_sub(1), taken_back: taken_back.saturating_add(1) };
@@ -194,18 +194,18 @@ impl QueueState {
     }
 
     /// Ends what has lasted until `now`: at most `max` leases and delays, and as many messages that wait.
-    pub fn tick(&mut self, now: UnixMillis, max: usize) -> Vec<Disposition> {
+    pub fn expire_leases(&mut self, now: UnixMillis, max: usize) -> Vec<Disposition> {
         self.now = now;
         for at in core::mem::take(&mut self.starved) {
             if let Some(lane) = self.lanes[at.index()].as_mut() {
-                lane.end_refill();
-                self.follow(at);
+                lane.end_prefetch();
+                self.update_schedule(at);
             }
         }
         while let Some(&(_, at)) = self.starving.front().filter(|(until, _)| *until <= now) {
             self.starving.pop_front();
             if self.lanes[at.index()].is_some() {
-                self.follow(at);
+                self.update_schedule(at);
             }
         }
         self.open_gates();
@@ -217,9 +217,9 @@ impl QueueState {
                 self.due.remove(&(until, seq));
                 continue;
             };
-            ended.push(self.bring_back(now, out, Duration::ZERO));
+            ended.push(self.requeue_or_dead_letter(now, out, Duration::ZERO));
         }
-        self.end_some(max, &mut ended);
+        self.expire_some(max, &mut ended);
         ended
     }
 
@@ -283,7 +283,7 @@ impl QueueState {
         for number in 0..self.lanes.len() {
             if let Some(lane) = &mut self.lanes[number] {
                 lane.clear(below);
-                self.follow(Key(number as u32));
+                self.update_schedule(Key(number as u32));
             }
         }
     }
@@ -306,10 +306,10 @@ impl QueueState {
     pub(super) fn find_leased(&self, claim: DeliveryId) -> Result<(), Rejection> {
         match self.out.get(&claim.seq).map(|out| (out, out.how)) {
             Some((out, InvisibleState::Leased { epoch, .. })) if out.is_of(claim, epoch) => Ok(()),
-            Some((_, InvisibleState::Leased { .. })) => Err(Rejection::DeliveredAgain),
+            Some((_, InvisibleState::Leased { .. })) => Err(Rejection::StaleReceipt),
             Some((_, InvisibleState::Delayed { .. })) => Err(Rejection::NotInFlight),
             Some((_, InvisibleState::Acking { .. } | InvisibleState::Moving)) => Err(Rejection::Busy),
-            Some((_, InvisibleState::Over { .. })) => Err(Rejection::MessageGone),
+            Some((_, InvisibleState::Expired { .. })) => Err(Rejection::MessageGone),
             None => {
                 let lane = self.keys.get(&claim.key).map(|&at| self.lane(at));
                 let waits = lane.is_some_and(|lane| lane.holds(claim.seq));
@@ -324,7 +324,7 @@ impl QueueState {
     }
 
     /// A message is to be delivered again: now, later, or never.
-    pub(super) fn bring_back(
+    pub(super) fn requeue_or_dead_letter(
         &mut self,
         now: UnixMillis,
         out: InvisibleMessage,
@@ -336,33 +336,33 @@ impl QueueState {
         if let InvisibleState::Delayed { until } = how {
             handle.ready_at = until;
         }
-        if matches!(how, InvisibleState::Over { .. }) || self.is_over(&handle.header) {
-            let (key, header) = self.end(lane, handle);
-            self.heed(lane);
-            return Disposition::Over { key, header };
+        if matches!(how, InvisibleState::Expired { .. }) || self.is_expired(&handle.header) {
+            let (key, header) = self.expire(lane, handle);
+            self.recheck(lane);
+            return Disposition::Expired { key, header };
         }
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
             let (key, header) = (self.at(lane).key, handle.header);
-            self.set_out(lane, handle, InvisibleState::Moving);
-            return Disposition::Dead { key, header, attempts };
+            self.hide(lane, handle, InvisibleState::Moving);
+            return Disposition::DeadLetter { key, header, attempts };
         }
         let not_before = (!delay.is_zero()).then(|| now + delay);
         let returned = self.returned(lane, &handle, not_before);
         match not_before {
             Some(until) => {
-                self.set_out(lane, handle, InvisibleState::Delayed { until });
-                self.heed(lane);
+                self.hide(lane, handle, InvisibleState::Delayed { until });
+                self.recheck(lane);
             }
             None => self.wait_again(lane, handle),
         }
-        Disposition::Waits(returned)
+        Disposition::Requeued(returned)
     }
 
     fn wait_again(&mut self, lane: Key, handle: MessageEntry) {
         self.totals.pending += 1;
         self.ends.list(lane, &handle.header);
-        self.at(lane).put_back(handle);
-        self.follow(lane);
+        self.at(lane).requeue(handle);
+        self.update_schedule(lane);
     }
 
     fn returned(

@@ -190,7 +190,7 @@ impl QueueState {
                 delayed: lane.delayed,
                 oldest_sent_at: lane.ready().map(|handle| handle.header.sent_at).next(),
                 rule: self.rule(&lane.name),
-                held: self.held(Key(number as u32)),
+                held: self.throttle(Key(number as u32)),
                 // A key that is all its tenant has is charged as its tenant.
                 debt: self.drr.debt(Key(number as u32)).max(self.drr.tenant_debt(lane.tenant)),
                 delivered: lane.delivered,
@@ -216,7 +216,7 @@ impl QueueState {
         let lanes = self.lanes.iter().flatten();
         let all =
             lanes.flat_map(|lane| lane.ready().map(|handle| (lane.key, lane.name.clone(), handle.header)));
-        all.filter(|(.., header)| !self.is_over(header)).take(max).collect()
+        all.filter(|(.., header)| !self.is_expired(header)).take(max).collect()
     }
 
     /// Says why a message of this queue is where it is; one that was moved here, once it is in memory.
@@ -250,7 +250,7 @@ impl QueueState {
                     Explanation::InFlight { attempt: attempts, until, expires_at }
                 }
                 InvisibleState::Delayed { until } => Explanation::Delayed { attempts, until, expires_at },
-                InvisibleState::Acking { .. } | InvisibleState::Moving | InvisibleState::Over { .. } => {
+                InvisibleState::Acking { .. } | InvisibleState::Moving | InvisibleState::Expired { .. } => {
                     Explanation::Leaving
                 }
             };
@@ -262,12 +262,12 @@ impl QueueState {
         };
         let before = match lane.position(seq) {
             Some(before) => before,
-            None if lane.cursor() < seq && lane.beyond() > 0 => lane.in_memory(),
+            None if lane.cursor() < seq && lane.on_disk_len() > 0 => lane.in_memory(),
             None => return Explanation::Unknown,
         };
-        let (key, tenant) = (self.drr.standing(at), self.drr.tenant_standing(lane.tenant));
+        let (key, tenant) = (self.drr.standing(at), self.drr.tenant_status(lane.tenant));
         let expires_at = lane.ready().find(|handle| handle.header.seq == seq);
         let expires_at = expires_at.and_then(|handle| handle.header.expires_at);
-        Explanation::Waiting { before, key, tenant, held: self.held(at), expires_at }
+        Explanation::Waiting { before, key, tenant, held: self.throttle(at), expires_at }
     }
 }

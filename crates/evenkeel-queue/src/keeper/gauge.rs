@@ -53,7 +53,7 @@ impl QueueGauge {
     }
 
     /// Goes on with another keeper, whose book holds this.
-    pub(crate) fn pass_on(&self, totals: QueueTotals, mail: Arc<AtomicTotals>) {
+    pub(crate) fn transfer_to(&self, totals: QueueTotals, mail: Arc<AtomicTotals>) {
         let mut current = self.mail.write();
         self.expired_before.fetch_add(self.expired.load(Ordering::Relaxed), Ordering::Relaxed);
         self.show(totals);

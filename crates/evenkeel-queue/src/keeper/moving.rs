@@ -69,14 +69,14 @@ impl QueueActor {
     /// Looks for messages to move until there are enough, then has them moved.
     pub(super) fn move_on(&mut self, mut job: MoveRequest, me: ActorRef<Msg>) {
         match self.book.next_move(&mut job.cursor) {
-            MoveStep::Look(key, after) if !job.has_enough() => {
+            MoveStep::Read(key, after) if !job.has_enough() => {
                 let fetch =
                     Fetch { queue: self.queue, key, after, count_max: READ_MAX, bytes_max: REFILL_BYTES_MAX };
                 let done = move |found| me.tell(Msg::MoveFound(job, key, found));
                 return self.store.fetch(fetch, Box::new(done));
             }
-            MoveStep::Over => job.is_over = true,
-            MoveStep::Look(..) | MoveStep::Pause => {}
+            MoveStep::Done => job.is_over = true,
+            MoveStep::Read(..) | MoveStep::Pause => {}
         }
         if job.found.is_empty() {
             return job.end(Ok(()));
@@ -84,7 +84,7 @@ impl QueueActor {
         let seqs: Vec<Seq> = job.found.iter().map(|(_, header, _)| header.seq).collect();
         let changes =
             job.found.iter().map(|&(key, header, to)| MessageChange::Moved(key, header, to)).collect();
-        let done = move |result| me.tell(Msg::Left(seqs, result, Some(job)));
+        let done = move |result| me.tell(Msg::Removed(seqs, result, Some(job)));
         self.store.commit(self.commit(changes), Box::new(done));
     }
 
@@ -98,11 +98,11 @@ impl QueueActor {
         let found = match found {
             Ok(found) => found,
             Err(why) => {
-                job.found.iter().for_each(|(_, header, _)| self.book.undo_ack(header.seq));
+                job.found.iter().for_each(|(_, header, _)| self.book.revert_removal(header.seq));
                 return job.end(Err(why));
             }
         };
-        self.book.see(self.clock.now());
+        self.book.set_now(self.clock.now());
         let known = Arc::clone(&self.known);
         let known = known.read();
         let mut is_end = true;

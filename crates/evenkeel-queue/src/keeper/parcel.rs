@@ -25,7 +25,7 @@ impl LeaseGuard {
     }
 
     /// Sends messages to whoever asked, with their payloads, which may have to be read first.
-    pub(super) fn send(
+    pub(super) fn deliver(
         leased: Vec<LeasedMessage>,
         reply: Reply<Result<Self, Rejection>>,
         back: ActorRef<Msg>,
@@ -45,7 +45,7 @@ impl LeaseGuard {
             Err(why) => {
                 let seqs =
                     leased.iter().map(|leased| (leased.header.seq, leased.delivered.number())).collect();
-                back.tell(Msg::GiveBack(seqs));
+                back.tell(Msg::LeaseDropped(seqs));
                 answer(reply, Err(Rejection::Store(why)));
             }
         };
@@ -65,7 +65,7 @@ impl LeaseGuard {
     }
 
     /// Takes the messages out; from here on they are the consumer's.
-    pub(crate) fn open(mut self) -> Vec<(LeasedMessage, Payload)> {
+    pub(crate) fn into_messages(mut self) -> Vec<(LeasedMessage, Payload)> {
         core::mem::take(&mut self.messages)
     }
 }
@@ -78,7 +78,7 @@ impl Drop for LeaseGuard {
                 .iter()
                 .map(|(leased, _)| (leased.header.seq, leased.delivered.number()))
                 .collect();
-            back.tell(Msg::GiveBack(seqs));
+            back.tell(Msg::LeaseDropped(seqs));
         }
     }
 }
@@ -99,11 +99,11 @@ mod tests {
         let queues = Queues::open(Arc::new(MemoryStore::new()), 10).await.unwrap();
         let queue = queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap().queue();
         queue.enqueue(vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
-        let Owner::Keeper(ActiveOwner { keeper, .. }) = queue.0.owner.borrow().clone() else {
+        let Owner::Active(ActiveOwner { keeper, .. }) = queue.0.owner.borrow().clone() else {
             panic!("a queue has a keeper");
         };
         let question =
-            |reply| Msg::Receive(ReceiveRequest { max: 2, lease: None, line: WhenEmpty::Leave, reply });
+            |reply| Msg::Receive(ReceiveRequest { max: 2, lease: None, line: WhenEmpty::Return, reply });
         let parcel = keeper.ask(question).await.unwrap().unwrap();
         assert_eq!(queue.totals().in_flight, 2);
         drop(parcel);

@@ -20,9 +20,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) enum Owner {
     /// A keeper.
-    Keeper(ActiveOwner),
+    Active(ActiveOwner),
     /// Nobody for the moment: the last one fell, another is on its way.
-    Nobody,
+    Restarting,
     /// Nobody: the queue was deleted.
     Deleted,
     /// Nobody: the gateway stops.
@@ -38,14 +38,14 @@ pub(crate) struct ActiveOwner {
 
 impl Queue {
     /// Waits for a keeper, one after the owner `fallen`.
-    pub(super) async fn await_keeper(
+    pub(super) async fn wait_for_owner(
         &self,
         fallen: Option<Epoch>,
         within: Duration,
     ) -> Result<ActiveOwner, Rejection> {
         let is_known = |owner: &Owner| match owner {
-            Owner::Keeper(kept) => fallen.is_none_or(|fallen| fallen < kept.epoch),
-            Owner::Nobody => false,
+            Owner::Active(kept) => fallen.is_none_or(|fallen| fallen < kept.epoch),
+            Owner::Restarting => false,
             Owner::Deleted | Owner::Stopping => true,
         };
         let now = self.0.owner.borrow().clone();
@@ -54,11 +54,11 @@ impl Queue {
         } else {
             let mut changes = self.0.owner.subscribe();
             let known = tokio::time::timeout(within, changes.wait_for(is_known)).await;
-            known.ok().and_then(Result::ok).map_or(Owner::Nobody, |owner| owner.clone())
+            known.ok().and_then(Result::ok).map_or(Owner::Restarting, |owner| owner.clone())
         };
         match owner {
-            Owner::Keeper(kept) => Ok(kept),
-            Owner::Nobody => Err(Rejection::Interrupted),
+            Owner::Active(kept) => Ok(kept),
+            Owner::Restarting => Err(Rejection::Interrupted),
             Owner::Deleted => Err(Rejection::QueueDeleted),
             Owner::Stopping => Err(Rejection::Stopping),
         }
@@ -70,32 +70,32 @@ impl Queue {
             (AskError::TimedOut | AskError::Full, _) => Rejection::Busy,
             (_, Owner::Deleted) => Rejection::QueueDeleted,
             (_, Owner::Stopping) => Rejection::Stopping,
-            (_, Owner::Keeper(_) | Owner::Nobody) => Rejection::Interrupted,
+            (_, Owner::Active(_) | Owner::Restarting) => Rejection::Interrupted,
         }
     }
 
     /// Notes that the keeper `fallen` is no more; `false` when another has followed, or none is to.
-    pub(crate) fn lose_keeper(&self, fallen: Epoch) -> bool {
+    pub(crate) fn mark_stopped(&self, fallen: Epoch) -> bool {
         let mut is_missed = false;
         self.0.owner.send_if_modified(|owner| match owner {
-            Owner::Keeper(kept) if kept.epoch == fallen => {
+            Owner::Active(kept) if kept.epoch == fallen => {
                 is_missed = true;
-                *owner = Owner::Nobody;
+                *owner = Owner::Restarting;
                 true
             }
-            Owner::Nobody => {
+            Owner::Restarting => {
                 is_missed = true;
                 false
             }
-            Owner::Keeper(_) | Owner::Deleted | Owner::Stopping => false,
+            Owner::Active(_) | Owner::Deleted | Owner::Stopping => false,
         });
         is_missed
     }
 
     /// Has a keeper begin that is there.
     pub(crate) fn begin(&self) {
-        if let Owner::Keeper(kept) = &*self.0.owner.borrow() {
-            kept.keeper.tell(Msg::Begin);
+        if let Owner::Active(kept) = &*self.0.owner.borrow() {
+            kept.keeper.tell(Msg::Start);
         }
     }
 }

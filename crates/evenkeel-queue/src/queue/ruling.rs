@@ -35,7 +35,7 @@ impl KeyRuleGuard<'_> {
 
 impl Queue {
     /// Reads what was set for a key or tenant, to change it.
-    pub async fn ruling<'a>(&'a self, name: &'a str) -> Result<KeyRuleGuard<'a>, Rejection> {
+    pub async fn lock_rule<'a>(&'a self, name: &'a str) -> Result<KeyRuleGuard<'a>, Rejection> {
         let alone = self.0.ruling.clone().lock_owned().await;
         Ok(KeyRuleGuard { queue: self, name, rule: self.rule(name).await?, alone })
     }
@@ -50,7 +50,7 @@ impl Queue {
     /// Reads what was set for a key or tenant.
     pub async fn rule(&self, name: &str) -> Result<KeyRule, Rejection> {
         check_key(name)?;
-        self.ask(|reply| Msg::Rule(name.into(), reply)).await
+        self.ask(|reply| Msg::GetRule(name.into(), reply)).await
     }
 
     /// Goes on though its caller leaves: what is written down and not told would be undone by the next.
@@ -62,18 +62,18 @@ impl Queue {
         let tell = move |key: Result<KeyId, StoreError>| {
             let owner = queue.upgrade().map_or(Owner::Stopping, |queue| queue.owner.borrow().clone());
             let untold = key.map(|key| match owner {
-                Owner::Keeper(kept) => {
-                    kept.keeper.tell(Msg::Ruled(key, told, rule));
+                Owner::Active(kept) => {
+                    kept.keeper.tell(Msg::RuleChanged(key, told, rule));
                     None
                 }
-                Owner::Nobody | Owner::Deleted | Owner::Stopping => Some((key, alone)),
+                Owner::Restarting | Owner::Deleted | Owner::Stopping => Some((key, alone)),
             });
             drop(done.send(untold));
         };
         self.0.store.set_rule(self.0.id, name.clone(), rule, Box::new(tell));
         if let Some((key, _alone)) = answered.await.unwrap_or(Err(StoreError::Closed))? {
             // The next one may have read the store before this was written.
-            self.await_keeper(None, ANSWER_MAX).await?.keeper.tell(Msg::Ruled(key, name, rule));
+            self.wait_for_owner(None, ANSWER_MAX).await?.keeper.tell(Msg::RuleChanged(key, name, rule));
         }
         Ok(())
     }

@@ -50,10 +50,10 @@ impl AppendForwarder {
 
     fn tail(self: &Arc<Self>) -> AppendListener {
         let ear = self.clone();
-        Arc::new(move |appended| ear.hear(appended))
+        Arc::new(move |appended| ear.on_appended(appended))
     }
 
-    fn hear(&self, appended: Vec<AppendedMessage>) {
+    fn on_appended(&self, appended: Vec<AppendedMessage>) {
         self.gauge.arrive(&appended, &self.mail);
         match &mut *self.to.lock() {
             ForwardTarget::Early(early) => early.extend(appended),
@@ -62,7 +62,7 @@ impl AppendForwarder {
     }
 
     /// Has a keeper told what was set aside, and everything from here on.
-    fn listen(&self, keeper: ActorRef<Msg>) {
+    fn connect(&self, keeper: ActorRef<Msg>) {
         let mut to = self.to.lock();
         if let ForwardTarget::Early(early) = &mut *to {
             self.tell(&keeper, core::mem::take(early));
@@ -71,7 +71,7 @@ impl AppendForwarder {
     }
 
     fn tell(&self, keeper: &ActorRef<Msg>, appended: Vec<AppendedMessage>) {
-        if let Err(error) = keeper.try_tell(Msg::Tail(appended)) {
+        if let Err(error) = keeper.try_tell(Msg::Appended(appended)) {
             // What was written is read by the next keeper; a queue that was removed has nobody to tell.
             tracing::debug!(queue = self.queue.0, %error, "nobody was told of messages");
         }
@@ -84,7 +84,7 @@ impl Queues {
         let queues: Vec<Queue> = records.into_iter().map(|record| self.handle(record)).collect();
         let claimed = self.claim(&queues).await?;
         for (queue, (ear, claimed)) in queues.iter().zip(claimed) {
-            self.keep(queue, &ear, claimed).await?;
+            self.start_actor(queue, &ear, claimed).await?;
             let mut open = self.open.write();
             open.by_name.insert(queue.body().name.as_str().into(), queue.clone());
             open.by_id.insert(queue.id(), queue.clone());
@@ -102,7 +102,7 @@ impl Queues {
             clock: self.clock,
             gauge: Arc::default(),
             body: RwLock::new(Arc::new(record.body)),
-            owner: watch::Sender::new(Owner::Nobody),
+            owner: watch::Sender::new(Owner::Restarting),
             asks: AtomicU64::new(0),
             notes: JobStatusTable::default(),
             ruling: Arc::default(),
@@ -117,19 +117,24 @@ impl Queues {
             return Ok(Vec::new());
         }
         let tails = ears.iter().map(|ear| (ear.queue, ear.tail())).collect();
-        let claimed = self.blocking(move |store| store.claim(tails)).await?;
+        let claimed = self.blocking(move |store| store.take_ownership(tails)).await?;
         Ok(ears.into_iter().zip(claimed).collect())
     }
 
     /// Reads a queue's book and has a keeper keep it.
-    async fn keep(&self, queue: &Queue, ear: &AppendForwarder, claimed: Ownership) -> Result<(), OpenError> {
+    async fn start_actor(
+        &self,
+        queue: &Queue,
+        ear: &AppendForwarder,
+        claimed: Ownership,
+    ) -> Result<(), OpenError> {
         let (id, body) = (queue.id(), queue.body());
         let (secret, random, clock) = (self.draw(), self.draw().0, self.clock);
         let Ownership { epoch, told_from } = claimed;
         let (keys, states) =
             self.blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?))).await?;
         let book = QueueState::new(epoch, &body.settings, secret).map_err(OpenError::Book)?;
-        let book = read_book(book, clock.now(), &keys, states)?;
+        let book = restore_state(book, clock.now(), &keys, states)?;
         let unused = keys.iter().filter(|kept| kept.count == 0 && kept.rule.is_empty());
         let fallen = ActorStopped { queue: id, epoch };
         let keeper = QueueActor {
@@ -150,13 +155,13 @@ impl Queues {
             unused: unused.map(|kept| kept.key).collect(),
             _vigil: DropNotifier { fallen, tell: self.fallen.clone() },
         };
-        queue.0.gauge.pass_on(keeper.book.totals(), ear.mail.clone());
+        queue.0.gauge.transfer_to(keeper.book.totals(), ear.mail.clone());
         let props = Props::of_values().mailbox(MailboxOptions::bounded(MAILBOX)).label(&*body.name);
         let keeper = self.system.spawn_value(keeper, &props.build()).map_err(OpenError::Spawn)?;
-        ear.listen(keeper.clone());
+        ear.connect(keeper.clone());
         queue.0.owner.send_if_modified(|owner| match owner {
-            Owner::Nobody | Owner::Keeper(_) => {
-                *owner = Owner::Keeper(ActiveOwner { keeper, epoch });
+            Owner::Restarting | Owner::Active(_) => {
+                *owner = Owner::Active(ActiveOwner { keeper, epoch });
                 true
             }
             Owner::Deleted | Owner::Stopping => false,
@@ -165,9 +170,9 @@ impl Queues {
     }
 
     /// Has another keeper keep a queue whose keeper fell; `false` when that is to be tried again.
-    async fn replace(&self, fallen: ActorStopped) -> bool {
+    async fn restart_queue(&self, fallen: ActorStopped) -> bool {
         let _changing = self.changing.lock().await;
-        let Some(queue) = self.by_id(fallen.queue).filter(|queue| queue.lose_keeper(fallen.epoch)) else {
+        let Some(queue) = self.by_id(fallen.queue).filter(|queue| queue.mark_stopped(fallen.epoch)) else {
             return true;
         };
         match self.keep_again(&queue).await {
@@ -186,18 +191,18 @@ impl Queues {
 
     async fn keep_again(&self, queue: &Queue) -> Result<(), OpenError> {
         for (ear, claimed) in self.claim(core::slice::from_ref(queue)).await? {
-            self.keep(queue, &ear, claimed).await?;
+            self.start_actor(queue, &ear, claimed).await?;
         }
         Ok(())
     }
 }
 
 /// Has queues kept on whose keepers fell, as long as there are queues.
-pub(super) async fn replace_fallen(queues: Weak<Queues>, mut falls: UnboundedReceiver<ActorStopped>) {
+pub(super) async fn restart_stopped(queues: Weak<Queues>, mut falls: UnboundedReceiver<ActorStopped>) {
     while let Some(fallen) = falls.recv().await {
         let Some(all) = queues.upgrade() else { return };
         let Some(queue) = all.by_id(fallen.queue) else { continue };
-        if !queue.lose_keeper(fallen.epoch) {
+        if !queue.mark_stopped(fallen.epoch) {
             continue;
         }
         let pause = queue.0.falls.lock().add(Instant::now());
@@ -215,14 +220,14 @@ async fn replace_one(queues: Weak<Queues>, fallen: ActorStopped, mut pause: Dura
     loop {
         tokio::time::sleep(pause).await;
         let Some(all) = queues.upgrade() else { return };
-        if all.replace(fallen).await {
+        if all.restart_queue(fallen).await {
             return;
         }
         pause = RETRY_AFTER;
     }
 }
 
-fn read_book(
+fn restore_state(
     mut book: QueueState,
     now: UnixMillis,
     keys: &[StoredKey],
@@ -292,8 +297,8 @@ mod tests {
             expiring: Vec::new(),
         };
         let book = QueueState::new(Epoch(2), &settings, (1, 2)).unwrap();
-        let mut book = read_book(book, UnixMillis(5_000), &[kept], states).unwrap();
-        assert_eq!(book.tick(UnixMillis(34_999), 10).len(), 0);
-        assert_eq!(book.tick(UnixMillis(35_000), 10).len(), 2, "they last a year longer");
+        let mut book = restore_state(book, UnixMillis(5_000), &[kept], states).unwrap();
+        assert_eq!(book.expire_leases(UnixMillis(34_999), 10).len(), 0);
+        assert_eq!(book.expire_leases(UnixMillis(35_000), 10).len(), 2, "they last a year longer");
     }
 }

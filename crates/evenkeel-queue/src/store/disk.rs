@@ -119,8 +119,8 @@ impl DiskStore {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    fn ask(&self, op: WriteOp) {
-        match self.inbox.offer(op) {
+    fn submit(&self, op: WriteOp) {
+        match self.inbox.try_push(op) {
             Err(EnqueueError::Full(op)) => drop(op.refuse(&StoreError::Busy)),
             Err(EnqueueError::Closed(op)) => drop(op.refuse(&StoreError::Closed)),
             Ok(()) => {}
@@ -131,11 +131,11 @@ impl DiskStore {
     fn wait<T: Send + 'static>(&self, op: impl FnOnce(Completion<T>) -> WriteOp) -> Result<T, StoreError> {
         let (done, answered) = sync_channel(1);
         let op = op(Box::new(move |result| drop(done.send(result))));
-        self.inbox.insist(op).map_err(|_| StoreError::Closed)?;
+        self.inbox.push(op).map_err(|_| StoreError::Closed)?;
         answered.recv().unwrap_or(Err(StoreError::Closed))
     }
 
-    fn look(&self, look: ReadOp) {
+    fn submit_read(&self, look: ReadOp) {
         let sent = match self.looks.lock().as_ref() {
             Some(looks) => looks.try_send(look),
             None => Err(TrySendError::Disconnected(look)),
@@ -154,7 +154,7 @@ impl DiskStore {
     }
 
     /// The folder as it is at this moment, whatever the writer does meanwhile.
-    fn still(&self) -> Result<StoreSnapshot, StoreError> {
+    fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
         let opened = self.opened.read();
         let opened = opened.as_ref().ok_or(StoreError::Closed)?;
         Ok(opened.still())
@@ -163,12 +163,12 @@ impl DiskStore {
 
 impl Store for DiskStore {
     fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
-        self.ask(WriteOp::Append(batch, done));
+        self.submit(WriteOp::Append(batch, done));
     }
 
     fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
         let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
-        let still = self.still()?;
+        let still = self.snapshot()?;
         let counted = self.counts.lock().remove(&queue);
         let counts = match counted {
             Some(counts) => counts,
@@ -179,39 +179,39 @@ impl Store for DiskStore {
 
     fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
         let below = self.wait(|done| WriteOp::PurgedBelow(queue, done))?;
-        self.still()?.kept_states(queue, below..before)
+        self.snapshot()?.kept_states(queue, below..before)
     }
 
     fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
-        self.look(ReadOp::Fetch(ask, done));
+        self.submit_read(ReadOp::Fetch(ask, done));
     }
 
     fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
-        self.look(ReadOp::Read(queue, which, done));
+        self.submit_read(ReadOp::Read(queue, which, done));
     }
 
     fn commit(&self, commit: Commit, done: Completion<()>) {
-        self.ask(WriteOp::Commit(commit, done));
+        self.submit(WriteOp::Commit(commit, done));
     }
 
     fn purge(&self, queue: QueueId, done: Completion<Seq>) {
-        self.ask(WriteOp::Purge(queue, done));
+        self.submit(WriteOp::Purge(queue, done));
     }
 
     fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
-        self.ask(WriteOp::SetRule(queue, name, rule, done));
+        self.submit(WriteOp::SetRule(queue, name, rule, done));
     }
 
     fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
-        self.ask(WriteOp::PutResult(of, kept, max, done));
+        self.submit(WriteOp::PutResult(of, kept, max, done));
     }
 
     fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
-        self.look(ReadOp::Result(of, done));
+        self.submit_read(ReadOp::Result(of, done));
     }
 
     fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
-        self.ask(WriteOp::ExpireResults(now, max, done));
+        self.submit(WriteOp::ExpireResults(now, max, done));
     }
 
     fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
@@ -219,15 +219,15 @@ impl Store for DiskStore {
     }
 
     fn put_queue(&self, id: Option<QueueId>, record: QueueDescriptor, done: Completion<QueueId>) {
-        self.ask(WriteOp::PutQueue(id, Box::new(record), done));
+        self.submit(WriteOp::PutQueue(id, Box::new(record), done));
     }
 
     fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
         self.counts.lock().remove(&queue);
-        self.ask(WriteOp::RemoveQueue(queue, done));
+        self.submit(WriteOp::RemoveQueue(queue, done));
     }
 
-    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
+    fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
         self.wait(|done| WriteOp::Claim(queues, done))
     }
 
@@ -244,7 +244,7 @@ impl Store for DiskStore {
 
     fn close(&self) {
         let (closed, wait) = sync_channel(1);
-        if self.inbox.insist(WriteOp::Close(closed)).is_ok() {
+        if self.inbox.push(WriteOp::Close(closed)).is_ok() {
             // The writer is gone either way.
             wait.recv().ok();
         }
@@ -289,7 +289,7 @@ mod tests {
         send(5_000);
         store.wait(|done| WriteOp::Purge(queue, done)).unwrap();
         send(10);
-        let left = || store.still().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
+        let left = || store.snapshot().unwrap().count_queue(queue, Seq(0)..Seq(u64::MAX)).unwrap();
         let messages = || left().values().map(|count| count.messages).sum::<u64>();
         // Each question is another turn of the writer, and it sweeps in between.
         let tries = (0..1_000_000).find(|_| messages() == 10);

@@ -188,7 +188,7 @@ impl Store for MemoryStore {
         let (mut held, until) = (self.0.lock(), kept.expires_at);
         held.results.insert(of, kept);
         held.book.keep(of, until);
-        while let Some((_, first)) = held.book.pop_beyond(max, of) {
+        while let Some((_, first)) = held.book.evict_over_limit(max, of) {
             held.results.remove(&first);
         }
         drop(held);
@@ -240,7 +240,7 @@ impl Store for MemoryStore {
         done(Ok(()));
     }
 
-    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
+    fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
         let mut held = self.0.lock();
         if held.is_closed {
             return Err(StoreError::Closed);
@@ -317,7 +317,7 @@ impl MemoryQueue {
             };
             let key = self.intern(&draft.key);
             let id = MessageId { queue, key, seq: header.seq };
-            sent.push(EnqueueResult::New(id));
+            sent.push(EnqueueResult::Stored(id));
             if let Some(name) = draft.dedup {
                 self.named.insert(name, (now, id));
                 self.names_by_age.push_back((now, name));
@@ -383,9 +383,9 @@ impl MemoryQueue {
             MessageChange::Leased(returned, until) => {
                 self.note(returned, StoredState::Leased { until, epoch: returned.epoch });
             }
-            MessageChange::Returned(returned) => {
+            MessageChange::Requeued(returned) => {
                 let standing =
-                    returned.not_before.map_or(StoredState::Waits, |until| StoredState::Delayed { until });
+                    returned.not_before.map_or(StoredState::Ready, |until| StoredState::Delayed { until });
                 self.note(returned, standing);
             }
             MessageChange::Removed(key, MessageMeta { seq, .. }) => {
@@ -398,7 +398,7 @@ impl MemoryQueue {
                 let name = self.keys.get(&key)?.name.clone();
                 return Some(MovedMessage { key, to, name, header, payload });
             }
-            MessageChange::Forgotten(key) => {
+            MessageChange::KeyRemoved(key) => {
                 let is_used = self.messages.range((key, Seq(0))..=(key, Seq(u64::MAX))).next().is_some();
                 let has_rule = self.keys.get(&key).is_some_and(|kept| !kept.rule.is_empty());
                 if let Some(kept) = (!is_used && !has_rule).then(|| self.keys.remove(&key)).flatten() {

@@ -28,7 +28,11 @@ impl ResultIndex {
     }
 
     /// Forgets the result that would expire first of those beside `latest` in its queue, if there are more than `max`.
-    pub(crate) fn pop_beyond(&mut self, max: usize, latest: MessageId) -> Option<(UnixMillis, MessageId)> {
+    pub(crate) fn evict_over_limit(
+        &mut self,
+        max: usize,
+        latest: MessageId,
+    ) -> Option<(UnixMillis, MessageId)> {
         let kept = self.0.get_mut(&latest.queue)?;
         if kept.by_due.len() <= max {
             return None;

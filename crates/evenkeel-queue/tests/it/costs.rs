@@ -43,7 +43,8 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
     let mut now = 0;
     while now < until_ms {
         while working.len() < workers {
-            let leased = book.take(UnixMillis(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
+            let leased =
+                book.lease_messages(UnixMillis(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
             let (key, seq) = (leased.key, leased.header.seq);
             let (size, ms) = keys[key.0 as usize];
             let sum = &mut got[key.0 as usize];
@@ -56,9 +57,9 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
         }
         let ((done, _), claim) = working.pop_first().unwrap();
         now = done;
-        book.see(UnixMillis(now));
+        book.set_now(UnixMillis(now));
         book.ack(claim).unwrap();
-        book.acked(claim.seq);
+        book.confirm_removal(claim.seq);
     }
     got
 }

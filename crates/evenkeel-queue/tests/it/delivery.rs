@@ -22,7 +22,7 @@ async fn a_message_is_delivered_once_until_its_lease_ends() {
         assert!(take(&queue, 10).await.is_empty(), "leased to two consumers");
         let second = await_some(&queue, 10).await;
         assert_eq!((second[0].id, second[0].attempt), (first[0].id, 2));
-        assert_eq!(queue.ack(&[first[0].receipt.clone()]).await, [Err(Rejection::DeliveredAgain)]);
+        assert_eq!(queue.ack(&[first[0].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
         ack(&queue, &second).await;
         for delivery in [&first[0], &second[0]] {
             let receipt = delivery.receipt.clone();
@@ -219,8 +219,8 @@ async fn a_delivery_nobody_wanted_comes_again_uncounted_under_another_receipt() 
         let second = take(&queue, 1).await;
         assert_eq!((second[0].id, second[0].attempt), (first[0].id, 1));
         let stale = [first[0].receipt.clone()];
-        assert_eq!(queue.ack(&stale).await, [Err(Rejection::DeliveredAgain)], "it is another's delivery");
-        assert_eq!(queue.take_back(&stale).await, [Err(Rejection::DeliveredAgain)]);
+        assert_eq!(queue.ack(&stale).await, [Err(Rejection::StaleReceipt)], "it is another's delivery");
+        assert_eq!(queue.take_back(&stale).await, [Err(Rejection::StaleReceipt)]);
         ack(&queue, &second).await;
     }
 }

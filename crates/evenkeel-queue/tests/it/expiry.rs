@@ -34,7 +34,7 @@ fn what_a_consumer_has_may_be_acknowledged_after_its_time_and_does_not_come_back
     assert!(matches!(desk.explain(lost), Explanation::InFlight { expires_at: Some(UnixMillis(150)), .. }));
     assert_eq!(desk.over(160), [] as [u64; 0], "a consumer has both");
     desk.book.ack(claim(acked)).unwrap();
-    desk.book.acked(Seq(acked));
+    desk.book.confirm_removal(Seq(acked));
     assert_eq!(desk.over(200), [lost], "its lease has ended");
     assert_eq!(desk.book.nack(UnixMillis(200), claim(lost), Duration::ZERO), Err(Rejection::MessageGone));
     assert_eq!(desk.take(200, 10), [] as [u64; 0]);
@@ -48,18 +48,18 @@ fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
         let mut desk = Desk::new(&QueueSettings { redrive, ..QueueSettings::default() });
         let message = desk.send(0, 0, Some(50));
         desk.take(0, 1);
-        let over = Disposition::Over { key: KeyId(0), header: desk.sent[0] };
+        let over = Disposition::Expired { key: KeyId(0), header: desk.sent[0] };
         match how {
             "nack" => {
                 assert_eq!(desk.book.nack(UnixMillis(50), claim(message), Duration::from_secs(9)), Ok(over));
             }
             "bury" => {
-                let given_up = evenkeel_queue::book::AbandonMode::ForGood;
-                assert_eq!(desk.book.give_up(UnixMillis(50), claim(message), given_up), Ok(over));
+                let given_up = evenkeel_queue::book::AbandonMode::DeadLetter;
+                assert_eq!(desk.book.abandon(UnixMillis(50), claim(message), given_up), Ok(over));
             }
             _ => {
-                desk.book.take_back(claim(message)).unwrap();
-                assert_eq!(desk.book.tick(UnixMillis(50), 10), [over]);
+                desk.book.release(claim(message)).unwrap();
+                assert_eq!(desk.book.expire_leases(UnixMillis(50), 10), [over]);
             }
         }
         assert_eq!(desk.book.ack(claim(message)), Err(Rejection::MessageGone), "{how}");
@@ -81,8 +81,8 @@ fn a_backlog_that_nobody_receives_is_removed_a_slice_at_a_time() {
     assert_eq!(slices.concat(), sent);
     assert_eq!((desk.book.totals().pending, desk.book.totals().expired), (0, 5_000));
     // What the store is asked for meanwhile is not there any more, and not missed.
-    while let Some(ask) = desk.book.poll_refill() {
-        assert_eq!(desk.book.take_refill(ask, Vec::new()), 0);
+    while let Some(ask) = desk.book.poll_prefetch() {
+        assert_eq!(desk.book.apply_prefetch(ask, Vec::new()), 0);
     }
     let later = desk.send(0, 1_105, None);
     assert_eq!(desk.take(1_105, 10), [later]);
@@ -96,11 +96,11 @@ fn an_answer_from_before_messages_ended_loses_nothing_that_was_sent_after_them()
     }
     let behind = desk.send(0, 0, Some(100));
     assert_eq!(desk.take(0, 200).len(), 200);
-    let asked = desk.book.poll_refill().unwrap();
+    let asked = desk.book.poll_prefetch().unwrap();
     assert_eq!(desk.over(100), [behind]);
     let later: Vec<u64> = (0..300).map(|_| desk.send(0, 100, None)).collect();
     // The store looked when the one was gone and the others had not come.
-    assert_eq!(desk.book.take_refill(asked, Vec::new()), 0);
+    assert_eq!(desk.book.apply_prefetch(asked, Vec::new()), 0);
     let mut taken = Vec::new();
     for _ in 0..10 {
         taken.extend(desk.take(100, 1_000));
@@ -115,7 +115,7 @@ fn a_removal_that_failed_is_tried_again_a_second_later_and_counted_once() {
     let mut desk = Desk::new(&QueueSettings::default());
     let sent = desk.send(0, 0, Some(100));
     assert_eq!(desk.end(100), [sent]);
-    desk.book.undo_ack(Seq(sent));
+    desk.book.revert_removal(Seq(sent));
     assert_eq!((desk.end(1_099), desk.book.next_due()), (Vec::new(), Some(UnixMillis(1_100))));
     assert_eq!((desk.explain(sent), desk.take(1_099, 1)), (Explanation::Leaving, Vec::new()));
     assert_eq!((desk.book.totals().expired, desk.book.totals().bytes), (0, 1));
@@ -131,7 +131,7 @@ fn one_take_ends_no_more_than_a_slice() {
         desk.send(n % 10, 0, Some(100));
     }
     let take = |desk: &mut Desk| {
-        let LeaseBatch { leased, expired } = desk.book.take(UnixMillis(100), 10, LEASE).unwrap();
+        let LeaseBatch { leased, expired } = desk.book.lease_messages(UnixMillis(100), 10, LEASE).unwrap();
         assert!(leased.is_empty());
         expired.iter().map(|(_, header)| header.seq.0).collect::<Vec<_>>()
     };
@@ -148,10 +148,10 @@ fn one_tick_looks_at_no_more_keys_than_messages() {
     for key in 0..3_000 {
         desk.send(key, 0, None);
     }
-    for leased in desk.book.take(UnixMillis(0), 3_000, LEASE).unwrap().leased {
+    for leased in desk.book.lease_messages(UnixMillis(0), 3_000, LEASE).unwrap().leased {
         let seq = leased.header.seq;
         desk.book.ack(DeliveryId { key: leased.key, ..claim(seq.0) }).unwrap();
-        desk.book.acked(seq);
+        desk.book.confirm_removal(seq);
     }
     for key in 0..3_000 {
         desk.send(key, 50_000, None);
@@ -175,19 +175,19 @@ fn what_ended_far_behind_is_forgotten_though_nobody_receives() {
         let last: Vec<u64> = (0..300).map(|_| desk.send(0, 0, None)).collect();
         desk.take(0, if is_asked { 200 } else { 0 });
         // The store looks before they are gone, and answers after.
-        let asked = desk.book.poll_refill().map(|ask| (ask, desk.find(ask)));
+        let asked = desk.book.poll_prefetch().map(|ask| (ask, desk.find(ask)));
         assert_eq!((asked.is_some(), desk.over(100)), (is_asked, behind));
         if let Some((ask, found)) = asked {
-            assert_eq!(desk.book.take_refill(ask, found), 0);
+            assert_eq!(desk.book.apply_prefetch(ask, found), 0);
         }
         // What is remembered as gone is asked for too, to be skipped.
         desk.take(100, 200);
-        let ask = desk.book.poll_refill().unwrap();
+        let ask = desk.book.poll_prefetch().unwrap();
         assert!(ask.count <= 256, "{} are asked for", ask.count);
         desk.sent.retain(|header| header.expires_at.is_none());
         desk.keys.truncate(desk.sent.len());
         let found = desk.find(ask);
-        assert_eq!(desk.book.take_refill(ask, found), 0);
+        assert_eq!(desk.book.apply_prefetch(ask, found), 0);
         let mut taken = Vec::new();
         for _ in 0..10 {
             taken.extend(desk.take(100, 1_000));
@@ -205,9 +205,9 @@ fn what_came_back_is_not_missed_with_what_the_store_lost() {
     }
     let later = desk.send_later(0, 0, Some(1_000), Some(UnixMillis(10)));
     assert_eq!(desk.take(0, 200).len(), 200);
-    let asked = desk.book.poll_refill().unwrap();
+    let asked = desk.book.poll_prefetch().unwrap();
     assert_eq!(desk.over(10), [] as [u64; 0], "the last waits by now");
-    assert_eq!(desk.book.take_refill(asked, Vec::new()), 44);
+    assert_eq!(desk.book.apply_prefetch(asked, Vec::new()), 44);
     assert_eq!(desk.over(1_000), [later]);
     assert_eq!(desk.book.totals().bytes, 256, "what is lost is counted");
 }
@@ -220,11 +220,11 @@ fn messages_that_the_store_lost_do_not_end_later() {
         desk.send(0, 0, Some(1_000));
     }
     assert_eq!(desk.take(0, 256).len(), 256);
-    let asked = desk.book.poll_refill().unwrap();
-    assert_eq!(desk.book.take_refill(asked, Vec::new()), 44);
+    let asked = desk.book.poll_prefetch().unwrap();
+    assert_eq!(desk.book.apply_prefetch(asked, Vec::new()), 44);
     for seq in 1..=256 {
         desk.book.ack(claim(seq)).unwrap();
-        desk.book.acked(Seq(seq));
+        desk.book.confirm_removal(Seq(seq));
     }
     assert_eq!(desk.book.forget_idle(UnixMillis(60_000)), [KeyId(0)]);
     let other = desk.send(1, 60_000, None);
@@ -283,14 +283,14 @@ fn what_is_over_and_not_removed_yet_is_neither_delivered_nor_peeked_nor_moved() 
     assert!(matches!(desk.explain(over), Explanation::Waiting { expires_at: Some(UnixMillis(100)), .. }));
     assert!(desk.explain(over).to_string().ends_with("; it expires at 100 ms"));
     assert_eq!(desk.explain(lives).expires_at(), None);
-    desk.book.see(UnixMillis(100));
+    desk.book.set_now(UnixMillis(100));
     let peeked: Vec<u64> = desk.book.peek(10).iter().map(|(.., header)| header.seq.0).collect();
     assert_eq!(peeked, [lives]);
     assert!(!desk.book.begin_move(KeyId(0), desk.sent[0]));
-    let LeaseBatch { leased, expired } = desk.book.take(UnixMillis(100), 10, LEASE).unwrap();
+    let LeaseBatch { leased, expired } = desk.book.lease_messages(UnixMillis(100), 10, LEASE).unwrap();
     assert_eq!(leased.iter().map(|leased| leased.header.seq.0).collect::<Vec<_>>(), [lives]);
     assert_eq!(expired, [(KeyId(0), desk.sent[0])]);
-    assert_eq!(desk.book.tick(UnixMillis(100), 10), [], "it was removed twice");
+    assert_eq!(desk.book.expire_leases(UnixMillis(100), 10), [], "it was removed twice");
     assert_eq!(desk.explain(over), Explanation::Leaving);
     desk.gone(&[over]);
     assert_eq!(desk.explain(over), Explanation::Unknown);
@@ -517,7 +517,7 @@ impl Desk {
     }
 
     fn take(&mut self, now: u64, max: usize) -> Vec<u64> {
-        let taken = self.book.take(UnixMillis(now), max, LEASE).unwrap();
+        let taken = self.book.lease_messages(UnixMillis(now), max, LEASE).unwrap();
         taken.leased.iter().map(|leased| leased.header.seq.0).collect()
     }
 
@@ -529,24 +529,24 @@ impl Desk {
     }
 
     fn gone(&mut self, which: &[u64]) {
-        which.iter().for_each(|&seq| self.book.acked(Seq(seq)));
+        which.iter().for_each(|&seq| self.book.confirm_removal(Seq(seq)));
     }
 
     /// Lets time pass, and names what is to be removed.
     fn end(&mut self, now: u64) -> Vec<u64> {
-        let ended = self.book.tick(UnixMillis(now), 1_024);
+        let ended = self.book.expire_leases(UnixMillis(now), 1_024);
         let over = ended.into_iter().filter_map(|how| match how {
-            Disposition::Over { header, .. } => Some(header.seq.0),
-            Disposition::Waits(_) | Disposition::Dead { .. } => None,
+            Disposition::Expired { header, .. } => Some(header.seq.0),
+            Disposition::Requeued(_) | Disposition::DeadLetter { .. } => None,
         });
         over.collect()
     }
 
     /// Answers what the book asks its store for.
     fn refill(&mut self) {
-        while let Some(ask) = self.book.poll_refill() {
+        while let Some(ask) = self.book.poll_prefetch() {
             let found = self.find(ask);
-            self.book.take_refill(ask, found);
+            self.book.apply_prefetch(ask, found);
         }
     }
 

@@ -82,21 +82,25 @@ impl Shop {
     /// Delivers and acknowledges one message, and names its key.
     fn serve(&mut self) -> Option<Arc<str>> {
         self.refill();
-        let leased =
-            self.book.take(UnixMillis(self.now), 1, Duration::from_secs(30)).unwrap().leased.pop()?;
+        let leased = self
+            .book
+            .lease_messages(UnixMillis(self.now), 1, Duration::from_secs(30))
+            .unwrap()
+            .leased
+            .pop()?;
         let (key, seq) = (leased.key, leased.header.seq);
         self.book.ack(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
-        self.book.acked(seq);
+        self.book.confirm_removal(seq);
         self.unread += usize::from(leased.payload.is_none());
         Some(leased.name)
     }
 
     fn refill(&mut self) {
-        while let Some(ask) = self.book.poll_refill() {
+        while let Some(ask) = self.book.poll_prefetch() {
             let all = &self.stored[&ask.key];
             let from = all.partition_point(|header| header.seq <= ask.after);
             let found = all[from..].iter().take(ask.count).map(|header| (*header, self.payload.clone()));
-            self.book.take_refill(ask, found.collect());
+            self.book.apply_prefetch(ask, found.collect());
             self.refills += 1;
         }
     }
@@ -178,7 +182,8 @@ fn a_slow_tenant_holds_up_nobody() {
     // The slow tenant's messages stay in their consumers' hands.
     let mut fast = 0;
     for _ in 0..1_000 {
-        let leased = shop.book.take(UnixMillis(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
+        let leased =
+            shop.book.lease_messages(UnixMillis(shop.now), 1, Duration::from_secs(30)).unwrap().leased;
         fast += leased.iter().filter(|leased| &*leased.name == "fast").count();
         shop.refill();
     }
@@ -215,12 +220,12 @@ fn whoevers_messages_are_over_holds_up_nobody() {
     (0..8).for_each(|number| shop.send(&format!("over{number}"), 200));
     shop.now += QueueSettings::default().retention_ms + 1;
     shop.send("quiet", 10);
-    let taken = shop.book.take(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
+    let taken = shop.book.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!(taken.expired.len(), 1_024, "no more are removed at once");
     let names: Vec<&str> = taken.leased.iter().map(|leased| &*leased.name).collect();
     assert_eq!(names, ["quiet"; 10]);
     // The others go on once there is room.
-    taken.expired.iter().for_each(|(_, header)| shop.book.acked(header.seq));
-    let rest = shop.book.take(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
+    taken.expired.iter().for_each(|(_, header)| shop.book.confirm_removal(header.seq));
+    let rest = shop.book.lease_messages(UnixMillis(shop.now), 10, Duration::from_secs(30)).unwrap();
     assert_eq!((rest.expired.len(), rest.leased.len()), (1_600 - 1_024, 0));
 }

@@ -29,7 +29,7 @@ async fn a_keeper_that_panics_is_replaced_and_nothing_is_lost() {
         }
         let totals = queue.totals();
         assert_eq!((totals.pending, totals.in_flight, totals.delayed, totals.bytes), (0, 0, 0, 0));
-        assert_eq!(queue.keepers_replaced(), 1);
+        assert_eq!(queue.actor_restarts(), 1);
     }
 }
 
@@ -46,7 +46,7 @@ async fn a_consumer_that_waits_is_served_by_the_next_keeper() {
         store.trip();
         send(&queue, ["a"]).await;
         assert_eq!(body(&waiting.await.unwrap()[0]), "a-0");
-        assert_eq!(queue.keepers_replaced(), 1);
+        assert_eq!(queue.actor_restarts(), 1);
     }
 }
 
@@ -78,7 +78,7 @@ async fn settings_weights_and_limits_hold_after_a_fall() {
         rig.queues.remove("jobs").await.unwrap();
         let told = queue.receive(ReceiveOptions { max: 1, lease: None, wait: Duration::from_secs(20) }).await;
         assert_eq!(told.unwrap_err(), Rejection::QueueDeleted);
-        assert_eq!(queue.keepers_replaced(), 1, "a queue that was deleted needs no keeper");
+        assert_eq!(queue.actor_restarts(), 1, "a queue that was deleted needs no keeper");
     }
 }
 
@@ -106,7 +106,7 @@ async fn nothing_accepted_is_lost_while_keepers_fall() {
         for sender in senders {
             sender.await.unwrap();
         }
-        assert_eq!(queue.keepers_replaced(), 3);
+        assert_eq!(queue.actor_restarts(), 3);
         let totals = queue.totals();
         assert_eq!(totals.pending + totals.in_flight + totals.delayed, 0);
     }
@@ -120,10 +120,10 @@ async fn send_numbered(queue: Queue, sender: usize) {
 
 /// Has the queue's keeper fall while it delivers, and waits for the next.
 async fn fell(queue: &Queue, store: &Arc<Watched>) {
-    let before = queue.keepers_replaced();
+    let before = queue.actor_restarts();
     store.trip();
     let lease = Some(Duration::ZERO);
     let taken = queue.receive(ReceiveOptions { max: 1, lease, wait: Duration::from_secs(20) }).await.unwrap();
-    assert_eq!((taken.len(), queue.keepers_replaced()), (1, before + 1));
+    assert_eq!((taken.len(), queue.actor_restarts()), (1, before + 1));
     queue.nack(&[(taken[0].receipt.clone(), Some(Duration::ZERO))]).await;
 }

@@ -91,5 +91,5 @@ async fn order_is_decided_when_a_queue_is_made_and_delays_are_the_queues() {
     let changed = rig.queues.change(&queue, QueueSettings::default(), String::new()).await;
     assert!(matches!(changed, Err(CreateError::OrderIsFixed)));
     let late = NewMessage { delay: Some(Duration::from_secs(1)), ..NewMessage::new("late") };
-    assert_eq!(queue.enqueue(vec![late]).await, Err(Rejection::DelayInOrder));
+    assert_eq!(queue.enqueue(vec![late]).await, Err(Rejection::DelayOnFifo));
 }

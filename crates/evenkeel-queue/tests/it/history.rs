@@ -17,7 +17,7 @@ use proptest::prelude::*;
 const LEASE: Duration = Duration::from_millis(100);
 const ATTEMPTS_MAX: u32 = 4;
 /// So many are being removed at once.
-const OVER_MAX: usize = 1_024;
+const EXPIRING_MAX: usize = 1_024;
 /// The shortest there is.
 const RETENTION_MS: u64 = 60_000;
 /// Names that are given limits: two keys and a tenant.
@@ -145,7 +145,7 @@ impl World {
             Step::Take(max) => self.take(max),
             Step::Ack(which) => self.with_held(which, |world, claim| {
                 world.book.ack(claim).unwrap();
-                world.book.acked(claim.seq);
+                world.book.confirm_removal(claim.seq);
                 world.stored.remove(&(claim.key.0, claim.seq.0));
                 world.stale.push(claim);
             }),
@@ -153,7 +153,7 @@ impl World {
                 // Not written down: the delivery goes on as if nothing had been said.
                 if let Some(&claim) = pick(&self.held, which) {
                     self.book.ack(claim).unwrap();
-                    self.book.undo_ack(claim.seq);
+                    self.book.revert_removal(claim.seq);
                 }
             }
             Step::Nack { which, delay } => self.with_held(which, |world, claim| {
@@ -167,7 +167,7 @@ impl World {
                 }
             }
             Step::GiveBack(which) => self.with_held(which, |world, claim| {
-                assert!(world.book.give_back(claim.seq, claim.attempt).is_some());
+                assert!(world.book.release_undelivered(claim.seq, claim.attempt).is_some());
             }),
             Step::AckStale(which) => {
                 if let Some(&claim) = pick(&self.stale, which) {
@@ -181,7 +181,7 @@ impl World {
             Step::Rule { name, max, rate, burst } => self.set_rule(name, max, rate, burst),
             Step::Remove { is_refused: false } => self.remove(),
             Step::Remove { is_refused: true } => {
-                self.removing.drain(..).for_each(|(_, seq)| self.book.undo_ack(seq));
+                self.removing.drain(..).for_each(|(_, seq)| self.book.revert_removal(seq));
             }
             Step::Purge => {
                 self.tell();
@@ -207,10 +207,10 @@ impl World {
         assert!(!self.held.iter().any(|held| held.seq.0 == seq), "a consumer has {seq}, and it was moved");
         assert!(!self.book.begin_move(KeyId(key), header), "{seq} was moved twice");
         if which.is_multiple_of(2) {
-            self.book.acked(header.seq);
+            self.book.confirm_removal(header.seq);
             self.stored.remove(&(key, seq));
         } else {
-            self.book.undo_ack(header.seq);
+            self.book.revert_removal(header.seq);
         }
     }
 
@@ -239,7 +239,7 @@ impl World {
     }
 
     fn take(&mut self, max: usize) {
-        let taken = self.book.take(UnixMillis(self.now), max, LEASE).unwrap();
+        let taken = self.book.lease_messages(UnixMillis(self.now), max, LEASE).unwrap();
         assert!(taken.leased.len() <= max);
         for (key, header) in taken.expired {
             self.end(key, &header);
@@ -310,7 +310,7 @@ impl World {
 
     /// The store looks for what it was asked, a little at a time.
     fn look(&mut self) {
-        while let Some(ask) = self.book.poll_refill() {
+        while let Some(ask) = self.book.poll_prefetch() {
             let after = (ask.key.0, ask.after.0 + 1)..=(ask.key.0, u64::MAX);
             let found = self.stored.range(after).take(ask.count);
             let payload = Payload { headers: "".into(), body: "abc".into() };
@@ -323,24 +323,24 @@ impl World {
     fn answer(&mut self) {
         self.look();
         for (ask, found) in self.found.drain(..) {
-            assert_eq!(self.book.take_refill(ask, found), 0, "the book counts what is not there");
+            assert_eq!(self.book.apply_prefetch(ask, found), 0, "the book counts what is not there");
         }
     }
 
     fn pass(&mut self, span: u64) {
         self.now += span;
         loop {
-            let ended = self.book.tick(UnixMillis(self.now), usize::MAX);
+            let ended = self.book.expire_leases(UnixMillis(self.now), usize::MAX);
             for how in ended {
                 self.ended(how);
             }
-            if self.over.len() < OVER_MAX || self.removing.is_empty() {
+            if self.over.len() < EXPIRING_MAX || self.removing.is_empty() {
                 break;
             }
             self.remove();
         }
         // Others are to be gone first.
-        if OVER_MAX <= self.over.len() {
+        if EXPIRING_MAX <= self.over.len() {
             return;
         }
         // Also what is far behind a key's window, and whoever receives or not.
@@ -372,7 +372,7 @@ impl World {
 
     fn remove(&mut self) {
         for (key, seq) in self.removing.drain(..) {
-            self.book.acked(seq);
+            self.book.confirm_removal(seq);
             self.stored.remove(&(key.0, seq.0));
             self.over.remove(&seq);
             self.expired += 1;
@@ -381,9 +381,9 @@ impl World {
 
     fn ended(&mut self, ended: Disposition) {
         let (seq, is_dead) = match ended {
-            Disposition::Waits(returned) => (returned.header.seq, false),
-            Disposition::Dead { header, .. } => (header.seq, true),
-            Disposition::Over { key, header } => {
+            Disposition::Requeued(returned) => (returned.header.seq, false),
+            Disposition::DeadLetter { header, .. } => (header.seq, true),
+            Disposition::Expired { key, header } => {
                 self.end(key, &header);
                 (header.seq, false)
             }
@@ -391,7 +391,7 @@ impl World {
         self.held.retain(|claim| claim.seq != seq);
         if is_dead {
             self.dead.insert(seq.0);
-            self.book.acked(seq);
+            self.book.confirm_removal(seq);
             self.stored.retain(|(_, stored), _| *stored != seq.0);
         }
     }
@@ -426,7 +426,7 @@ impl World {
             while !self.held.is_empty() {
                 self.with_held(0, |world, claim| {
                     world.book.ack(claim).unwrap();
-                    world.book.acked(claim.seq);
+                    world.book.confirm_removal(claim.seq);
                     world.stored.remove(&(claim.key.0, claim.seq.0));
                 });
             }
@@ -478,7 +478,7 @@ proptest! {
                 let before = last.insert(claim.key, claim.seq);
                 prop_assert!(before.is_none_or(|before| before < claim.seq));
                 world.book.ack(claim).unwrap();
-                world.book.acked(claim.seq);
+                world.book.confirm_removal(claim.seq);
                 world.stored.remove(&(claim.key.0, claim.seq.0));
             }
             world.pass(1);
@@ -492,12 +492,12 @@ fn an_answer_asked_for_before_a_purge_loses_nothing_sent_after_it() {
     (0..400).for_each(|_| world.append(0, 0, None));
     world.tell();
     world.take(300);
-    let asked = world.book.poll_refill().unwrap();
+    let asked = world.book.poll_prefetch().unwrap();
     world.run(Step::Purge);
     (0..400).for_each(|_| world.append(0, 0, None));
     world.tell();
     // The store looks after the purge, and finds none of what it was asked for.
-    assert_eq!(world.book.take_refill(asked, Vec::new()), 0);
+    assert_eq!(world.book.apply_prefetch(asked, Vec::new()), 0);
     world.check();
     world.drain();
 }
@@ -513,7 +513,7 @@ fn keys_that_are_gone_are_forgotten_however_many_they_are() {
     while !world.held.is_empty() {
         world.with_held(0, |world, claim| {
             world.book.ack(claim).unwrap();
-            world.book.acked(claim.seq);
+            world.book.confirm_removal(claim.seq);
         });
     }
     assert_eq!(world.book.stats().keys, 5_000);

@@ -14,9 +14,9 @@ use crate::rig::{Rig, send, take};
 async fn a_name_is_given_once() {
     for rig in Rig::both().await {
         let first = rig.queues.create("jobs", QueueSettings::default(), "notes".into()).await.unwrap();
-        assert!(matches!(first, CreateResult::New(_)));
+        assert!(matches!(first, CreateResult::Created(_)));
         let again = rig.queues.create("jobs", QueueSettings::default(), String::new()).await.unwrap();
-        assert!(matches!(again, CreateResult::Found(_)));
+        assert!(matches!(again, CreateResult::Existing(_)));
         assert_eq!(again.queue().body().notes, "notes");
     }
 }
@@ -125,7 +125,7 @@ async fn a_key_too_many_is_refused_and_the_others_are_delivered() {
         rig.queues.change(&queue, settings, String::new()).await.unwrap();
         send(&queue, ["t/c"]).await;
         assert_eq!(take(&queue, 10).await.len(), 3);
-        assert_eq!((queue.totals().pending, queue.keepers_replaced()), (0, 0));
+        assert_eq!((queue.totals().pending, queue.actor_restarts()), (0, 0));
     }
 }
 

@@ -34,8 +34,8 @@ async fn a_key_at_its_cap_waits_for_an_acknowledgement_and_others_go_on() {
 async fn two_who_each_set_one_half_of_a_rule_do_not_undo_each_others() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
-        let first = queue.ruling("acme").await.unwrap();
-        let mut second = Box::pin(queue.ruling("acme"));
+        let first = queue.lock_rule("acme").await.unwrap();
+        let mut second = Box::pin(queue.lock_rule("acme"));
         let early = tokio::time::timeout(Duration::from_millis(20), &mut second).await;
         assert!(early.is_err(), "it has read what is about to change");
         let weight = Weight::whole(3).unwrap();

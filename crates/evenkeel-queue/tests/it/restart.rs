@@ -70,7 +70,7 @@ async fn leases_attempts_and_receipts_survive() {
     let queue = rig.queues.get("jobs").unwrap();
     let totals = queue.totals();
     assert_eq!((totals.pending, totals.in_flight), (2, 1));
-    assert_eq!(queue.ack(&[taken[1].receipt.clone()]).await, [Err(Rejection::DeliveredAgain)]);
+    assert_eq!(queue.ack(&[taken[1].receipt.clone()]).await, [Err(Rejection::StaleReceipt)]);
     ack(&queue, &taken[..1]).await;
     let mut again = await_some(&queue, 1).await;
     again.extend(await_some(&queue, 1).await);

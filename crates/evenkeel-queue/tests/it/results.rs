@@ -118,12 +118,12 @@ async fn a_buried_delivery_is_a_dead_letter_at_once() {
         send(&queue, ["a"]).await;
         let taken = take(&queue, 1).await;
         let receipt = taken[0].receipt.clone();
-        assert_eq!(queue.bury(core::slice::from_ref(&receipt)).await, [Ok(())]);
+        assert_eq!(queue.dead_letter(core::slice::from_ref(&receipt)).await, [Ok(())]);
         assert_eq!(await_some(&dead, 1).await[0].from, Some(queue.id()));
         // The other queue may hear of it first.
-        let mut again = queue.bury(core::slice::from_ref(&receipt)).await;
+        let mut again = queue.dead_letter(core::slice::from_ref(&receipt)).await;
         while again == [Err(Rejection::Busy)] {
-            again = queue.bury(core::slice::from_ref(&receipt)).await;
+            again = queue.dead_letter(core::slice::from_ref(&receipt)).await;
         }
         assert_eq!(again, [Err(Rejection::MessageGone)]);
     }
@@ -135,13 +135,13 @@ async fn notes_on_jobs_have_an_end() {
     let queue = rig.queue(QueueSettings::default()).await;
     let ids = queue.enqueue((0..10_001).map(|n| NewMessage::new(n.to_string())).collect()).await.unwrap();
     for id in &ids {
-        queue.note_job(*id, JobStatus::Admitted { attempt: 1, since: UnixMillis(7) });
+        queue.record_job(*id, JobStatus::Admitted { attempt: 1, since: UnixMillis(7) });
     }
-    assert_eq!(queue.whereabouts(ids[0]), None);
-    let said = queue.whereabouts(ids[10_000]).unwrap().to_string();
+    assert_eq!(queue.job_status(ids[0]), None);
+    let said = queue.job_status(ids[10_000]).unwrap().to_string();
     assert_eq!(said, "attempt 1: waits for a free slot since 7 ms");
     queue.forget_job(ids[10_000]);
-    assert_eq!(queue.whereabouts(ids[10_000]), None);
+    assert_eq!(queue.job_status(ids[10_000]), None);
 }
 
 #[tokio::test]

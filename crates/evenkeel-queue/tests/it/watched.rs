@@ -128,12 +128,12 @@ impl Store for Watched {
         self.store.remove_queue(queue, done);
     }
 
-    fn claim(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
+    fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
         self.claims.fetch_add(1, Ordering::SeqCst);
         if self.refuses_claims.load(Ordering::SeqCst) {
             return Err(StoreError::Busy);
         }
-        self.store.claim(queues)
+        self.store.take_ownership(queues)
     }
 
     fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {

@@ -40,7 +40,7 @@ impl Accounts {
     }
 
     /// Notes whether a client has requests that wait.
-    pub(super) fn note_waiting(&mut self, client: usize, waiting: usize) {
+    pub(super) fn record_waiting(&mut self, client: usize, waiting: usize) {
         let waits = waiting > 0;
         if self.waits[client] == waits {
             return;

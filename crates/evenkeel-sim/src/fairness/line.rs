@@ -22,11 +22,11 @@ use crate::SimError;
 const MODEL: ModelId = ModelId(0);
 
 /// After how many tokens the pipeline is told, as the door does it.
-const TOLD_EVERY: u64 = 16;
+const COST_REPORT_STEP: u64 = 16;
 
 /// Room for everybody's share to wait, for as long as that takes.
 const PLACES: usize = 200;
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Requests that wait, and those that were told to go.
 pub(super) struct EngineDispatcher {
@@ -97,7 +97,7 @@ impl EngineDispatcher {
                 if sequence.has_just_begun() {
                     walk.handle_first_byte(now, request);
                 }
-                if sequence.said % TOLD_EVERY == 1 {
+                if sequence.said % COST_REPORT_STEP == 1 {
                     walk.handle_progress(now, request, Cost(sequence.input + 2 * sequence.said));
                 }
             }
@@ -173,7 +173,7 @@ impl EngineDispatcher {
 
 fn options(seed: u64) -> PipelineOptions {
     let wait_queue =
-        WaitQueueConfig { max_waiting: PLACES, default_timeout: PATIENCE, ..WaitQueueConfig::default() };
+        WaitQueueConfig { max_waiting: PLACES, default_timeout: WAIT_MAX, ..WaitQueueConfig::default() };
     let backpressure = BackpressureConfig { max_queue_size: PLACES, ..BackpressureConfig::default() };
     PipelineOptions {
         load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },

@@ -37,7 +37,7 @@ pub fn measure(workload: &Workload, turns: SchedulingPolicy, seed: u64) -> Resul
             stage.agenda.wait_until(due);
             stage.line.pass(due);
         } else if let Some(due) = stage.agenda.next_until(end) {
-            stage.happen(due);
+            stage.handle(due);
         } else {
             break;
         }
@@ -87,12 +87,12 @@ impl<'a> FairnessRun<'a> {
         };
         for (client, plan) in workload.clients.iter().enumerate() {
             let first = apart(plan).mul_f64(stage.rngs[client].unit());
-            stage.agenda.note(first, FairnessEvent::Arrival(client));
+            stage.agenda.schedule(first, FairnessEvent::Arrival(client));
         }
         Ok(stage)
     }
 
-    fn happen(&mut self, due: FairnessEvent) {
+    fn handle(&mut self, due: FairnessEvent) {
         match due {
             FairnessEvent::Arrival(client) => self.arrive(client),
             FairnessEvent::StepEnds => self.end_step(),
@@ -106,7 +106,7 @@ impl<'a> FairnessRun<'a> {
             ArrivalPattern::Even | ArrivalPattern::OnOff(_) => apart(plan),
             ArrivalPattern::Random => self.rngs[client].exponential(apart(plan)),
         };
-        self.agenda.note(next, FairnessEvent::Arrival(client));
+        self.agenda.schedule(next, FairnessEvent::Arrival(client));
         if is_off(plan.rhythm, now) {
             return;
         }
@@ -159,16 +159,16 @@ impl<'a> FairnessRun<'a> {
             self.refused[client] += 1;
         }
         for (client, waiting) in self.waiting.iter().enumerate() {
-            self.from_start.note_waiting(client, *waiting);
+            self.from_start.record_waiting(client, *waiting);
             if WARM_UP <= self.agenda.now() {
-                self.settled.note_waiting(client, *waiting);
+                self.settled.record_waiting(client, *waiting);
             }
         }
         if !self.is_stepping
             && let Some(takes) = self.engine.begin()
         {
             self.is_stepping = true;
-            self.agenda.note(takes, FairnessEvent::StepEnds);
+            self.agenda.schedule(takes, FairnessEvent::StepEnds);
         }
     }
 }

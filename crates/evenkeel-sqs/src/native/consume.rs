@@ -12,9 +12,9 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::wire::{AckJson, DeliveryJson, PeekJson, refused};
-use super::{Native, number, query, read, told, within};
-use crate::receive::give_back_unless_served;
+use super::wire::{AckJson, DeliveryJson, PeekJson, queue_error};
+use super::{Native, json_response, number, query, read, within};
+use crate::receive::release_unless_served;
 
 /// Messages, or receipts, of one request.
 pub(super) const AT_ONCE_MAX: u64 = 1_000;
@@ -65,11 +65,11 @@ impl Native {
             lease: lease_ms.map(Duration::from_millis),
             wait: Duration::from_millis(within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)?),
         };
-        let deliveries = self.sqs.wait(&queue, want).await.map_err(refused)?;
+        let deliveries = self.sqs.wait(&queue, want).await.map_err(queue_error)?;
         self.sqs.meters.received(&queue, deliveries.len() as u64);
         let messages: Vec<_> = deliveries.iter().map(DeliveryJson::of).collect();
-        let answer = told(StatusCode::OK, &json!({"messages": messages}));
-        give_back_unless_served(queue, &deliveries, call.disconnect.clone());
+        let answer = json_response(StatusCode::OK, &json!({"messages": messages}));
+        release_unless_served(queue, &deliveries, call.disconnect.clone());
         answer
     }
 
@@ -78,7 +78,7 @@ impl Native {
         let answers = queue.ack(&receipts).await;
         self.sqs.meters.deleted(queue, answers.iter().filter(|answer| answer.is_ok()).count() as u64);
         over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
-        told(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
+        json_response(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 
     pub(super) async fn nack(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
@@ -89,7 +89,7 @@ impl Native {
         let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), delay)).collect();
         let answers = queue.nack(&which).await;
         over(&receipts, &answers).for_each(|receipt| self.sqs.streams.release(receipt));
-        told(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
+        json_response(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 
     pub(super) async fn extend(&self, call: &mut ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
@@ -99,7 +99,7 @@ impl Native {
         let which: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), lease)).collect();
         let answers = queue.extend(&which).await;
         done(&receipts, &answers).for_each(|receipt| self.sqs.streams.extend(receipt, lease));
-        told(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
+        json_response(StatusCode::OK, &AckJson::of(receipts.iter().map(Receipt::as_str), &answers))
     }
 }
 
@@ -109,8 +109,8 @@ fn over<'a>(
     answers: &'a [Result<(), Rejection>],
 ) -> impl Iterator<Item = &'a Receipt> {
     let is_over = |answer: &Result<(), Rejection>| {
-        use Rejection::{DeliveredAgain, MessageGone, NotInFlight};
-        matches!(answer, Ok(()) | Err(MessageGone | DeliveredAgain | NotInFlight))
+        use Rejection::{MessageGone, NotInFlight, StaleReceipt};
+        matches!(answer, Ok(()) | Err(MessageGone | StaleReceipt | NotInFlight))
     };
     receipts.iter().zip(answers).filter(move |(_, answer)| is_over(answer)).map(|(receipt, _)| receipt)
 }
@@ -131,7 +131,7 @@ fn receipts_of(texts: Vec<String>) -> Result<Vec<Receipt>, ApiError> {
 pub(super) async fn peek(call: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
     let [max] = query(call, ["max"])?;
     let max = number("max", max.as_deref(), 10, 1..=AT_ONCE_MAX)?;
-    let found = queue.peek(max as usize).await.map_err(refused)?;
+    let found = queue.peek(max as usize).await.map_err(queue_error)?;
     let messages: Vec<_> = found.iter().map(PeekJson::of).collect();
-    told(StatusCode::OK, &json!({"messages": messages}))
+    json_response(StatusCode::OK, &json!({"messages": messages}))
 }

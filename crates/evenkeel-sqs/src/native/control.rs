@@ -13,8 +13,8 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::wire::{refused, unmade};
-use super::{Native, check_admin, number, query, read, told, within};
+use super::wire::{queue_error, unmade};
+use super::{Native, check_admin, json_response, number, query, read, within};
 use crate::fifo;
 use crate::limit::HEADROOM;
 use crate::notes::DeadLetterTarget;
@@ -50,11 +50,11 @@ impl Native {
         let max = number("max", max.as_deref(), 1_000, 1..=PAGE_MAX)?;
         let found = self.sqs.queues.list(&prefix.unwrap_or_default(), after.as_deref(), max as usize);
         let queues: Vec<Value> = found.iter().map(totals).collect();
-        told(StatusCode::OK, &json!({"queues": queues}))
+        json_response(StatusCode::OK, &json!({"queues": queues}))
     }
 
     pub(super) fn show(&self, queue: &Queue) -> Result<Response, ApiError> {
-        told(StatusCode::OK, &self.shown(queue)?)
+        json_response(StatusCode::OK, &self.shown(queue)?)
     }
 
     fn shown(&self, queue: &Queue) -> Result<Value, ApiError> {
@@ -92,16 +92,16 @@ impl Native {
             self.apply(&mut shape, wishes)?;
             let changed = self.sqs.queues.change(&queue, shape.settings, shape.notes.write()).await;
             changed.map_err(unmade)?;
-            return told(StatusCode::OK, &self.shown(&queue)?);
+            return json_response(StatusCode::OK, &self.shown(&queue)?);
         }
         let mut shape = self.sqs.new_shape(name);
         self.apply(&mut shape, wishes)?;
         let created = self.sqs.queues.create(name, shape.settings, shape.notes.write()).await;
         let queue = created.map_err(unmade)?;
-        if let CreateResult::New(queue) = &queue {
+        if let CreateResult::Created(queue) = &queue {
             self.sqs.link(queue).await;
         }
-        told(StatusCode::CREATED, &self.shown(&queue.queue())?)
+        json_response(StatusCode::CREATED, &self.shown(&queue.queue())?)
     }
 
     fn apply(&self, shape: &mut QueueSpec, wishes: Map<String, Value>) -> Result<(), ApiError> {
@@ -172,9 +172,9 @@ impl Native {
             Ok(()) => self.sqs.unlink(queue.id()).await,
             // Another request removed it meanwhile.
             Err(Rejection::QueueDeleted) => {}
-            Err(rejection) => return Err(refused(rejection)),
+            Err(rejection) => return Err(queue_error(rejection)),
         }
-        told(StatusCode::OK, &json!({"name": name}))
+        json_response(StatusCode::OK, &json!({"name": name}))
     }
 
     /// Moves messages to another queue, or each to where it came from.
@@ -196,11 +196,11 @@ impl Native {
         let (mut moved, mut cursor) = (0, Some(MoveCursor::default()));
         while let Some(from) = cursor.take().filter(|_| moved < max) {
             let left = (max - moved) as usize;
-            let step = queue.move_some(from, to.as_ref().map(Queue::id), left).await.map_err(refused)?;
+            let step = queue.move_some(from, to.as_ref().map(Queue::id), left).await.map_err(queue_error)?;
             moved += step.moved;
             cursor = step.next;
         }
-        told(StatusCode::OK, &json!({"moved": moved, "left": queue.totals().pending}))
+        json_response(StatusCode::OK, &json!({"moved": moved, "left": queue.totals().pending}))
     }
 }
 
@@ -216,6 +216,6 @@ fn totals(queue: &Queue) -> Value {
 pub(super) async fn purge(call: &ServerRequest, queue: &Queue) -> Result<Response, ApiError> {
     check_admin(call)?;
     let before = queue.totals();
-    queue.purge().await.map_err(refused)?;
-    told(StatusCode::OK, &json!({"purged": before.pending + before.in_flight + before.delayed}))
+    queue.purge().await.map_err(queue_error)?;
+    json_response(StatusCode::OK, &json!({"purged": before.pending + before.in_flight + before.delayed}))
 }

@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::control::PAGE_MAX;
-use super::wire::refused;
-use super::{Native, check_admin, number, query, read, told};
+use super::wire::queue_error;
+use super::{Native, check_admin, json_response, number, query, read};
 
 /// What may be set for a key.
 const FIELDS: [&str; 4] = ["weight", "concurrency_max", "rate_per_second", "burst"];
@@ -25,10 +25,10 @@ pub(super) async fn keys(call: &ServerRequest, queue: &Queue) -> Result<Response
     let [skip, max] = query(call, ["skip", "max"])?;
     let skip = number("skip", skip.as_deref(), 0, 0..=u64::from(u32::MAX))?;
     let max = number("max", max.as_deref(), 100, 1..=PAGE_MAX)?;
-    let found = queue.key_stats(skip as usize, max as usize).await.map_err(refused)?;
+    let found = queue.key_stats(skip as usize, max as usize).await.map_err(queue_error)?;
     let now = queue.now();
     let keys: Vec<Value> = found.iter().map(|key| key_shown(key, now.0)).collect();
-    told(StatusCode::OK, &json!({"keys": keys}))
+    json_response(StatusCode::OK, &json!({"keys": keys}))
 }
 
 fn key_shown(key: &KeyStats, now_ms: u64) -> Value {
@@ -80,23 +80,23 @@ impl Native {
         if wishes.is_empty() {
             return Err(ApiError::invalid(format!("nothing is to be set; there is {}", FIELDS.join(", "))));
         }
-        let ruling = queue.ruling(key).await.map_err(refused)?;
-        let rule = ruled(ruling.rule(), &wishes)?;
-        ruling.set(rule).await.map_err(refused)?;
-        told(StatusCode::OK, &rule_shown(key, &rule))
+        let ruling = queue.lock_rule(key).await.map_err(queue_error)?;
+        let rule = patched_rule(ruling.rule(), &wishes)?;
+        ruling.set(rule).await.map_err(queue_error)?;
+        json_response(StatusCode::OK, &rule_shown(key, &rule))
     }
 }
 
-fn ruled(before: KeyRule, wishes: &Map<String, Value>) -> Result<KeyRule, ApiError> {
+fn patched_rule(before: KeyRule, wishes: &Map<String, Value>) -> Result<KeyRule, ApiError> {
     let [weight, concurrency, rate, burst] = FIELDS.map(|name| (name, wishes.get(name)));
-    let weight = match wish::<f64>(weight)? {
+    let weight = match patch_field::<f64>(weight)? {
         None => before.weight,
         Some(weight) => weight.map(Weight::new).transpose().map_err(unfit)?,
     };
-    let concurrency_max = wish::<NonZeroU32>(concurrency)?.unwrap_or(before.concurrency_max);
-    let per_second = wish::<f64>(rate)?.unwrap_or(before.rate.map(Rate::per_second));
+    let concurrency_max = patch_field::<NonZeroU32>(concurrency)?.unwrap_or(before.concurrency_max);
+    let per_second = patch_field::<f64>(rate)?.unwrap_or(before.rate.map(Rate::per_second));
     // Where no rate was, there is no burst to keep.
-    let burst_wish = wish::<NonZeroU32>(burst)?;
+    let burst_wish = patch_field::<NonZeroU32>(burst)?;
     let burst = burst_wish.unwrap_or(before.rate.map(Rate::burst));
     if per_second.is_none() && burst_wish.flatten().is_some() {
         return Err(ApiError::invalid("a burst is of a rate, and there is no rate_per_second"));
@@ -106,7 +106,9 @@ fn ruled(before: KeyRule, wishes: &Map<String, Value>) -> Result<KeyRule, ApiErr
 }
 
 /// Reads a field: not said, taken back, or set.
-fn wish<T: DeserializeOwned>((name, value): (&str, Option<&Value>)) -> Result<Option<Option<T>>, ApiError> {
+fn patch_field<T: DeserializeOwned>(
+    (name, value): (&str, Option<&Value>),
+) -> Result<Option<Option<T>>, ApiError> {
     let read = value.map(|value| serde_json::from_value(value.clone())).transpose();
     read.map_err(|error| ApiError::invalid(format!("{name}: {error}")))
 }

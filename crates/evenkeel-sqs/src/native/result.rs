@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::told;
-use super::wire::refused;
+use super::json_response;
+use super::wire::queue_error;
 use crate::base64;
 
 /// Where a message is.
@@ -23,9 +23,9 @@ struct MessageLocation {
 pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, ApiError> {
     let which = message_id(id)?;
     if let Some(MessageLocation { state, words }) = place_of(queue, which).await? {
-        return told(StatusCode::OK, &json!({"id": id, "state": state, "explanation": words}));
+        return json_response(StatusCode::OK, &json!({"id": id, "state": state, "explanation": words}));
     }
-    let Some((JobResult { head, .. }, _)) = queue.result(which).await.map_err(refused)? else {
+    let Some((JobResult { head, .. }, _)) = queue.result(which).await.map_err(queue_error)? else {
         let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
         return Err(ApiError::NotFound { what });
     };
@@ -34,15 +34,15 @@ pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, ApiErro
         ResultState::Done => format!("done with status {status} at {at}, attempt {attempt}"),
         ResultState::Failed => format!("failed for good with status {status} at {at}, attempt {attempt}"),
     };
-    told(StatusCode::OK, &json!({"id": id, "state": word(head.state), "explanation": words}))
+    json_response(StatusCode::OK, &json!({"id": id, "state": state_str(head.state), "explanation": words}))
 }
 
 pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError> {
     let which = message_id(id)?;
-    if let Some((JobResult { head, body }, expires_at)) = queue.result(which).await.map_err(refused)? {
+    if let Some((JobResult { head, body }, expires_at)) = queue.result(which).await.map_err(queue_error)? {
         let answer = ResultJson {
             id,
-            state: word(head.state),
+            state: state_str(head.state),
             status: head.status,
             content_type: head.content_type.as_deref(),
             attempt: head.attempt,
@@ -50,7 +50,7 @@ pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError
             expires_at_ms: expires_at.0,
             body: ResultBodyJson::of(&body),
         };
-        return told(StatusCode::OK, &answer);
+        return json_response(StatusCode::OK, &answer);
     }
     let what = match place_of(queue, which).await? {
         Some(MessageLocation { state, words }) => format!("result of message {id} yet: {state}, {words}"),
@@ -61,7 +61,7 @@ pub(super) async fn result(queue: &Queue, id: &str) -> Result<Response, ApiError
 
 /// Finds a message in its queue, and on its walk if it is a job that is dispatched.
 async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<MessageLocation>, ApiError> {
-    let explanation = queue.explain(which).await.map_err(refused)?;
+    let explanation = queue.explain(which).await.map_err(queue_error)?;
     let state = match explanation {
         Explanation::InFlight { .. } => "in_flight",
         Explanation::Delayed { .. } => "delayed",
@@ -69,7 +69,7 @@ async fn place_of(queue: &Queue, which: MessageId) -> Result<Option<MessageLocat
         Explanation::Waiting { .. } => "waiting",
         Explanation::Unknown => return Ok(None),
     };
-    let words = match queue.whereabouts(which) {
+    let words = match queue.job_status(which) {
         Some(whereabouts) => format!("{explanation}; {whereabouts}"),
         None => explanation.to_string(),
     };
@@ -80,7 +80,7 @@ fn message_id(id: &str) -> Result<MessageId, ApiError> {
     id.parse().map_err(|error| ApiError::invalid(format!("{id:?} is {error}")))
 }
 
-fn word(state: ResultState) -> &'static str {
+fn state_str(state: ResultState) -> &'static str {
     match state {
         ResultState::Done => "done",
         ResultState::Failed => "failed",

@@ -16,8 +16,8 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::wire::{refused, unfit};
-use super::{Native, read, sender_of, told, unexpected, within};
+use super::wire::{header_error, queue_error};
+use super::{Native, json_response, read, sender_of, unexpected, within};
 use crate::attribute::{AttributeInput, AttributeMap, check, digest_body};
 use crate::fifo::DedupPolicy;
 use crate::header::StoredHeaders;
@@ -61,10 +61,10 @@ impl Native {
         let (sender, once) = (sender_of(call), DedupPolicy::of(&queue.body()));
         let drafts =
             wishes.into_iter().map(|message| message.draft(sender, once)).collect::<Result<Vec<_>, _>>()?;
-        let ids = queue.enqueue(drafts).await.map_err(refused)?;
+        let ids = queue.enqueue(drafts).await.map_err(queue_error)?;
         self.sqs.meters.sent(queue, ids.len() as u64);
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-        told(StatusCode::CREATED, &json!({"ids": ids}))
+        json_response(StatusCode::CREATED, &json!({"ids": ids}))
     }
 }
 
@@ -92,7 +92,7 @@ impl SendBody {
         let delay_ms = self.delay_ms.map(|delay| within("delay_ms", delay, 0..=DELAY_MS_MAX)).transpose()?;
         let cost = self.cost.map(|cost| within("cost", cost, 1..=COST_MAX)).transpose()?;
         let key = self.fairness_key.as_deref().unwrap_or(DEFAULT_KEY);
-        let called = once.call(key, self.dedup_id, &self.body).map_err(|fault| unfit(&fault))?;
+        let called = once.call(key, self.dedup_id, &self.body).map_err(|fault| header_error(&fault))?;
         let headers: AttributeMap =
             self.headers.into_iter().map(|(name, text)| (name, AttributeInput::text(text))).collect();
         let kept = StoredHeaders {
@@ -101,7 +101,7 @@ impl SendBody {
             sender,
             trace: None,
             dedup: called.as_ref().map(|called| called.name.as_str()),
-            attributes: check(&headers).map_err(|fault| unfit(&fault))?,
+            attributes: check(&headers).map_err(|fault| header_error(&fault))?,
         };
         let headers = Bytes::from(kept.encode());
         Ok(NewMessage {

@@ -27,7 +27,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::consume::{AT_ONCE_MAX, LEASE_MS_MAX};
-use super::wire::{DeliveryJson, refused};
+use super::wire::{DeliveryJson, queue_error};
 use super::{Native, number, query};
 
 /// A consumer that hears nothing for so long is told that the stream still lives.
@@ -63,7 +63,7 @@ struct UnackedDeliveries {
 impl Streams {
     /// Takes a delivery that has ended out of its consumer's hand.
     pub(crate) fn release(&self, receipt: &Receipt) {
-        if let Some(mut hands) = self.hands()
+        if let Some(mut hands) = self.tracked()
             && let Some(hand) = hands.remove(receipt)
         {
             hand.held.lock().remove(receipt);
@@ -73,7 +73,7 @@ impl Streams {
 
     /// Takes in that a lease ends so long from now.
     pub(crate) fn extend(&self, receipt: &Receipt, lease: Duration) {
-        if let Some(hands) = self.hands()
+        if let Some(hands) = self.tracked()
             && let Some(hand) = hands.get(receipt)
             && let Some(until) = hand.held.lock().get_mut(receipt)
         {
@@ -82,7 +82,7 @@ impl Streams {
     }
 
     /// Who holds what, if there is any stream: most gateways have none, and acknowledge a lot.
-    fn hands(&self) -> Option<MutexGuard<'_, HashMap<Receipt, Arc<UnackedDeliveries>>>> {
+    fn tracked(&self) -> Option<MutexGuard<'_, HashMap<Receipt, Arc<UnackedDeliveries>>>> {
         (0 < self.open.load(Ordering::Acquire)).then(|| self.hands.lock())
     }
 
@@ -251,7 +251,7 @@ impl Stream {
     }
 
     fn error(&self, rejection: Rejection) -> Bytes {
-        let json = refused(rejection).to_json();
+        let json = queue_error(rejection).to_json();
         Bytes::from(match self.shape {
             StreamFormat::Events => format!("event: error\ndata: {json}\n\n"),
             StreamFormat::Lines => format!("{json}\n"),

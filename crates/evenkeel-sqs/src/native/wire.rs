@@ -117,7 +117,7 @@ impl<'a> AckJson<'a> {
 }
 
 /// Says why a queue said no.
-pub(super) fn refused(rejection: Rejection) -> ApiError {
+pub(super) fn queue_error(rejection: Rejection) -> ApiError {
     let message = rejection.to_string();
     match rejection {
         Rejection::QueueFull { .. }
@@ -127,11 +127,11 @@ pub(super) fn refused(rejection: Rejection) -> ApiError {
         | Rejection::Stopping
         | Rejection::Interrupted => ApiError::Unavailable { message },
         Rejection::BadKey
-        | Rejection::DelayInOrder
+        | Rejection::DelayOnFifo
         | Rejection::BadTtl { .. }
         | Rejection::TooLarge { .. }
         | Rejection::ForgedReceipt => ApiError::invalid(message),
-        Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight => {
+        Rejection::MessageGone | Rejection::StaleReceipt | Rejection::NotInFlight => {
             ApiError::Conflict { message }
         }
         Rejection::Store(error) => unstored(error),
@@ -171,6 +171,6 @@ pub(super) fn unmade(error: CreateError) -> ApiError {
 }
 
 /// Says what is wrong with a message's headers, which are SQS attributes.
-pub(super) fn unfit(fault: &SqsError) -> ApiError {
+pub(super) fn header_error(fault: &SqsError) -> ApiError {
     ApiError::invalid(fault.to_string())
 }

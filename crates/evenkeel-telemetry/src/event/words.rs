@@ -54,7 +54,7 @@ impl Step {
             Self::Admitted { waiting } => write!(f, "admitted as number {waiting} of those who wait"),
             Self::Delayed { delay } => write!(f, "delayed by {delay:?}"),
             Self::Rejected { reason } => write!(f, "rejected: {reason}"),
-            Self::PushedOut { waiting } => {
+            Self::Evicted { waiting } => {
                 write!(f, "pushed out for a tenant below its share, {waiting} wait")
             }
             Self::Cancelled => f.write_str("cancelled while it waited"),
@@ -109,7 +109,7 @@ impl fmt::Display for AttemptFailure {
         f.write_str(match self {
             Self::Unreachable => "node was unreachable",
             Self::TimedOut => "node did not answer in time",
-            Self::Broken => "node broke off",
+            Self::BadResponse => "node broke off",
             Self::Busy => "node was busy",
         })
     }
@@ -121,7 +121,7 @@ impl fmt::Display for RequestOutcome {
             Self::Served(Outcome::Good) => f.write_str("served"),
             Self::Served(Outcome::Bad) => f.write_str("answered, but not as it should"),
             Self::Cancelled => f.write_str("whoever asked has gone"),
-            Self::Broken(failure) => write!(f, "broken off, {failure}"),
+            Self::FailedMidStream(failure) => write!(f, "broken off, {failure}"),
         }
     }
 }
@@ -131,12 +131,12 @@ impl fmt::Display for NodeEvent {
         match self {
             Self::Serving => f.write_str("takes work"),
             Self::Draining => f.write_str("takes no new work"),
-            Self::Leaving => f.write_str("takes no new work and leaves"),
-            Self::Left => f.write_str("is gone"),
-            Self::Opened { .. } => f.write_str("broke and is left alone"),
-            Self::HalfOpened => f.write_str("is tried again"),
-            Self::Closed => f.write_str("is well"),
-            Self::Spared { .. } => f.write_str("has no room and is spared"),
+            Self::Removing => f.write_str("takes no new work and leaves"),
+            Self::Removed => f.write_str("is gone"),
+            Self::BreakerOpened { .. } => f.write_str("broke and is left alone"),
+            Self::BreakerHalfOpen => f.write_str("is tried again"),
+            Self::BreakerClosed => f.write_str("is well"),
+            Self::CooldownStarted { .. } => f.write_str("has no room and is spared"),
             Self::Path { path, transition } => write!(f, "path {}: {transition}", path.0),
         }
     }

@@ -47,7 +47,7 @@ impl RouterMetrics {
     pub fn tell(&self, event: &Event) {
         let Event::Request { step, .. } = event else { return };
         match step {
-            Step::Rejected { reason: RejectReason::QueueFull } | Step::PushedOut { .. } => {
+            Step::Rejected { reason: RejectReason::QueueFull } | Step::Evicted { .. } => {
                 self.backpressure_rejections.count();
             }
             Step::Finished { took, .. } => self.request_duration.record(*took),

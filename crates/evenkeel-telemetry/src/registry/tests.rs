@@ -93,7 +93,7 @@ fn a_source_is_on_the_page_and_a_faulty_one_is_counted() {
     registry.add_source(|out| out.write_str("# TYPE theirs counter\ntheirs 7\n")).unwrap();
     registry.add_source(|_| Err(fmt::Error)).unwrap();
     registry.add_source(|out| out.write_str("# TYPE theirs gauge\ntheirs 8\n")).unwrap();
-    let page = registry.page();
+    let page = registry.render();
     assert!(page.ends_with("# TYPE theirs counter\ntheirs 7\n"), "{page}");
     assert!(page.contains("\nevenkeel_telemetry_sources_skipped_total 2\n"), "{page}");
 }
@@ -105,7 +105,7 @@ fn values_that_became_other_are_on_the_page() {
     for tenant in ["a", "b", "c"] {
         family.with([tenant]).count();
     }
-    let page = registry.page();
+    let page = registry.render();
     assert!(page.contains("a_total{tenant=\"other\"} 1\n"), "{page}");
     assert!(page.contains("evenkeel_telemetry_labels_over_total{metric=\"a_total\"} 1\n"), "{page}");
 }

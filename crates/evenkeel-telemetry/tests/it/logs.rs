@@ -77,8 +77,8 @@ fn a_node_is_called_by_its_name_also_in_the_line_that_says_it_is_gone() {
             Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default())
                 .unwrap();
         watch.meters().name_node(NodeId(300), "gpu-1");
-        for change in [NodeEvent::Serving, NodeEvent::Left, NodeEvent::Serving] {
-            watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(300), change });
+        for change in [NodeEvent::Serving, NodeEvent::Removed, NodeEvent::Serving] {
+            watch.record(Instant::ORIGIN, &Event::Node { node: NodeId(300), change });
         }
     });
     let said: Vec<_> = lines.iter().map(|line| line["message"].as_str().unwrap()).collect();
@@ -108,9 +108,9 @@ fn tell_two_events() {
         Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
     watch.meters().name_tenant(TenantId(2), "acme");
     let step = Step::Rejected { reason: RejectReason::QueueFull };
-    watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(7), tenant: TenantId(2), step });
-    let change = NodeEvent::Opened { until: Instant::from_secs(1) };
-    watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(1), change });
+    watch.record(Instant::ORIGIN, &Event::Request { request: RequestId(7), tenant: TenantId(2), step });
+    let change = NodeEvent::BreakerOpened { until: Instant::from_secs(1) };
+    watch.record(Instant::ORIGIN, &Event::Node { node: NodeId(1), change });
 }
 
 fn json_lines(filter: Option<&str>, work: impl FnOnce()) -> Vec<Value> {

@@ -58,18 +58,18 @@ fn each_step_of_a_walk_is_counted_once() {
     ] {
         assert_eq!(watched.value(name, labels), Some(expected), "{name}");
     }
-    let page = read(&watched.registry.page()).unwrap();
+    let page = read(&watched.registry.render()).unwrap();
     assert_eq!(value(&page, "llm_router_request_duration_seconds_sum", &[]), Some(3.0));
 }
 
 #[test]
 fn a_push_out_and_a_full_queue_are_backpressure_and_nothing_else_is() {
     let watched = Watched::new();
-    watched.tell(ACME, Step::PushedOut { waiting: 100 });
+    watched.tell(ACME, Step::Evicted { waiting: 100 });
     watched.tell(ACME, Step::Rejected { reason: RejectReason::QueueFull });
     watched.tell(ACME, Step::Rejected { reason: RejectReason::NoNode });
     watched.tell(ACME, Step::Cancelled);
-    let page = read(&watched.registry.page()).unwrap();
+    let page = read(&watched.registry.render()).unwrap();
     assert_eq!(value(&page, "llm_router_backpressure_rejections_total", &[]), Some(2.0));
     assert_eq!(watched.value("evenkeel_rejected_total", &[TENANT, ("reason", "no_node")]), Some(1.0));
     assert_eq!(watched.value("evenkeel_pushed_out_total", &[TENANT]), Some(1.0));
@@ -85,7 +85,7 @@ fn who_has_no_name_or_no_place_counts_as_other() {
     }
     assert_eq!(watched.value("evenkeel_admitted_total", &[TENANT]), Some(1.0));
     assert_eq!(watched.value("evenkeel_admitted_total", &[("tenant", "other")]), Some(3.0));
-    let page = read(&watched.registry.page()).unwrap();
+    let page = read(&watched.registry.render()).unwrap();
     let over = value(&page, "evenkeel_telemetry_labels_over_total", &[("metric", "evenkeel_accepted_total")]);
     assert_eq!(over, Some(1.0));
 }
@@ -110,7 +110,7 @@ fn whoever_gets_an_id_that_another_had_does_not_get_its_numbers() {
 #[test]
 fn a_change_of_a_node_and_of_a_path_is_counted() {
     let watched = Watched::new();
-    watched.change(NodeEvent::Opened { until: Instant::from_secs(1) });
+    watched.change(NodeEvent::BreakerOpened { until: Instant::from_secs(1) });
     let transition =
         Transition { from: PathState::Inactive, to: PathState::Recovery, cause: Cause::ProbesWereAnswered };
     watched.change(NodeEvent::Path { path: PathId(1), transition });
@@ -120,7 +120,7 @@ fn a_change_of_a_node_and_of_a_path_is_counted() {
     });
     assert_eq!(watched.value("evenkeel_node_changes_total", &[NODE, ("to", "opened")]), Some(1.0));
     assert_eq!(watched.value("evenkeel_path_changes_total", &[("to", "active")]), Some(1.0));
-    let page = read(&watched.registry.page()).unwrap();
+    let page = read(&watched.registry.render()).unwrap();
     assert_eq!(value(&page, "nyx_multipath_path_activated_total", &[]), Some(1.0));
     assert_eq!(value(&page, "nyx_multipath_path_deactivated_total", &[]), Some(0.0));
     assert_eq!(watched.watch.journal().changes().len(), 3);
@@ -132,9 +132,9 @@ fn two_walks_share_a_page() {
     let sql = Observer::new(&watched.registry, "sql", LIMITS, RequestLogLimits::default()).unwrap();
     sql.meters().name_tenant(ACME, "acme");
     let event = Event::Request { request: RequestId(1), tenant: ACME, step: Step::Cancelled };
-    sql.tell(Instant::ORIGIN, &event);
+    sql.record(Instant::ORIGIN, &event);
     assert_eq!(watched.value("evenkeel_cancelled_total", &[TENANT]), Some(0.0));
-    let page = read(&watched.registry.page()).unwrap();
+    let page = read(&watched.registry.render()).unwrap();
     let cancelled = value(&page, "evenkeel_cancelled_total", &[("pool", "sql"), TENANT]);
     assert_eq!(cancelled, Some(1.0));
 }
@@ -153,7 +153,7 @@ fn a_story_reads_as_sentences() {
             attempt: 1,
         },
     );
-    let story = watched.watch.journal().story(RequestId(1)).unwrap();
+    let story = watched.watch.journal().history(RequestId(1)).unwrap();
     let told: Vec<_> = story.steps.iter().map(|(_, step)| step.to_string()).collect();
     assert_eq!(
         told,
@@ -172,13 +172,13 @@ fn after_a_thousand_nodes_that_came_and_went_the_next_has_its_own_series_and_not
         .map(|id| {
             let (node, name) = (NodeId(id), format!("node-{id}"));
             watched.watch.meters().name_node(node, &name);
-            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeEvent::Serving });
+            watched.watch.record(Instant::ORIGIN, &Event::Node { node, change: NodeEvent::Serving });
             let labels = [("node", name.as_str()), ("to", "serving")];
             assert_eq!(watched.value("evenkeel_node_changes_total", &labels), Some(1.0));
-            watched.watch.tell(Instant::ORIGIN, &Event::Node { node, change: NodeEvent::Left });
+            watched.watch.record(Instant::ORIGIN, &Event::Node { node, change: NodeEvent::Removed });
             assert_eq!(watched.value("evenkeel_node_changes_total", &labels), None);
             assert_eq!(watched.watch.meters().node_name(node), None);
-            watched.registry.page().lines().count()
+            watched.registry.render().lines().count()
         })
         .collect();
     assert!(pages.iter().all(|lines| *lines == pages[0]), "{pages:?}");
@@ -199,8 +199,8 @@ fn an_engine_that_says_nothing_any_more_has_no_figures() {
 fn a_node_that_replaces_one_of_its_name_keeps_its_series_when_that_has_gone() {
     let watched = Watched::new();
     watched.watch.meters().name_node(NodeId(7), "box");
-    watched.change(NodeEvent::Left);
-    watched.watch.tell(Instant::ORIGIN, &Event::Node { node: NodeId(7), change: NodeEvent::Serving });
+    watched.change(NodeEvent::Removed);
+    watched.watch.record(Instant::ORIGIN, &Event::Node { node: NodeId(7), change: NodeEvent::Serving });
     assert_eq!(watched.value("evenkeel_node_changes_total", &[NODE, ("to", "serving")]), Some(1.0));
 }
 
@@ -225,16 +225,16 @@ impl Watched {
     }
 
     fn tell(&self, tenant: TenantId, step: Step) {
-        self.watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(1), tenant, step });
+        self.watch.record(Instant::ORIGIN, &Event::Request { request: RequestId(1), tenant, step });
     }
 
     fn change(&self, change: NodeEvent) {
-        self.watch.tell(Instant::ORIGIN, &Event::Node { node: BOX, change });
+        self.watch.record(Instant::ORIGIN, &Event::Node { node: BOX, change });
     }
 
     /// Reads a metric of the pool `llm`.
     fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let labels: Vec<_> = [("pool", "llm")].into_iter().chain(labels.iter().copied()).collect();
-        value(&read(&self.registry.page()).unwrap(), name, &labels)
+        value(&read(&self.registry.render()).unwrap(), name, &labels)
     }
 }

@@ -24,7 +24,7 @@ fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
     watch.meters().name_node(NodeId(0), "a");
     let engine = Some(EngineGauges { running: 3, waiting: 1 });
     watch.meters().show_node(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine });
-    let page = read(&registry.page()).unwrap();
+    let page = read(&registry.render()).unwrap();
     let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
     let mut named: Vec<_> = names::ALL.iter().map(|named| (named.name, named.help)).collect();
     named.sort_unstable();
@@ -36,7 +36,7 @@ fn the_names_of_the_specification_are_kept_to_the_letter() {
     let registry = Registry::new();
     let router = RouterMetrics::new(&registry).unwrap();
     router.show(&RouterGauges { queue_size: 45, cache_hits: 9000, cache_misses: 1000, pool_connections: 24 });
-    let page = read(&registry.page()).unwrap();
+    let page = read(&registry.render()).unwrap();
     for (name, expected) in [
         ("llm_router_queue_size", 45.0),
         ("llm_router_backpressure_rejections_total", 0.0),
@@ -81,7 +81,7 @@ fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
         let reader = scope.spawn(|| {
             let mut last = 0.0;
             while !done.load(Ordering::Acquire) {
-                let page = read(&registry.page()).unwrap();
+                let page = read(&registry.render()).unwrap();
                 let count = value(&page, "a_seconds_count", &[]).unwrap();
                 assert!(last <= count, "{last} fell to {count}");
                 last = count;
@@ -91,7 +91,7 @@ fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
         done.store(true, Ordering::Release);
         reader.join().unwrap();
     });
-    let page = read(&registry.page()).unwrap();
+    let page = read(&registry.render()).unwrap();
     let counted: f64 = ["0", "1", "2", "3", "other"]
         .iter()
         .filter_map(|thread| value(&page, "a_total", &[("thread", thread)]))
@@ -111,7 +111,7 @@ proptest! {
         for (many, text) in (1..).zip(&texts) {
             family.with([text]).add(many);
         }
-        let page = read(&registry.page()).map_err(TestCaseError::fail)?;
+        let page = read(&registry.render()).map_err(TestCaseError::fail)?;
         for (many, text) in (1..).zip(&texts) {
             prop_assert_eq!(value(&page, "a_total", &[("x", text)]), Some(f64::from(many)));
         }
@@ -124,7 +124,7 @@ proptest! {
         let registry = Registry::new();
         let family = registry.counters(MetricDesc::new("a_total", "a"), [Label { name: "x", values_max }]).unwrap();
         sent.iter().for_each(|text| family.with([text]).count());
-        let page = read(&registry.page()).map_err(TestCaseError::fail)?;
+        let page = read(&registry.render()).map_err(TestCaseError::fail)?;
         let samples = &page.iter().find(|family| family.name == "a_total").unwrap().samples;
         prop_assert!(samples.len() <= values_max + 1);
         prop_assert_eq!(samples.iter().map(|sample| sample.value).sum::<f64>() as usize, sent.len());
@@ -135,7 +135,7 @@ proptest! {
         let registry = Registry::new();
         let histogram = registry.histogram(MetricDesc::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
         spans.iter().for_each(|nanos| histogram.record(Duration::from_nanos(*nanos)));
-        let page = read(&registry.page()).map_err(TestCaseError::fail)?;
+        let page = read(&registry.render()).map_err(TestCaseError::fail)?;
         for bound in DURATION_BOUNDS {
             let by_hand = spans.iter().filter(|nanos| Duration::from_nanos(**nanos) <= *bound).count();
             let le = bound.as_secs_f64().to_string();

@@ -7,7 +7,7 @@ use evenkeel::config::{Config, ConfigErrors};
 use evenkeel::tenant_book::{TenantStore, TenantStoreError};
 
 use super::settings::SettingsArgs;
-use super::{CliError, say};
+use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ pub(super) struct CheckArgs {
 pub(super) fn run(args: CheckArgs) -> Result<(), CliError> {
     let name = args.file.display().to_string();
     match check(args.file) {
-        Ok(config) => say(&config.shown.to_toml()),
+        Ok(config) => print(&config.shown.to_toml()),
         Err(mistakes) => {
             eprintln!("{mistakes}");
             let found = mistakes.0.len();

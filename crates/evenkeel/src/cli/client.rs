@@ -77,7 +77,12 @@ impl AdminClient {
     }
 
     /// Asks something, and waits for the answer.
-    pub(super) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
+    pub(super) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, CliError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.exchange(method, path, body))
     }

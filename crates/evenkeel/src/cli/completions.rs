@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Cli, CliError, say};
+use super::{Cli, CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,5 +22,5 @@ pub(super) struct CompletionsArgs {
 pub(super) fn run(args: &CompletionsArgs) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "evenkeel", &mut script);
-    say(&String::from_utf8(script)?)
+    print(&String::from_utf8(script)?)
 }

@@ -11,7 +11,7 @@ use evenkeel_telemetry::logs::{self, Format, LogOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{interval, sleep};
 
-use super::{CliError, say};
+use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     logs::install(LogOptions::new(Some(&filter), Format::of(&std::io::stderr()))?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let figures = runtime.block_on(show(args))?;
-    say(&verdict(&figures))?;
+    print(&verdict(&figures))?;
     let failed: u64 = figures.iter().map(|figures| figures.failed).sum();
     if 0 < failed {
         return Err(format!("{failed} requests failed that should not have").into());
@@ -57,7 +57,7 @@ async fn show(args: &DemoArgs) -> Result<Vec<DemoTotals>, CliError> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut demo = Demo::start(args.listen).await?;
     if !args.quiet {
-        say(&introduction(&demo))?;
+        print(&introduction(&demo))?;
     }
     demo.begin()?;
     let seconds = if args.seconds == 0 { u64::MAX } else { args.seconds };
@@ -82,7 +82,7 @@ async fn show(args: &DemoArgs) -> Result<Vec<DemoTotals>, CliError> {
                 let again = if stdout().is_terminal() && 0 < shown { format!("\x1b[{shown}A") } else { String::new() };
                 let table = table(&figures(&demo));
                 shown = table.lines().count();
-                say(&format!("{again}{table}"))?;
+                print(&format!("{again}{table}"))?;
             }
         }
     }

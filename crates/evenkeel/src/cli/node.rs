@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::{ConnectArgs, segment};
 use super::table::Table;
-use super::{CliError, say};
+use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,7 +82,7 @@ pub(super) fn run(args: NodeArgs) -> Result<(), CliError> {
         NodeCommand::Add(args) => add(&args),
         NodeCommand::Remove(args) => {
             let path = format!("/api/nodes/{}", segment(&args.name));
-            let done = args.place.client()?.ask(Method::DELETE, &path, None)?;
+            let done = args.place.client()?.request(Method::DELETE, &path, None)?;
             let until = if done["until_restart"] == true {
                 ", until the server is started again: the config file has it"
             } else {
@@ -95,22 +95,22 @@ pub(super) fn run(args: NodeArgs) -> Result<(), CliError> {
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let listed = args.place.client()?.ask(Method::GET, "/api/nodes", None)?;
+    let listed = args.place.client()?.request(Method::GET, "/api/nodes", None)?;
     if args.json {
-        return say(&format!("{listed:#}\n"));
+        return print(&format!("{listed:#}\n"));
     }
     let none = Vec::new();
     let nodes = listed["nodes"].as_array().unwrap_or(&none);
     if nodes.is_empty() {
-        return say("no nodes\n");
+        return print("no nodes\n");
     }
     let columns = ["name", "duty", "breaker", "busy", "slots", "weight", "models", "urls"];
-    say(&Table::of(&columns, nodes).to_string())
+    print(&Table::of(&columns, nodes).to_string())
 }
 
 fn change(args: &NamedArgs, change: &str, becomes: &str) -> Result<(), CliError> {
     let path = format!("/api/nodes/{}/{change}", segment(&args.name));
-    args.place.client()?.ask(Method::POST, &path, None)?;
+    args.place.client()?.request(Method::POST, &path, None)?;
     eprintln!("node {} {becomes}", args.name);
     Ok(())
 }
@@ -123,7 +123,7 @@ fn add(args: &AddArgs) -> Result<(), CliError> {
     if let Some(weight) = args.weight {
         settings["weight"] = Value::from(weight);
     }
-    args.named.place.client()?.ask(Method::POST, "/api/nodes", Some(&settings))?;
+    args.named.place.client()?.request(Method::POST, "/api/nodes", Some(&settings))?;
     eprintln!("node {} added", args.named.name);
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{AdminClient, ConnectArgs, segment};
 use super::table::Table;
-use super::{CliError, say};
+use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -178,31 +178,31 @@ pub(super) fn run(args: QueueArgs) -> Result<(), CliError> {
         QueueCommand::Stats(args) => stats(&args),
         QueueCommand::Create(args) => create(&args),
         QueueCommand::Delete(args) => {
-            args.place.client()?.ask(Method::DELETE, &path(&args.queue, ""), None)?;
+            args.place.client()?.request(Method::DELETE, &path(&args.queue, ""), None)?;
             eprintln!("queue {} removed", args.queue);
             Ok(())
         }
         QueueCommand::Send(args) => send(args),
         QueueCommand::Peek(args) => {
             let at = path(&args.named.queue, &format!("/messages?max={}", args.max));
-            let found = args.named.place.client()?.ask(Method::GET, &at, None)?;
+            let found = args.named.place.client()?.request(Method::GET, &at, None)?;
             table(&found["messages"], &["id", "fairness_key", "body"], "no messages that wait\n")
         }
         QueueCommand::Explain(args) => {
             let at = path(&args.named.queue, &format!("/messages/{}", segment(&args.id)));
-            let told = args.named.place.client()?.ask(Method::GET, &at, None)?;
-            say(&format!("{}\n", told["explanation"].as_str().unwrap_or_default()))
+            let told = args.named.place.client()?.request(Method::GET, &at, None)?;
+            print(&format!("{}\n", told["explanation"].as_str().unwrap_or_default()))
         }
         QueueCommand::Result(args) => {
             let at = path(&args.named.queue, &format!("/results/{}", segment(&args.id)));
-            let told = args.named.place.client()?.ask(Method::GET, &at, None)?;
-            say(&format!("{told:#}\n"))
+            let told = args.named.place.client()?.request(Method::GET, &at, None)?;
+            print(&format!("{told:#}\n"))
         }
         QueueCommand::Weight(args) => weigh(&args),
         QueueCommand::Limit(args) => limit(&args),
         QueueCommand::Redrive(args) => redrive(&args),
         QueueCommand::Purge(args) => {
-            let told = args.place.client()?.ask(Method::POST, &path(&args.queue, "/purge"), None)?;
+            let told = args.place.client()?.request(Method::POST, &path(&args.queue, "/purge"), None)?;
             eprintln!("queue {}: {} messages removed", args.queue, told["purged"]);
             Ok(())
         }
@@ -214,23 +214,23 @@ fn path(queue: &str, rest: &str) -> String {
 }
 
 fn list(args: &ListArgs) -> Result<(), CliError> {
-    let listed = args.place.client()?.ask(Method::GET, "/api/queues", None)?;
+    let listed = args.place.client()?.request(Method::GET, "/api/queues", None)?;
     if args.json {
-        return say(&format!("{listed:#}\n"));
+        return print(&format!("{listed:#}\n"));
     }
     table(&listed["queues"], &["name", "pending", "in_flight", "delayed", "bytes"], "no queues\n")
 }
 
 fn stats(args: &StatsArgs) -> Result<(), CliError> {
     let client = args.named.place.client()?;
-    let mut shown = client.ask(Method::GET, &path(&args.named.queue, ""), None)?;
+    let mut shown = client.request(Method::GET, &path(&args.named.queue, ""), None)?;
     let mut keys =
-        client.ask(Method::GET, &path(&args.named.queue, &format!("/keys?max={}", args.keys)), None)?;
+        client.request(Method::GET, &path(&args.named.queue, &format!("/keys?max={}", args.keys)), None)?;
     if args.json {
         shown["keys"] = keys["keys"].clone();
-        return say(&format!("{shown:#}\n"));
+        return print(&format!("{shown:#}\n"));
     }
-    say(&format!(
+    print(&format!(
         "{} pending, {} in flight, {} delayed, {} bytes; {} expired\n",
         shown["pending"], shown["in_flight"], shown["delayed"], shown["bytes"], shown["expired"]
     ))?;
@@ -261,8 +261,8 @@ fn stats(args: &StatsArgs) -> Result<(), CliError> {
 
 fn table(objects: &Value, columns: &[&str], none: &str) -> Result<(), CliError> {
     match objects.as_array().map(Vec::as_slice) {
-        None | Some([]) => say(none),
-        Some(objects) => say(&Table::of(columns, objects).to_string()),
+        None | Some([]) => print(none),
+        Some(objects) => print(&Table::of(columns, objects).to_string()),
     }
 }
 
@@ -275,7 +275,7 @@ fn create(args: &CreateArgs) -> Result<(), CliError> {
         settings.insert(key.to_owned(), value);
     }
     let client = args.named.place.client()?;
-    client.ask(Method::PUT, &path(&args.named.queue, ""), Some(&Value::Object(settings)))?;
+    client.request(Method::PUT, &path(&args.named.queue, ""), Some(&Value::Object(settings)))?;
     eprintln!("queue {} is as it was told", args.named.queue);
     Ok(())
 }
@@ -297,14 +297,14 @@ fn send(args: SendArgs) -> Result<(), CliError> {
         message["ttl_ms"] = json!(ttl);
     }
     let at = path(&args.named.queue, "/messages");
-    let told = args.named.place.client()?.ask(Method::POST, &at, Some(&message))?;
-    say(&format!("{}\n", told["ids"][0].as_str().unwrap_or_default()))
+    let told = args.named.place.client()?.request(Method::POST, &at, Some(&message))?;
+    print(&format!("{}\n", told["ids"][0].as_str().unwrap_or_default()))
 }
 
 fn weigh(args: &WeightArgs) -> Result<(), CliError> {
     let weight = number_or_none(&args.weight)?;
     let at = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
-    args.named.place.client()?.ask(Method::PUT, &at, Some(&json!({"weight": weight})))?;
+    args.named.place.client()?.request(Method::PUT, &at, Some(&json!({"weight": weight})))?;
     eprintln!("key {} of queue {} has weight {}", args.key, args.named.queue, args.weight);
     Ok(())
 }
@@ -321,7 +321,7 @@ fn limit(args: &LimitArgs) -> Result<(), CliError> {
         wishes.insert("burst".to_owned(), json!(burst));
     }
     let at = path(&args.named.queue, &format!("/keys/{}", segment(&args.key)));
-    let told = args.named.place.client()?.ask(Method::PUT, &at, Some(&Value::Object(wishes)))?;
+    let told = args.named.place.client()?.request(Method::PUT, &at, Some(&Value::Object(wishes)))?;
     table(&json!([told]), &["name", "weight", "concurrency_max", "rate_per_second", "burst"], "")
 }
 
@@ -352,12 +352,12 @@ fn redrive(args: &RedriveArgs) -> Result<(), CliError> {
     if io::stderr().is_terminal() {
         eprintln!();
     }
-    say(&format!("{moved} messages moved\n"))
+    print(&format!("{moved} messages moved\n"))
 }
 
 fn redrive_step(client: &AdminClient, args: &RedriveArgs) -> Result<(u64, u64), CliError> {
     let wish = json!({"to": args.to, "max": STEP});
-    let told = client.ask(Method::POST, &path(&args.named.queue, "/redrive"), Some(&wish))?;
+    let told = client.request(Method::POST, &path(&args.named.queue, "/redrive"), Some(&wish))?;
     let number = |name: &str| told[name].as_u64().ok_or_else(|| format!("the server did not tell {name:?}"));
     Ok((number("moved")?, number("left")?))
 }

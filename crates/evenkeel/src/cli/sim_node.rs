@@ -1,6 +1,6 @@
 //! `evenkeel sim-node`: its flags, and its run until somebody ends it.
 
-use super::{CliError, end_misused};
+use super::{CliError, exit_usage};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 use evenkeel::sim_node::{
@@ -109,7 +109,7 @@ impl SimNodeArgs {
 pub(super) fn run(args: SimNodeArgs) -> Result<(), CliError> {
     let options = args.options();
     if let Err(setting) = options.check() {
-        end_misused(setting);
+        exit_usage(setting);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

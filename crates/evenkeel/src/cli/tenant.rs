@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::client::{AdminClient, ServerArgs, segment};
 use super::settings::SettingsArgs;
 use super::table::Table;
-use super::{CliError, say};
+use super::{CliError, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -153,14 +153,14 @@ fn add(args: AddArgs) -> Result<(), CliError> {
     let key = match args.named.place.find()? {
         TenantBackend::Server(client) => {
             let body = Value::Object(settings);
-            told_key(&client.ask(Method::POST, "/api/tenants", Some(&body))?)?
+            told_key(&client.request(Method::POST, "/api/tenants", Some(&body))?)?
         }
         TenantBackend::Folder { folder, config, book } => {
             changed(&folder, &config, &book, TenantChange::Add(read_tenant(&settings)?))?
         }
     };
     eprintln!("tenant {name} added; this is its key, and it is shown only now:");
-    say(&format!("{key}\n"))
+    print(&format!("{key}\n"))
 }
 
 fn set(args: SetArgs) -> Result<(), CliError> {
@@ -173,7 +173,7 @@ fn set(args: SetArgs) -> Result<(), CliError> {
     }
     match args.named.place.find()? {
         TenantBackend::Server(client) => {
-            client.ask(Method::PATCH, &path_of(&name), Some(&Value::Object(settings)))?;
+            client.request(Method::PATCH, &path_of(&name), Some(&Value::Object(settings)))?;
         }
         TenantBackend::Folder { folder, config, book } => {
             changed(&folder, &config, &book, TenantChange::Set { name: name.clone(), settings })?;
@@ -188,23 +188,23 @@ fn rotate(args: RotateArgs) -> Result<(), CliError> {
     let key = match args.named.place.find()? {
         TenantBackend::Server(client) => {
             let body = json!({"keep_old": args.keep_old});
-            told_key(&client.ask(Method::POST, &format!("{}/rotate", path_of(&name)), Some(&body))?)?
+            told_key(&client.request(Method::POST, &format!("{}/rotate", path_of(&name)), Some(&body))?)?
         }
         TenantBackend::Folder { folder, config, book } => {
-            let old_keys = if args.keep_old { OldKeys::Stay } else { OldKeys::End };
+            let old_keys = if args.keep_old { OldKeys::Keep } else { OldKeys::Revoke };
             changed(&folder, &config, &book, TenantChange::Rotate { name: name.clone(), old_keys })?
         }
     };
     let old = if args.keep_old { "its old keys stay good" } else { "its old keys have ended" };
     eprintln!("tenant {name} has a new key, shown only now; {old}:");
-    say(&format!("{key}\n"))
+    print(&format!("{key}\n"))
 }
 
 fn remove(args: NamedArgs) -> Result<(), CliError> {
     let name = args.name;
     match args.place.find()? {
         TenantBackend::Server(client) => {
-            client.ask(Method::DELETE, &path_of(&name), None)?;
+            client.request(Method::DELETE, &path_of(&name), None)?;
         }
         TenantBackend::Folder { folder, config, book } => {
             changed(&folder, &config, &book, TenantChange::Remove { name: name.clone() })?;
@@ -217,22 +217,22 @@ fn remove(args: NamedArgs) -> Result<(), CliError> {
 fn list(args: &ListArgs) -> Result<(), CliError> {
     let listed = args.place.listed()?;
     if args.json {
-        return say(&format!("{listed:#}\n"));
+        return print(&format!("{listed:#}\n"));
     }
     let columns = ["name", "weight", "rpm", "tpm", "concurrency_max", "models", "standing", "keys", "from"];
     let none = Vec::new();
     let tenants = listed["tenants"].as_array().unwrap_or(&none);
     if tenants.is_empty() {
-        return say("no tenants: everybody who reaches the server is served\n");
+        return print("no tenants: everybody who reaches the server is served\n");
     }
-    say(&Table::of(&columns, tenants).to_string())
+    print(&Table::of(&columns, tenants).to_string())
 }
 
 fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
     let name = args.name;
     let keys = match args.place.find()? {
         TenantBackend::Server(client) => {
-            let mut answer = client.ask(Method::GET, &format!("{}/sqs-key", path_of(&name)), None)?;
+            let mut answer = client.request(Method::GET, &format!("{}/sqs-key", path_of(&name)), None)?;
             answer["keys"].take()
         }
         TenantBackend::Folder { folder, book, .. } => {
@@ -244,12 +244,12 @@ fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
         keys.as_array().and_then(|keys| keys.last()).ok_or("the tenant has no key; rotate gives it one")?;
     let told = |field: &str| newest[field].as_str().ok_or("the server told no key");
     let (id, secret) = (told("access_key_id")?, told("secret_access_key")?);
-    say(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
+    print(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
 }
 
 fn key() -> Result<(), CliError> {
     let key = make_key().map_err(|_| "the system gives no random numbers")?;
-    say(&format!("{key}\n{}\n", KeyHash::of(&key)))
+    print(&format!("{key}\n{}\n", KeyHash::of(&key)))
 }
 
 fn changed(
@@ -258,7 +258,7 @@ fn changed(
     book: &TenantStore,
     change: TenantChange,
 ) -> Result<String, CliError> {
-    let (next, key) = book.changed(change, &config.server.admin)?;
+    let (next, key) = book.apply(change, &config.server.admin)?;
     next.write(folder)?;
     Ok(key.map(|key| key.expose().clone()).unwrap_or_default())
 }
@@ -294,7 +294,7 @@ impl LimitArgs {
 impl TenantStoreArgs {
     /// Asks whoever keeps the tenants, and takes nothing from anybody.
     fn listed(&self) -> Result<Value, CliError> {
-        let ask = |url: &str| AdminClient::new(url, &self.server)?.ask(Method::GET, "/api/tenants", None);
+        let ask = |url: &str| AdminClient::new(url, &self.server)?.request(Method::GET, "/api/tenants", None);
         if let Some(url) = &self.server.url {
             return ask(url);
         }

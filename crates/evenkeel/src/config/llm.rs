@@ -161,11 +161,11 @@ fn nodes(section: &mut Section<'_>, flags: &[String], nodes_max: usize) -> Vec<N
         let origin = ValueSource::Flag("--node");
         match node_of_flag(flag) {
             Ok(node) => add(section, &mut nodes, origin, node),
-            Err(what) => section.mistake(&origin, what),
+            Err(what) => section.error(&origin, what),
         }
     }
     if let Some((origin, _)) = nodes.get(nodes_max) {
-        section.mistake(origin, format!("more than {nodes_max} nodes; [llm.limits] has nodes_max"));
+        section.error(origin, format!("more than {nodes_max} nodes; [llm.limits] has nodes_max"));
     }
     nodes.into_iter().map(|(_, node)| node).collect()
 }
@@ -186,7 +186,7 @@ const VERSION: i64 = 1;
 pub(super) fn read_kept(root: &mut Section<'_>) -> StoredNodes {
     let version = root.read("version", Integer(VERSION));
     if version.value != Integer(VERSION) {
-        root.mistake(&version.origin, format!("version must be {VERSION}; a later evenkeel wrote this"));
+        root.error(&version.origin, format!("version must be {VERSION}; a later evenkeel wrote this"));
     }
     let drained = root.read("drained", Vec::<String>::new()).value;
     let mut nodes = Vec::new();
@@ -223,7 +223,7 @@ fn add(
     node: NodeOptions,
 ) {
     if let Some((first, _)) = nodes.iter().find(|(_, other)| other.name == node.name) {
-        section.mistake(&origin, format!("two nodes are named {:?}; the first is at {first}", node.name));
+        section.error(&origin, format!("two nodes are named {:?}; the first is at {first}", node.name));
     }
     nodes.push((origin, node));
 }
@@ -236,37 +236,37 @@ fn node(table: &mut Section<'_>, origin: &ValueSource) -> NodeOptions {
         (Some(url), None) => (vec![url.value], url.origin),
         (None, Some(several)) => (several.value, several.origin),
         (Some(_), Some(several)) => {
-            table.mistake(&several.origin, "a node has either url or paths");
+            table.error(&several.origin, "a node has either url or paths");
             (several.value, several.origin)
         }
         (None, None) => {
-            table.mistake(origin, "a node needs a url, or paths");
+            table.error(origin, "a node needs a url, or paths");
             (Vec::new(), origin.clone())
         }
     };
     if PATHS_MAX < paths.len() || paths.is_empty() && place != *origin {
-        table.mistake(&place, format!("paths must be 1 to {PATHS_MAX}"));
+        table.error(&place, format!("paths must be 1 to {PATHS_MAX}"));
     }
     for path in &paths {
         if let Err(what) = check_url(path) {
-            table.mistake(&place, what);
+            table.error(&place, what);
         }
     }
     let named = name.map(|name| {
         if let Err(what) = check_name(&name.value) {
-            table.mistake(&name.origin, what);
+            table.error(&name.origin, what);
         }
         name.value
     });
     let models = table.read("models", Vec::<String>::new());
     if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
-        table.mistake(&models.origin, format!("models must be at most {MODELS_MAX} names"));
+        table.error(&models.origin, format!("models must be at most {MODELS_MAX} names"));
     }
     let max_concurrency = table.optional::<Concurrency>("max_concurrency");
     if let Some(SourcedValue { value: Concurrency::Fixed(slots), origin }) = &max_concurrency
         && !(1..=65_536).contains(slots)
     {
-        table.mistake(origin, "max_concurrency must be from 1 to 65536");
+        table.error(origin, "max_concurrency must be from 1 to 65536");
     }
     NodeOptions {
         name: named.unwrap_or_else(|| name_of(&paths)),

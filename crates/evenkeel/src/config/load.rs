@@ -46,7 +46,7 @@ fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConf
                 &max_waiting.origin
             }
         };
-        section.mistake(origin, broken);
+        section.error(origin, broken);
     }
     let pressure = BackpressureConfig {
         max_queue_size: queue.max_waiting,
@@ -75,7 +75,7 @@ fn connection_pool(section: &mut Section<'_>) -> ConnectionPoolConfig {
         tcp_nodelay: section.read("tcp_nodelay", default.tcp_nodelay).value,
     };
     if let Err(broken) = pool.validate() {
-        section.mistake(&max_idle.origin, broken);
+        section.error(&max_idle.origin, broken);
     }
     pool
 }
@@ -87,7 +87,7 @@ fn node_cache(section: &mut Section<'_>) -> NodeCacheConfig {
     let ttl = section.read("ttl_secs", secs(default.ttl));
     let cache = NodeCacheConfig { max_capacity: capacity.as_u64(), ttl: ttl.value.as_secs() };
     if let Err(broken) = cache.validate() {
-        section.mistake(&ttl.origin, broken);
+        section.error(&ttl.origin, broken);
     }
     cache
 }

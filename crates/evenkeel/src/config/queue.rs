@@ -40,7 +40,7 @@ pub enum StoreKind {
 
 impl StoreKind {
     /// What it is called.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Fjall => "fjall",
             Self::Memory => "memory",
@@ -93,12 +93,11 @@ fn names(section: &mut Section<'_>) -> (String, String) {
     let region = section.read("region", "us-east-1".to_owned());
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if !(1..=64).contains(&region.value.len()) || !region.value.bytes().all(plain) {
-        section
-            .mistake(&region.origin, "region must be small letters, digits and hyphens, like \"us-east-1\"");
+        section.error(&region.origin, "region must be small letters, digits and hyphens, like \"us-east-1\"");
     }
     let account = section.read("account", "000000000000".to_owned());
     if account.value.len() != 12 || !account.value.bytes().all(|byte| byte.is_ascii_digit()) {
-        section.mistake(&account.origin, "account must be twelve digits");
+        section.error(&account.origin, "account must be twelve digits");
     }
     (region.value, account.value)
 }

@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn mistake(&self, origin: &ValueSource, what: impl Into<String>) {
+    pub(super) fn error(&self, origin: &ValueSource, what: impl Into<String>) {
         self.notes.borrow_mut().mistakes.push(ConfigError { origin: origin.clone(), what: what.into() });
     }
 
@@ -198,7 +198,7 @@ impl<'a> Section<'a> {
             Some((origin, value)) => match value.into_inner() {
                 DeValue::Table(table) => table,
                 _ => {
-                    self.reader.mistake(&origin, format!("{key} must be a section, [{}]", self.path(key)));
+                    self.reader.error(&origin, format!("{key} must be a section, [{}]", self.path(key)));
                     DeTable::new()
                 }
             },
@@ -213,14 +213,14 @@ impl<'a> Section<'a> {
         let Some((origin, value)) = self.take(key) else { return Vec::new() };
         let name = self.path(key);
         let DeValue::Array(items) = value.into_inner() else {
-            self.reader.mistake(&origin, format!("{key} must be sections, each [[{name}]]"));
+            self.reader.error(&origin, format!("{key} must be sections, each [[{name}]]"));
             return Vec::new();
         };
         let mut sections = Vec::new();
         for item in items {
             let origin = self.reader.at(item.span().start);
             let DeValue::Table(table) = item.into_inner() else {
-                self.reader.mistake(&origin, format!("{key} must be sections, each [[{name}]]"));
+                self.reader.error(&origin, format!("{key} must be sections, each [[{name}]]"));
                 continue;
             };
             let shown = self.reader.notes.borrow_mut().shown.begin(&name, format!("[[{name}]]"));
@@ -276,7 +276,7 @@ impl<'a> Section<'a> {
             return Some(read.value);
         }
         let (least, most) = (range.start().show(), range.end().show());
-        self.reader.mistake(&read.origin, format!("{key} must be from {least} to {most}"));
+        self.reader.error(&read.origin, format!("{key} must be from {least} to {most}"));
         None
     }
 
@@ -293,12 +293,12 @@ impl<'a> Section<'a> {
             return value;
         }
         let listed: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-        self.reader.mistake(&read.origin, format!("{key} must be {}", listed.join(" or ")));
+        self.reader.error(&read.origin, format!("{key} must be {}", listed.join(" or ")));
         of(default).expect("the default is one of the words")
     }
 
-    pub(super) fn mistake(&self, origin: &ValueSource, what: impl Display) {
-        self.reader.mistake(origin, what.to_string());
+    pub(super) fn error(&self, origin: &ValueSource, what: impl Display) {
+        self.reader.error(origin, what.to_string());
     }
 
     /// Finds a value by who wins: flag, variable, file. One of the wrong kind is a mistake, and as if not there.
@@ -324,7 +324,7 @@ impl<'a> Section<'a> {
         let Some(value) = value else {
             let named =
                 if matches!(origin, ValueSource::File { .. }) { format!("{key} ") } else { String::new() };
-            reader.mistake(&origin, format!("{named}must be {}", T::kind()));
+            reader.error(&origin, format!("{named}must be {}", T::kind()));
             return None;
         };
         Some(SourcedValue { value, origin })

@@ -113,11 +113,11 @@ fn tls(section: &mut Section<'_>) -> Option<TlsFiles> {
         (Some(cert), Some(key)) => Some(TlsFiles { cert: cert.value, key: key.value }),
         (None, None) => None,
         (Some(lone), None) => {
-            tls.mistake(&lone.origin, "[server.tls] has a cert and no key");
+            tls.error(&lone.origin, "[server.tls] has a cert and no key");
             None
         }
         (None, Some(lone)) => {
-            tls.mistake(&lone.origin, "[server.tls] has a key and no cert");
+            tls.error(&lone.origin, "[server.tls] has a key and no cert");
             None
         }
     }

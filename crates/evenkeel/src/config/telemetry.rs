@@ -46,7 +46,7 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
     let formats = [("auto", None), ("human", Some(Format::Human)), ("json", Some(Format::Json))];
     let format = section.word("log_format", "auto", &formats).unwrap_or_else(|| Format::of(&stderr()));
     let logs = LogOptions::new(Some(&filter.value), format).unwrap_or_else(|wrong| {
-        section.mistake(&filter.origin, wrong);
+        section.error(&filter.origin, wrong);
         LogOptions::new(None, format).expect("the default filter is one")
     });
     let metrics = section.word("metrics", "admin", &[("admin", Access::Admin), ("public", Access::Public)]);
@@ -81,7 +81,7 @@ fn traces(section: &mut Section<'_>) -> Option<TraceConfig> {
     let headers = match &headers {
         None => Vec::new(),
         Some(read) => read_headers(read.value.expose()).unwrap_or_else(|| {
-            section.mistake(&read.origin, "otlp_headers must be NAME=VALUE, separated by commas");
+            section.error(&read.origin, "otlp_headers must be NAME=VALUE, separated by commas");
             Vec::new()
         }),
     };
@@ -90,7 +90,7 @@ fn traces(section: &mut Section<'_>) -> Option<TraceConfig> {
     match Origin::parse(&endpoint.value) {
         Ok(collector) => Some(TraceConfig { collector, headers, options: TraceOptions { ratio, spans_max } }),
         Err(wrong) => {
-            section.mistake(&endpoint.origin, format_args!("otlp_endpoint: {wrong}"));
+            section.error(&endpoint.origin, format_args!("otlp_endpoint: {wrong}"));
             None
         }
     }

@@ -27,7 +27,7 @@ pub(super) fn read(root: &mut Section<'_>, admin: &[KeyHash]) -> Vec<TenantSetti
         let Some(tenant) = tenant(&mut table, &origin) else { continue };
         if let Some(first) = places.get(&tenant.name) {
             let what = format!("two tenants are named {:?}; the first is at {first}", tenant.name);
-            table.mistake(&origin, what);
+            table.error(&origin, what);
             continue;
         }
         places.insert(tenant.name.clone(), origin);
@@ -35,7 +35,7 @@ pub(super) fn read(root: &mut Section<'_>, admin: &[KeyHash]) -> Vec<TenantSetti
     }
     if let Err(wrong) = Tenants::new(tenants.clone(), admin.to_vec()) {
         let origin = wrong_one(&wrong).and_then(|name| places.get(name)).unwrap_or(&ValueSource::Default);
-        root.mistake(origin, wrong);
+        root.error(origin, wrong);
     }
     tenants
 }
@@ -55,7 +55,7 @@ fn tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSetting
     let name = table.optional::<String>("name");
     let key_hashes = table.read("key_hashes", Vec::<KeyHash>::new());
     if KEYS_MAX < key_hashes.value.len() {
-        table.mistake(&key_hashes.origin, format!("key_hashes must be at most {KEYS_MAX}"));
+        table.error(&key_hashes.origin, format!("key_hashes must be at most {KEYS_MAX}"));
     }
     let weight = table.read("weight", Weight::ONE).value;
     let rpm = table.optional_within("rpm", PER_MINUTE).map(Integer::as_u64);
@@ -63,15 +63,15 @@ fn tenant(table: &mut Section<'_>, origin: &ValueSource) -> Option<TenantSetting
     let concurrency_max = table.optional_within("concurrency_max", CONCURRENCY).map(Integer::as_u32);
     let models = table.read("models", Vec::<String>::new());
     if MODELS_MAX < models.value.len() || models.value.iter().any(String::is_empty) {
-        table.mistake(&models.origin, format!("models must be at most {MODELS_MAX} names"));
+        table.error(&models.origin, format!("models must be at most {MODELS_MAX} names"));
     }
     let standing = table.word("standing", "active", STANDINGS);
     let Some(name) = name else {
-        table.mistake(origin, "a tenant needs a name");
+        table.error(origin, "a tenant needs a name");
         return None;
     };
     if let Err(what) = check_name(&name.value) {
-        table.mistake(&name.origin, what);
+        table.error(&name.origin, what);
     }
     Some(TenantSettings {
         name: name.value,

@@ -30,10 +30,10 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes, metrics: Access)
         })
     };
     routes.add(Method::GET, "/metrics", metrics, answer(page))?;
-    let shown = answer(|core| told(StatusCode::OK, &core.state.lock().config.shown.to_json()));
+    let shown = answer(|core| json_response(StatusCode::OK, &core.state.lock().config.shown.to_json()));
     routes.add(Method::GET, "/api/config", Access::Admin, shown)?;
     routes.add(Method::GET, "/api/openapi.json", Access::Public, answer(|_| described()))?;
-    let listed = answer(|core| told(StatusCode::OK, &core.state.lock().book.describe()));
+    let listed = answer(|core| json_response(StatusCode::OK, &core.state.lock().book.describe()));
     routes.add(Method::GET, TENANTS, Access::Admin, listed)?;
     let own = core.clone();
     routes.add(Method::POST, TENANTS, Access::Admin, handler(move |call| add(own.clone(), call)))?;
@@ -74,7 +74,7 @@ async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiEr
     let tenant = read_tenant(&settings).map_err(|mistakes| ApiError::invalid(mistakes.to_string()))?;
     let name = tenant.name.clone();
     let key = change(core, TenantChange::Add(tenant)).await?;
-    Ok(told(StatusCode::CREATED, &with_key(&name, key)))
+    Ok(json_response(StatusCode::CREATED, &with_key(&name, key)))
 }
 
 async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
@@ -86,12 +86,12 @@ async fn rotate(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, Ap
         return Err(ApiError::invalid(format!("unknown key {key:?}; there is \"keep_old\"")));
     }
     let old_keys = match wishes.get("keep_old") {
-        None | Some(Value::Bool(false)) => OldKeys::End,
-        Some(Value::Bool(true)) => OldKeys::Stay,
+        None | Some(Value::Bool(false)) => OldKeys::Revoke,
+        Some(Value::Bool(true)) => OldKeys::Keep,
         Some(_) => return Err(ApiError::invalid("keep_old must be true or false")),
     };
     let key = change(core, TenantChange::Rotate { name: name.clone(), old_keys }).await?;
-    Ok(told(StatusCode::OK, &with_key(&name, key)))
+    Ok(json_response(StatusCode::OK, &with_key(&name, key)))
 }
 
 /// What a tenant's SQS clients sign with.
@@ -101,20 +101,20 @@ fn sqs_keys(core: &Core, path: &str) -> Result<Response, ApiError> {
     let state = core.state.lock();
     let keys = state.book.sqs_keys(name, core.queue.sqs.master_key());
     let keys = keys.map_err(|error| refused(ChangeError::Book(error)))?;
-    Ok(told(StatusCode::OK, &json!({"name": name, "keys": keys})))
+    Ok(json_response(StatusCode::OK, &json!({"name": name, "keys": keys})))
 }
 
 async fn set(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
     let settings = read_object(&mut call).await?;
     change(core, TenantChange::Set { name: name.clone(), settings }).await?;
-    Ok(told(StatusCode::OK, &json!({"name": name})))
+    Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
 async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().strip_prefix(TENANT).ok_or(ApiError::NoRoute)?.to_owned();
     change(core, TenantChange::Remove { name: name.clone() }).await?;
-    Ok(told(StatusCode::OK, &json!({"name": name})))
+    Ok(json_response(StatusCode::OK, &json!({"name": name})))
 }
 
 /// Reads an object; an empty body is an empty one.
@@ -164,7 +164,7 @@ fn with_key(name: &str, key: Option<Secret<String>>) -> Value {
     json!({"name": name, "key": key.map(|key| key.expose().clone())})
 }
 
-pub(super) fn told(status: StatusCode, answer: &Value) -> Response {
+pub(super) fn json_response(status: StatusCode, answer: &Value) -> Response {
     let mut response = Response::new(body::full(answer.to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -56,7 +56,7 @@ enum StopPhase {
     /// No more are begun; those on nodes go on, the others are handed back.
     Stopping,
     /// All are handed back.
-    Cut,
+    Aborting,
 }
 
 /// Whoever runs the jobs of all queues.
@@ -88,7 +88,7 @@ impl Dispatcher {
         if timeout(within, &mut self.serving).await.is_ok() {
             return;
         }
-        self.phase.send_replace(StopPhase::Cut);
+        self.phase.send_replace(StopPhase::Aborting);
         if timeout(HAND_BACK_MAX, &mut self.serving).await.is_err() {
             tracing::warn!(target: "evenkeel", "jobs were not handed back in time; they are tried again when their leases end");
         }

@@ -12,7 +12,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::Core;
-use super::api::{read_object, told};
+use super::api::{json_response, read_object};
 use crate::config::read_node;
 use crate::node_book::{NodeStore, NodeStoreError};
 
@@ -43,7 +43,7 @@ pub(super) fn add_routes(core: &Arc<Core>, routes: &mut Routes) -> Result<(), Ro
         Method::POST,
         &format!("{NODE}*"),
         Access::Admin,
-        handler(move |call| turn(own.clone(), call)),
+        handler(move |call| set_admin_state(own.clone(), call)),
     )?;
     let own = core.clone();
     routes.add(
@@ -59,11 +59,11 @@ async fn add(core: Arc<Core>, mut call: ServerRequest) -> Result<Response, ApiEr
     let node = read_node(&settings).map_err(|mistakes| ApiError::invalid(mistakes.to_string()))?;
     let name = node.name.clone();
     let lasts = change(core, NodeEdit::Add(Box::new(node))).await?;
-    Ok(told(StatusCode::CREATED, &done(&name, lasts)))
+    Ok(json_response(StatusCode::CREATED, &done(&name, lasts)))
 }
 
 /// Drains or resumes a node: `POST /api/nodes/{name}/drain`.
-async fn turn(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
+async fn set_admin_state(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError> {
     let path = call.request.uri().path().strip_prefix(NODE).ok_or(ApiError::NoRoute)?;
     let (name, turn) = path.rsplit_once('/').ok_or(ApiError::NoRoute)?;
     let name = percent::decode(name).ok_or(ApiError::NoRoute)?;
@@ -73,7 +73,7 @@ async fn turn(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiError
         _ => return Err(ApiError::NoRoute),
     };
     let lasts = change(core, wish).await?;
-    Ok(told(StatusCode::OK, &done(&name, lasts)))
+    Ok(json_response(StatusCode::OK, &done(&name, lasts)))
 }
 
 /// Takes a node out: `DELETE /api/nodes/{name}`.
@@ -81,7 +81,7 @@ async fn remove(core: Arc<Core>, call: ServerRequest) -> Result<Response, ApiErr
     let name = call.request.uri().path().strip_prefix(NODE).and_then(percent::decode);
     let name = name.ok_or(ApiError::NoRoute)?;
     let lasts = change(core, NodeEdit::Remove { name: name.clone() }).await?;
-    Ok(told(StatusCode::OK, &done(&name, lasts)))
+    Ok(json_response(StatusCode::OK, &done(&name, lasts)))
 }
 
 fn done(name: &str, lasts: Persistence) -> Value {
@@ -157,7 +157,7 @@ impl Core {
 
 /// Has the config file's nodes win over those of their names in the book, and says so.
 pub(super) fn yield_to(book: &mut NodeStore, configured: &[NodeOptions]) -> Vec<String> {
-    let gone = book.yield_to(configured);
+    let gone = book.drop_overridden(configured);
     for name in &gone {
         tracing::warn!(target: "evenkeel", node = name, "the config file has a node of this name: it wins over the one that was added at run time");
     }

@@ -59,7 +59,7 @@ async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store
             let options = DiskOptions {
                 cache_bytes: config.cache_bytes,
                 reserve_bytes: config.reserve_bytes,
-                fatal: FatalHandler(Arc::new(end)),
+                fatal: FatalHandler(Arc::new(exit_after_disk_error)),
             };
             let opened = tokio::task::spawn_blocking(move || DiskStore::open(path, options)).await;
             let opened = opened.unwrap_or_else(|error| Err(StoreError::Io(error.to_string())));
@@ -69,7 +69,7 @@ async fn open_store(config: &QueueConfig, path: PathBuf) -> Result<Arc<dyn Store
 }
 
 /// Ends the server: what it would answer from here on might not be true.
-fn end(why: &str) {
+fn exit_after_disk_error(why: &str) {
     tracing::error!(target: "evenkeel", why, "the disk did not confirm a write; ending, so that nothing false is said");
     process::exit(1);
 }

@@ -112,7 +112,7 @@ impl Collector {
             tried += 1;
             let why = match self.send(body.clone()).await {
                 Ok(status) if status.is_success() => return Ok(()),
-                Ok(status) if !may_help(status) => return Err(format!("it answered {status}")),
+                Ok(status) if !is_retryable(status) => return Err(format!("it answered {status}")),
                 Ok(status) => format!("it answered {status}"),
                 Err(error) => error.to_string(),
             };
@@ -143,6 +143,6 @@ impl Collector {
 }
 
 /// Whether the same batch may be taken later, as OTLP has it.
-fn may_help(status: StatusCode) -> bool {
+fn is_retryable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }

@@ -132,7 +132,7 @@ impl Engine {
         let route = find_route(&head.method, head.uri.path())?;
         // Read before any fault strikes: a socket with unread bytes cannot be closed without a reset.
         let body = read(body).await?;
-        let trouble = self.suffer(&client, &route).await?;
+        let trouble = self.apply_fault(&client, &route).await?;
         let job = |model| ActiveRequest { engine: self.clone(), client, model, trouble };
         match route {
             Route::Text(form) => {
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Lets the engine's fault strike; returns what is left to go wrong with the answer.
-    async fn suffer(&self, client: &Client, route: &Route<'_>) -> Result<FaultPlan, ApiError> {
+    async fn apply_fault(&self, client: &Client, route: &Route<'_>) -> Result<FaultPlan, ApiError> {
         let asked = match route {
             Route::Text(_)
             | Route::CountTokens
@@ -188,7 +188,7 @@ impl Engine {
             | Route::Speech => RequestClass::Inference,
             Route::Models | Route::Model(_) | Route::Health | Route::Metrics => RequestClass::Probe,
         };
-        let effect = self.faults().strike(asked);
+        let effect = self.faults().next_effect(asked);
         match effect {
             None => Ok(FaultPlan::default()),
             Some(Effect::Hang) => pending().await,

@@ -220,7 +220,7 @@ impl Faults {
     }
 
     /// Counts a request and says what it gets, if it is hit.
-    pub(super) fn strike(&mut self, asked: RequestClass) -> Option<Effect> {
+    pub(super) fn next_effect(&mut self, asked: RequestClass) -> Option<Effect> {
         let fault = self.fault?;
         if asked == RequestClass::Probe && !fault.kind.strikes_probes() {
             return None;
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn only_a_fault_of_the_machine_hits_probes() {
-        let probed = |kind| Faults::new(1, Some(Fault::new(kind))).strike(RequestClass::Probe).is_some();
+        let probed = |kind| Faults::new(1, Some(Fault::new(kind))).next_effect(RequestClass::Probe).is_some();
         assert!(probed(FaultKind::Silent) && probed(FaultKind::Flapping));
         assert!(!probed(FaultKind::ErrorBurst) && !probed(FaultKind::TooManyRequests));
     }
@@ -287,6 +287,6 @@ mod tests {
 
     fn strikes(seed: u64, fault: Fault, requests: usize) -> Vec<bool> {
         let mut faults = Faults::new(seed, Some(fault));
-        (0..requests).map(|_| faults.strike(RequestClass::Inference).is_some()).collect()
+        (0..requests).map(|_| faults.next_effect(RequestClass::Inference).is_some()).collect()
     }
 }

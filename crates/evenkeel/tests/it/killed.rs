@@ -51,7 +51,7 @@ fn die_again_and_again(folder: &Folder, deaths: u64, death: Death) -> Book {
             .collect();
         drop(done);
         await_answers(&answers, answers_of(round));
-        book.note_death(death);
+        book.record_death(death);
         served.signal(match death {
             Death::Sudden => "KILL",
             Death::Asked => "TERM",
@@ -63,7 +63,7 @@ fn die_again_and_again(folder: &Folder, deaths: u64, death: Death) -> Book {
         if death == Death::Asked {
             assert_eq!(code, Some(0), "in round {round}");
         }
-        book.note_life();
+        book.record_life();
     }
     empty(folder, &book);
     book.check(deaths);
@@ -84,7 +84,7 @@ fn await_answers(answers: &Receiver<()>, count: u64) {
 /// Receives and deletes until nothing is there, visible or not.
 fn empty(folder: &Folder, book: &Book) {
     let served = Served::start(folder, &[]);
-    book.note_end();
+    book.record_end();
     let (done, _answers) = channel();
     let client = Client::new(served.address, 0, KILLS, book.clone(), done);
     let names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"];

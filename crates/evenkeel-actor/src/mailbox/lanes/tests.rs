@@ -90,10 +90,10 @@ fn past_the_limit_nobody_else_may_wait() {
 fn a_burst_is_forgotten_once_it_is_over_and_not_before() {
     let mut private: VecDeque<u32> = (0..=KEPT_CAPACITY_MAX as u32).collect();
     let large = private.capacity();
-    MailboxQueues::<u32, u32>::rest(&mut private);
+    MailboxQueues::<u32, u32>::shrink(&mut private);
     assert_eq!(private.capacity(), large);
     private.clear();
-    MailboxQueues::<u32, u32>::rest(&mut private);
+    MailboxQueues::<u32, u32>::shrink(&mut private);
     assert_eq!(private.capacity(), 0);
 }
 

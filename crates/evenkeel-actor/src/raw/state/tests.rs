@@ -14,7 +14,7 @@ fn raising_a_flag_gives_the_run_right_to_the_first_and_to_nobody_after() {
 fn user_messages_schedule_no_suspended_cell_and_urgent_ones_do() {
     let state = word(SUSPENDED);
     assert_eq!((state.raise(USER), state.flags()), (Notify::Already, SUSPENDED | USER));
-    assert_eq!(state.announce(SIGNAL), Notify::Schedule);
+    assert_eq!(state.raise_unlocked(SIGNAL), Notify::Schedule);
     assert_eq!(word(SUSPENDED).raise(SYSTEM), Notify::Schedule);
 }
 
@@ -28,7 +28,7 @@ fn a_dead_cell_is_never_scheduled_and_never_changes() {
     for flags in [DEAD, DEAD | CLOSED | SCHEDULED, DEAD | SCHEDULED | USER | SYSTEM] {
         for flag in [USER, SYSTEM, SIGNAL] {
             let state = word(flags);
-            assert_eq!((state.raise(flag), state.announce(flag)), (Notify::Dead, Notify::Dead));
+            assert_eq!((state.raise(flag), state.raise_unlocked(flag)), (Notify::Dead, Notify::Dead));
             assert_eq!(state.flags(), flags);
         }
     }
@@ -42,7 +42,7 @@ fn nothing_is_left_to_do_in_a_dead_cell() {
 #[test]
 fn an_announcement_writes_even_what_is_set() {
     let state = word(SCHEDULED | SIGNAL);
-    assert_eq!((state.announce(SIGNAL), state.flags()), (Notify::Already, SCHEDULED | SIGNAL));
+    assert_eq!((state.raise_unlocked(SIGNAL), state.flags()), (Notify::Already, SCHEDULED | SIGNAL));
 }
 
 #[test]
@@ -89,9 +89,9 @@ fn a_right_that_is_gone_already_is_given_back_without_a_write() {
 fn flags_are_set_and_lowered_one_by_one() {
     let state = word(SCHEDULED | USER | SYSTEM);
     state.lower(USER);
-    assert_eq!(state.glance(), SCHEDULED | SYSTEM);
+    assert_eq!(state.flags_relaxed(), SCHEDULED | SYSTEM);
     state.set(CLOSED);
-    assert_eq!(state.glance(), SCHEDULED | SYSTEM | CLOSED);
+    assert_eq!(state.flags_relaxed(), SCHEDULED | SYSTEM | CLOSED);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn who_waits_for_room_learns_whether_anybody_will_look() {
 #[test]
 fn a_slot_taken_again_has_a_word_without_a_past() {
     let state = word(SCHEDULED | USER | SUSPENDED);
-    state.bury();
+    state.mark_dead();
     assert_eq!(state.flags(), SCHEDULED | USER | SUSPENDED | DEAD | CLOSED);
     state.renew();
     assert_eq!(state.flags(), SCHEDULED);

@@ -62,7 +62,7 @@ fn time_passes_from_sleep_to_sleep_and_in_order() {
     let runtime = TestRuntime::new(1);
     let log = log();
     for ms in [30, 10, 20, 10] {
-        spawn(&runtime, note_after(&runtime, &log, ms));
+        spawn(&runtime, record_after(&runtime, &log, ms));
     }
     runtime.run_until_idle();
     assert_eq!((taken(&log), runtime.now()), (vec![], Instant::ORIGIN), "no time passes by itself");
@@ -104,7 +104,7 @@ fn waiting_for_a_future_moves_time_only_as_far_as_needed() {
 fn a_handler_can_take_time_and_sleeps_end_late_then() {
     let runtime = TestRuntime::new(1);
     let log = log();
-    spawn(&runtime, note_after(&runtime, &log, 5));
+    spawn(&runtime, record_after(&runtime, &log, 5));
     runtime.run_until_idle();
     runtime.handle().elapse(20 * MS);
     assert_eq!(taken(&log), []);
@@ -385,7 +385,7 @@ fn note(log: &Arc<Lock<Vec<u64>>>, what: u64) -> impl Future<Output = ()> + Send
     async move { log.with(|log| log.push(what)) }
 }
 
-fn note_after(
+fn record_after(
     runtime: &TestRuntime,
     log: &Arc<Lock<Vec<u64>>>,
     ms: u64,

@@ -1,7 +1,7 @@
 //! What a node says is understood the same, wherever it is cut, and what is refused is refused the same.
 
 use evenkeel_llm::UpstreamError;
-use evenkeel_llm::wire::hear;
+use evenkeel_llm::wire::parse_response;
 use http::Method;
 
 /// At how many places an answer is cut in two; tests also cut at every place, for which fuzzing has no time.
@@ -40,7 +40,7 @@ pub(crate) fn check_cuts(said: &[u8], step: usize) {
 }
 
 fn told<'a>(method: &Method, pieces: impl IntoIterator<Item = &'a [u8]>) -> Told {
-    match hear(method, pieces) {
+    match parse_response(method, pieces) {
         Ok(None) => Told::Nothing,
         Ok(Some(heard)) => {
             let headers = heard.response.headers().iter();

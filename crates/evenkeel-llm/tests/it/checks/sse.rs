@@ -59,9 +59,9 @@ fn told_by<'a>(mut scanner: Scanner, chunks: impl IntoIterator<Item = &'a [u8]>)
 fn check_passed(hide: HideUsage, told: &Told, stream: &[u8]) {
     if hide == HideUsage::Nothing {
         assert!(stream.starts_with(&told.passed));
-        assert!(told.ending != StreamEnd::Unsaid || told.passed == stream);
+        assert!(told.ending != StreamEnd::NoEndMarker || told.passed == stream);
     }
-    assert_eq!(told.found.done, told.ending == StreamEnd::Done);
+    assert_eq!(told.found.done, told.ending == StreamEnd::Complete);
 }
 
 /// What a stream tells is what its events tell one by one.

@@ -196,7 +196,7 @@ fn say_response(pen: &Pen, completed: bool) {
 
 #[track_caller]
 fn assert_cost(house: &House, tenant: &str, cost: u64) {
-    let page = house.registry.page();
+    let page = house.registry.render();
     let line = format!(r#"evenkeel_cost_units_total{{pool="llm",tenant="{tenant}"}} {cost}"#);
     assert!(page.lines().any(|found| found == line), "no {line} in {page}");
 }

@@ -40,7 +40,7 @@ async fn assert_other_node_answers(faulty: String, delivery: ResponseMode, told:
         assert!(!answer.body.contains("error"), "{}", answer.body);
         let status = house.status().await;
         if status["counts"]["retried"].as_u64() == Some(1) {
-            let page = house.registry.page();
+            let page = house.registry.render();
             let line = format!(r#"evenkeel_failed_over_total{{pool="llm",failure="{told}"}} 1"#);
             assert!(page.lines().any(|found| found == line), "{line} is not on {page}");
             return house.until_idle().await;
@@ -148,7 +148,7 @@ async fn a_stream_that_begins_with_the_clients_own_mistake_is_passed_on_and_blam
         let answer = house.post(CHAT, ASK_STREAM).await;
         assert_eq!((answer.status, answer.body), (200, format!("data: {told}\n\ndata: [DONE]\n\n")));
     }
-    let page = house.registry.page();
+    let page = house.registry.render();
     assert!(
         page.contains(r#"evenkeel_finished_total{pool="llm",tenant="open",ending="served"} 10"#),
         "{page}"

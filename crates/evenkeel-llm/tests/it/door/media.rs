@@ -68,7 +68,7 @@ async fn a_transcript_is_charged_by_the_sound_and_the_text() {
 
 #[track_caller]
 fn assert_cost(house: &House, cost: u64) {
-    let page = house.registry.page();
+    let page = house.registry.render();
     let line = format!(r#"evenkeel_cost_units_total{{pool="llm",tenant="open"}} {cost}"#);
     assert!(page.lines().any(|found| found == line), "no {line} in {page}");
 }

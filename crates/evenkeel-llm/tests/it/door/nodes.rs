@@ -54,7 +54,7 @@ async fn of_a_thousand_nodes_that_came_and_went_the_last_has_its_own_series_and_
     let house = House::to(vec![]).await;
     let page = || {
         house.llm.figures();
-        house.registry.page()
+        house.registry.render()
     };
     let empty = page().lines().count();
     for number in 0..1_000 {

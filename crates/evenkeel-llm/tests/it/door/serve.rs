@@ -175,7 +175,7 @@ async fn every_step_is_counted_on_the_page() {
     let url = Engine::always(|heard| heard.reply_json(SAID)).await;
     let house = House::to(vec![node("a", &url, 1)]).await;
     house.post(CHAT, ASK).await;
-    let page = house.registry.page();
+    let page = house.registry.render();
     for line in [
         r#"evenkeel_accepted_total{pool="llm",tenant="open"} 1"#,
         r#"evenkeel_admitted_total{pool="llm",tenant="open"} 1"#,

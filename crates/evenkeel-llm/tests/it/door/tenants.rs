@@ -80,7 +80,7 @@ async fn tokens_per_minute_are_taken_as_guessed_and_settled_as_used() {
     let refused = house.post_as("a", CHAT, &long).await;
     assert_eq!((refused.status, &refused.json()["error"]["type"]), (429, &"tokens".into()), "{refused:?}");
     assert_ne!(refused.header("retry-after"), "none");
-    let page = house.registry.page();
+    let page = house.registry.render();
     let line = r#"evenkeel_rejected_total{pool="llm",tenant="a",reason="rate_limited"} 1"#;
     assert!(page.lines().any(|found| found == line), "{page}");
 }

@@ -23,7 +23,7 @@ fn a_tiny_weight_costs_no_empty_visits() {
     assert!(visits > messages + 900, "the plain ring makes {visits} visits for {messages} messages");
 
     serve(&mut drr, 20);
-    let debtor = drr.standing(BOB);
+    let debtor = drr.key_status(BOB);
     assert!(matches!(debtor, KeyStatus::InDebt { rounds: 1..=100 }), "ours is out of the ring: {debtor:?}");
 }
 
@@ -149,9 +149,9 @@ fn a_refund_lets_a_newcomer_have_the_rest_of_its_grant_in_this_round() {
 fn a_refund_brings_a_debtor_back_before_its_round() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.consume_deficit(ALICE, Cost(100_000));
-    assert!(matches!(drr.standing(ALICE), KeyStatus::InDebt { .. }));
+    assert!(matches!(drr.key_status(ALICE), KeyStatus::InDebt { .. }));
     drr.settle(ALICE, Cost(100_000), Cost(500), Settlement::Final);
-    assert_eq!((drr.standing(ALICE), drr.debt(ALICE)), (KeyStatus::InRing, Cost(500)));
+    assert_eq!((drr.key_status(ALICE), drr.debt(ALICE)), (KeyStatus::InRing, Cost(500)));
     assert_eq!(serve(&mut drr, 2), [BOB, ALICE]);
 }
 
@@ -160,7 +160,7 @@ fn a_refund_beyond_the_debt_brings_a_newcomer_back_at_once() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 1.0)]);
     drr.consume_deficit(ALICE, Cost(5_000));
     drr.settle(ALICE, Cost(6_000), Cost::ZERO, Settlement::Final);
-    assert_eq!(drr.standing(ALICE), KeyStatus::InRing);
+    assert_eq!(drr.key_status(ALICE), KeyStatus::InRing);
     assert_eq!(serve(&mut drr, 3), [BOB, ALICE, ALICE]);
 }
 
@@ -188,9 +188,9 @@ fn a_new_weight_counts_from_the_next_visit_on_the_waiting_work() {
 fn a_new_weight_reaches_a_debtor() {
     let mut drr = scheduler(NewKey::First, &[(ALICE, 1.0), (BOB, 0.01)]);
     serve(&mut drr, 4);
-    assert!(matches!(drr.standing(BOB), KeyStatus::InDebt { rounds: 90.. }));
+    assert!(matches!(drr.key_status(BOB), KeyStatus::InDebt { rounds: 90.. }));
     drr.update_weight(BOB, Weight::ONE);
-    assert_eq!(drr.standing(BOB), KeyStatus::InRing);
+    assert_eq!(drr.key_status(BOB), KeyStatus::InRing);
     assert_eq!(drr.next_key(), Some(ALICE), "in this round BOB had its grant");
     assert_eq!(count(&serve(&mut drr, 21)), [11, 10, 0]);
 }
@@ -208,10 +208,10 @@ fn a_parked_key_is_passed_over_until_woken() {
     assert_eq!(picks_until(&mut drr, ALICE), 1);
     drr.park(ALICE);
     drr.remove_key(ALICE);
-    assert_eq!((drr.parked_len(), drr.standing(ALICE)), (0, KeyStatus::Idle));
+    assert_eq!((drr.parked_len(), drr.key_status(ALICE)), (0, KeyStatus::Idle));
     drr.park(CAROL);
     drr.park(ALICE);
-    assert_eq!(drr.standing(ALICE), KeyStatus::Idle, "an idle key cannot be parked");
+    assert_eq!(drr.key_status(ALICE), KeyStatus::Idle, "an idle key cannot be parked");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) struct DedupEntry {
 
 impl DedupEntry {
     /// Whether a message sent at this time is the same.
-    pub(super) fn counts_at(&self, now: UnixMillis) -> bool {
+    pub(super) fn is_fresh(&self, now: UnixMillis) -> bool {
         now.since(self.at) < DEDUP_WINDOW
     }
 }
@@ -156,7 +156,7 @@ mod tests {
             }
             for before in 0..=n {
                 let found = dedup.find(QueueId(1), &place(QueueId(1), &id(before))).unwrap();
-                let counts = found.is_some_and(|found| found.counts_at(at));
+                let counts = found.is_some_and(|found| found.is_fresh(at));
                 assert_eq!(counts, n - before < 5, "{before} at minute {n}: {found:?}");
                 assert_eq!(found.map(|found| found.id.seq), found.map(|_| Seq(before)));
             }

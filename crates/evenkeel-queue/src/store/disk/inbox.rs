@@ -52,7 +52,7 @@ impl WriteQueue {
     }
 
     /// Leaves a request, if there is room.
-    pub(super) fn offer(&self, op: WriteOp) -> Result<(), EnqueueError> {
+    pub(super) fn try_push(&self, op: WriteOp) -> Result<(), EnqueueError> {
         let state = self.state.lock();
         if self.len_max <= state.ops.len() {
             return Err(EnqueueError::Full(op));
@@ -61,7 +61,7 @@ impl WriteQueue {
     }
 
     /// Leaves a request that must not be refused.
-    pub(super) fn insist(&self, op: WriteOp) -> Result<(), EnqueueError> {
+    pub(super) fn push(&self, op: WriteOp) -> Result<(), EnqueueError> {
         self.put(self.state.lock(), op)
     }
 

@@ -140,7 +140,7 @@ pub(super) fn state_value(
     let (kind, until, epoch) = match standing {
         StoredState::Leased { until, epoch } => (LEASED, until, epoch),
         StoredState::Delayed { until } => (DELAYED, until, Epoch(0)),
-        StoredState::Waits => (WAITS, UnixMillis(0), Epoch(0)),
+        StoredState::Ready => (WAITS, UnixMillis(0), Epoch(0)),
     };
     let mut bytes = [0; STATE];
     bytes[0] = kind;
@@ -157,7 +157,7 @@ pub(super) fn read_state(key: KeyId, header: MessageMeta, bytes: &[u8]) -> Optio
     let standing = match *bytes.first()? {
         LEASED => StoredState::Leased { until, epoch },
         DELAYED => StoredState::Delayed { until },
-        WAITS => StoredState::Waits,
+        WAITS => StoredState::Ready,
         _ => return None,
     };
     let first_delivered_at = (first != 0).then_some(UnixMillis(first));

@@ -120,7 +120,7 @@ impl Keyspaces {
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
         let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
         let (results, results_due) = (keyspace("results")?, keyspace("results_due")?);
-        let secret = sign_in(&db, &meta, folder)?;
+        let secret = check_format(&db, &meta, folder)?;
         let seq = number(&meta, b"seq")?.unwrap_or(1);
         let shelves = open_shelves(&db, &meta, Seq(seq))?;
         let dedup = Dedup::open(&db)?;
@@ -132,7 +132,7 @@ impl Keyspaces {
         for (queue, keys) in &counts {
             for (key, count) in keys {
                 let kept = ledger.queues.get_mut(queue).and_then(|queue| queue.keys.get_mut(key));
-                let kept = kept.ok_or_else(|| garbled(&format!("key {} of queue {}", key.0, queue.0)))?;
+                let kept = kept.ok_or_else(|| corrupt(&format!("key {} of queue {}", key.0, queue.0)))?;
                 kept.live = count.messages;
             }
         }
@@ -148,9 +148,9 @@ impl Keyspaces {
         let mut queues = BTreeMap::new();
         for entry in self.meta.prefix(b"q") {
             let (key, value) = entry.into_inner().map_err(io)?;
-            let id = QueueId(layout::word(&key, 1).ok_or_else(|| garbled("the id of a queue"))?);
+            let id = QueueId(layout::word(&key, 1).ok_or_else(|| corrupt("the id of a queue"))?);
             let body =
-                serde_json::from_slice(&value).map_err(|why| garbled(&format!("queue {}: {why}", id.0)))?;
+                serde_json::from_slice(&value).map_err(|why| corrupt(&format!("queue {}: {why}", id.0)))?;
             let epoch = number(&self.meta, &layout::of_queue(b'e', id))?.unwrap_or(0);
             let below = number(&self.meta, &layout::of_queue(b'p', id))?.unwrap_or(0);
             let queue = QueueEntry {
@@ -165,7 +165,7 @@ impl Keyspaces {
             queues.insert(id, queue);
         }
         let made = number(&self.meta, b"made")?.unwrap_or(0);
-        let made = u32::try_from(made).map_err(|_| garbled("the number of queues"))?;
+        let made = u32::try_from(made).map_err(|_| corrupt("the number of queues"))?;
         // Nothing is known of how far the last block was used, so it is not used further.
         let (results_swept, results) = (UnixMillis(0), self.read_results()?);
         Ok(Catalog {
@@ -184,9 +184,9 @@ impl Keyspaces {
         for entry in self.keys.iter() {
             let (key, value) = entry.into_inner().map_err(io)?;
             let (Some(queue), Some(id)) = (layout::word(&key, 0), layout::word(&key, 4)) else {
-                return Err(garbled("the id of a key"));
+                return Err(corrupt("the id of a key"));
             };
-            let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
+            let record = KeyRecord::decode(&value).ok_or_else(|| corrupt("a key"))?;
             // A queue that was removed has left it.
             let Some(queue) = ledger.queues.get_mut(&QueueId(queue)) else { continue };
             queue.made = queue.made.max(id + 1);
@@ -223,8 +223,8 @@ impl Keyspaces {
     /// One that was being emptied when the process ended would hide what was copied to the old shelf.
     pub(super) fn drop_emptied(&mut self) -> Result<(), StoreError> {
         let emptied = |shelf: &Segment| shelf.live == 0 && shelf.end.is_some();
-        while let Some(at) = self.shelves.generations.iter().position(emptied) {
-            let shelf = self.shelves.generations.remove(at);
+        while let Some(at) = self.shelves.segments.iter().position(emptied) {
+            let shelf = self.shelves.segments.remove(at);
             self.meta.remove(layout::of_generation(shelf.first)).map_err(io)?;
             self.db.delete_keyspace(shelf.keyspace).map_err(io)?;
         }
@@ -266,8 +266,8 @@ impl StoreSnapshot {
         let mut kept = Vec::new();
         for entry in self.snapshot.prefix(&self.opened.keys, id.0.to_be_bytes()) {
             let (key, value) = entry.into_inner().map_err(io)?;
-            let key = KeyId(layout::word(&key, 4).ok_or_else(|| garbled("the id of a key"))?);
-            let record = KeyRecord::decode(&value).ok_or_else(|| garbled("a key"))?;
+            let key = KeyId(layout::word(&key, 4).ok_or_else(|| corrupt("the id of a key"))?);
+            let record = KeyRecord::decode(&value).ok_or_else(|| corrupt("a key"))?;
             let KeyExtent { first, last, messages: count, bytes, expiring } =
                 counts.remove(&key).unwrap_or_default();
             let KeyRecord { name, rule, wished_weight } = record;
@@ -286,12 +286,12 @@ impl StoreSnapshot {
         for entry in self.snapshot.prefix(&self.opened.state, id.0.to_be_bytes()) {
             let (place, value) = entry.into_inner().map_err(io)?;
             let (_, key, header) =
-                layout::read_message_key(&place).ok_or_else(|| garbled("a state's key"))?;
+                layout::read_message_key(&place).ok_or_else(|| corrupt("a state's key"))?;
             // A state may outlive its message, when a delivery comes back that was purged meanwhile.
             let shelf = &self.opened.shelves.of(header.seq).keyspace;
             let lives = self.snapshot.contains_key(shelf, &*place).map_err(io)?;
             if lives && within.contains(&header.seq) {
-                kept.push(layout::read_state(key, header, &value).ok_or_else(|| garbled("a state"))?);
+                kept.push(layout::read_state(key, header, &value).ok_or_else(|| corrupt("a state"))?);
             }
         }
         Ok(kept)
@@ -322,11 +322,11 @@ impl Catalog {
 
 fn message(entry: Guard) -> Result<(QueueId, KeyId, MessageMeta), StoreError> {
     let key = entry.key().map_err(io)?;
-    layout::read_message_key(&key).ok_or_else(|| garbled("a message's key"))
+    layout::read_message_key(&key).ok_or_else(|| corrupt("a message's key"))
 }
 
 /// Checks whether a folder is one of ours, and reads its secret; a new folder gets both.
-fn sign_in(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32], StoreError> {
+fn check_format(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32], StoreError> {
     match meta.get(b"format").map_err(io)?.map(|value| layout::word(&value, 0)) {
         Some(Some(found @ FORMAT_MIN..=FORMAT)) => {
             if found < FORMAT {
@@ -335,7 +335,7 @@ fn sign_in(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32], St
                 db.persist(PersistMode::SyncAll).map_err(io)?;
             }
             let secret = meta.get(b"secret").map_err(io)?;
-            secret.and_then(|bytes| bytes.as_ref().try_into().ok()).ok_or_else(|| garbled("the secret"))
+            secret.and_then(|bytes| bytes.as_ref().try_into().ok()).ok_or_else(|| corrupt("the secret"))
         }
         Some(found) => Err(StoreError::Io(format!(
             "{} was written in format {}, this version reads formats {FORMAT_MIN} to {FORMAT}",
@@ -377,12 +377,12 @@ fn open_shelves(db: &Database, meta: &Keyspace, next: Seq) -> Result<Segments, S
     }
     let old_number = old.into_iter().max().unwrap_or(0);
     let old = Segment::open(db, &old_name(old_number), Seq(0), Some(Seq(0))).map_err(io)?;
-    Ok(Segments { generations, old, old_number })
+    Ok(Segments { segments: generations, compacted: old, compacted_number: old_number })
 }
 
 pub(super) fn number(meta: &Keyspace, key: &[u8]) -> Result<Option<u64>, StoreError> {
     let Some(value) = meta.get(key).map_err(io)? else { return Ok(None) };
-    layout::long(&value, 0).map(Some).ok_or_else(|| garbled("a number"))
+    layout::long(&value, 0).map(Some).ok_or_else(|| corrupt("a number"))
 }
 
 /// Says what the disk said, without the names of types around it.
@@ -396,7 +396,7 @@ pub(super) fn io(error: fjall::Error) -> StoreError {
     }
 }
 
-pub(super) fn garbled(what: &str) -> StoreError {
+pub(super) fn corrupt(what: &str) -> StoreError {
     StoreError::Io(format!("cannot make sense of {what}"))
 }
 
@@ -438,13 +438,13 @@ mod tests {
         batch.insert(&first.keys, layout::lane(QueueId(1), KeyId(0)), record.encode());
         let value = layout::message_value(&Payload { headers: "".into(), body: "body".into() });
         let place = layout::message_key(QueueId(1), KeyId(0), &header);
-        batch.insert(&first.shelves.old.keyspace, place.as_slice(), value);
+        batch.insert(&first.shelves.compacted.keyspace, place.as_slice(), value);
         batch.insert(&first.meta, b"seq".as_slice(), 100_u64.to_be_bytes().as_slice());
         batch.durability(Some(PersistMode::SyncAll)).commit().unwrap();
         drop(first);
         let opened = open();
         assert_eq!(opened.shelves.of(header.seq).first, Seq(0), "it is looked for where it is no more");
-        assert_eq!(opened.shelves.generations.len(), 1, "the emptied generation is still there");
+        assert_eq!(opened.shelves.segments.len(), 1, "the emptied generation is still there");
     }
 
     #[test]

@@ -140,11 +140,11 @@ mod tests {
     fn what_is_moved_and_removed_while_it_is_read_is_found() {
         let (folder, _place) = opened(&[], 1..=10);
         let still = folder.still();
-        let from = still.opened.shelves.generations[0].keyspace.clone();
+        let from = still.opened.shelves.segments[0].keyspace.clone();
         let mut batch = folder.db.batch();
         for entry in from.iter() {
             let (place, value) = entry.into_inner().unwrap();
-            batch.insert(&folder.shelves.old.keyspace, place.clone(), value);
+            batch.insert(&folder.shelves.compacted.keyspace, place.clone(), value);
             batch.remove(&from, place);
         }
         batch.commit().unwrap();
@@ -178,14 +178,14 @@ mod tests {
             (layout::message_key(QUEUE, KEY, &header), layout::message_value(&payload))
         };
         for (keyspace, seqs) in [
-            (folder.shelves.old.keyspace.clone(), old.to_vec()),
+            (folder.shelves.compacted.keyspace.clone(), old.to_vec()),
             (folder.shelves.current().keyspace.clone(), current.collect()),
         ] {
             for (at, value) in seqs.into_iter().map(message) {
                 keyspace.insert(at.as_slice(), value).unwrap();
             }
         }
-        folder.shelves.old.live = old.len() as u64;
+        folder.shelves.compacted.live = old.len() as u64;
         folder.db.persist(PersistMode::Buffer).unwrap();
         (folder, place)
     }

@@ -1,7 +1,7 @@
 //! What came of messages, on disk: by message, and by when it expires.
 
 use super::layout;
-use super::opened::{Keyspaces, garbled, io};
+use super::opened::{Keyspaces, corrupt, io};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::store::result_book::ResultIndex;
 use crate::store::{StoreError, StoredResult};
@@ -60,7 +60,7 @@ impl Keyspaces {
         let mut book = ResultIndex::default();
         for entry in self.results_due.iter() {
             let due = entry.key().map_err(io)?;
-            let (until, of) = read_due(&due).ok_or_else(|| garbled("when a result expires"))?;
+            let (until, of) = read_due(&due).ok_or_else(|| corrupt("when a result expires"))?;
             book.keep(of, until);
         }
         Ok(book)
@@ -69,7 +69,7 @@ impl Keyspaces {
     /// Reads what came of a message, if that is kept.
     pub(super) fn result(&self, of: MessageId) -> Result<Option<StoredResult>, StoreError> {
         let Some(value) = self.results.get(place(of)).map_err(io)? else { return Ok(None) };
-        let expires_at = UnixMillis(layout::long(&value, 0).ok_or_else(|| garbled("a result"))?);
+        let expires_at = UnixMillis(layout::long(&value, 0).ok_or_else(|| corrupt("a result"))?);
         Ok(Some(StoredResult { expires_at, bytes: bytes::Bytes::from(value).slice(8..) }))
     }
 
@@ -85,8 +85,8 @@ impl Keyspaces {
         let (mut expired, mut read) = (Vec::new(), 0);
         for entry in self.results_due.range(range).take(max) {
             let key = entry.key().map_err(io)?;
-            let due: [u8; 24] = key.as_ref().try_into().map_err(|_| garbled("when a result expires"))?;
-            let place: [u8; 16] = due[8..].try_into().map_err(|_| garbled("when a result expires"))?;
+            let due: [u8; 24] = key.as_ref().try_into().map_err(|_| corrupt("when a result expires"))?;
+            let place: [u8; 16] = due[8..].try_into().map_err(|_| corrupt("when a result expires"))?;
             if SWEEP_BYTES <= read {
                 break;
             }
@@ -119,7 +119,7 @@ mod tests {
         }
         let sweep = |now, max| store.wait(|done| WriteOp::ExpireResults(UnixMillis(now), max, done)).unwrap();
         let left = || {
-            let opened = store.still().unwrap().opened;
+            let opened = store.snapshot().unwrap().opened;
             (opened.results.iter().count(), opened.results_due.iter().count())
         };
         assert_eq!((sweep(99, 10), left()), (0, (10, 10)));
@@ -141,7 +141,7 @@ mod tests {
             store.wait(|done| WriteOp::PutResult(of, kept, max, done)).unwrap();
         };
         let left = |store: &DiskStore, queue| -> Vec<u64> {
-            let opened = store.still().unwrap().opened;
+            let opened = store.snapshot().unwrap().opened;
             let found = opened.results_due.iter().map(|due| read_due(&due.key().unwrap()).unwrap().1);
             let found =
                 found.filter(|of| of.queue == queue && opened.results.get(place(*of)).unwrap().is_some());
@@ -159,7 +159,7 @@ mod tests {
         let store = open();
         put(&store, few, 9, 201);
         assert_eq!((left(&store, few), left(&store, many).len()), (vec![4, 2, 9], 5));
-        let opened = store.still().unwrap().opened;
+        let opened = store.snapshot().unwrap().opened;
         assert_eq!((opened.results.iter().count(), opened.results_due.iter().count()), (8, 8));
     }
 

@@ -17,7 +17,7 @@ const APPENDED_MIN: u64 = 10_000;
 /// One of which no more than this part lives is emptied.
 const SPARSE: u64 = 16;
 /// Bodies from here on are kept apart, so that whoever reads keys does not read them.
-const APART_FROM: u32 = 512;
+const BODY_SEPARATION_MIN: u32 = 512;
 
 /// One keyspace of messages.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub(super) struct Segment {
 
 impl Segment {
     pub(super) fn open(db: &Database, name: &str, first: Seq, end: Option<Seq>) -> fjall::Result<Self> {
-        let apart = KvSeparationOptions::default().separation_threshold(APART_FROM);
+        let apart = KvSeparationOptions::default().separation_threshold(BODY_SEPARATION_MIN);
         let options = || KeyspaceCreateOptions::default().with_kv_separation(Some(apart));
         let keyspace = db.keyspace(name, options)?;
         Ok(Self { keyspace, first, end, appended: 0, live: 0, bytes: 0, opened: Instant::now() })
@@ -60,28 +60,28 @@ impl Segment {
 #[derive(Clone)]
 pub(super) struct Segments {
     /// In order; the last is the one that is appended to.
-    pub(super) generations: Vec<Segment>,
+    pub(super) segments: Vec<Segment>,
     /// What outlived its generation.
-    pub(super) old: Segment,
-    pub(super) old_number: u64,
+    pub(super) compacted: Segment,
+    pub(super) compacted_number: u64,
 }
 
 impl Segments {
     /// The shelf a message is on, if it is anywhere.
     pub(super) fn of(&self, seq: Seq) -> &Segment {
-        self.generation_of(seq).map_or(&self.old, |at| &self.generations[at])
+        self.generation_of(seq).map_or(&self.compacted, |at| &self.segments[at])
     }
 
     pub(super) fn of_mut(&mut self, seq: Seq) -> &mut Segment {
         match self.generation_of(seq) {
-            Some(at) => &mut self.generations[at],
-            None => &mut self.old,
+            Some(at) => &mut self.segments[at],
+            None => &mut self.compacted,
         }
     }
 
     /// The shelf that is appended to.
     pub(super) fn current(&mut self) -> &mut Segment {
-        self.generations.last_mut().expect("there is always a generation to append to")
+        self.segments.last_mut().expect("there is always a generation to append to")
     }
 
     /// Every shelf that may hold messages after this one: the old one first, then in order.
@@ -91,23 +91,23 @@ impl Segments {
 
     /// The shelf of what outlived its generation, if there is anything.
     pub(super) fn old_shelf(&self) -> impl Iterator<Item = &Keyspace> {
-        core::iter::once(&self.old).filter(|old| old.live > 0).map(|old| &old.keyspace)
+        core::iter::once(&self.compacted).filter(|old| old.live > 0).map(|old| &old.keyspace)
     }
 
     /// Generations that may hold messages after this one, in order.
     pub(super) fn generations_after(&self, seq: Seq) -> impl Iterator<Item = &Keyspace> {
-        let later = self.generations.iter().filter(move |shelf| shelf.end.is_none_or(|end| seq < end));
+        let later = self.segments.iter().filter(move |shelf| shelf.end.is_none_or(|end| seq < end));
         later.map(|shelf| &shelf.keyspace)
     }
 
     /// Every shelf.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
-        core::iter::once(&mut self.old).chain(&mut self.generations)
+        core::iter::once(&mut self.compacted).chain(&mut self.segments)
     }
 
     fn generation_of(&self, seq: Seq) -> Option<usize> {
-        let at = self.generations.partition_point(|shelf| shelf.first <= seq).checked_sub(1)?;
-        self.generations[at].holds(seq).then_some(at)
+        let at = self.segments.partition_point(|shelf| shelf.first <= seq).checked_sub(1)?;
+        self.segments[at].holds(seq).then_some(at)
     }
 }
 

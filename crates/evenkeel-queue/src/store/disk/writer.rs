@@ -32,11 +32,11 @@ const GROUP_MAX: usize = 8_192;
 /// Or so many bytes.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 /// Those whom one flush answered are waited for twice as long as it took, and never longer than this.
-const GATHER_MAX: Duration = Duration::from_millis(2);
+const GROUP_WAIT_MAX: Duration = Duration::from_millis(2);
 /// What nobody waits for is written with what somebody does, or after this long.
-const NOTE_WAIT_MAX: Duration = Duration::from_millis(5);
+const RELAXED_WAIT_MAX: Duration = Duration::from_millis(5);
 /// What was purged is removed when nobody asks for anything; some of it also this often while somebody does.
-const TIDY_EVERY: Duration = Duration::from_millis(50);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the free space of the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long to wait before a folder that could not be opened again is tried once more.
@@ -167,7 +167,7 @@ impl Writer {
                     }
                 }
                 WriterTask::Sync => self.sync(),
-                WriterTask::Tidy => self.tidy(),
+                WriterTask::Tidy => self.run_maintenance(),
             }
         }
     }
@@ -178,13 +178,13 @@ impl Writer {
         if self.unsynced.is_some_and(|(since, within)| within <= since.elapsed()) {
             return WriterTask::Sync;
         }
-        if self.has_chores() && TIDY_EVERY <= self.tidied_at.elapsed() {
+        if self.has_chores() && MAINTENANCE_INTERVAL <= self.tidied_at.elapsed() {
             return WriterTask::Tidy;
         }
         if !self.taken.is_empty() {
             return WriterTask::Write;
         }
-        self.gather();
+        self.wait_for_group();
         if self.has_chores() && self.inbox.is_empty() {
             return WriterTask::Tidy;
         }
@@ -209,7 +209,7 @@ impl Writer {
         let is_note = closing.is_none() && group.awaited == 0 && group.has_room();
         if is_note {
             // It is written with what somebody waits for, if that comes soon.
-            self.inbox.wait_for_awaited(1, Instant::now() + NOTE_WAIT_MAX);
+            self.inbox.wait_for_awaited(1, Instant::now() + RELAXED_WAIT_MAX);
             closing = self.fill(&mut group);
         }
         self.commit(group);
@@ -218,7 +218,7 @@ impl Writer {
 
     fn begin(&mut self) -> Result<CommitGroup, StoreError> {
         self.reopen_if_needed()?;
-        self.look_at_disk();
+        self.refresh_free_space();
         let batch = self.opened.read().as_ref().map(|opened| opened.db.batch());
         batch.map(CommitGroup::new).ok_or(StoreError::Closed)
     }
@@ -255,10 +255,10 @@ impl Writer {
     ///
     /// They often have their next requests under way: were the first of them written alone, all others would wait for
     /// two flushes. One that was answered alone is not waited for.
-    fn gather(&mut self) {
+    fn wait_for_group(&mut self) {
         let company = core::mem::take(&mut self.flushed);
         if 1 < company {
-            let wait = (2 * self.flush_took).min(GATHER_MAX);
+            let wait = (2 * self.flush_took).min(GROUP_WAIT_MAX);
             self.inbox.wait_for_awaited(company, Instant::now() + wait);
         }
     }
@@ -322,11 +322,11 @@ impl Writer {
         self.unsynced = None;
         self.flushes.fetch_add(1, Ordering::Relaxed);
         // Whoever waits is told by the folder's being closed.
-        self.confirm(PersistMode::SyncData).ok();
+        self.persist(PersistMode::SyncData).ok();
     }
 
     /// Has the disk confirm what was written so far; one that does not stops the store.
-    fn confirm(&mut self, mode: PersistMode) -> Result<(), StoreError> {
+    fn persist(&mut self, mode: PersistMode) -> Result<(), StoreError> {
         let result = self.opened.read().as_ref().map(|opened| opened.db.persist(mode));
         let Some(Err(error)) = result else { return Ok(()) };
         // What is on disk now, nobody knows: the kernel may have dropped pages it could not write.
@@ -373,7 +373,7 @@ impl Writer {
     }
 
     /// Looks now and then how much room is left.
-    fn look_at_disk(&mut self) {
+    fn refresh_free_space(&mut self) {
         if self.looked_at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;
         }
@@ -456,7 +456,7 @@ impl WriteOp {
 
     /// Whether somebody waits for the answer.
     pub(super) fn is_awaited(&self) -> bool {
-        !matches!(self, Self::Commit(commit, _) if commit.is_note())
+        !matches!(self, Self::Commit(commit, _) if commit.is_relaxed())
     }
 
     /// Answers a request that cannot be looked at; a wish to close is handed back.

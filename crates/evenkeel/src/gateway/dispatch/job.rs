@@ -65,9 +65,9 @@ pub(super) struct JobAttempt {
 enum AttemptEnd {
     Answered(JobOutcome),
     /// The gateway stops.
-    Cut,
+    Stopping,
     /// The job is somebody else's, or gone.
-    Lost,
+    LeaseLost,
 }
 
 impl JobAttempt {
@@ -84,15 +84,15 @@ impl JobAttempt {
         let ended = ended.unwrap_or_else(|refusal| AttemptEnd::Answered(JobOutcome::of(Err(refusal))));
         let word = match ended {
             AttemptEnd::Answered(outcome) => {
-                let word = outcome.word();
+                let word = outcome.as_str();
                 self.leased(self.settle(outcome)).await;
                 word
             }
-            AttemptEnd::Cut => {
+            AttemptEnd::Stopping => {
                 self.defer(Duration::ZERO).await;
                 "deferred"
             }
-            AttemptEnd::Lost => {
+            AttemptEnd::LeaseLost => {
                 self.queue.forget_job(self.delivery.id);
                 "lost"
             }
@@ -110,8 +110,8 @@ impl JobAttempt {
     async fn ask(&self, route: Route) -> Result<AttemptEnd, ApiError> {
         let (job, sent) = self.job(route)?;
         let (attempt, since) = (self.delivery.attempt, self.queue.now());
-        self.queue.note_job(self.delivery.id, JobStatus::Admitted { attempt, since });
-        Ok(self.attend(async { JobOutcome::of(self.dispatch.llm.run(job).await) }, &sent).await)
+        self.queue.record_job(self.delivery.id, JobStatus::Admitted { attempt, since });
+        Ok(self.run_with_lease(async { JobOutcome::of(self.dispatch.llm.run(job).await) }, &sent).await)
     }
 
     /// Posts the job, whoever it belongs to: what tenants may ask is said of models.
@@ -121,10 +121,10 @@ impl JobAttempt {
             return Err(ApiError::TenantDisabled);
         }
         let (attempt, since) = (self.delivery.attempt, self.queue.now());
-        self.queue.note_job(self.delivery.id, JobStatus::Posted { to: url.to_string(), attempt, since });
+        self.queue.record_job(self.delivery.id, JobStatus::Posted { to: url.to_string(), attempt, since });
         let name = &self.queue.body().name;
         let posting = self.dispatch.poster.post(url, name, &self.delivery);
-        Ok(self.attend(posting, &AtomicBool::new(true)).await)
+        Ok(self.run_with_lease(posting, &AtomicBool::new(true)).await)
     }
 
     /// Makes the request, and what says whether it was sent.
@@ -142,28 +142,32 @@ impl JobAttempt {
             sent: Box::new(move |node, path| {
                 told.store(true, Ordering::Relaxed);
                 let (node, path, since) = (node.to_owned(), path.to_owned(), queue.now());
-                queue.note_job(id, JobStatus::Sent { node, path, attempt, since });
+                queue.record_job(id, JobStatus::Sent { node, path, attempt, since });
             }),
         };
         Ok((job, sent))
     }
 
     /// Waits for what becomes of the job, and keeps its lease.
-    async fn attend(&self, running: impl Future<Output = JobOutcome>, sent: &AtomicBool) -> AttemptEnd {
+    async fn run_with_lease(
+        &self,
+        running: impl Future<Output = JobOutcome>,
+        sent: &AtomicBool,
+    ) -> AttemptEnd {
         let mut extending = interval_at(Instant::now() + self.lease / 3, self.lease / 3);
         let mut running = pin!(running);
         let mut phase = self.phase.clone();
         let ends = |phase: &StopPhase| match phase {
             StopPhase::Serving => false,
             StopPhase::Stopping => !sent.load(Ordering::Relaxed),
-            StopPhase::Cut => true,
+            StopPhase::Aborting => true,
         };
         let mut ending = pin!(async { drop(phase.wait_for(ends).await) });
         loop {
             tokio::select! {
                 outcome = &mut running => return AttemptEnd::Answered(outcome),
-                () = &mut ending => return AttemptEnd::Cut,
-                _ = extending.tick() => if self.extend().await.is_err() { return AttemptEnd::Lost },
+                () = &mut ending => return AttemptEnd::Stopping,
+                _ = extending.tick() => if self.extend().await.is_err() { return AttemptEnd::LeaseLost },
             }
         }
     }
@@ -198,17 +202,19 @@ impl JobAttempt {
         let redrive = self.queue.body().settings.redrive;
         match outcome {
             JobOutcome::Done(answer) => {
-                if self.keep(ResultState::Done, answer).await {
+                if self.store_result(ResultState::Done, answer).await {
                     self.ack().await;
                 }
             }
             JobOutcome::Failed(answer) => {
                 tracing::warn!(target: "evenkeel", %id, why = answer.words(), "job failed for good");
-                if !self.keep(ResultState::Failed, answer).await {
+                if !self.store_result(ResultState::Failed, answer).await {
                     return;
                 }
                 match redrive {
-                    Some(_) => self.told(self.queue.bury(from_ref(&self.delivery.receipt)).await),
+                    Some(_) => {
+                        self.log_ack_errors(self.queue.dead_letter(from_ref(&self.delivery.receipt)).await)
+                    }
                     None => self.ack().await,
                 }
             }
@@ -216,20 +222,20 @@ impl JobAttempt {
                 let why = answer.words();
                 tracing::info!(target: "evenkeel", %id, attempt, why, "job failed");
                 let is_last = redrive.is_some_and(|redrive| redrive.attempts_max <= *attempt);
-                if is_last && !self.keep(ResultState::Failed, answer).await {
+                if is_last && !self.store_result(ResultState::Failed, answer).await {
                     return;
                 }
                 let at = self.queue.now();
-                self.queue.note_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
+                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
                 let backoff_min = Duration::from_millis(self.queue.body().settings.backoff_ms_min);
                 let after = after.map(|after| after.max(backoff_min.min(RETRY_AFTER_MIN)));
-                self.told(self.queue.nack(&[(self.delivery.receipt.clone(), after)]).await);
+                self.log_ack_errors(self.queue.nack(&[(self.delivery.receipt.clone(), after)]).await);
             }
             JobOutcome::Deferred(why, after) => {
                 tracing::debug!(target: "evenkeel", %id, why, "job deferred");
                 self.defer(after).await;
                 let at = self.queue.now();
-                self.queue.note_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
+                self.queue.record_job(*id, JobStatus::Failed { attempt: *attempt, why, at });
             }
         }
     }
@@ -237,7 +243,7 @@ impl JobAttempt {
     /// Keeps the result on disk; a job whose result is not kept when the gateway stops is run again.
     ///
     /// Until then it is not: what a job did, it would do twice. Nor are others begun in its place.
-    async fn keep(&self, state: ResultState, answer: JobReply) -> bool {
+    async fn store_result(&self, state: ResultState, answer: JobReply) -> bool {
         let Delivery { id, attempt, .. } = &self.delivery;
         let JobReply { status, content_type, body } = answer;
         let finished_at_ms = self.queue.now().0;
@@ -257,17 +263,17 @@ impl JobAttempt {
     }
 
     async fn ack(&self) {
-        self.told(self.queue.ack(from_ref(&self.delivery.receipt)).await);
+        self.log_ack_errors(self.queue.ack(from_ref(&self.delivery.receipt)).await);
         self.queue.forget_job(self.delivery.id);
     }
 
     async fn defer(&self, after: Duration) {
         self.queue.forget_job(self.delivery.id);
-        self.told(self.queue.defer(&[(self.delivery.receipt.clone(), after)]).await);
+        self.log_ack_errors(self.queue.defer(&[(self.delivery.receipt.clone(), after)]).await);
     }
 
     /// Says so if a job could not be settled: it is delivered once more when its lease ends.
-    fn told(&self, answers: Vec<Result<(), Rejection>>) {
+    fn log_ack_errors(&self, answers: Vec<Result<(), Rejection>>) {
         for why in answers.into_iter().filter_map(Result::err) {
             tracing::warn!(target: "evenkeel", id = %self.delivery.id, %why, "job not settled, it may run again");
         }
@@ -278,6 +284,6 @@ impl JobAttempt {
 fn is_lost(why: &Rejection) -> bool {
     matches!(
         why,
-        Rejection::MessageGone | Rejection::DeliveredAgain | Rejection::NotInFlight | Rejection::QueueDeleted
+        Rejection::MessageGone | Rejection::StaleReceipt | Rejection::NotInFlight | Rejection::QueueDeleted
     )
 }

@@ -67,7 +67,7 @@ impl JobOutcome {
         let kept = JobReply { status: status.as_u16(), content_type, body };
         match () {
             () if status.is_success() => Self::Done(kept),
-            () if may_get_better(status) => {
+            () if is_retryable(status) => {
                 Self::Retry(kept, retry_after.map(|after| after.min(RETRY_AFTER_MAX)))
             }
             () => Self::Failed(kept),
@@ -86,13 +86,13 @@ impl JobOutcome {
             ApiError::Unready | ApiError::WaitTimeout => Self::Deferred(kept.words(), UNREADY_AFTER),
             ApiError::Draining => Self::Deferred(kept.words(), Duration::ZERO),
             ApiError::QueueFull { retry_after, .. } => Self::Retry(kept, Some(*retry_after)),
-            _ if may_get_better(refusal.status()) => Self::Retry(kept, None),
+            _ if is_retryable(refusal.status()) => Self::Retry(kept, None),
             _ => Self::Failed(kept),
         }
     }
 
     /// What it is counted as.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::Done(_) => "done",
             Self::Failed(_) => "failed",
@@ -103,7 +103,7 @@ impl JobOutcome {
 }
 
 /// Whether the same request may have another answer later.
-fn may_get_better(status: StatusCode) -> bool {
+fn is_retryable(status: StatusCode) -> bool {
     match status {
         StatusCode::REQUEST_TIMEOUT
         | StatusCode::CONFLICT
@@ -128,10 +128,10 @@ mod tests {
     #[test]
     fn what_cannot_get_better_fails_for_good_and_all_else_is_tried_again() {
         for status in [200, 201] {
-            assert_eq!(of_status(status).word(), "done", "{status}");
+            assert_eq!(of_status(status).as_str(), "done", "{status}");
         }
         for status in [400, 403, 404, 413, 415, 422, 501] {
-            assert_eq!(of_status(status).word(), "failed", "{status}");
+            assert_eq!(of_status(status).as_str(), "failed", "{status}");
         }
         for status in [408, 409, 425, 429, 500, 502, 503, 504] {
             let outcome = of_status(status);
@@ -174,7 +174,7 @@ mod tests {
             (ApiError::NoModel { model: "x".into() }, "failed"),
             (ApiError::TenantDisabled, "failed"),
         ] {
-            assert_eq!(JobOutcome::of(Err(refusal.clone())).word(), word, "{refusal:?}");
+            assert_eq!(JobOutcome::of(Err(refusal.clone())).as_str(), word, "{refusal:?}");
         }
     }
 }

@@ -110,7 +110,7 @@ impl QueueRunner {
     async fn attempt(&mut self, delivery: Delivery, settings: Settings, lease: Duration) -> JobAttempt {
         let tenant = tenant_of(&self.dispatch.gate.tenants(), &delivery);
         if let Ok(tenant) = &tenant {
-            self.weigh(tenant, &delivery.key).await;
+            self.sync_tenant_limits(tenant, &delivery.key).await;
         }
         let (dispatch, queue, phase) = (self.dispatch.clone(), self.queue.clone(), self.phase.clone());
         JobAttempt { dispatch, queue, settings, delivery, lease, tenant, phase }
@@ -118,7 +118,7 @@ impl QueueRunner {
 
     /// Has the queue hand out a tenant's jobs as often as its weight says, and no more than it may have at once: they
     /// would hold the places of others and wait.
-    async fn weigh(&mut self, tenant: &Tenant, key: &str) {
+    async fn sync_tenant_limits(&mut self, tenant: &Tenant, key: &str) {
         let name = &tenant.settings.name;
         let wanted = (tenant.settings.weight, tenant.settings.concurrency_max);
         let is_of_key = key.split('/').next() == Some(name);
@@ -147,7 +147,7 @@ fn beyond_limit(attempt: &JobAttempt, begun: &mut HashMap<String, u32>) -> Optio
 
 /// Sets a weight, and a limit if there is one, and leaves what else is set.
 async fn tell(queue: &Queue, name: &str, (weight, limit): (Weight, Option<u32>)) -> Result<(), Rejection> {
-    let ruling = queue.ruling(name).await?;
+    let ruling = queue.lock_rule(name).await?;
     let before = ruling.rule();
     let concurrency_max = limit.and_then(NonZeroU32::new).or(before.concurrency_max);
     let rule = KeyRule { weight: Some(weight), concurrency_max, ..before };

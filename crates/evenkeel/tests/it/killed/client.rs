@@ -77,8 +77,8 @@ impl Client {
     fn produce(&self, habit: Habit, numbers: Range<u64>) -> Result<(), Gone> {
         let body = |number| Body { producer: self.name, group: number % GROUPS, round: self.round, number };
         let bodies: Vec<Body> = numbers.map(body).collect();
-        self.book.note_trying(&bodies);
-        self.book.note_sent(&self.send(habit, &bodies)?);
+        self.book.record_trying(&bodies);
+        self.book.record_sent(&self.send(habit, &bodies)?);
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl Client {
         let messages = told["Messages"].as_array().cloned().unwrap_or_default();
         let taken: Vec<(Delivery, &Value)> =
             messages.iter().map(|message| (delivery(message), &message["ReceiptHandle"])).collect();
-        self.book.note_received(&begun, taken.iter().map(|(delivery, _)| *delivery));
+        self.book.record_received(&begun, taken.iter().map(|(delivery, _)| *delivery));
         match habit {
             Habit::Delete => taken.chunks(1).try_for_each(|one| self.delete(habit, one, started)),
             Habit::DeleteBatch if !taken.is_empty() => self.delete(habit, &taken, started),
@@ -129,7 +129,7 @@ impl Client {
 
     fn delete(&self, habit: Habit, taken: &[(Delivery, &Value)], started: Instant) -> Result<(), Gone> {
         let deliveries: Vec<Delivery> = taken.iter().map(|(delivery, _)| *delivery).collect();
-        self.book.note_deleting(&deliveries);
+        self.book.record_deleting(&deliveries);
         let deleted: Vec<Delivery> = if habit == Habit::Delete {
             self.ask("DeleteMessage", &json!({"QueueUrl": QUEUE, "ReceiptHandle": taken[0].1}))?;
             deliveries
@@ -139,7 +139,7 @@ impl Client {
         };
         // A handle whose lease has ended is answered alike.
         if started.elapsed().as_secs() < LEASE_SECS {
-            self.book.note_deleted(&deleted);
+            self.book.record_deleted(&deleted);
         }
         Ok(())
     }
@@ -158,16 +158,16 @@ impl Client {
     /// Asks and waits for the whole of an answer.
     pub(super) fn ask(&self, operation: &str, body: &Value) -> Result<Value, Gone> {
         let Ok(socket) = TcpStream::connect(self.address) else {
-            self.book.note_unreached(operation);
+            self.book.record_unreached(operation);
             return Err(Gone);
         };
         let Some(reply) = exchange(socket, operation, &body.to_string()) else {
-            self.book.note_unheard(operation);
+            self.book.record_unanswered(operation);
             return Err(Gone);
         };
         let _ = self.done.send(());
         if reply.status != 200 {
-            self.book.note_refused(operation, &reply);
+            self.book.record_rejected(operation, &reply);
             return Err(Gone);
         }
         Ok(reply.json())

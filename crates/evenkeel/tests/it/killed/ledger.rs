@@ -103,19 +103,19 @@ impl Book {
         self.0.lock().unwrap()
     }
 
-    pub(super) fn note_trying(&self, bodies: &[Body]) {
+    pub(super) fn record_trying(&self, bodies: &[Body]) {
         self.ledger().tried.extend(bodies);
     }
 
-    pub(super) fn note_sent(&self, bodies: &[Body]) {
+    pub(super) fn record_sent(&self, bodies: &[Body]) {
         self.ledger().sent.extend(bodies);
     }
 
-    pub(super) fn note_deleting(&self, deliveries: &[Delivery]) {
+    pub(super) fn record_deleting(&self, deliveries: &[Delivery]) {
         self.ledger().deleting.extend(deliveries.iter().map(|delivery| delivery.body));
     }
 
-    pub(super) fn note_deleted(&self, deliveries: &[Delivery]) {
+    pub(super) fn record_deleted(&self, deliveries: &[Delivery]) {
         let mut ledger = self.ledger();
         for delivery in deliveries {
             let before = ledger.deleted.len();
@@ -128,29 +128,29 @@ impl Book {
         Begun { deletions: ledger.deleted.len(), reached: ledger.reached.clone() }
     }
 
-    pub(super) fn note_received(&self, begun: &Begun, deliveries: impl Iterator<Item = Delivery>) {
+    pub(super) fn record_received(&self, begun: &Begun, deliveries: impl Iterator<Item = Delivery>) {
         let mut ledger = self.ledger();
         let mut reached = begun.reached.clone();
         for delivery in deliveries {
-            ledger.note_delivery(begun, &mut reached, delivery);
+            ledger.record_delivery(begun, &mut reached, delivery);
         }
     }
 
     /// A request was not answered, or not to its end.
-    pub(super) fn note_unheard(&self, operation: &str) {
+    pub(super) fn record_unanswered(&self, operation: &str) {
         self.ledger().unheard += 1;
-        self.note_unreached(operation);
+        self.record_unreached(operation);
     }
 
     /// Nobody was there to ask.
-    pub(super) fn note_unreached(&self, operation: &str) {
+    pub(super) fn record_unreached(&self, operation: &str) {
         let mut ledger = self.ledger();
         if ledger.death.is_none() {
             ledger.fault(&format!("{operation} was not answered"));
         }
     }
 
-    pub(super) fn note_refused(&self, operation: &str, reply: &Reply) {
+    pub(super) fn record_rejected(&self, operation: &str, reply: &Reply) {
         let mut ledger = self.ledger();
         if ledger.death != Some(Death::Asked) || reply.status != 503 {
             ledger.fault(&format!("{operation} was refused: {reply:?}"));
@@ -158,12 +158,12 @@ impl Book {
     }
 
     /// The gateway ends any moment now.
-    pub(super) fn note_death(&self, death: Death) {
+    pub(super) fn record_death(&self, death: Death) {
         self.ledger().death = Some(death);
     }
 
     /// The gateway has ended, and all that its clients were told is noted.
-    pub(super) fn note_life(&self) {
+    pub(super) fn record_life(&self) {
         let mut ledger = self.ledger();
         if ledger.death.take() == Some(Death::Asked) {
             let unanswered: Vec<Body> = ledger.tried.difference(&ledger.sent).copied().collect();
@@ -174,7 +174,7 @@ impl Book {
     }
 
     /// From here on the queue is emptied.
-    pub(super) fn note_end(&self) {
+    pub(super) fn record_end(&self) {
         self.ledger().at_end = true;
     }
 
@@ -211,7 +211,7 @@ impl Ledger {
         self.faults.push(fault);
     }
 
-    fn note_delivery(&mut self, begun: &Begun, reached: &mut BTreeMap<Line, Body>, delivery: Delivery) {
+    fn record_delivery(&mut self, begun: &Begun, reached: &mut BTreeMap<Line, Body>, delivery: Delivery) {
         let Delivery { body, attempt } = delivery;
         if !self.tried.contains(&body) {
             self.fault(&format!("{body} was delivered and never sent"));

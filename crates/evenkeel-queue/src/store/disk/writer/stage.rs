@@ -89,10 +89,10 @@ impl StagingContext<'_> {
                 Ok(key) => key,
                 Err(why) => return done(Err(why)),
             };
-            self.wish(queue, key, draft.weight);
+            self.record_requested_weight(queue, key, draft.weight);
             let header = MessageMeta { seq: self.next_seq(), sent_at, size, cost, from: None, expires_at };
             let id = MessageId { queue, key, seq: header.seq };
-            sent.push(EnqueueResult::New(id));
+            sent.push(EnqueueResult::Stored(id));
             named.extend(place.map(|place| (place, DedupEntry { at: sent_at, id })));
             let (name, weight, payload) = (draft.key, draft.weight, draft.payload);
             appended.push(AppendedMessage { key, name, weight, header, not_before, payload });
@@ -102,7 +102,7 @@ impl StagingContext<'_> {
         }
         appended.iter().for_each(|new| self.write_message(queue, new));
         self.group.need(durability);
-        self.tell(queue, appended);
+        self.notify_listener(queue, appended);
         self.answer(done, sent);
     }
 
@@ -118,7 +118,7 @@ impl StagingContext<'_> {
             Some(found) => Some(*found),
             None => self.opened.dedup.find(queue, place)?,
         };
-        Ok(found.filter(|found| found.counts_at(now)).map(|found| found.id))
+        Ok(found.filter(|found| found.is_fresh(now)).map(|found| found.id))
     }
 
     /// Writes down what messages are called, with the messages.
@@ -201,13 +201,13 @@ impl StagingContext<'_> {
             MessageChange::Leased(returned, until) => {
                 self.note(queue, &returned, StoredState::Leased { until, epoch: returned.epoch });
             }
-            MessageChange::Returned(returned) => match returned.not_before {
+            MessageChange::Requeued(returned) => match returned.not_before {
                 Some(until) => self.note(queue, &returned, StoredState::Delayed { until }),
                 None if returned.delivered.attempts == 0 => {
                     let place = layout::message_key(queue, returned.key, &returned.header);
                     self.group.take(KeyspaceId::State, place.as_slice());
                 }
-                None => self.note(queue, &returned, StoredState::Waits),
+                None => self.note(queue, &returned, StoredState::Ready),
             },
             MessageChange::Removed(key, header) => self.remove(queue, key, &header),
             MessageChange::Moved(key, header, to) => {
@@ -216,7 +216,7 @@ impl StagingContext<'_> {
                     self.move_message(queue, key, &header, payload, to);
                 }
             }
-            MessageChange::Forgotten(key) => self.forget(queue, key),
+            MessageChange::KeyRemoved(key) => self.forget(queue, key),
         }
     }
 
@@ -261,7 +261,7 @@ impl StagingContext<'_> {
             AppendedMessage { key: target, name, weight: None, header: there, not_before: None, payload };
         self.remove(queue, key, header);
         self.write_message(to, &new);
-        self.tell(to, vec![new]);
+        self.notify_listener(to, vec![new]);
     }
 
     /// Forgets a key, unless it has a message or a rule meanwhile.
@@ -287,7 +287,7 @@ impl StagingContext<'_> {
         }
         // One that was told to keep fewer gets there step by step: nobody else is answered meanwhile.
         for _ in 0..RESULTS_DROPPED_MAX {
-            let Some((at, of)) = self.ledger.results.pop_beyond(max, of) else { break };
+            let Some((at, of)) = self.ledger.results.evict_over_limit(max, of) else { break };
             self.group.take(KeyspaceId::Results, &results::place(of));
             self.group.take(KeyspaceId::ResultsDue, &results::due(at, of));
         }
@@ -343,7 +343,7 @@ impl StagingContext<'_> {
     }
 
     /// Remembers the weight that messages wish for their key.
-    fn wish(&mut self, queue: QueueId, key: KeyId, weight: Option<Weight>) {
+    fn record_requested_weight(&mut self, queue: QueueId, key: KeyId, weight: Option<Weight>) {
         let known = self.key(queue, key).map(|kept| kept.record.wished_weight);
         if weight.is_some() && known != Some(weight) {
             self.change_record(queue, key, |record| record.wished_weight = weight);
@@ -459,7 +459,7 @@ impl StagingContext<'_> {
     }
 
     /// Has a queue's owner told once the group is on disk.
-    fn tell(&mut self, queue: QueueId, appended: Vec<AppendedMessage>) {
+    fn notify_listener(&mut self, queue: QueueId, appended: Vec<AppendedMessage>) {
         let Some(tail) = self.queue(queue).ok().and_then(|owner| owner.tail.clone()) else { return };
         match self.group.tails.iter_mut().find(|(of, ..)| *of == queue) {
             Some((_, _, told)) => told.extend(appended),

@@ -21,11 +21,11 @@ impl Writer {
     }
 
     /// Removes some of what was purged.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn run_maintenance(&mut self) {
         self.tidied_at = Instant::now();
         let Some(sweep) = self.ledger.as_mut().and_then(|ledger| ledger.swept.pop()) else { return };
         let queue = sweep.queue;
-        match self.sweep(sweep) {
+        match self.purge_some(sweep) {
             Ok(Some(rest)) => {
                 if let Some(ledger) = self.ledger.as_mut() {
                     ledger.swept.push(rest);
@@ -37,7 +37,7 @@ impl Writer {
     }
 
     /// Goes on where it ended: from the beginning it would wade through the tombstones of what it removed before.
-    fn sweep(&mut self, mut sweep: PurgeCursor) -> Result<Option<PurgeCursor>, StoreError> {
+    fn purge_some(&mut self, mut sweep: PurgeCursor) -> Result<Option<PurgeCursor>, StoreError> {
         let mut opened = self.opened.write();
         let Some(opened) = opened.as_mut() else { return Ok(None) };
         let later = |shelf: &&mut Segment| sweep.shelf <= shelf.first;
@@ -70,17 +70,17 @@ impl Writer {
     pub(super) fn rotate_if_full(&mut self) {
         let is_full = self.opened.write().as_mut().is_some_and(|opened| opened.shelves.current().is_full());
         if is_full {
-            let turned = self.rotate().and_then(|()| self.empty_sparse()).and_then(|()| self.drop_empty());
+            let turned = self.rotate().and_then(|()| self.compact_sparse()).and_then(|()| self.drop_empty());
             tell_failed("generations of messages", turned);
         }
     }
 
     fn rotate(&mut self) -> Result<(), StoreError> {
         let Some((shelf, next)) = self.open_next()? else { return Ok(()) };
-        self.confirm(PersistMode::SyncAll)?;
+        self.persist(PersistMode::SyncAll)?;
         if let Some(opened) = self.opened.write().as_mut() {
             opened.shelves.current().end = Some(next);
-            opened.shelves.generations.push(shelf);
+            opened.shelves.segments.push(shelf);
         }
         Ok(())
     }
@@ -97,9 +97,9 @@ impl Writer {
     }
 
     /// Copies what lives of generations that are nearly empty, and drops them once that is on disk.
-    fn empty_sparse(&mut self) -> Result<(), StoreError> {
+    fn compact_sparse(&mut self) -> Result<(), StoreError> {
         while let Some(emptied) = self.empty_one()? {
-            self.confirm(PersistMode::SyncAll)?;
+            self.persist(PersistMode::SyncAll)?;
             if let Some(opened) = self.opened.write().as_mut() {
                 opened.meta.remove(layout::of_generation(emptied.first)).map_err(io)?;
                 opened.db.delete_keyspace(emptied.keyspace).map_err(io)?;
@@ -112,9 +112,9 @@ impl Writer {
         let mut opened = self.opened.write();
         let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_ref()) else { return Ok(None) };
         let sparse = |shelf: &Segment| shelf.live > 0 && shelf.is_sparse();
-        let Some(at) = opened.shelves.generations.iter().position(sparse) else { return Ok(None) };
+        let Some(at) = opened.shelves.segments.iter().position(sparse) else { return Ok(None) };
         let (mut batch, mut copied) = (opened.db.batch(), 0);
-        let keyspace = opened.shelves.generations[at].keyspace.clone();
+        let keyspace = opened.shelves.segments[at].keyspace.clone();
         for entry in keyspace.iter() {
             let (place, value) = entry.into_inner().map_err(io)?;
             // Gone from here in the same write: in both places, a message would be counted twice after a crash,
@@ -126,24 +126,24 @@ impl Writer {
                 batch.remove(&opened.state, place);
                 continue;
             }
-            batch.insert(&opened.shelves.old.keyspace, place, value);
+            batch.insert(&opened.shelves.compacted.keyspace, place, value);
             copied += 1;
         }
         batch.durability(Some(PersistMode::Buffer)).commit().map_err(io)?;
-        opened.shelves.old.live += copied;
-        opened.shelves.old.appended += copied;
-        Ok(Some(opened.shelves.generations.remove(at)))
+        opened.shelves.compacted.live += copied;
+        opened.shelves.compacted.appended += copied;
+        Ok(Some(opened.shelves.segments.remove(at)))
     }
 
     fn drop_empty(&mut self) -> Result<(), StoreError> {
         let mut opened = self.opened.write();
         let Some(opened) = opened.as_mut() else { return Ok(()) };
         opened.drop_emptied()?;
-        if opened.shelves.old.live == 0 && opened.shelves.old.appended > 0 {
-            let number = opened.shelves.old_number + 1;
+        if opened.shelves.compacted.live == 0 && opened.shelves.compacted.appended > 0 {
+            let number = opened.shelves.compacted_number + 1;
             let fresh = Segment::open(&opened.db, &old_name(number), Seq(0), Some(Seq(0))).map_err(io)?;
-            let old = core::mem::replace(&mut opened.shelves.old, fresh);
-            opened.shelves.old_number = number;
+            let old = core::mem::replace(&mut opened.shelves.compacted, fresh);
+            opened.shelves.compacted_number = number;
             opened.db.delete_keyspace(old.keyspace).map_err(io)?;
         }
         Ok(())
@@ -161,7 +161,7 @@ impl Writer {
     }
 
     fn turn_dedup(&mut self, next: Keyspace) -> Result<(), StoreError> {
-        self.confirm(PersistMode::SyncAll)?;
+        self.persist(PersistMode::SyncAll)?;
         match self.opened.write().as_mut() {
             Some(opened) => opened.dedup.turn(&opened.db, next),
             None => Ok(()),
@@ -216,7 +216,7 @@ mod tests {
         bench.put(Where::Current, KeyId(2), 2);
         bench.put(Where::Current, KeyId(9), 3);
         while bench.writer.has_chores() {
-            bench.writer.tidy();
+            bench.writer.run_maintenance();
         }
         assert_eq!(bench.left(), [0, 0], "purged messages are left on the old shelf, or on the one after it");
     }
@@ -230,10 +230,10 @@ mod tests {
         bench.writer.rotate().unwrap();
         (0..3).for_each(|seq| bench.put(Where::Current, KeyId(2), seq));
         if let Some(opened) = bench.writer.opened.write().as_mut() {
-            let shelf = &mut opened.shelves.generations[0];
+            let shelf = &mut opened.shelves.segments[0];
             (shelf.appended, shelf.live) = (10_000, 3);
         }
-        bench.writer.empty_sparse().unwrap();
+        bench.writer.compact_sparse().unwrap();
         assert_eq!(bench.old.iter().count(), 2, "the purge was before the second of three");
     }
 
@@ -244,11 +244,11 @@ mod tests {
         (bench.writer.flushed, bench.writer.flush_took) = (2, Duration::from_micros(1));
         let begun = Instant::now();
         while bench.writer.has_chores() && begun.elapsed() < Duration::from_secs(20) {
-            bench.writer.inbox.offer(WriteOp::Renew(QUEUE, Epoch(0), Box::new(drop))).ok();
+            bench.writer.inbox.try_push(WriteOp::Renew(QUEUE, Epoch(0), Box::new(drop))).ok();
             match bench.writer.next() {
                 WriterTask::Write => drop(bench.writer.write()),
                 WriterTask::Sync => bench.writer.sync(),
-                WriterTask::Tidy => bench.writer.tidy(),
+                WriterTask::Tidy => bench.writer.run_maintenance(),
             }
         }
         assert_eq!(bench.left(), [0, 0], "purged messages stay while others are busy");
@@ -275,7 +275,7 @@ mod tests {
             let Recovery { mut opened, mut ledger, .. } = Keyspaces::open(&folder, 1 << 20).unwrap();
             assert_eq!(opened.shelves.current().first, Seq(1), "it begins right after the old shelf");
             let (old, current) =
-                (opened.shelves.old.keyspace.clone(), opened.shelves.current().keyspace.clone());
+                (opened.shelves.compacted.keyspace.clone(), opened.shelves.current().keyspace.clone());
             ledger.swept.push(PurgeCursor::new(QUEUE, Seq(10_000)));
             let (opened, inbox) = (Arc::new(RwLock::new(Some(opened))), Arc::new(WriteQueue::new(16)));
             let writer = Writer::new(folder, DiskOptions::default(), inbox, opened, ledger, Arc::default());
@@ -283,7 +283,7 @@ mod tests {
         }
 
         fn ask(&mut self, op: WriteOp) {
-            assert!(self.writer.inbox.offer(op).is_ok());
+            assert!(self.writer.inbox.try_push(op).is_ok());
             drop(self.writer.write());
         }
 
