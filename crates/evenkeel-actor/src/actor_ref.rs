@@ -12,7 +12,7 @@ use crate::hub::OverflowReason;
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{OverflowStrategy, PushResult, QueueMailbox, SystemMessage};
-use crate::raw::lane::MailboxRef;
+use crate::raw::mailbox_ref::MailboxRef;
 use crate::raw::oneshot::{self, Receiver};
 use crate::raw::state::USER;
 use crate::reply::{AskError, AskFuture, Reply};

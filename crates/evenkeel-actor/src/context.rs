@@ -15,11 +15,11 @@ use crate::index::MailboxIndex;
 use crate::invoke::SignalKey;
 use crate::mailbox::SystemMessage;
 use crate::props::Props;
-use crate::raw::lane::MailboxRef;
+use crate::raw::mailbox_ref::MailboxRef;
 use crate::stop::{StopMode, Termination};
 use crate::system::{Core, SpawnError};
 use crate::timer::{Repeat, TimerEvent, TimerId};
-use crate::worker::WorkerLocal;
+use crate::worker_local::WorkerLocal;
 
 /// At most this many timers of one actor.
 const TIMERS_MAX: usize = 1024;

@@ -7,14 +7,14 @@ use alloc::vec::Vec;
 use core::num::NonZeroUsize;
 use core::task::{Context, Poll};
 
-use crate::clock::coarse_us;
-use crate::idle::IdleWorkers;
+use crate::idle_workers::IdleWorkers;
 use crate::invoke::InvokeKind;
-use crate::raw::run::RunPermit;
+use crate::raw::run_permit::RunPermit;
 use crate::ready::ReadyQueues;
 use crate::sync::Ordering;
 use crate::system::Core;
-use crate::worker::WorkerLocal;
+use crate::timer_driver::coarse_us;
+use crate::worker_local::WorkerLocal;
 
 /// A second worker is woken when this many cells wait behind a busy one.
 ///

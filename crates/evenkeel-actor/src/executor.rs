@@ -11,12 +11,12 @@ pub(crate) use workers::set_workers;
 
 use alloc::boxed::Box;
 
-use crate::clock;
 use crate::props::Props;
 use crate::runtime::RuntimeSpawnError;
 use crate::sync::Arc;
 use crate::system::Core;
 use crate::task::TaskActor;
+use crate::timer_driver;
 
 /// Drives the workers of one system.
 pub(crate) struct WorkerExecutor {
@@ -36,7 +36,7 @@ impl WorkerExecutor {
     /// Starts every worker, and the task that turns the clock.
     pub(crate) fn start_workers(&self) -> Result<(), RuntimeSpawnError> {
         workers::fill_places(&self.core).map_err(|short| short.refused)?;
-        self.core.runtime.spawn(Box::pin(clock::turn(self.core.clone())))
+        self.core.runtime.spawn(Box::pin(timer_driver::turn(self.core.clone())))
     }
 }
 

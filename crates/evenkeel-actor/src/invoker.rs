@@ -5,9 +5,9 @@
 //! suspension or a failure acts before the next one, and what was taken out of the lane stays in the
 //! cell: nothing is lost or reordered.
 
-mod ending;
 mod failure;
-mod system;
+mod system_messages;
+mod termination;
 
 use alloc::boxed::Box;
 use core::ops::ControlFlow;
@@ -18,21 +18,21 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::{Actor, Flow, HandlerResult, MessageFuture};
 use crate::cell::{ActorCell, CellRef, ColdState, Phase, RunnerState};
-use crate::clock::coarse_us;
 use crate::context::{CapacityWait, Context};
 use crate::guardian::{ActorError, StopReason};
 use crate::invoke::{ActorState, InvokeKind, InvokeResult, MessageInvoker, ResumeCondition, SuspendReason};
 use crate::mailbox::QueueMailbox;
 use crate::middleware::InvokeContext;
 use crate::panic::catch;
-use crate::raw::run::PermitState;
+use crate::raw::run_permit::PermitState;
 use crate::raw::state::{CLOSED, CellState, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
 use crate::raw::waker;
 use crate::stop::Termination;
 use crate::sync::Ordering;
 use crate::timer::TimerEvent;
+use crate::timer_driver::coarse_us;
 use crate::trace::{Envelope, SpanHandle};
-use crate::worker::{SliceBudget, WorkerLocal};
+use crate::worker_local::{SliceBudget, WorkerLocal};
 
 /// How long a run that middleware held back waits to be tried again.
 const MIDDLEWARE_RETRY: Duration = Duration::from_millis(1);

@@ -14,12 +14,12 @@ extern crate alloc;
 
 mod sync;
 
-mod burial;
-mod crew;
-mod idle;
+mod dead_letter_scope;
+mod idle_workers;
+mod ignore_panic;
 mod mailbox;
-mod quiet;
 mod raw;
+mod worker_slots;
 
 #[cfg(not(loom))]
 mod actor;
@@ -32,15 +32,11 @@ mod behaviour;
 #[cfg(not(loom))]
 mod cell;
 #[cfg(not(loom))]
-mod clock;
-#[cfg(not(loom))]
 mod context;
 #[cfg(not(loom))]
 mod coordinator;
 #[cfg(not(loom))]
 pub mod dead_letters;
-#[cfg(all(test, feature = "std", not(loom)))]
-mod drive;
 #[cfg(not(loom))]
 mod executor;
 #[cfg(not(loom))]
@@ -55,10 +51,10 @@ mod invoke;
 mod invoker;
 #[cfg(not(loom))]
 mod middleware;
+#[cfg(all(test, feature = "std", not(loom)))]
+mod miri_tests;
 #[cfg(not(loom))]
-mod names;
-#[cfg(not(loom))]
-mod observe;
+mod name_registry;
 #[cfg(not(loom))]
 mod panic;
 #[cfg(not(loom))]
@@ -69,14 +65,12 @@ mod props;
 mod ready;
 #[cfg(not(loom))]
 mod reply;
-#[cfg(all(test, feature = "std", not(loom)))]
-mod rig;
 #[cfg(not(loom))]
 mod router;
 #[cfg(not(loom))]
 pub mod runtime;
 #[cfg(not(loom))]
-mod spawning;
+mod spawn_middleware;
 #[cfg(not(loom))]
 mod stash;
 #[cfg(not(loom))]
@@ -84,15 +78,21 @@ mod stop;
 #[cfg(not(loom))]
 mod system;
 #[cfg(not(loom))]
+mod system_metrics;
+#[cfg(not(loom))]
 mod task;
+#[cfg(all(test, feature = "std", not(loom)))]
+mod test_rig;
 #[cfg(not(loom))]
 mod timer;
 #[cfg(not(loom))]
+mod timer_driver;
+#[cfg(not(loom))]
+pub mod timing_wheel;
+#[cfg(not(loom))]
 mod trace;
 #[cfg(not(loom))]
-pub mod wheel;
-#[cfg(not(loom))]
-mod worker;
+mod worker_local;
 
 #[cfg(not(loom))]
 pub use {
@@ -107,12 +107,12 @@ pub use {
     invoke::{ActorState, InvokeResult, MessageInvoker, ResumeCondition, SignalKey, SuspendReason},
     mailbox::{InvalidMailbox, MailboxOptions, MailboxPreset, OverflowStrategy, UnknownPreset},
     middleware::{CompositeMiddleware, InvokeContext, MiddlewareChain, MiddlewareHook},
-    names::{FindError, NAME_LEN_MAX, NameRegistry, RegisterError},
+    name_registry::{FindError, NAME_LEN_MAX, NameRegistry, RegisterError},
     producer::{OUTBOX_MAX, QueueMailboxProducer},
     props::{Props, PropsBuilder},
     reply::{AskError, AskFuture, Reply},
     router::{Router, RouterError, RouterOptions, Routing},
-    spawning::{SpawnContext, SpawnMiddleware},
+    spawn_middleware::{SpawnContext, SpawnMiddleware},
     stash::{STASH_MAX, StashFull},
     stop::{StopMode, Termination},
     sync::ArcShared,

@@ -4,17 +4,17 @@
 //! the actor's worker included. Messages lie in the lane by value; sending one allocates nothing once
 //! the lane has grown to its working size.
 
-mod lanes;
 #[cfg(not(loom))]
 mod message;
 mod options;
 mod preset;
+mod queues;
 
-pub(crate) use lanes::{MailboxQueues, PushResult};
 #[cfg(not(loom))]
 pub(crate) use message::{EARLY_MAX, SystemMessage};
 pub use options::{InvalidMailbox, MailboxOptions, OverflowStrategy};
 pub use preset::{MailboxPreset, UnknownPreset};
+pub(crate) use queues::{MailboxQueues, PushResult};
 
 /// The two lanes of an actor's mailbox.
 #[cfg(not(loom))]

@@ -2,7 +2,7 @@
 
 use crate::guardian::ActorError;
 #[cfg(feature = "std")]
-use crate::quiet::ignore_panic;
+use crate::ignore_panic::ignore_panic;
 
 /// Runs what an actor's author wrote and turns its panic into an error.
 #[cfg(feature = "std")]

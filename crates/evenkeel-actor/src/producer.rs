@@ -80,7 +80,7 @@ impl<M: Send + 'static> fmt::Debug for QueueMailboxProducer<M> {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
-    use crate::rig::{Rig, SumMsg};
+    use crate::test_rig::{Rig, SumMsg};
 
     #[test]
     fn what_is_collected_arrives_with_the_33rd_a_flush_or_the_end() {

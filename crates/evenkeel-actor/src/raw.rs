@@ -10,16 +10,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test"))]
 
 #[cfg(all(not(loom), feature = "std"))]
-mod blocks;
-#[cfg(all(not(loom), feature = "std"))]
 pub(crate) mod current;
-#[cfg(not(loom))]
-pub(crate) mod lane;
+#[cfg(all(not(loom), feature = "std"))]
+mod free_list;
 #[cfg(all(test, loom))]
-mod models;
+mod loom_models;
+#[cfg(not(loom))]
+pub(crate) mod mailbox_ref;
 pub(crate) mod oneshot;
 #[cfg(not(loom))]
-pub(crate) mod run;
+pub(crate) mod run_permit;
 pub(crate) mod slab;
 pub(crate) mod state;
 #[cfg(not(loom))]

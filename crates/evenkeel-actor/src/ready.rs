@@ -3,9 +3,9 @@
 #[cfg(not(feature = "std"))]
 mod single;
 #[cfg(feature = "std")]
-mod stealing;
+mod work_stealing;
 
 #[cfg(not(feature = "std"))]
 pub(crate) use single::{LocalQueue, ReadyQueues};
 #[cfg(feature = "std")]
-pub(crate) use stealing::{LocalQueue, ReadyQueues};
+pub(crate) use work_stealing::{LocalQueue, ReadyQueues};

@@ -15,24 +15,24 @@ use evenkeel_policy::time::Instant;
 
 use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
-use crate::burial::while_dead_lettering;
 use crate::cell::{ActorCell, CellEntry, CellRef};
-use crate::clock::TimerDriver;
 use crate::coordinator::ReadyQueueCoordinator;
+use crate::dead_letter_scope::while_dead_lettering;
 use crate::dead_letters::{DeadLetter, DeadLetterReason, DeadLetters};
 use crate::executor::Lifecycle;
 use crate::guardian::{ActorError, Supervision};
 use crate::mailbox::MailboxOptions;
-use crate::names::NameTable;
-use crate::observe::{SystemMetrics, overflow_of};
+use crate::name_registry::NameTable;
 use crate::panic::catch;
 use crate::props::{Props, Settings};
-use crate::raw::run::allocate;
+use crate::raw::run_permit::allocate;
 use crate::raw::slab::Slab;
 use crate::runtime::RuntimeHandle;
-use crate::spawning::{SpawnChain, SpawnContext};
+use crate::spawn_middleware::{SpawnChain, SpawnContext};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock, Ordering, fence};
+use crate::system_metrics::{SystemMetrics, overflow_of};
+use crate::timer_driver::TimerDriver;
 
 /// Everything the cells of one system share.
 pub(crate) struct Core {

@@ -6,7 +6,7 @@ use evenkeel_policy::time::Instant;
 
 use crate::cell::CellRef;
 use crate::raw::oneshot::DeadlineHandle;
-use crate::wheel::TimerKey;
+use crate::timing_wheel::TimerKey;
 
 /// Names one timer of one actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,12 +4,12 @@
 //! it, an envelope is one pointer larger, and a message nobody traces costs a look at its callsite.
 
 #[cfg(not(feature = "tracing"))]
-mod nothing;
+mod disabled;
 #[cfg(feature = "tracing")]
 mod spans;
 
 #[cfg(not(feature = "tracing"))]
-pub(crate) use nothing::{Trace, note_signal};
+pub(crate) use disabled::{SpanHandle, record_signal};
 #[cfg(feature = "tracing")]
 pub(crate) use spans::{SpanHandle, record_signal};
 

@@ -5,22 +5,22 @@
 //! ([`route`]), the caller ([`key`], [`tenant`]) and whether its minute has room ([`rate`]) → the door's own handler,
 //! with a [`disconnect`] signal → a response, or a [`refusal`] in one shape for all doors.
 
+pub mod api_error;
+pub mod api_key;
 pub mod body;
+mod coalesce_wakes;
 mod connection;
 pub mod disconnect;
 mod framing;
-pub mod key;
 pub mod listener;
 pub mod percent;
-mod quiet;
-pub mod rate;
-pub mod refusal;
+pub mod rate_window;
 pub mod request_id;
 pub mod route;
+mod service;
 pub mod tenant;
 mod timer;
 pub mod tls;
-mod walk;
 
 /// Holds the README's example to what the crate does.
 #[cfg(doctest)]

@@ -20,14 +20,14 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use crate::coalesce_wakes::CoalesceWakes;
 use crate::connection::{InspectedStream, SmugglingSuspect, Version};
-use crate::quiet::CoalesceWakes;
 use crate::request_id::RequestIds;
 use crate::route::Routes;
+use crate::service::{BodyLength, RequestService};
 use crate::tenant::{Authenticator, Exposure};
 use crate::timer::ConnectionTimer;
 use crate::tls::Tls;
-use crate::walk::{BodyLength, RequestService};
 
 /// How long accepting pauses when the system has no descriptors to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);

@@ -15,9 +15,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
 use http_body_util::{BodyExt, LengthLimitError};
 
+use crate::api_error::ApiError;
 use crate::body::{self, RequestBody, Response};
 use crate::disconnect::Disconnect;
-use crate::refusal::ApiError;
 use crate::tenant::{Access, Caller};
 
 /// How many routes a table holds at most.

@@ -16,9 +16,9 @@ use evenkeel_policy::weight::Weight;
 use http::HeaderMap;
 use parking_lot::{Mutex, RwLock};
 
-use crate::key::{KeyHash, credential};
-use crate::rate::{MinuteWindow, RateDecision};
-use crate::refusal::{ApiError, RateLimitKind};
+use crate::api_error::{ApiError, RateLimitKind};
+use crate::api_key::{KeyHash, credential};
+use crate::rate_window::{MinuteWindow, RateDecision};
 
 /// How many tenants a table holds at most.
 pub const TENANTS_MAX: usize = 10_000;

@@ -6,8 +6,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Body;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::tenant::{Tenant, TenantState};
 use evenkeel_pipeline::Priority;
 use evenkeel_policy::time::Instant;
@@ -15,10 +15,10 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 
+use crate::api::LlmApi;
 use crate::deadline::Deadline;
-use crate::door::LlmApi;
-use crate::forward::{DispatchListener, ProxyRequest};
 use crate::headers;
+use crate::proxy::{DispatchListener, ProxyRequest};
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::trace::RequestTrace;
 

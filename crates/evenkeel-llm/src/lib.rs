@@ -4,15 +4,13 @@
 #![cfg_attr(loom, allow(dead_code, unreachable_pub, reason = "models use the walk alone"))]
 
 #[cfg(not(loom))]
-mod answer;
-#[cfg(not(loom))]
-mod bill;
+mod api;
 #[cfg(not(loom))]
 mod deadline;
 #[cfg(not(loom))]
-mod door;
+mod error;
 #[cfg(not(loom))]
-mod forward;
+mod error_format;
 #[cfg(not(loom))]
 mod headers;
 #[cfg(not(loom))]
@@ -24,19 +22,23 @@ mod models;
 #[cfg(not(loom))]
 mod monitor;
 #[cfg(not(loom))]
-mod nodes;
+mod node_registry;
+#[cfg(not(loom))]
+mod node_response;
 #[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
-mod refuse;
-#[cfg(not(loom))]
-mod relay;
+mod proxy;
 #[cfg(not(loom))]
 pub mod request;
+#[cfg(not(loom))]
+mod response_body;
 #[cfg(not(loom))]
 pub mod sse;
 #[cfg(not(loom))]
 mod status;
+#[cfg(not(loom))]
+mod token_reservation;
 #[cfg(not(loom))]
 mod trace;
 #[cfg(not(loom))]
@@ -44,11 +46,9 @@ mod upstream;
 #[cfg(not(loom))]
 pub mod usage;
 mod walk;
-#[cfg(not(loom))]
-mod wording;
 
 #[cfg(not(loom))]
-pub use door::{LlmApi, LlmError};
+pub use api::{LlmApi, LlmError};
 #[cfg(not(loom))]
 pub use headers::retry_after;
 #[cfg(not(loom))]
@@ -59,10 +59,10 @@ pub use monitor::{
     read_slots,
 };
 #[cfg(not(loom))]
-pub use nodes::{Node, NodeError};
+pub use node_registry::{Node, NodeError};
 #[cfg(not(loom))]
 pub use options::{Concurrency, HealthOptions, LlmOptions, NodeOptions};
 #[cfg(not(loom))]
-pub use upstream::wire;
+pub use upstream::response_parser;
 #[cfg(not(loom))]
 pub use upstream::{BadRoots, BadUrl, Origin, TlsRoots, Upstream, UpstreamBody, UpstreamError};

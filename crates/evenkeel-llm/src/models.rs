@@ -1,15 +1,15 @@
 //! `GET /v1/models`: what a tenant may ask for.
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::{self, Response};
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::ServerRequest;
 use evenkeel_door::tenant::{Caller, Tenant};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use crate::door::LlmApi;
-use crate::wording::with_zero_wait;
+use crate::api::LlmApi;
+use crate::error_format::with_zero_wait;
 
 /// Lists the models that any node serves and the tenant may use.
 pub(crate) fn list(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiError> {

@@ -6,18 +6,18 @@
 //! Bounds: an actor has one question open at a time, for `timeout` at most; an answer is at most 4 MiB, a node's models
 //! at most 1024. An actor that fails is made again, after half a minute at most.
 
-mod caller;
-mod check;
+mod discovery;
 mod engine;
-mod gauges;
-mod node;
+mod engine_metrics;
+mod health_check;
+mod node_client;
+mod node_monitor;
 mod prober;
 mod scraper;
-mod survey;
 
-pub use check::HealthCheckResult;
 pub use engine::Engine;
-pub use gauges::{read_metrics, read_slots};
+pub use engine_metrics::{read_metrics, read_slots};
+pub use health_check::HealthCheckResult;
 
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -39,8 +39,8 @@ use parking_lot::Mutex;
 
 use crate::options::HealthOptions;
 use crate::upstream::{Origin, Upstream};
-use caller::NodeClient;
-use node::{NodeMonitor, NodeMonitorMsg};
+use node_client::NodeClient;
+use node_monitor::{NodeMonitor, NodeMonitorMsg};
 
 /// The most actors: a node and its paths each count as one.
 const ACTORS_MAX: u32 = 1 << 16;

@@ -1,7 +1,7 @@
 //! What the door is set up with; every value has been checked by whoever read it, and is checked again where it is used.
 
 use evenkeel_pipeline::PipelineOptions;
-use evenkeel_policy::limit::LimitConfig;
+use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;

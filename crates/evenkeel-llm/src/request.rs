@@ -4,18 +4,18 @@
 //! and that another reader could understand differently, because it is there twice or in other letters, is refused.
 
 mod affinity;
-mod form;
-mod reader;
-mod words;
+mod multipart;
+mod parser;
+mod token_estimate;
 
 use core::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use evenkeel_door::refusal::ApiError;
+use evenkeel_door::api_error::ApiError;
 
 use crate::json::{JsonError, JsonErrorKind};
-use reader::RequestParser;
-pub(crate) use words::TOKEN_BYTES;
+use parser::RequestParser;
+pub(crate) use token_estimate::TOKEN_BYTES;
 
 /// How long the name of a model may be.
 pub const MODEL_BYTES_MAX: usize = 256;

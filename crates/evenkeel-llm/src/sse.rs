@@ -6,7 +6,7 @@
 
 mod boundary;
 mod event;
-mod opening;
+mod first_event;
 
 use core::mem;
 
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::usage::{Usage, UsageFields};
 use boundary::Boundary;
 use event::SseEvent;
-pub(crate) use opening::{FirstEvent, FirstEventReader};
+pub(crate) use first_event::{FirstEvent, FirstEventReader};
 
 /// How long an event may be to be read.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;

@@ -1,20 +1,20 @@
 //! `GET /api/load-status` and `GET /api/nodes`: how everything stands.
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::ServerRequest;
 use evenkeel_pipeline::{
     AdminState, BreakerState, CacheStats, Counts, EngineLoad, ModelId, ModelStatus, NodeStatus,
     OptimizedLoadManager, PathStatus, PoolStats, TenantStatus,
 };
 use evenkeel_policy::backpressure::BackpressureState;
+use evenkeel_policy::concurrency_limit::LimitStatus;
 use evenkeel_policy::id::TenantId;
-use evenkeel_policy::limit::LimitStatus;
 use evenkeel_policy::path::PathState;
 use evenkeel_policy::time::{Duration, Instant};
 use serde_json::{Value, json};
 
-use crate::door::LlmApi;
+use crate::api::LlmApi;
 use crate::models::answer;
 use crate::monitor::Engine;
 

@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::refusal::ApiError;
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::time::Duration;
 use evenkeel_telemetry::trace::{Span, SpanKind, TraceParent, Tracer};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
-use crate::nodes::Node;
-use crate::refuse::AttemptError;
+use crate::error::AttemptError;
+use crate::node_registry::Node;
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::usage::Usage;
 use crate::walk::SlotGuard;

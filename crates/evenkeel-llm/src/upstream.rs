@@ -8,14 +8,14 @@
 
 mod body;
 mod connect;
+mod connection;
 mod error;
 mod framing;
 mod head;
-mod link;
 mod origin;
 mod pool;
+pub mod response_parser;
 mod roots;
-pub mod wire;
 
 pub use body::UpstreamBody;
 pub use error::UpstreamError;
@@ -33,7 +33,7 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use link::{Connection, ConnectionAge, ExchangeError, Progress};
+use connection::{Connection, ConnectionAge, ExchangeError, Progress};
 use pool::ConnectionPool;
 
 /// Sends requests to nodes; cheap to clone, and clones share their connections.

@@ -1,14 +1,14 @@
 //! What requests cost: what an engine says they did, and what they probably will.
 
-mod answer;
 mod forecast;
+mod scanner;
 
 use evenkeel_policy::cost::Cost;
 
 use crate::json::{Cursor, JsonError, Kind};
 use crate::request::{Endpoint, TOKEN_BYTES};
-pub use answer::UsageScanner;
 pub use forecast::Forecast;
+pub use scanner::UsageScanner;
 
 /// How many tokens went in and came out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

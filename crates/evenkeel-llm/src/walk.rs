@@ -10,9 +10,9 @@ mod clock;
 mod lock;
 #[cfg(loom)]
 #[cfg(test)]
-mod models;
-mod place;
-mod tell;
+mod loom_models;
+mod slot;
+mod telemetry;
 
 use core::task::Waker;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use evenkeel_telemetry::{Observer, RejectReason, Step};
 
 use clock::SchedulerClock;
 use lock::Mutex;
-pub(crate) use place::{SlotFuture, SlotGuard, WaitRejection};
+pub(crate) use slot::{SlotFuture, SlotGuard, WaitRejection};
 
 /// One pool's walk, shared by all its requests.
 pub(crate) struct RequestScheduler {
@@ -145,7 +145,7 @@ impl RequestScheduler {
     /// Tells that a tenant's request was refused before it could enter.
     pub(crate) fn tell_rate_limited(&self, tenant: TenantId) {
         let step = Step::Rejected { reason: RejectReason::RateLimited };
-        self.watch.record(self.now(), &tell::outside(tenant, step));
+        self.watch.record(self.now(), &telemetry::outside(tenant, step));
     }
 
     /// Changes nodes or tenants, or takes in what was found out about a node.
@@ -197,7 +197,7 @@ impl RequestScheduler {
     /// Tells and wakes; a request that ends came in at `entered_at`.
     fn publish(&self, now: Instant, outcome: Effects, entered_at: Instant) {
         for event in outcome.first.iter().chain(&outcome.more) {
-            self.watch.record(now, &tell::to_telemetry(event, now.since(entered_at)));
+            self.watch.record(now, &telemetry::to_telemetry(event, now.since(entered_at)));
         }
         outcome.wakers.into_iter().for_each(Waker::wake);
         if outcome.rings {
@@ -260,7 +260,7 @@ impl SlotDecision {
 
 impl RequestHandle {
     fn tell(&self, now: Instant, step: Step) {
-        self.walk.watch.record(now, &tell::request_event(self.request, self.tenant, step));
+        self.walk.watch.record(now, &telemetry::request_event(self.request, self.tenant, step));
     }
 }
 

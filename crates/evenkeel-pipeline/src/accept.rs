@@ -5,10 +5,10 @@
 
 mod requests;
 
+use evenkeel_policy::concurrency_limit::Epoch;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
-use evenkeel_policy::limit::Epoch;
 use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 

@@ -9,9 +9,9 @@ use evenkeel_policy::score::RequestKind;
 
 use crate::OptimizedLoadManager;
 use crate::accept::{ModelQueueId, Priority, RequestRecord, RequestState};
+use crate::load_manager::TimerTarget;
 use crate::pick_node::{AdminState, BreakerState};
 use crate::queue::{TenantEntry, key};
-use crate::walk::TimerTarget;
 
 /// What the tickets alone say.
 #[derive(Default)]

@@ -41,6 +41,7 @@
 mod accept;
 mod admit;
 mod audit;
+mod load_manager;
 mod observe;
 mod options;
 mod pick_node;
@@ -48,9 +49,9 @@ mod pick_path;
 mod queue;
 mod rejection;
 mod send;
-mod walk;
 
 pub use accept::{Arrival, AttemptFailure, ModelId, Priority, RequestEnd, RequestId};
+pub use load_manager::{OptimizedLoadManager, RegistryError};
 pub use observe::{Counts, Event, ModelStatus, NodeStatus, PoolStats, RequestOutcome, Status, TenantStatus};
 pub use options::{
     AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,
@@ -61,4 +62,3 @@ pub use pick_node::{
 pub use pick_path::{PathSpec, PathStatus};
 pub use queue::TenantRule;
 pub use rejection::{NoRetryReason, Rejection, WaitEntry, WaitError, WaitResult};
-pub use walk::{OptimizedLoadManager, RegistryError};

@@ -4,11 +4,11 @@
 //! chosen. A choice is O(nodes).
 
 mod affinity;
-mod breaker;
 mod cache;
 mod capacity;
+mod circuit_breaker;
+mod cooldown;
 mod node;
-mod rest;
 
 use std::collections::BTreeMap;
 
@@ -20,18 +20,18 @@ use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrRules;
 use evenkeel_policy::time::Instant;
 
-pub use breaker::BreakerState;
 pub(crate) use cache::NodeSelectionCache;
 pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
+pub use circuit_breaker::BreakerState;
 pub use node::{AdminState, NodeSpec};
 pub(crate) use node::{FIGURES_AGE_MAX, Node, SlotRequest, SlotReservation};
 
 use crate::accept::{ModelId, RequestRecord};
+use crate::load_manager::RegistryError;
 use crate::options::{AffinityOptions, BreakerOptions, PipelineOptions};
 use crate::pick_path::Paths;
-use crate::walk::RegistryError;
 use affinity::{NodeLoad, PoolLoad};
 
 /// Why a request goes to a node.

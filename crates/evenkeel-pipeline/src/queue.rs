@@ -4,9 +4,9 @@
 //! its own model's nodes, so one that nobody serves delays no other. A tenant's debt follows it: what it left in a ring
 //! where it has nothing waiting counts in the ring where it has.
 
-mod horizon;
-mod rate;
-mod ring;
+mod busy_throughput;
+mod charge_ahead;
+mod model_queue;
 mod tenants;
 
 use std::collections::BTreeMap;
@@ -18,14 +18,14 @@ use evenkeel_policy::id::{Key, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::{Duration, Instant};
 
-pub(crate) use ring::ModelQueue;
+pub(crate) use model_queue::ModelQueue;
 pub use tenants::TenantRule;
 pub(crate) use tenants::{TenantEntry, Tenants};
 
 use crate::accept::{Arrival, ModelId, ModelQueueId, Priority, RequestId, RequestRecord};
 use crate::admit::AdmissionControl;
 use crate::options::PipelineOptions;
-use rate::BusyThroughput;
+use busy_throughput::BusyThroughput;
 
 /// A round gives this part of a usual request's cost: what is charged when a request is sent may be much less than it
 /// will cost, and a turn must not last for several of those.

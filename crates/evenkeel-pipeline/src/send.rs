@@ -4,25 +4,25 @@
 //! same step; whenever a step ends, nobody waits who could have had a free slot, and no slot went to the background
 //! that somebody who waits could have had.
 
-mod budget;
+mod retry_budget;
 
 use evenkeel_policy::backpressure::retry_after;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{Key, NodeId, TenantId};
 use evenkeel_policy::time::Instant;
 
-pub(crate) use budget::RetryBudget;
+pub(crate) use retry_budget::RetryBudget;
 
 use crate::OptimizedLoadManager;
 use crate::accept::{
     Arrival, Attempt, AttemptFailure, ModelId, ModelQueueId, Priority, RequestId, RequestRecord,
     RequestState, ResponseState,
 };
+use crate::load_manager::TimerTarget;
 use crate::observe::Event;
 use crate::pick_node::{AdminState, FIGURES_AGE_MAX, Node, Pick, PickReason, SlotRequest, SlotReservation};
 use crate::queue::QueueEnd;
 use crate::rejection::{NoRetryReason, Rejection};
-use crate::walk::TimerTarget;
 
 /// A request, and the node that has a slot for it.
 struct Placement {

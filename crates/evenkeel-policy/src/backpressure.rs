@@ -7,7 +7,7 @@
 
 mod config;
 mod deadline;
-mod fair;
+mod fair_admission;
 
 use crate::time::Duration;
 
@@ -16,7 +16,7 @@ pub use config::{
     WaitQueueConfig,
 };
 pub use deadline::{WouldMissDeadline, admit_by_deadline, expected_wait, retry_after};
-pub use fair::{Admission, FairAdmission, TooManyTenants, WaiterState};
+pub use fair_admission::{Admission, FairAdmission, TooManyTenants, WaiterState};
 
 /// How loaded the queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@
 //! change O(1), except that opening a round sorts the keys that join or come back in it. Memory is taken when a key
 //! is first known, or when more keys are in debt than ever before.
 
-mod calendar;
+mod account;
+mod debt_wheel;
 mod level;
 mod ring;
-mod slot;
 mod tenant;
 
 use core::fmt;
@@ -20,8 +20,8 @@ use crate::cost::Cost;
 use crate::id::Key;
 use crate::setting::{self, SettingOutOfRange};
 use crate::weight::Weight;
+use account::KeyAccounts;
 use level::{DrrLevel, milli, units};
-use slot::KeyAccounts;
 
 pub use tenant::{AddKeyError, TenantDrr, Turn, WeightedKey};
 

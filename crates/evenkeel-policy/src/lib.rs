@@ -20,12 +20,12 @@
 extern crate alloc;
 
 pub mod backpressure;
+pub mod concurrency_limit;
 pub mod cost;
 pub mod drr;
 pub mod estimate;
 pub mod id;
 pub mod interner;
-pub mod limit;
 pub mod path;
 pub mod score;
 pub mod setting;

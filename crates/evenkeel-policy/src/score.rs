@@ -17,21 +17,21 @@ use crate::id::NodeId;
 use crate::setting::SettingOutOfRange;
 use crate::weight::Weight;
 
-mod because;
+mod choice_reason;
 mod config;
 mod gate;
 mod hot_cold;
 mod limits;
 mod node;
-mod parts;
-mod rank;
+mod sub_scores;
+mod top_k;
 
-pub use because::{ChoiceReason, LatencyBasis, ScoreBreakdown};
+pub use choice_reason::{ChoiceReason, LatencyBasis, ScoreBreakdown};
 pub use config::{HotColdConfig, LimitsConfig, ScoreConfig, TOP_K_MAX};
 pub use gate::Gate;
 pub use limits::{Limits, relative_latency};
 pub use node::{NodeStats, Status};
-pub use parts::{RequestKind, SubScores, clamp01};
+pub use sub_scores::{RequestKind, SubScores, clamp01};
 
 /// A node that may be chosen, with its latest figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,7 +88,7 @@ impl NodeSelector {
     pub fn pick(&mut self, candidates: &[Candidate], request: RequestKind, random: f64) -> Option<Choice> {
         match &self.chooser {
             SelectionPolicy::Score(config) => {
-                rank::choose(config, candidates, request, random, &mut self.scratch)
+                top_k::choose(config, candidates, request, random, &mut self.scratch)
             }
             SelectionPolicy::HotCold(config) => {
                 hot_cold::choose(config, candidates, request, &mut self.scratch)

@@ -14,16 +14,16 @@
 //! | [`result`] [`job`] | what came of messages that were jobs, and where those are |
 //! | [`queue`] [`queues`] | what a door calls |
 
-pub mod book;
 pub mod id;
-pub mod job;
-mod keeper;
+pub mod job_result;
+pub mod job_status;
 pub mod message;
 pub mod queue;
+mod queue_actor;
+pub mod queue_state;
 pub mod queues;
 pub mod receipt;
 pub mod rejection;
-pub mod result;
 pub mod rule;
 pub mod settings;
 pub mod store;

@@ -1,7 +1,7 @@
 //! A queue, as a door calls it.
 
+mod key_rules;
 mod owner;
-mod ruling;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,20 +13,22 @@ use evenkeel_actor::{AskError, Reply};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
-use crate::book::{AbandonMode, Explanation, KeyStats, LeasedMessage, MoveCursor, QueueStats, QueueTotals};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
-use crate::job::JobStatusTable;
-use crate::keeper::{MoveRequest, Msg, QueueGauge, ReceiptResults, ReceiveRequest, WhenEmpty};
+use crate::job_status::JobStatusTable;
 use crate::message::{Delivery, EnqueueResult, KEY_BYTES_MAX, MessageMeta, NewMessage, Payload};
+use crate::queue_actor::{MoveRequest, Msg, QueueGauge, ReceiptResults, ReceiveRequest, WhenEmpty};
+use crate::queue_state::{
+    AbandonMode, Explanation, KeyStats, LeasedMessage, MoveCursor, QueueStats, QueueTotals,
+};
 use crate::receipt::{DeliveryId, Receipt, ReceiptSigner};
 use crate::rejection::Rejection;
 use crate::settings::{DeliveryOrder, QueueSettings, TIMED_MAX};
 use crate::store::{Batch, QueueDescriptor, Store, StoreError};
 use crate::time::{UnixMillis, WallClock};
 
-pub use crate::keeper::MoveProgress;
+pub use crate::queue_actor::MoveProgress;
+pub use key_rules::KeyRuleGuard;
 pub(crate) use owner::{ActiveOwner, Owner, RestartBackoff};
-pub use ruling::KeyRuleGuard;
 
 /// Questions to a keeper that take longer are given up.
 const ANSWER_MAX: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
 //! All queues of a gateway.
 
-mod keep;
+mod ownership;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 
 use crate::id::QueueId;
-use crate::keeper::{ActorStopped, KnownQueues, Msg};
 use crate::queue::{Owner, Queue};
+use crate::queue_actor::{ActorStopped, KnownQueues, Msg};
 use crate::receipt::ReceiptSigner;
 use crate::rejection::Rejection;
 use crate::settings::{BadSetting, QueueSettings};
@@ -79,7 +79,7 @@ impl Queues {
         let records = queues.blocking(<dyn Store>::queues).await?;
         queues.open_all(records).await?;
         queues.open.read().by_id.values().for_each(Queue::begin);
-        tokio::spawn(keep::restart_stopped(Arc::downgrade(&queues), falls));
+        tokio::spawn(ownership::restart_stopped(Arc::downgrade(&queues), falls));
         Ok(queues)
     }
 

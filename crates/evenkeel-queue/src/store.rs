@@ -6,7 +6,7 @@
 
 pub mod disk;
 pub mod memory;
-pub(crate) mod result_book;
+pub(crate) mod result_index;
 
 use core::fmt;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::book::{RedeliveryRecord, StoredKey, StoredMessage};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, EnqueueResult, MessageMeta, NewMessage, Payload};
+use crate::queue_state::{RedeliveryRecord, StoredKey, StoredMessage};
 use crate::rule::KeyRule;
 use crate::settings::{Durability, QueueSettings};
 use crate::time::UnixMillis;

@@ -5,9 +5,9 @@
 //! it is said. The gap of two clients is the most that one of them got more than the other since both began to wait; a
 //! workload's is that of the pair that drifted furthest.
 
+mod dispatcher;
 mod engine;
 mod gap;
-mod line;
 mod stage;
 mod vtc;
 

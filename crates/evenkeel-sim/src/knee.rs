@@ -17,9 +17,9 @@ use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use crate::agenda::EventQueue;
+use crate::event_queue::EventQueue;
 use crate::rng::Rng;
-use crate::world::SimError;
+use crate::simulation::SimError;
 
 const MODEL: ModelId = ModelId(0);
 const NODE: NodeId = NodeId(0);

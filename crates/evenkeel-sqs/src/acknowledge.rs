@@ -6,9 +6,9 @@ use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Queue, Rejection};
 use serde::Deserialize;
 
+use crate::api::{EmptyResponse, SqsApi, required, seconds};
 use crate::batch::{BatchResponse, BatchSuccess, check_ids, outcome};
-use crate::door::{EmptyResponse, SqsApi, required, seconds};
-use crate::fault::SqsError;
+use crate::error::SqsError;
 use crate::limit::VISIBILITY_SECS;
 use crate::time::Seconds;
 

@@ -7,9 +7,9 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::base64;
-use crate::contents::is_valid_text;
-use crate::fault::SqsError;
+use crate::error::SqsError;
 use crate::limit::{ATTRIBUTE_NAME_MAX, ATTRIBUTES_MAX, TRACE_MAX};
+use crate::text_validation::is_valid_text;
 
 /// The one attribute that AWS itself reads.
 const TRACE_HEADER: &str = "AWSTraceHeader";

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::fault::SqsError;
+use crate::error::SqsError;
 use crate::limit::BATCH_MAX;
 
 const ID_MAX: usize = 80;

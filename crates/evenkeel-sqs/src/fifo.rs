@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::attribute::hex;
-use crate::fault::SqsError;
+use crate::error::SqsError;
 use crate::limit::DEDUP_MAX;
-use crate::notes::QueueMetadata;
+use crate::queue_metadata::QueueMetadata;
 use crate::settings::{AttributeName, QueueSpec};
 
 /// How FIFO queues' names end.

@@ -6,36 +6,36 @@
 //! `attribute`, `contents` and `limit` are AWS's rules for messages; `header` is what is kept with one. Beside it stands
 //! `native`, the API for what SQS cannot say.
 
+mod access_key;
 mod acknowledge;
+mod api;
+mod arn;
 mod attribute;
 mod base64;
 mod batch;
-mod contents;
-mod door;
-mod fault;
+mod chunked_body;
+mod error;
 mod fifo;
-mod header;
-mod key;
 mod limit;
-mod meters;
+mod metrics;
 mod move_task;
 mod native;
-mod notes;
 mod operation;
 mod options;
 mod permission;
-mod pieces;
-mod place;
 mod queue;
+mod queue_metadata;
 mod receive;
 mod redrive;
 mod send;
 mod settings;
-mod sign;
+mod sigv4;
+mod stored_headers;
 mod tag;
+mod text_validation;
 mod time;
 
-pub use door::SqsApi;
-pub use header::{header_of, sender_of};
-pub use key::{Credentials, MasterKey, MasterKeyError};
+pub use access_key::{Credentials, MasterKey, MasterKeyError};
+pub use api::SqsApi;
 pub use options::SqsOptions;
+pub use stored_headers::{header_of, sender_of};

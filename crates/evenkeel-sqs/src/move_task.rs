@@ -9,19 +9,19 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use evenkeel_queue::book::MoveCursor;
+use evenkeel_queue::queue_state::MoveCursor;
 use evenkeel_queue::{Queue, QueueId, Queues, Rejection};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::api::{SqsApi, required};
 use crate::attribute::hex;
 use crate::base64;
-use crate::door::{SqsApi, required};
-use crate::fault::SqsError;
+use crate::error::SqsError;
 use crate::limit::{MOVE_RATE, TASKS, TASKS_ACTIVE_MAX};
-use crate::notes::{MoveTaskRecord, QueueMetadata};
+use crate::queue_metadata::{MoveTaskRecord, QueueMetadata};
 
 /// Messages moved in one go when there is no hurry to slow down.
 const BATCH: usize = 100;

@@ -3,19 +3,19 @@
 //! Tenants send and consume; what changes a queue for everybody (its settings, what its keys are bound to, a purge) is an
 //! administrator's. Messages are the same in both protocols: a header here is an attribute there.
 
+mod admin;
 mod consume;
-mod control;
+mod json;
 mod keys;
 mod result;
 mod send;
 mod stream;
-mod wire;
 
 use std::sync::Arc;
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
 use evenkeel_door::percent;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_door::tenant::{Access, Caller};
 use evenkeel_queue::Queue;
@@ -26,12 +26,12 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use stream::Streams;
 
+use self::admin::purge;
 use self::consume::peek;
-use self::control::purge;
 use self::keys::keys;
 use self::result::{explain, result};
 use crate::SqsApi;
-use crate::pieces::body_of;
+use crate::chunked_body::body_of;
 
 const QUEUES: &str = "/api/queues";
 const QUEUE: &str = "/api/queues/";

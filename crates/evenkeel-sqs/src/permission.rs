@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::door::{EmptyResponse, SqsApi, required};
-use crate::fault::SqsError;
+use crate::api::{EmptyResponse, SqsApi, required};
+use crate::error::SqsError;
 use crate::operation::Operation;
 
 #[derive(Deserialize)]

@@ -8,9 +8,9 @@ use evenkeel_queue::queues::CreateResult;
 use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
 use serde::{Deserialize, Serialize};
 
+use crate::api::{EmptyResponse, RequestContext, SqsApi, required};
 use crate::base64;
-use crate::door::{EmptyResponse, RequestContext, SqsApi, required};
-use crate::fault::{SqsError, bad_fifo_name, bad_queue_name};
+use crate::error::{SqsError, bad_fifo_name, bad_queue_name};
 use crate::fifo;
 use crate::limit::PAGE;
 use crate::settings::{AttributeName, Attributes, QueueSpec};
@@ -123,7 +123,7 @@ impl SqsApi {
             id: None,
             name: name.to_owned(),
             settings: QueueSettings { order, ..self.options.defaults.clone() },
-            notes: crate::notes::QueueMetadata::default(),
+            notes: crate::queue_metadata::QueueMetadata::default(),
         }
     }
 

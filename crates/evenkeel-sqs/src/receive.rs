@@ -9,13 +9,13 @@ use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Delivery, DeliveryOrder, Queue, Rejection};
 use serde::{Deserialize, Serialize};
 
+use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};
 use crate::attribute::{Attribute, Filter, digest, digest_body, hex};
-use crate::door::{RequestContext, SqsApi, seconds, to_json_with_capacity};
-use crate::fault::SqsError;
+use crate::error::SqsError;
 use crate::fifo::is_plain;
-use crate::header::StoredHeaders;
 use crate::limit::{RECEIVE, VISIBILITY_SECS, WAIT_SECS};
 use crate::send::{NOT_OF_TYPE, sequence_number};
+use crate::stored_headers::StoredHeaders;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]

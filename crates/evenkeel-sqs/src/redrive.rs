@@ -5,11 +5,11 @@ use evenkeel_queue::{Queue, QueueId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::door::{RequestContext, SqsApi};
-use crate::fault::SqsError;
+use crate::api::{RequestContext, SqsApi};
+use crate::error::SqsError;
 use crate::limit::{ALLOWED_MAX, RECEIVES};
-use crate::notes::{DeadLetterTarget, QueueMetadata};
 use crate::queue::page_of;
+use crate::queue_metadata::{DeadLetterTarget, QueueMetadata};
 use crate::settings::QueueSpec;
 
 #[derive(Deserialize)]

@@ -9,14 +9,14 @@ use evenkeel_queue::message::DEFAULT_KEY;
 use evenkeel_queue::{DeliveryOrder, MessageId, NewMessage, Payload, Queue};
 use serde::{Deserialize, Serialize};
 
+use crate::api::{RequestContext, SqsApi, required, seconds};
 use crate::attribute::{Attribute, AttributeMap, check, check_system, digest, digest_body, hex};
 use crate::batch::{BatchFailure, BatchResponse, check_ids};
-use crate::contents::is_valid_text;
-use crate::door::{RequestContext, SqsApi, required, seconds};
-use crate::fault::{SqsError, too_large};
+use crate::error::{SqsError, too_large};
 use crate::fifo::{DedupName, DedupPolicy};
-use crate::header::StoredHeaders;
 use crate::limit::{BATCH_BYTES_MAX, DELAY_SECS, GROUP_MAX, HEADROOM, TRACE_MAX};
+use crate::stored_headers::StoredHeaders;
+use crate::text_validation::is_valid_text;
 
 /// A batch as it is sent.
 #[derive(Deserialize)]

@@ -6,14 +6,14 @@ use evenkeel_queue::queue::Queue;
 use evenkeel_queue::store::QueueDescriptor;
 use evenkeel_queue::{QueueId, QueueSettings};
 
-use crate::door::{EmptyResponse, SqsApi};
-use crate::fault::SqsError;
+use crate::api::{EmptyResponse, SqsApi};
+use crate::error::SqsError;
 use crate::fifo;
 use crate::limit::{
     DELAY_SECS, HEADROOM, KEY_REUSE_SECS, MESSAGE_BYTES, POLICY_MAX, RETENTION_SECS, VISIBILITY_SECS,
     WAIT_SECS,
 };
-use crate::notes::QueueMetadata;
+use crate::queue_metadata::QueueMetadata;
 use crate::redrive;
 
 /// Attributes by name, as they are sent.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::door::{EmptyResponse, SqsApi};
-use crate::fault::SqsError;
+use crate::api::{EmptyResponse, SqsApi};
+use crate::error::SqsError;
 use crate::limit::{TAG_KEY_MAX, TAG_VALUE_MAX, TAGS_MAX};
-use crate::notes::QueueMetadata;
+use crate::queue_metadata::QueueMetadata;
 
 pub(crate) type Tags = BTreeMap<String, String>;
 

@@ -3,9 +3,9 @@
 //! The pipeline's events map to these one to one; what only a door sees (accepted, admitted, delayed, first byte) is
 //! here, too. An event is a value without text, so that telling it allocates nothing.
 
-mod words;
+mod display;
 
-pub(crate) use words::EventDisplay;
+pub(crate) use display::EventDisplay;
 
 use std::time::Duration;
 

@@ -23,30 +23,30 @@
 
 mod event;
 mod family;
-mod journal;
 pub mod logs;
-mod meters;
 mod metric;
-pub mod names;
-mod page;
+pub mod metric_names;
+mod observer;
+mod pipeline_metrics;
+mod prometheus;
 mod registry;
+mod request_log;
 mod secret;
 pub mod trace;
-mod watch;
 
 pub use event::{
     AttemptFailure, Event, ModelId, NodeEvent, PickReason, RejectReason, RequestId, RequestOutcome, Step,
 };
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
-pub use journal::{RequestHistory, RequestLog, RequestLogLimits};
-pub use meters::{
+pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
+pub use observer::Observer;
+pub use pipeline_metrics::{
     DURATION_BOUNDS, EngineGauges, MetricLimits, NodeGauges, POOLS_MAX, PathMetrics, PipelineMetrics,
     RouterGauges, RouterMetrics,
 };
-pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Registry, SOURCES_MAX};
+pub use request_log::{RequestHistory, RequestLog, RequestLogLimits};
 pub use secret::Secret;
-pub use watch::Observer;
 
 /// The examples of the README, run as tests.
 #[cfg(doctest)]

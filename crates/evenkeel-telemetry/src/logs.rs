@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::event::{Event, EventDisplay, NodeEvent};
-use crate::meters::PipelineMetrics;
+use crate::pipeline_metrics::PipelineMetrics;
 
 /// The filter of whoever gives none.
 const FILTER_DEFAULT: &str = "info";

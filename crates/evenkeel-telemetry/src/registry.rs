@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::family::{AnySeries, Family, FamilySpec, Label, Metric, MetricDesc, Series};
 use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
-use crate::{names, page};
+use crate::{metric_names, prometheus};
 
 /// How many metrics there may be.
 pub const FAMILIES_MAX: usize = 512;
@@ -91,8 +91,10 @@ impl Registry {
     pub fn new() -> Self {
         let shape = |named| FamilySpec { named, bounds: &[] };
         let by_metric = [Label { name: "metric", values_max: FAMILIES_MAX }];
-        let over = Arc::new(Series::new(shape(names::LABELS_OVER_TOTAL), &by_metric, Counter::default()));
-        let skipped = Arc::new(Series::new(shape(names::SOURCES_SKIPPED_TOTAL), &[], Counter::default()));
+        let over =
+            Arc::new(Series::new(shape(metric_names::LABELS_OVER_TOTAL), &by_metric, Counter::default()));
+        let skipped =
+            Arc::new(Series::new(shape(metric_names::SOURCES_SKIPPED_TOTAL), &[], Counter::default()));
         let inner = Inner {
             skipped: skipped.with(&[]),
             over: Family { inner: Arc::clone(&over) },
@@ -218,7 +220,8 @@ impl Registry {
         let mut families = self.inner.families.lock().clone();
         families.sort_by_key(|family| family.shape().named.name);
         let sources = self.inner.sources.lock().clone();
-        let mut appendix = page::SourceOutput::new(families.iter().map(|family| family.shape().named.name));
+        let mut appendix =
+            prometheus::SourceOutput::new(families.iter().map(|family| family.shape().named.name));
         for source in &sources {
             let mut text = String::new();
             if source(&mut text).is_err() || !appendix.append(&text) {
@@ -227,7 +230,7 @@ impl Registry {
         }
         let mut out = String::with_capacity(4096);
         for family in &families {
-            page::write_family(&mut out, family);
+            prometheus::write_family(&mut out, family);
         }
         out.push_str(appendix.text());
         out

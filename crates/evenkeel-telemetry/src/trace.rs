@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 use crate::metric::Counter;
-use crate::names;
+use crate::metric_names;
 use crate::registry::{RegisterError, Registry};
 pub use context::{SpanContext, TraceParent};
 pub use otlp::{CONTENT_TYPE, payload};
@@ -152,8 +152,8 @@ impl Tracer {
             ids: RandomState::new(),
             made: AtomicU64::new(0),
             ended: Mutex::default(),
-            exported: registry.counter(names::SPANS_EXPORTED_TOTAL)?,
-            dropped: registry.counter(names::SPANS_DROPPED_TOTAL)?,
+            exported: registry.counter(metric_names::SPANS_EXPORTED_TOTAL)?,
+            dropped: registry.counter(metric_names::SPANS_DROPPED_TOTAL)?,
         })
     }
 

@@ -3,13 +3,13 @@
 //! Bound: a file of at most 16 MiB is read in full and every mistake in it is told at once, each with its line or its
 //! variable. What nobody knows is a mistake, never a default. No secret is in what is told or shown.
 
+mod effective;
 mod llm;
 mod load;
-mod origin;
 mod queue;
 mod reader;
 mod server;
-mod show;
+mod source;
 mod suggest;
 mod telemetry;
 mod tenants;
@@ -26,13 +26,13 @@ use evenkeel_pipeline::PipelineOptions;
 use serde_json::{Map, Value as Json};
 use toml::de::DeTable;
 
+pub use effective::{EffectiveConfig, Setting};
 pub(crate) use llm::nodes_to_toml;
 pub use llm::{LlmConfig, StoredNodes};
-pub use origin::{ConfigError, ConfigErrors, ValueSource};
 pub use queue::{QueueConfig, StoreKind};
 pub use reader::Flag;
 pub use server::{DATA_DIR_DEFAULT, LISTEN_DEFAULT, ServerConfig, TlsFiles};
-pub use show::{EffectiveConfig, Setting};
+pub use source::{ConfigError, ConfigErrors, ValueSource};
 pub use telemetry::{TelemetryConfig, TraceConfig};
 pub use tenants::describe;
 pub(crate) use tenants::{table_of, to_toml};

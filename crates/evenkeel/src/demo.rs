@@ -3,9 +3,9 @@
 //! Everything is real but the model: sockets, keys, queues, streams. Tenants are clients like any other and know
 //! only the gateway's address and their keys.
 
-mod appetite;
 mod client;
-mod ledger;
+mod profile;
+mod stats;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_door::key::{KeyHash, make_key};
+use evenkeel_door::api_key::{KeyHash, make_key};
 use evenkeel_llm::{Origin, TlsRoots, Upstream};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use tokio::task::JoinSet;
@@ -23,8 +23,8 @@ use crate::data_dir::{DataDir, DataDirClaim};
 use crate::gateway::Gateway;
 use crate::sim_node::{SimNode, SimOptions};
 
-pub use appetite::{APPETITES, TenantProfile};
-pub use ledger::{DemoStats, DemoTotals};
+pub use profile::{APPETITES, TenantProfile};
+pub use stats::{DemoStats, DemoTotals};
 
 use client::Client;
 

@@ -44,9 +44,9 @@ use tokio::time::sleep;
 
 use crate::config::{Config, ConfigErrors};
 use crate::data_dir::{DataDir, DataDirError};
-use crate::node_book::{NodeStore, NodeStoreError};
+use crate::node_store::{NodeStore, NodeStoreError};
 use crate::sqs_key::SqsKeyError;
-use crate::tenant_book::{TenantChange, TenantStore, TenantStoreError};
+use crate::tenant_store::{TenantChange, TenantStore, TenantStoreError};
 
 use dispatch::{Dispatcher, WebhookClient};
 use queue::QueueApi;

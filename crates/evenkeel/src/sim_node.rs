@@ -5,22 +5,22 @@
 //! (read once) → `answer` (what to say, decided at once) → `slots` → `generate` (said at the `pace` of the
 //! batch, in OpenAI's `shape`).
 
-mod answer;
-mod body;
-mod draw;
+mod api_error;
+mod completion;
+mod connection;
 mod engine;
 mod fault;
+mod fault_api;
 mod generate;
 mod media;
 mod metrics;
 mod options;
 mod pace;
-mod refusal;
 mod request;
-mod shape;
-mod sim_fault;
+mod response_body;
+mod response_format;
+mod seeded_random;
 mod slots;
-mod wire;
 
 pub use fault::{Fault, FaultKind};
 pub use options::{
@@ -83,7 +83,7 @@ impl SimNode {
         let address = listener.local_addr().map_err(refused)?;
         let connections_max = options.connections_max;
         let engine = Engine::new(options);
-        let accepting = tokio::spawn(wire::accept(engine.clone(), listener, connections_max));
+        let accepting = tokio::spawn(connection::accept(engine.clone(), listener, connections_max));
         Ok(Self { address, engine, accepting })
     }
 

@@ -6,9 +6,9 @@ use core::time::Duration;
 
 use super::{AdaptiveDispatcher, Decision, LoadSample};
 use crate::executor::{Lifecycle, SetWorkersError, set_workers};
-use crate::observe::WaitTotals;
 use crate::sync::Arc;
 use crate::system::Core;
+use crate::system_metrics::WaitTotals;
 
 /// Keeps the number of workers adapted until it is dropped; the number stays as it is then.
 #[must_use = "dropped, it adapts no more"]

@@ -16,8 +16,8 @@ use crate::context::Context as ActorContext;
 use crate::invoke::SignalKey;
 use crate::props::Props;
 use crate::raw::current;
-use crate::rig::IdleRuntime;
 use crate::system::{ActorSystemConfig, ActorSystemRunner, ReadyQueueScheduler};
+use crate::test_rig::IdleRuntime;
 
 // What it does day by day.
 

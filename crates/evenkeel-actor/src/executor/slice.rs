@@ -5,11 +5,11 @@ use core::future::Future;
 use core::task::{Context, Poll};
 
 use crate::hub::WorkerPhase;
-use crate::raw::run::RunPermit;
+use crate::raw::run_permit::RunPermit;
 use crate::runtime::wait_with;
 use crate::sync::Arc;
 use crate::system::Core;
-use crate::worker::{SliceBudget, WorkerLocal};
+use crate::worker_local::{SliceBudget, WorkerLocal};
 
 /// A worker, between polls.
 pub(super) struct Worker {

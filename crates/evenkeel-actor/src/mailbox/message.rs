@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::guardian::ActorError;
     use crate::index::MailboxIndex;
-    use crate::rig::Rig;
+    use crate::test_rig::Rig;
     use alloc::format;
     use alloc::string::String;
 

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::ptr;
 
 use crate::system::Core;
-use crate::worker::WorkerLocal;
+use crate::worker_local::WorkerLocal;
 
 std::thread_local! {
     static CURRENT: Cell<*const WorkerLocal> = const { Cell::new(ptr::null()) };

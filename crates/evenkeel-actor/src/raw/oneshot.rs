@@ -10,9 +10,9 @@ use core::ptr::{self, NonNull};
 use core::task::{Poll, RawWakerVTable, Waker};
 
 #[cfg(all(feature = "std", not(loom)))]
-use super::blocks;
-use crate::burial;
-use crate::quiet::{ignore_panic, wake_and_yield};
+use super::free_list;
+use crate::dead_letter_scope;
+use crate::ignore_panic::{ignore_panic, wake_and_yield};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 
 /// A waker is stored; it belongs to whoever ends the wait.
@@ -175,10 +175,10 @@ pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
 fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
-    if !blocks::fits::<Inner<T>>() {
+    if !free_list::fits::<Inner<T>>() {
         return NonNull::from(Box::leak(Box::new(shared))).cast();
     }
-    let block = blocks::take().cast::<Inner<T>>();
+    let block = free_list::take().cast::<Inner<T>>();
     // SAFETY: the block is ours, and large and aligned enough.
     unsafe { block.write(shared) };
     block.cast()
@@ -196,11 +196,11 @@ fn place<T>(shared: Inner<T>) -> NonNull<OneshotHeader> {
 unsafe fn free<T>(head: NonNull<OneshotHeader>) {
     let shared = head.cast::<Inner<T>>();
     #[cfg(all(feature = "std", not(loom)))]
-    if blocks::fits::<Inner<T>>() {
+    if free_list::fits::<Inner<T>>() {
         // SAFETY: promised by the caller; such a type is in a block, which is empty afterwards.
         unsafe {
             shared.drop_in_place();
-            blocks::give_back(shared.cast());
+            free_list::give_back(shared.cast());
         }
         return;
     }
@@ -269,7 +269,7 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.0.head().word.load(Ordering::Relaxed) & VALUE == 0 {
-            self.0.end(if burial::is_dead_lettering() { BURIED } else { UNANSWERED });
+            self.0.end(if dead_letter_scope::is_dead_lettering() { BURIED } else { UNANSWERED });
         }
         self.0.leave(0);
     }
@@ -389,7 +389,7 @@ impl core::fmt::Debug for DeadlineHandle {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::rig::Wakes;
+    use crate::test_rig::Wakes;
     use alloc::string::String;
     use alloc::sync::Arc;
 
@@ -438,7 +438,7 @@ mod tests {
         let (sender, mut receiver) = channel::<u32>();
         let (wakes, waker) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
-        burial::while_dead_lettering(|| drop(sender));
+        dead_letter_scope::while_dead_lettering(|| drop(sender));
         assert_eq!(wakes.count(), 1);
         assert_eq!(poll(&mut receiver, &waker), Poll::Ready(Err(RecvError::DeadLettered)));
     }

@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use super::state::CellState;
-use crate::quiet::ignore_panic;
+use crate::ignore_panic::ignore_panic;
 use crate::sync::{AtomicPtr, AtomicU32, Lock, Ordering, UnsafeCell};
 
 /// The first chunk holds this many slots; each later one twice as many as the one before, up to the

@@ -75,7 +75,7 @@ unsafe fn forget(place: *const ()) {
 mod tests {
     use super::*;
     use crate::raw::state::SCHEDULED;
-    use crate::rig::Rig;
+    use crate::test_rig::Rig;
 
     #[test]
     fn waking_raises_the_signal_and_schedules_the_cell_once() {

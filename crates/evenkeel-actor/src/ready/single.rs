@@ -3,15 +3,15 @@
 use alloc::collections::VecDeque;
 use core::num::NonZeroUsize;
 
-use crate::crew::Crew;
-use crate::raw::run::Ready;
+use crate::raw::run_permit::RunPermit;
 use crate::sync::Lock;
+use crate::worker_slots::WorkerSlots;
 
 /// The queue of the only worker.
 #[derive(Debug)]
 pub(crate) struct ReadyQueues {
-    queue: Lock<VecDeque<Ready>>,
-    pub(crate) crew: Crew<LocalQueue>,
+    queue: Lock<VecDeque<RunPermit>>,
+    pub(crate) crew: WorkerSlots<LocalQueue>,
 }
 
 /// The only worker's right to take from the queue.
@@ -20,27 +20,27 @@ pub(crate) struct LocalQueue;
 
 impl ReadyQueues {
     pub(crate) fn new(workers: NonZeroUsize, _workers_max: NonZeroUsize) -> Self {
-        Self { queue: Lock::new(VecDeque::new()), crew: Crew::new([LocalQueue], workers) }
+        Self { queue: Lock::new(VecDeque::new()), crew: WorkerSlots::new([LocalQueue], workers) }
     }
 
-    pub(crate) fn seat(&self, worker: usize) -> Option<LocalQueue> {
+    pub(crate) fn claim(&self, worker: usize) -> Option<LocalQueue> {
         self.crew.take(worker)
     }
 
-    pub(crate) fn inject(&self, ready: Ready) {
+    pub(crate) fn inject(&self, ready: RunPermit) {
         self.queue.with(|queue| queue.push_back(ready));
     }
 
-    pub(crate) fn requeue(&self, _local: &LocalQueue, ready: Ready) -> usize {
+    pub(crate) fn requeue(&self, _local: &LocalQueue, ready: RunPermit) -> usize {
         self.inject(ready);
         0
     }
 
-    pub(crate) fn next(&self, _local: &LocalQueue) -> Option<Ready> {
+    pub(crate) fn next(&self, _local: &LocalQueue) -> Option<RunPermit> {
         self.queue.with(VecDeque::pop_front)
     }
 
-    pub(crate) fn steal(&self, _local: &LocalQueue) -> Option<Ready> {
+    pub(crate) fn steal(&self, _local: &LocalQueue) -> Option<RunPermit> {
         None
     }
 

@@ -12,7 +12,6 @@ use crate::actor::Actor;
 use crate::actor_ref::ActorRef;
 #[cfg(feature = "std")]
 use crate::adaptive::{AdaptiveDispatcher, AdaptiveHandle, adapt};
-use crate::clock::TimerDriver;
 use crate::coordinator::ReadyQueueCoordinator;
 use crate::dead_letters::{DeadLetter, DeadLetters};
 use crate::executor::{Lifecycle, SetWorkersError, ShutdownReport, WorkerExecutor};
@@ -21,17 +20,18 @@ use crate::hub::{MetricsSink, Snapshot};
 use crate::index::MailboxIndex;
 use crate::invoke::{ActorState, SignalKey};
 use crate::mailbox::{InvalidMailbox, SystemMessage};
-use crate::names::NameTable;
-use crate::observe::SystemMetrics;
+use crate::name_registry::NameTable;
 use crate::props::Props;
 use crate::raw::slab::Slab;
 use crate::runtime::{RuntimeHandle, RuntimeSpawnError};
-use crate::spawning::{SpawnChain, SpawnMiddleware};
+use crate::spawn_middleware::{SpawnChain, SpawnMiddleware};
 use crate::stop::StopMode;
 use crate::sync::{Arc, AtomicU32, Lock};
+use crate::system_metrics::SystemMetrics;
 use crate::task::TaskActor;
+use crate::timer_driver::TimerDriver;
+use crate::timing_wheel::{TimingWheel, WheelOptions};
 use crate::trace::record_signal;
-use crate::wheel::{TimingWheel, WheelOptions};
 
 /// Builds a system and starts its workers on a runtime.
 #[derive(Default)]

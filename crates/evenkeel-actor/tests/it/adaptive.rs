@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_actor::adaptive::AdaptiveOptions;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn workers_come_with_the_load_and_leave_after_it() {

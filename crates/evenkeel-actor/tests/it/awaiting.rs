@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use evenkeel_actor::guardian::SupervisionDirective;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn the_output_comes_back_before_what_was_queued_meanwhile() {

@@ -6,7 +6,7 @@ use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::hub::names;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn drop_oldest_keeps_the_latest_and_buries_the_others() {

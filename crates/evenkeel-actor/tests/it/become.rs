@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use crate::kit::{Log, World, at_once, explore_with, supervised};
+use crate::harness::{Log, World, at_once, explore_with, supervised};
 
 #[test]
 fn another_handler_is_in_force_from_the_next_message_on() {

@@ -5,7 +5,7 @@ use evenkeel_actor::guardian::*;
 use evenkeel_actor::runtime::test::Probe;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn a_panic_is_caught_and_the_message_after_it_is_the_next() {

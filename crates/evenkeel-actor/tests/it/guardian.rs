@@ -6,7 +6,7 @@ use evenkeel_actor::guardian::*;
 use evenkeel_actor::runtime::test::Probe;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn resume_goes_on_with_the_next_message_and_the_same_value() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_actor::hub::{MetricsSink, OverflowReason, Snapshot, Value, names};
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn every_metric_has_a_series_for_each_actor_worker_or_reason() {

@@ -7,7 +7,7 @@ use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::runtime::test::TestOptions;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn messages_of_one_sender_are_handled_in_the_order_they_were_sent() {

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn stop_now_buries_what_waits_and_drained_handles_it() {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use evenkeel_actor::guardian::MailboxOnRestart;
 use evenkeel_actor::*;
 
-use crate::kit::{MS, Msg, World, at_once, explore, explore_with, fail, go, hold, note, supervised};
+use crate::harness::{MS, Msg, World, at_once, explore, explore_with, fail, go, hold, note, supervised};
 
 #[test]
 fn a_question_left_behind_by_an_actor_that_stops_ends_at_once() {
@@ -139,7 +139,7 @@ fn a_watch_taken_back_and_renewed_in_a_loop_stays_one_watch() {
 fn commands_to_a_child_that_does_not_run_do_not_pile_up() {
     explore(|world| {
         let parent = world.noter("parent");
-        let child = crate::kit::child_of(world, &parent, world.puppet("child").loud());
+        let child = crate::harness::child_of(world, &parent, world.puppet("child").loud());
         world.log.take();
         let (index, system) = (child.index(), world.system.clone());
         parent.tell(go(move |me, ctx| {
@@ -243,7 +243,7 @@ fn a_factory_that_panics_when_it_is_dropped_stops_no_worker() {
 #[test]
 fn a_long_line_of_ancestors_is_let_go_without_a_deep_stack() {
     const GENERATIONS: u32 = 100_000;
-    let world = World::new(runtime::test::TestOptions::new(0), crate::kit::config());
+    let world = World::new(runtime::test::TestOptions::new(0), crate::harness::config());
     let youngest = Arc::new(Mutex::new(None));
     let root = world
         .system
@@ -311,7 +311,7 @@ fn serves(world: &World) {
 fn system_lane(system: &ReadyQueueScheduler, label: &str) -> u64 {
     let metrics = system.metrics();
     let labels = [("actor", label), ("mailbox", "system")];
-    let read = |name| crate::kit::read(&metrics, name, &labels) as u64;
+    let read = |name| crate::harness::read(&metrics, name, &labels) as u64;
     read("actor.mailbox.enqueued_total") - read("actor.mailbox.dequeued_total")
 }
 

@@ -3,17 +3,17 @@
 #![allow(clippy::float_cmp, reason = "metrics are numbers, and counts among them are whole")]
 #![allow(clippy::type_complexity, reason = "a puppet is made of closures")]
 
-mod kit;
+mod harness;
 
 mod adaptive;
 mod awaiting;
 mod backpressure;
 mod r#become;
+mod cooperative;
 mod defects;
 mod examples;
 mod failure;
 mod guardian;
-mod guest;
 mod hub;
 mod in_place;
 mod invoker;
@@ -23,8 +23,8 @@ mod middleware;
 mod on_tokio;
 mod producer;
 mod registry;
+mod regressions;
 mod restarts;
-mod review;
 mod router;
 mod runtime_cases;
 mod scenarios;

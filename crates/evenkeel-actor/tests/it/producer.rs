@@ -3,7 +3,7 @@
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn a_producers_messages_keep_their_order_whatever_the_actor_does_meanwhile() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn an_actor_is_found_by_its_name() {

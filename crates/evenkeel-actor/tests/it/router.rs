@@ -9,7 +9,7 @@ use evenkeel_actor::guardian::{Backoff, Supervision};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn round_robin_gives_each_its_turn() {

@@ -11,7 +11,7 @@ use evenkeel_actor::hub::names;
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use crate::kit::read;
+use crate::harness::read;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_actor_handles_ten_thousand_messages_in_order() {

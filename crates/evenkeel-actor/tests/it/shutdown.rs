@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_actor::dead_letters::DeadLetterReason;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 

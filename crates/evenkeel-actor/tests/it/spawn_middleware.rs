@@ -9,7 +9,7 @@ use evenkeel_actor::runtime::test::{TestOptions, TestRuntime};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn before_goes_in_order_and_after_in_reverse() {

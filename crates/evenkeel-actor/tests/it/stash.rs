@@ -8,7 +8,7 @@ use evenkeel_actor::guardian::{MailboxOnRestart, SupervisionDirective};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn what_is_taken_back_comes_first_and_in_its_order() {

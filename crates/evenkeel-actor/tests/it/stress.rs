@@ -4,7 +4,7 @@
 //! among the dead letters, or back with its sender. Bound: rounds of a few thousand messages for
 //! `EVENKEEL_STRESS_SECONDS` (3 unless set), from `EVENKEEL_STRESS_SEED` on (random unless set).
 
-mod clerk;
+mod chaos_actor;
 mod ledger;
 mod producer;
 
@@ -19,7 +19,7 @@ use evenkeel_actor::guardian::{Backoff, MailboxOnRestart, Supervision};
 use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::*;
 
-use clerk::{Clerk, Note};
+use chaos_actor::{Clerk, Note};
 use ledger::Ledger;
 
 /// Not a time a round should take, but one after which it is stuck.
@@ -122,7 +122,7 @@ impl Round {
         let mut random = Random(self.seed ^ 0x5ca1_ab1e);
         let system = self.start();
         let ledger = Arc::new(Ledger::new(self.actors, self.producers));
-        let (keys, signaller) = clerk::signaller(random.split());
+        let (keys, signaller) = chaos_actor::signaller(random.split());
         let clerks = self.hire(&system, &ledger, &keys, &mut random);
         drop(keys);
         let over = Arc::new(AtomicBool::new(false));
@@ -185,15 +185,17 @@ impl Round {
         &self,
         system: &ReadyQueueScheduler,
         ledger: &Arc<Ledger>,
-        keys: &clerk::Keys,
+        keys: &chaos_actor::Keys,
         random: &mut Random,
     ) -> Vec<ActorRef<Note>> {
         let mut clerks: Vec<ActorRef<Note>> = Vec::new();
         for id in 0..self.actors {
             let (ledger, keys, next) = (ledger.clone(), keys.clone(), clerks.last().cloned());
             let make = move || Clerk::new(id, ledger.clone(), keys.clone(), next.clone());
-            let props =
-                Props::new(make).mailbox(clerk::mailbox(random)).dead_letters(KeepMessage::Whole).build();
+            let props = Props::new(make)
+                .mailbox(chaos_actor::mailbox(random))
+                .dead_letters(KeepMessage::Whole)
+                .build();
             clerks.push(system.spawn(&props).expect("room for a few"));
         }
         clerks

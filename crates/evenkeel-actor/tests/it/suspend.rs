@@ -2,7 +2,7 @@
 
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 const REASONS: [SuspendReason; 4] = [
     SuspendReason::Backpressure,

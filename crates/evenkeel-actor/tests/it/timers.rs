@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -8,7 +8,7 @@ use evenkeel_actor::{
 };
 use tracing::{Level, info_span, trace};
 
-use crate::kit::{Msg, World, act, config, fail, go, hold, note};
+use crate::harness::{Msg, World, act, config, fail, go, hold, note};
 use recorder::record;
 
 #[test]
@@ -138,7 +138,7 @@ fn a_signal_and_the_wait_it_ends_name_the_same_key() {
 fn a_wait_without_a_key_names_none() {
     let seen = seen(Level::TRACE, |world| {
         let actor = world.noter("a");
-        let later = ResumeCondition::After(crate::kit::MS);
+        let later = ResumeCondition::After(crate::harness::MS);
         actor.tell(act(move |_, _| Ok(Flow::Suspend(SuspendReason::RateLimit, later))));
         world.pass(10);
     });

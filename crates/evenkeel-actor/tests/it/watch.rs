@@ -3,7 +3,7 @@
 use evenkeel_actor::guardian::SupervisionDirective;
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn everybody_who_watches_is_told_once() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_actor::wheel::{TimerKey, TimingWheel, WheelOptions};
+use evenkeel_actor::timing_wheel::{TimerKey, TimingWheel, WheelOptions};
 use evenkeel_policy::time::Instant;
 use proptest::prelude::*;
 

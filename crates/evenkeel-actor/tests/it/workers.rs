@@ -11,7 +11,7 @@ use evenkeel_actor::runtime::tokio::TokioRuntime;
 use evenkeel_actor::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
 use evenkeel_actor::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 #[test]
 fn there_are_as_many_workers_as_were_asked_for_last() {

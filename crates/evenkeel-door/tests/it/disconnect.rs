@@ -6,7 +6,7 @@ use evenkeel_door::disconnect::ResponseEnd;
 use evenkeel_door::listener::ListenerLimits;
 use tokio::io::AsyncWriteExt;
 
-use crate::house::{House, Plan, read_until};
+use crate::harness::{House, Plan, read_until};
 
 #[tokio::test]
 async fn a_client_that_leaves_while_it_waits_is_noticed() {

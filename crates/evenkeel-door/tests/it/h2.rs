@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::house::{House, Plan};
+use crate::harness::{House, Plan};
 
 async fn client(house: &House) -> SendRequest<Full<Bytes>> {
     let (sender, connection) =

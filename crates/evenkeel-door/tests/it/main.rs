@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod disconnect;
-mod edge;
+mod drain;
 mod h2;
-mod house;
+mod harness;
+mod http1;
 mod rate;
-mod stop;
 mod tls;

@@ -1,6 +1,6 @@
 //! The bound of a minute, against random traffic.
 
-use evenkeel_door::rate::{MinuteWindow, RateDecision};
+use evenkeel_door::rate_window::{MinuteWindow, RateDecision};
 use evenkeel_policy::time::{Duration, Instant};
 use proptest::prelude::*;
 

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::house::{House, Plan};
+use crate::harness::{House, Plan};
 
 /// A folder with a certificate and its key, gone at the end.
 struct Folder(PathBuf);

@@ -6,9 +6,9 @@ use evenkeel_policy::time::Duration;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-use super::caller::NodeClient;
-use super::check::{CheckEndpoint, HealthCheckResult, check};
-use super::node::NodeMonitorMsg;
+use super::health_check::{CheckEndpoint, HealthCheckResult, check};
+use super::node_client::NodeClient;
+use super::node_monitor::NodeMonitorMsg;
 use super::{Finding, ReportSink};
 use crate::upstream::Origin;
 

@@ -10,9 +10,9 @@ use evenkeel_pipeline::EngineLoad;
 use evenkeel_policy::time::Duration;
 use http::StatusCode;
 
-use super::caller::NodeClient;
 use super::engine::Engine;
-use super::gauges::{has_gauges, read_metrics, read_slots};
+use super::engine_metrics::{has_gauges, read_metrics, read_slots};
+use super::node_client::NodeClient;
 use super::prober::wait;
 use super::{Finding, ReportSink};
 use crate::upstream::Origin;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::UpstreamError;
+use super::connection::Connection;
 use super::framing::Framing;
-use super::link::Connection;
 use super::pool::{ConnectionPool, HostPool};
 
 /// An answer's body: read to its end it gives the connection back, dropped before it closes the connection.

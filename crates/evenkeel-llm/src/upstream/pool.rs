@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::link::Connection;
+use super::connection::Connection;
 use super::{Origin, after};
 
 /// The hosts that connections are kept to.

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod answer;
+mod api;
 mod checks;
 mod corpus;
-mod door;
 mod load;
 mod monitor;
 mod pages;

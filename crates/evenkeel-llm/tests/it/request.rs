@@ -1,7 +1,7 @@
 //! Bodies: read alike however they are written, and refused where readers could differ.
 
 use bytes::Bytes;
-use evenkeel_door::refusal::ApiError;
+use evenkeel_door::api_error::ApiError;
 use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,8 +1,8 @@
 //! Requests to nodes, and the connections they go over.
 
-mod answers;
 mod failures;
-mod kept;
+mod keep_alive;
+mod responses;
 mod times;
 mod tls;
 

@@ -3,9 +3,9 @@
 //! Bound: one entry per model that was asked for, per node, and per tenant met.
 
 use evenkeel_policy::backpressure::BackpressureState;
+use evenkeel_policy::concurrency_limit::LimitStatus;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::{NodeId, TenantId};
-use evenkeel_policy::limit::LimitStatus;
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 

@@ -2,7 +2,7 @@
 //!
 //! Bound: fewer slots take nothing back: what the node has is left to it, and it gets nothing new until it has less.
 
-use evenkeel_policy::limit::{ConcurrencyLimit, Epoch, LimitConfig, LimitStatus};
+use evenkeel_policy::concurrency_limit::{ConcurrencyLimit, Epoch, LimitConfig, LimitStatus};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::Duration;
 

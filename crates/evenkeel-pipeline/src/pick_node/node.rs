@@ -2,18 +2,18 @@
 //!
 //! Bound: never more requests than slots at the moment one is sent; figures are at most a second old when it is chosen.
 
+use evenkeel_policy::concurrency_limit::Epoch;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{Ewma, Gains, LatencyWindow, Outcome, RatioWindow};
 use evenkeel_policy::id::{NodeId, PathId};
-use evenkeel_policy::limit::Epoch;
 use evenkeel_policy::path::PathRule;
 use evenkeel_policy::score::{Candidate, NodeStats, RequestKind, Status};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-use super::breaker::CircuitBreaker;
 use super::capacity::{Capacity, EngineLoad, Slots};
-use super::rest::Cooldown;
+use super::circuit_breaker::CircuitBreaker;
+use super::cooldown::Cooldown;
 use crate::accept::{ModelId, RequestId};
 use crate::options::BreakerOptions;
 use crate::pick_path::{PathSpec, Paths};

@@ -7,7 +7,7 @@ use evenkeel_policy::backpressure::BackpressureState;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 
-use crate::door::{Door, MODEL, asks};
+use crate::driver::{Door, MODEL, asks};
 
 const SECOND: Duration = Duration::from_secs(1);
 

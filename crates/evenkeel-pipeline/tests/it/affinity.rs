@@ -4,7 +4,7 @@ use evenkeel_pipeline::{Arrival, AttemptFailure, Event, ModelId, PickReason, Pip
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::time::Duration;
 
-use crate::door::{Door, MODEL, OTHER, asks};
+use crate::driver::{Door, MODEL, OTHER, asks};
 
 #[test]
 fn a_conversation_comes_back_to_its_node_while_it_is_remembered_and_after() {

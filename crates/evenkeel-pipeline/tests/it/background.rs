@@ -3,7 +3,7 @@
 use evenkeel_pipeline::{Arrival, Priority, RequestId};
 use evenkeel_policy::id::TenantId;
 
-use crate::door::{Audits, Door, MODEL, asks};
+use crate::driver::{Audits, Door, MODEL, asks};
 
 fn job(tenant: u32) -> Arrival {
     Arrival { urgency: Priority::Background, ..asks(tenant) }

@@ -3,12 +3,12 @@
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, EngineLoad, NodeSpec, PipelineOptions, RegistryError, RequestId, Slots,
 };
+use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
-use evenkeel_policy::limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 
-use crate::door::{Door, MODEL, asks, spec};
+use crate::driver::{Door, MODEL, asks, spec};
 
 const SOON: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::path::{PathState, Probe};
 use evenkeel_policy::time::Duration;
 
-use crate::door::{Door, MODEL, asks, with_paths};
+use crate::driver::{Door, MODEL, asks, with_paths};
 
 const SECOND: Duration = Duration::from_secs(1);
 

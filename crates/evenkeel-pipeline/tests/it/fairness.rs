@@ -8,7 +8,7 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
 
-use crate::door::{Audits, Door, MODEL, OTHER, asks};
+use crate::driver::{Audits, Door, MODEL, OTHER, asks};
 
 const FLOOD: u32 = 0;
 const QUIET: u32 = 1;

@@ -5,10 +5,10 @@ use evenkeel_pipeline::{
     RequestEnd, RequestId, Slots, TenantRule,
 };
 use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
+use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId, TenantId};
-use evenkeel_policy::limit::LimitConfig;
 use evenkeel_policy::path::Probe;
 use evenkeel_policy::score::{HotColdConfig, RequestKind, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
@@ -17,7 +17,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::door::{Door, spec, with_paths};
+use crate::driver::{Door, spec, with_paths};
 
 const NODES_MAX: usize = 4;
 const IN_FLIGHT_MAX: usize = 12;

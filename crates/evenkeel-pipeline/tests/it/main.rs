@@ -5,7 +5,7 @@ mod admission;
 mod affinity;
 mod background;
 mod capacity;
-mod door;
+mod driver;
 mod failover;
 mod fairness;
 mod history;

@@ -11,7 +11,7 @@ use evenkeel_policy::id::{NodeId, TenantId};
 use evenkeel_policy::score::{RequestKind, ScoreConfig, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 
-use crate::door::{Door, MODEL, OTHER, asks, spec};
+use crate::driver::{Door, MODEL, OTHER, asks, spec};
 
 #[test]
 fn a_drained_node_finishes_what_it_has_and_takes_work_again_when_resumed() {

@@ -17,9 +17,9 @@
 
 use alloc::boxed::Box;
 
-use super::calendar::DebtWheel;
+use super::account::{KeyAccount, KeyAccounts, KeyLocation};
+use super::debt_wheel::DebtWheel;
 use super::ring::{Ring, RoundOrder};
-use super::slot::{KeyAccount, KeyAccounts, KeyLocation};
 use super::{KeyStatus, NewKey};
 use crate::cost::Cost;
 use crate::weight::Weight;

@@ -2,7 +2,7 @@
 //!
 //! Bound: every operation is O(1) and allocates nothing; turning a ring writes one word.
 
-use super::slot::{KeyAccounts, NIL};
+use super::account::{KeyAccounts, NIL};
 
 /// A circular list of slots; the one before the head is the last.
 #[derive(Clone, Copy, Debug)]

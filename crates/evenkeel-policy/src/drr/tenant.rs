@@ -6,8 +6,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::account::{KeyAccounts, KeyLocation, NIL};
 use super::level::{DrrLevel, units};
-use super::slot::{KeyAccounts, KeyLocation, NIL};
 use super::{DrrConfig, KeyStatus, NewKey, Settlement};
 use crate::cost::Cost;
 use crate::id::{Key, TenantId};

@@ -7,7 +7,7 @@ use core::fmt;
 
 use super::limits::Limits;
 use super::node::{NodeStats, Status};
-use super::parts::RequestKind;
+use super::sub_scores::RequestKind;
 
 /// The first closed gate on the way to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

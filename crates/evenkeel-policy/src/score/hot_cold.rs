@@ -6,10 +6,10 @@
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use super::because::ChoiceReason;
+use super::choice_reason::ChoiceReason;
 use super::config::HotColdConfig;
 use super::node::Status;
-use super::parts::RequestKind;
+use super::sub_scores::RequestKind;
 use super::{Candidate, Choice};
 
 pub(super) fn choose(

@@ -6,7 +6,7 @@
 use super::config::LimitsConfig;
 use super::gate::Gate;
 use super::node::NodeStats;
-use super::parts::{RequestKind, SubScores, clamp01};
+use super::sub_scores::{RequestKind, SubScores, clamp01};
 use crate::setting::SettingOutOfRange;
 
 /// Valid limits: where each figure counts as bad, and where the gates close.

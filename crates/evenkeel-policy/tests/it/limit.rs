@@ -1,6 +1,6 @@
 //! Whatever an engine does, a limit stays within its bounds.
 
-use evenkeel_policy::limit::{ConcurrencyLimit, LimitConfig};
+use evenkeel_policy::concurrency_limit::{ConcurrencyLimit, LimitConfig};
 use evenkeel_policy::time::Duration;
 use proptest::prelude::*;
 

@@ -7,7 +7,7 @@ use evenkeel_actor::{ActorRef, AskError};
 
 use super::Queue;
 use crate::id::Epoch;
-use crate::keeper::Msg;
+use crate::queue_actor::Msg;
 use crate::rejection::Rejection;
 
 /// Keepers that fall within this time of each other fall for one reason.

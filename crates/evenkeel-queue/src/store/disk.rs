@@ -4,12 +4,12 @@
 //! that came in during the one before. Opening reads keys, never bodies.
 
 mod dedup;
-mod inbox;
+mod keyspaces;
 mod layout;
-mod opened;
 mod reader;
 mod results;
-mod shelves;
+mod segments;
+mod write_queue;
 mod writer;
 
 use core::fmt;
@@ -25,14 +25,14 @@ use super::{
     AppendListener, Batch, Commit, Completion, Fetch, Ownership, QueueDescriptor, QueueRecord, Store,
     StoreError, StoredResult,
 };
-use crate::book::{StoredKey, StoredMessage};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{EnqueueResult, MessageMeta, Payload};
+use crate::queue_state::{StoredKey, StoredMessage};
 use crate::rule::KeyRule;
 use crate::time::UnixMillis;
-use inbox::{EnqueueError, WriteQueue};
-use opened::{KeyExtents, Keyspaces, Recovery, StoreSnapshot};
+use keyspaces::{KeyExtents, Keyspaces, Recovery, StoreSnapshot};
 use reader::ReadOp;
+use write_queue::{EnqueueError, WriteQueue};
 use writer::{WriteOp, Writer};
 
 /// Requests that wait to be written; beyond, callers are told to come back.

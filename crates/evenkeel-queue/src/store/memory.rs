@@ -6,15 +6,15 @@ use std::sync::Arc;
 use evenkeel_policy::weight::Weight;
 use parking_lot::Mutex;
 
-use super::result_book::ResultIndex;
+use super::result_index::ResultIndex;
 use super::{
     AppendListener, Batch, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor, QueueRecord,
     Store, StoreError, StoredResult,
 };
 use super::{cost_of, due_of, expiry_of};
-use crate::book::{DeliveryCount, RedeliveryRecord, StoredKey, StoredMessage, StoredState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, DEDUP_WINDOW, DedupId, EnqueueResult, MessageMeta, Payload};
+use crate::queue_state::{DeliveryCount, RedeliveryRecord, StoredKey, StoredMessage, StoredState};
 use crate::rule::KeyRule;
 use crate::time::UnixMillis;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::QueueState;
 use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
+use evenkeel_queue::queue_state::QueueState;
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::{CostMode, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMillis};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use evenkeel_queue::message::DedupId;
 use evenkeel_queue::{Durability, MessageId, NewMessage, Queue, QueueSettings};
 
-use crate::rig::{Rig, ack, body, take};
+use crate::harness::{Rig, ack, body, take};
 
 #[tokio::test]
 async fn what_is_sent_again_is_answered_with_the_first_ones_id_and_not_stored() {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use evenkeel_queue::book::{Explanation, MoveCursor};
 use evenkeel_queue::queue::{MoveProgress, ReceiveOptions};
+use evenkeel_queue::queue_state::{Explanation, MoveCursor};
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::store::StoreError;
 use evenkeel_queue::{NewMessage, QueueSettings, Rejection};
 
-use crate::rig::{Rig, ack, await_some, body, send, take};
+use crate::harness::{Rig, ack, await_some, body, send, take};
 
 const LONG: Duration = Duration::from_secs(600);
 

@@ -10,7 +10,7 @@ use evenkeel_policy::weight::Weight;
 use evenkeel_queue::store::MessageChange;
 use evenkeel_queue::{Durability, KeyRule, QueueSettings};
 
-use crate::rig::{Rig, ack, await_some, keys, send, take};
+use crate::harness::{Rig, ack, await_some, keys, send, take};
 
 /// Test 5.1, AC 7: three keys of equal weight get a third each.
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_single_key_delivers_all_messages() {
         let mut next = 0;
         while next < 1_000 {
             for delivery in await_some(&queue, 100).await {
-                assert_eq!(crate::rig::body(&delivery), format!("default-{next}"));
+                assert_eq!(crate::harness::body(&delivery), format!("default-{next}"));
                 next += 1;
             }
         }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::{Disposition, Explanation, LeaseBatch, PrefetchRequest, QueueState};
 use evenkeel_queue::message::{AppendedMessage, DedupId, MessageMeta, Payload};
 use evenkeel_queue::queue::ReceiveOptions;
+use evenkeel_queue::queue_state::{Disposition, Explanation, LeaseBatch, PrefetchRequest, QueueState};
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore};
@@ -20,7 +20,7 @@ use evenkeel_queue::{
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use crate::rig::{Rig, ack, await_some, body, take};
+use crate::harness::{Rig, ack, await_some, body, take};
 
 const LEASE: Duration = Duration::from_millis(100);
 const MINUTE: QueueSettings = QueueSettings { retention_ms: 60_000, ..QueueSettings::STANDARD };
@@ -54,7 +54,7 @@ fn what_is_given_back_after_its_time_is_removed_and_is_no_dead_letter() {
                 assert_eq!(desk.book.nack(UnixMillis(50), claim(message), Duration::from_secs(9)), Ok(over));
             }
             "bury" => {
-                let given_up = evenkeel_queue::book::AbandonMode::DeadLetter;
+                let given_up = evenkeel_queue::queue_state::AbandonMode::DeadLetter;
                 assert_eq!(desk.book.abandon(UnixMillis(50), claim(message), given_up), Ok(over));
             }
             _ => {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::QueueState;
 use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
+use evenkeel_queue::queue_state::QueueState;
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::{Epoch, KeyId, KeyRule, QueueId, QueueSettings, Seq, UnixMillis};
 

@@ -6,7 +6,7 @@ use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{DeliveryOrder, NewMessage, QueueSettings, Rejection};
 
-use crate::rig::{Rig, ack, await_some, body, keys, send, take};
+use crate::harness::{Rig, ack, await_some, body, keys, send, take};
 
 const FIFO: QueueSettings = QueueSettings { order: DeliveryOrder::Fifo, ..QueueSettings::STANDARD };
 

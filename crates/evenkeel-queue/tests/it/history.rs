@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
-use evenkeel_queue::book::{Disposition, PrefetchRequest, QueueState};
 use evenkeel_queue::message::{AppendedMessage, MessageMeta, Payload};
+use evenkeel_queue::queue_state::{Disposition, PrefetchRequest, QueueState};
 use evenkeel_queue::receipt::DeliveryId;
 use evenkeel_queue::rule::{KeyRule, Rate};
 use evenkeel_queue::settings::RedrivePolicy;

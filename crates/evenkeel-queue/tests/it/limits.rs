@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::{Explanation, Throttle, ThrottleReason, ThrottleScope};
+use evenkeel_queue::queue_state::{Explanation, Throttle, ThrottleReason, ThrottleScope};
 use evenkeel_queue::rule::Rate;
 use evenkeel_queue::{KeyRule, NewMessage, QueueSettings};
 
-use crate::rig::{Rig, ack, await_some, keys, send, take};
+use crate::harness::{Rig, ack, await_some, keys, send, take};
 
 #[tokio::test]
 async fn a_key_at_its_cap_waits_for_an_acknowledgement_and_others_go_on() {

@@ -1,6 +1,7 @@
 //! Queues from end to end, in memory and on disk.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod actor_restart;
 mod costs;
 mod crash;
 mod dedup;
@@ -8,15 +9,14 @@ mod delivery;
 mod drr_delivery;
 mod expiry;
 mod fairness;
-mod fallen;
 mod fifo;
+mod harness;
 mod history;
-mod life;
 mod limits;
 mod moves;
 mod powercut;
+mod queue_lifecycle;
+mod recording_store;
 mod restart;
 mod results;
-mod rig;
-mod turnover;
-mod watched;
+mod rotation;

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use evenkeel_queue::book::MoveCursor;
 use evenkeel_queue::queue::MoveProgress;
+use evenkeel_queue::queue_state::MoveCursor;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{Delivery, MessageId, NewMessage, Queue, QueueSettings};
 
-use crate::rig::{Rig, await_some, body, take};
+use crate::harness::{Rig, await_some, body, take};
 
 /// More than a window's worth came from nowhere, before, between and behind what can go home.
 #[tokio::test]

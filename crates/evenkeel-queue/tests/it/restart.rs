@@ -10,8 +10,8 @@ use evenkeel_queue::store::{QueueDescriptor, Store};
 use evenkeel_queue::{Durability, KeyRule, NewMessage, QueueSettings, Queues, Rejection};
 use tempfile::TempDir;
 
-use crate::rig::{Rig, ack, await_some, body, keys, send, take};
-use crate::watched::Watched;
+use crate::harness::{Rig, ack, await_some, body, keys, send, take};
+use crate::recording_store::Watched;
 
 #[tokio::test]
 async fn messages_their_order_and_their_keys_survive() {

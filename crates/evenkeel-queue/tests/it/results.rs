@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_queue::job::JobStatus;
-use evenkeel_queue::result::{JobResult, ResultHead, ResultState};
+use evenkeel_queue::job_result::{JobResult, ResultHead, ResultState};
+use evenkeel_queue::job_status::JobStatus;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{NewMessage, QueueSettings, Rejection, UnixMillis};
 
-use crate::rig::{Rig, await_some, send, take};
+use crate::harness::{Rig, await_some, send, take};
 
 /// More results than any of these queues has.
 const MANY: usize = 100;

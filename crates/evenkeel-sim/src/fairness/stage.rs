@@ -3,11 +3,11 @@
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::{Duration, Instant};
 
+use super::dispatcher::EngineDispatcher;
 use super::engine::{Sequence, TokenEngine};
 use super::gap::{Accounts, Gap};
-use super::line::EngineDispatcher;
 use super::{ArrivalPattern, ClientPlan, SchedulingPolicy, Workload};
-use crate::agenda::EventQueue;
+use crate::event_queue::EventQueue;
 use crate::{Rng, SimError};
 
 /// From when the engine is busy with everybody.

@@ -1,7 +1,7 @@
 //! A limit that follows an engine's knee, beside those that somebody guessed.
 
 use evenkeel_pipeline::Slots;
-use evenkeel_policy::limit::LimitConfig;
+use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_sim::{KneePlan, KneeRun, Scrapes, run_knee};
 

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::ServerRequest;
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
@@ -12,7 +12,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::wire::{AckJson, DeliveryJson, PeekJson, queue_error};
+use super::json::{AckJson, DeliveryJson, PeekJson, queue_error};
 use super::{Native, json_response, number, query, read, within};
 use crate::receive::release_unless_served;
 

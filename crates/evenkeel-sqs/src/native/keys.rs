@@ -3,19 +3,19 @@
 use core::num::NonZeroU32;
 use core::time::Duration;
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::ServerRequest;
 use evenkeel_policy::weight::Weight;
-use evenkeel_queue::book::{KeyStats, Throttle, ThrottleReason, ThrottleScope};
+use evenkeel_queue::queue_state::{KeyStats, Throttle, ThrottleReason, ThrottleScope};
 use evenkeel_queue::rule::Rate;
 use evenkeel_queue::{KeyRule, Queue};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::control::PAGE_MAX;
-use super::wire::queue_error;
+use super::admin::PAGE_MAX;
+use super::json::queue_error;
 use super::{Native, check_admin, json_response, number, query, read};
 
 /// What may be set for a key.

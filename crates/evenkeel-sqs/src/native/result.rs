@@ -1,17 +1,17 @@
 //! Where a message is, and what came of it: `…/messages/{id}` and `…/results/{id}`.
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::ApiError;
-use evenkeel_queue::book::Explanation;
-use evenkeel_queue::result::{JobResult, ResultState};
+use evenkeel_queue::job_result::{JobResult, ResultState};
+use evenkeel_queue::queue_state::Explanation;
 use evenkeel_queue::{MessageId, Queue, UnixMillis};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::json::queue_error;
 use super::json_response;
-use super::wire::queue_error;
 use crate::base64;
 
 /// Where a message is.

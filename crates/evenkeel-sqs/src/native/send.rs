@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::ServerRequest;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
@@ -16,12 +16,12 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::wire::{header_error, queue_error};
+use super::json::{header_error, queue_error};
 use super::{Native, json_response, read, sender_of, unexpected, within};
 use crate::attribute::{AttributeInput, AttributeMap, check, digest_body};
 use crate::fifo::DedupPolicy;
-use crate::header::StoredHeaders;
 use crate::limit::BATCH_BYTES_MAX;
+use crate::stored_headers::StoredHeaders;
 
 /// Messages of one request.
 const MESSAGES_MAX: usize = 1_000;

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
 use evenkeel_door::disconnect::Disconnect;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::ServerRequest;
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
@@ -27,7 +27,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::consume::{AT_ONCE_MAX, LEASE_MS_MAX};
-use super::wire::{DeliveryJson, queue_error};
+use super::json::{DeliveryJson, queue_error};
 use super::{Native, number, query};
 
 /// A consumer that hears nothing for so long is told that the stream still lives.

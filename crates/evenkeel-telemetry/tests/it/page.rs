@@ -7,7 +7,7 @@ use evenkeel_policy::id::NodeId;
 use evenkeel_telemetry::trace::{TraceOptions, Tracer};
 use evenkeel_telemetry::{
     DURATION_BOUNDS, EngineGauges, Label, MetricDesc, MetricLimits, NodeGauges, Observer, Registry,
-    RequestLogLimits, RouterGauges, RouterMetrics, names,
+    RequestLogLimits, RouterGauges, RouterMetrics, metric_names,
 };
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
     watch.meters().show_node(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine });
     let page = read(&registry.render()).unwrap();
     let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
-    let mut named: Vec<_> = names::ALL.iter().map(|named| (named.name, named.help)).collect();
+    let mut named: Vec<_> = metric_names::ALL.iter().map(|named| (named.name, named.help)).collect();
     named.sort_unstable();
     assert_eq!(told, named);
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use evenkeel::config::{Config, ConfigErrors};
-use evenkeel::tenant_book::{TenantStore, TenantStoreError};
+use evenkeel::tenant_store::{TenantStore, TenantStoreError};
 
 use super::settings::SettingsArgs;
 use super::{CliError, print};

@@ -4,8 +4,8 @@ use clap::{Args, Subcommand};
 use evenkeel::config::{Config, read_tenant};
 use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::sqs_key::master_key;
-use evenkeel::tenant_book::{OldKeys, TenantChange, TenantStore};
-use evenkeel_door::key::{KeyHash, make_key};
+use evenkeel::tenant_store::{OldKeys, TenantChange, TenantStore};
+use evenkeel_door::api_key::{KeyHash, make_key};
 use http::Method;
 use serde_json::{Map, Value, json};
 

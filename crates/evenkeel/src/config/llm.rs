@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, Origin as NodeOrigin};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
-use evenkeel_policy::limit::LimitConfig;
+use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 use http::Uri;
 use serde_json::{Value as Json, json};
 
-use super::origin::ValueSource;
+use super::effective::toml_text;
 use super::reader::{Section, SourcedValue};
-use super::show::toml_text;
+use super::source::ValueSource;
 use super::tenants::table_of;
 use super::value::{ConfigValue as _, Float, Integer};
 

@@ -7,8 +7,8 @@ use evenkeel_policy::backpressure::{
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::Duration;
 
-use super::origin::ValueSource;
 use super::reader::{Section, SourcedValue};
+use super::source::ValueSource;
 use super::value::{Float, Integer};
 
 const QUANTUM: std::ops::RangeInclusive<Integer> = Integer(1)..=Integer(1_000_000_000);

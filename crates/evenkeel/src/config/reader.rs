@@ -12,8 +12,8 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::origin::{ConfigError, ValueSource};
-use super::show::{EffectiveConfig, Setting};
+use super::effective::{EffectiveConfig, Setting};
+use super::source::{ConfigError, ValueSource};
 use super::suggest::closest;
 use super::value::ConfigValue;
 

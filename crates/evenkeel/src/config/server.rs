@@ -3,13 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use evenkeel_door::key::KeyHash;
+use evenkeel_door::api_key::KeyHash;
 use evenkeel_door::listener::ListenerLimits;
 use evenkeel_door::tenant::{Exposure, InsecurePolicy};
 use evenkeel_policy::time::Duration;
 
-use super::origin::ValueSource;
 use super::reader::Section;
+use super::source::ValueSource;
 use super::value::{Float, Integer};
 
 /// Where a server listens that nobody told where.

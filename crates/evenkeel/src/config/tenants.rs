@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_door::key::KeyHash;
+use evenkeel_door::api_key::KeyHash;
 use evenkeel_door::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use evenkeel_policy::weight::Weight;
 use serde_json::{Map, Value as Json, json};
 
+use super::effective::toml_text;
 use super::llm::check_name;
-use super::origin::ValueSource;
 use super::reader::Section;
-use super::show::toml_text;
+use super::source::ValueSource;
 use super::value::{ConfigValue as _, Float, Integer};
 
 const STANDINGS: &[(&str, TenantState)] =

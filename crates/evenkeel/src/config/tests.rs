@@ -1,7 +1,7 @@
 //! What files, variables and flags mean, and what is said of those that mean nothing.
 
 use super::*;
-use evenkeel_door::key::KeyHash;
+use evenkeel_door::api_key::KeyHash;
 use evenkeel_door::tenant::TenantState;
 use evenkeel_llm::Concurrency;
 use evenkeel_policy::backpressure::LoadManagerConfig;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use evenkeel_door::key::KeyHash;
+use evenkeel_door::api_key::KeyHash;
 use evenkeel_llm::Concurrency;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::{self, Response};
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_door::tenant::Access;
 use evenkeel_telemetry::{CONTENT_TYPE, Secret};
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ChangeError, Core};
 use crate::config::read_tenant;
-use crate::tenant_book::{OldKeys, TenantChange, TenantStoreError};
+use crate::tenant_store::{OldKeys, TenantChange, TenantStoreError};
 
 /// Describes every path under `/api`, those of doors included.
 const OPENAPI: &str = include_str!("openapi.json");

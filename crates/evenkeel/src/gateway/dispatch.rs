@@ -4,11 +4,11 @@
 //! nothing is lost by an end at any moment, and a job may run twice.
 
 mod job;
-mod meters;
+mod metrics;
 mod outcome;
-mod post;
 mod runner;
 mod target;
+mod webhook;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{interval, timeout};
 
-use meters::DispatchMetrics;
+use metrics::DispatchMetrics;
 use runner::QueueRunner;
 use target::DispatchTarget;
 
-pub(super) use post::WebhookClient;
 pub(super) use target::BadTarget;
+pub(super) use webhook::WebhookClient;
 
 /// How often results that have expired are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use evenkeel_door::api_error::ApiError;
 use evenkeel_door::body::Response;
 use evenkeel_door::percent;
-use evenkeel_door::refusal::ApiError;
 use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
 use evenkeel_door::tenant::Access;
 use evenkeel_llm::{NodeError, NodeOptions};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::Core;
 use super::api::{json_response, read_object};
 use crate::config::read_node;
-use crate::node_book::{NodeStore, NodeStoreError};
+use crate::node_store::{NodeStore, NodeStoreError};
 
 const NODES: &str = "/api/nodes";
 const NODE: &str = "/api/nodes/";

@@ -7,7 +7,7 @@ use evenkeel_llm::NodeOptions;
 
 use super::{Core, nodes};
 use crate::config::{Config, ConfigErrors};
-use crate::tenant_book::{TenantStore, TenantStoreError};
+use crate::tenant_store::{TenantStore, TenantStoreError};
 
 /// What settings outside the lists take effect without a restart.
 const RELOADED: &[&str] = &["server.admin_key_hashes"];

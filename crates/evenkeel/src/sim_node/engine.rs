@@ -1,18 +1,18 @@
 //! The engine itself: what it has, where a request goes, and what it gets when the engine has a fault.
 
-use super::answer::{Generator, embedding};
-use super::body::ResponseBody;
-use super::draw::draw;
+use super::api_error::ApiError;
+use super::completion::{Generator, embedding};
 use super::fault::{Cut, Effect, Faults, RequestClass};
+use super::fault_api;
 use super::generate::{ActiveRequest, FaultPlan};
 use super::media::{RerankRequest, SpeechRequest, TranscriptionRequest};
 use super::metrics::{self, Counters};
 use super::options::SimOptions;
 use super::pace::Pace;
-use super::refusal::ApiError;
 use super::request::{self, ApiKind, EmbeddingRequest, GenerateRequest, IncludeUsage, ResponseMode};
-use super::shape::{self, ResponseFormat};
-use super::sim_fault;
+use super::response_body::ResponseBody;
+use super::response_format::{self, ResponseFormat};
+use super::seeded_random::draw;
 use super::slots::SlotPool;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -124,9 +124,9 @@ impl Engine {
         request: Request<Incoming>,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let (head, body) = request.into_parts();
-        if head.uri.path() == sim_fault::PATH {
+        if head.uri.path() == fault_api::PATH {
             let body = read(body).await?;
-            return sim_fault::answer(&mut self.faults(), client.locality, &head.method, &body)
+            return fault_api::answer(&mut self.faults(), client.locality, &head.method, &body)
                 .map(|said| reply(&said));
         }
         let route = find_route(&head.method, head.uri.path())?;
@@ -167,10 +167,12 @@ impl Engine {
                 let request = EmbeddingRequest::read(&request::json(&body)?)?;
                 self.embed(job(self.model(&request.model)?), request).await
             }
-            Route::Models => Ok(reply(&shape::models(&self.models, unix_seconds(), self.voice.context_max))),
+            Route::Models => {
+                Ok(reply(&response_format::models(&self.models, unix_seconds(), self.voice.context_max)))
+            }
             Route::Model(name) => {
                 self.model(name)?;
-                Ok(reply(&shape::model(name, unix_seconds(), self.voice.context_max)))
+                Ok(reply(&response_format::model(name, unix_seconds(), self.voice.context_max)))
             }
             Route::Health => Ok(Response::new(ResponseBody::Whole(None))),
             Route::Metrics => Ok(self.metrics()),
@@ -233,7 +235,7 @@ impl Engine {
         job.first_token(request.tokens).await;
         let vector = |text: &String| embedding(self.voice.seed, text, request.dimensions);
         let vectors: Vec<_> = request.texts.iter().map(vector).collect();
-        let answer = shape::embeddings(&request.model, &vectors, request.tokens, request.encoding);
+        let answer = response_format::embeddings(&request.model, &vectors, request.tokens, request.encoding);
         Ok(job.finish(slot, &answer))
     }
 

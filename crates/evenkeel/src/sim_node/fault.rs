@@ -2,8 +2,8 @@
 //!
 //! The same seed hits the same requests, counted from when the fault was set.
 
-use super::draw::draw_fraction;
 use super::options::{BadSetting, FIRST_TOKEN_MAX};
+use super::seeded_random::draw_fraction;
 use std::fmt;
 use std::time::Duration;
 

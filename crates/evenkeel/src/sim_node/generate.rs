@@ -1,10 +1,10 @@
 //! One request being worked on: it waits for its slot, then for its tokens, and sends them as they come.
 
-use super::answer::CompletionPlan;
-use super::body::ResponseBody;
+use super::completion::CompletionPlan;
 use super::engine::{Client, Engine};
 use super::fault::{Cut, Damage};
-use super::shape::ResponseFormat;
+use super::response_body::ResponseBody;
+use super::response_format::ResponseFormat;
 use super::slots::{SlotOrWait, SlotPermit};
 use bytes::Bytes;
 use hyper::Response;

@@ -1,13 +1,13 @@
 //! Ranks, transcripts and speech, as vLLM and OpenAI have them.
 
-use super::answer::{CompletionPlan, Generator, embedding};
-use super::body::ResponseBody;
-use super::draw::seed_of;
+use super::api_error::ApiError;
+use super::completion::{CompletionPlan, Generator, embedding};
 use super::generate::ActiveRequest;
-use super::refusal::ApiError;
 use super::request::{
     ApiKind, EndMode, GenerateRequest, ResponseMode, count_tokens, optional_count, read_model,
 };
+use super::response_body::ResponseBody;
+use super::seeded_random::seed_of;
 use super::slots::SlotOrWait;
 use bytes::Bytes;
 use hyper::Response;

@@ -1,6 +1,6 @@
 //! What the engine counts, under the names vLLM gives to the same things.
 
-use super::answer::Finish;
+use super::completion::Finish;
 use super::slots::SlotPool;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

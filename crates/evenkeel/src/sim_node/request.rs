@@ -3,7 +3,7 @@
 pub(super) mod messages;
 mod responses;
 
-use super::refusal::ApiError;
+use super::api_error::ApiError;
 use serde_json::Value;
 
 /// The most texts of one request for embeddings.

@@ -1,9 +1,9 @@
 //! Queues that run their jobs themselves: the real binary before simulated engines.
 
-mod life;
 mod order;
+mod outcomes;
 mod share;
-mod url;
+mod webhook;
 mod worker;
 
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::fleet::PATIENCE;
 use crate::folder::Folder;
 use crate::raw::{Node, Reply, chat, read};
-use crate::served::Served;
+use crate::server_process::Served;
 
 /// The binary, an engine, and a queue `jobs` whose messages are chats.
 struct Bench {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::folder::Folder;
 use crate::raw::{Node, chat, fast, read};
-use crate::served::Served;
+use crate::server_process::Served;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/llm");
 

@@ -7,7 +7,7 @@ use evenkeel::config::{Config, ConfigSources};
 use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::gateway::Gateway;
 use evenkeel::sim_node::{Load, SimNode, SimOptions};
-use evenkeel_door::key::KeyHash;
+use evenkeel_door::api_key::KeyHash;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::folder::Folder;
 use crate::raw::{Reply, read};
-use crate::served::Served;
+use crate::server_process::Served;
 
 #[test]
 fn a_full_disk_is_told_in_both_protocols_and_passes() {

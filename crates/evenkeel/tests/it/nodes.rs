@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::folder::Folder;
 use crate::raw::{Node, chat, fast};
-use crate::served::Served;
+use crate::server_process::Served;
 
 const BOOK: &str = "evenkeel-data/nodes.toml";
 

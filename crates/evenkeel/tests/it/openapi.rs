@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::folder::Folder;
 use crate::raw::read;
-use crate::served::Served;
+use crate::server_process::Served;
 
 fn start(name: &str) -> (Folder, Served) {
     let folder = Folder::new(name);

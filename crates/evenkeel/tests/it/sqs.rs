@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::folder::Folder;
 use crate::raw::{Reply, read, read_until};
-use crate::served::Served;
+use crate::server_process::Served;
 
 const OPERATIONS: [&str; 23] = [
     "AddPermission",

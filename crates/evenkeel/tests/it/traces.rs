@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::folder::Folder;
 use crate::raw::read;
-use crate::served::Served;
+use crate::server_process::Served;
 
 const CHAT: &str = "/v1/chat/completions";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";

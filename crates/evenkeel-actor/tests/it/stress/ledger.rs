@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_actor::ReadyQueueScheduler;
 use evenkeel_actor::dead_letters::DeadLetterReason;
 
-use super::clerk::Note;
+use super::chaos_actor::Note;
 
 /// The books of all actors.
 pub(crate) struct Ledger {

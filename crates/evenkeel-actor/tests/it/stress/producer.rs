@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use evenkeel_actor::*;
 
 use super::Random;
-use super::clerk::{Note, Task};
+use super::chaos_actor::{Note, Task};
 use super::ledger::Ledger;
 
 /// Sends so many messages to random actors in random ways, and books what was accepted.

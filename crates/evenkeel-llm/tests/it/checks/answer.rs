@@ -1,7 +1,7 @@
 //! What a node says is understood the same, wherever it is cut, and what is refused is refused the same.
 
 use evenkeel_llm::UpstreamError;
-use evenkeel_llm::wire::parse_response;
+use evenkeel_llm::response_parser::parse_response;
 use http::Method;
 
 /// At how many places an answer is cut in two; tests also cut at every place, for which fuzzing has no time.

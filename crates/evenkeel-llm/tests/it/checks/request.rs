@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use evenkeel_door::refusal::ApiError;
+use evenkeel_door::api_error::ApiError;
 use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};

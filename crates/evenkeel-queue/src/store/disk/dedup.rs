@@ -5,8 +5,8 @@
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 
+use super::keyspaces::io;
 use super::layout;
-use super::opened::io;
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::{DEDUP_WINDOW, DedupId};
 use crate::store::StoreError;

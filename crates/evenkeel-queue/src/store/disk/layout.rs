@@ -19,9 +19,9 @@ use bytes::Bytes;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
 
-use crate::book::{DeliveryCount, StoredMessage, StoredState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{MessageMeta, MoveOrigin, Payload};
+use crate::queue_state::{DeliveryCount, StoredMessage, StoredState};
 use crate::rule::{KeyRule, Rate};
 use crate::time::UnixMillis;
 

@@ -7,8 +7,8 @@ use std::sync::mpsc::Receiver;
 use fjall::{Keyspace, Readable, Snapshot};
 use parking_lot::{Mutex, RwLock};
 
+use super::keyspaces::{Keyspaces, StoreSnapshot, io};
 use super::layout;
-use super::opened::{Keyspaces, StoreSnapshot, io};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
 use crate::message::{MessageMeta, Payload};
 use crate::store::{Completion, Fetch, StoreError, StoredResult};

@@ -1,9 +1,9 @@
 //! What came of messages, on disk: by message, and by when it expires.
 
+use super::keyspaces::{Keyspaces, corrupt, io};
 use super::layout;
-use super::opened::{Keyspaces, corrupt, io};
 use crate::id::{KeyId, MessageId, QueueId, Seq};
-use crate::store::result_book::ResultIndex;
+use crate::store::result_index::ResultIndex;
 use crate::store::{StoreError, StoredResult};
 use crate::time::UnixMillis;
 

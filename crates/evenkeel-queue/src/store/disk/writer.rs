@@ -1,7 +1,7 @@
 //! The thread that writes: whatever has come in meanwhile goes to disk together, then everybody is answered.
 
+mod maintenance;
 mod stage;
-mod tidy;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use fjall::{OwnedWriteBatch, PersistMode};
 use parking_lot::RwLock;
 
 use super::dedup::DedupEntry;
-use super::inbox::WriteQueue;
-use super::opened::{Catalog, Keyspaces, Recovery, io};
+use super::keyspaces::{Catalog, Keyspaces, Recovery, io};
+use super::write_queue::WriteQueue;
 use super::{DiskOptions, FatalHandler};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, EnqueueResult};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_door::refusal::ApiError;
+use evenkeel_door::api_error::ApiError;
 use evenkeel_llm::JobResponse;
 use http::StatusCode;
 
@@ -117,7 +117,7 @@ fn is_retryable(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_door::refusal::RateLimitKind;
+    use evenkeel_door::api_error::RateLimitKind;
 
     fn of_status(status: u16) -> JobOutcome {
         let status = StatusCode::from_u16(status).unwrap();

@@ -1,6 +1,6 @@
 //! Requests for Anthropic's Messages.
 
-use super::super::refusal::ApiError;
+use super::super::api_error::ApiError;
 use super::{
     ApiKind, EndMode, GenerateRequest, IncludeUsage, ResponseMode, Tool, count_tokens, flag, optional_count,
     read_model, read_stops,

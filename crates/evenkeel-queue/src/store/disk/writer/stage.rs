@@ -6,14 +6,14 @@ use std::sync::Arc;
 use evenkeel_policy::weight::Weight;
 
 use super::{CommitGroup, KeyspaceId, WriteOp, Writer};
-use crate::book::{DeliveryCount, RedeliveryRecord, StoredState};
 use crate::id::{Epoch, KeyId, MessageId, QueueId, Seq};
 use crate::message::{AppendedMessage, EnqueueResult, MessageMeta, Payload};
+use crate::queue_state::{DeliveryCount, RedeliveryRecord, StoredState};
 use crate::rule::KeyRule;
 use crate::settings::Durability;
 use crate::store::disk::dedup::{self, DedupEntry};
+use crate::store::disk::keyspaces::{Catalog, KeyEntry, Keyspaces, PurgeCursor, QueueEntry, SEQ_BLOCK, io};
 use crate::store::disk::layout::{self, KeyRecord};
-use crate::store::disk::opened::{Catalog, KeyEntry, Keyspaces, PurgeCursor, QueueEntry, SEQ_BLOCK, io};
 use crate::store::disk::results::{self, ExpiredResult};
 use crate::store::{
     AppendListener, Batch, Commit, Completion, MessageChange, Ownership, QueueDescriptor, StoreError,

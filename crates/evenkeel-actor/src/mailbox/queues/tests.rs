@@ -1,0 +1,122 @@
+//! The lanes of one mailbox, alone; what threads make of them together is in the models.
+
+use core::num::NonZeroUsize;
+
+use super::*;
+use crate::test_rig::Wakes;
+
+#[test]
+fn what_is_taken_takes_places_until_it_is_handled() {
+    let (lanes, state) = (lanes(2, OverflowStrategy::Reject), CellState::new());
+    let mut private = VecDeque::new();
+    assert_eq!(
+        (lanes.push(1), lanes.push(2), lanes.push(3)),
+        (PushResult::Queued, PushResult::Queued, PushResult::Full(3))
+    );
+    assert_eq!((lanes.take(&mut private, &state), private), (Some(1), VecDeque::from([2])));
+    assert_eq!((lanes.push(3), lanes.push(4)), (PushResult::Queued, PushResult::Full(4)));
+    assert_eq!(lanes.stats(), MailboxQueueStats { enqueued: 3, depth: 2 });
+    lanes.tell_left(0);
+    assert_eq!((lanes.push(4), lanes.push(5)), (PushResult::Queued, PushResult::Full(5)));
+}
+
+#[test]
+fn taking_everything_lowers_the_flag_and_taking_one_of_two_does_not() {
+    let (all, one) = (lanes(4, OverflowStrategy::Reject), lanes(4, OverflowStrategy::DropOldest));
+    for (lanes, left) in [(all, 0), (one, USER)] {
+        let (state, mut private) = (CellState::new(), VecDeque::new());
+        (1..=2).for_each(|message| assert_eq!(lanes.push(message), PushResult::Queued));
+        state.set(USER);
+        assert_eq!((lanes.take(&mut private, &state), state.flags()), (Some(1), left));
+    }
+}
+
+#[test]
+fn the_oldest_makes_room_and_what_the_owner_has_in_hand_takes_none() {
+    let (lanes, state) = (lanes(1, OverflowStrategy::DropOldest), CellState::new());
+    let mut private = VecDeque::new();
+    assert_eq!((lanes.push(1), lanes.push(2)), (PushResult::Queued, PushResult::Displaced(1)));
+    assert_eq!((lanes.take(&mut private, &state), private), (Some(2), VecDeque::new()));
+    assert_eq!((lanes.push(3), lanes.push(4)), (PushResult::Queued, PushResult::Displaced(3)));
+}
+
+#[test]
+fn a_closed_lane_refuses_users_and_wakes_who_waits_for_room() {
+    let (lanes, state) = (lanes(1, OverflowStrategy::BlockProducer), CellState::new());
+    let (wakes, waker) = Wakes::new();
+    assert_eq!(lanes.push(1), PushResult::Queued);
+    assert_eq!(lanes.push_or_wait(2, &waker, &state), Ok(PushResult::Full(2)));
+    assert_eq!((lanes.close().len(), lanes.push(2), lanes.close().len()), (1, PushResult::Closed(2), 0));
+    assert!(lanes.wait_for_room(&waker, &state));
+    assert_eq!((wakes.count(), lanes.drain()), (1, VecDeque::from([1])));
+}
+
+#[test]
+#[cfg_attr(
+    miri,
+    ignore = "Miri gives one waker's table several addresses, so it is taken for several wakers"
+)]
+fn one_waker_waits_once_and_is_woken_at_the_low_mark() {
+    let (lanes, state) = (lanes(2, OverflowStrategy::BlockProducer), CellState::new());
+    let (wakes, waker) = Wakes::new();
+    assert!(!lanes.wake_waiters(0), "nobody has ever waited");
+    (1..=2).for_each(|message| assert_eq!(lanes.push(message), PushResult::Queued));
+    (0..2).for_each(|_| assert_eq!(lanes.push_or_wait(3, &waker, &state), Ok(PushResult::Full(3))));
+    assert!(lanes.wake_waiters(1), "it is above the mark");
+    drop(lanes.drain());
+    assert!(!lanes.wake_waiters(1));
+    assert_eq!(wakes.count(), 1);
+}
+
+#[test]
+fn who_waits_for_room_that_an_idle_cell_has_is_woken_at_once() {
+    let (lanes, state) = (lanes(1, OverflowStrategy::BlockProducer), CellState::new());
+    let (wakes, waker) = Wakes::new();
+    assert!(lanes.wait_for_room(&waker, &state));
+    assert_eq!((wakes.count(), state.flags()), (1, crate::raw::state::WAITERS));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "65 536 wakers take Miri minutes")]
+fn past_the_limit_nobody_else_may_wait() {
+    let (lanes, state) = (lanes(1, OverflowStrategy::BlockProducer), CellState::new());
+    let (_, last) = Wakes::new();
+    assert_eq!(lanes.push(0), PushResult::Queued);
+    lanes.shared.with(|shared| shared.cold().waiters = alloc::vec![Wakes::new().1; WAITERS_MAX]);
+    assert_eq!(lanes.push_or_wait(1, &last, &state), Err(1));
+}
+
+#[test]
+fn a_burst_is_forgotten_once_it_is_over_and_not_before() {
+    let mut private: VecDeque<u32> = (0..=KEPT_CAPACITY_MAX as u32).collect();
+    let large = private.capacity();
+    MailboxQueues::<u32, u32>::shrink(&mut private);
+    assert_eq!(private.capacity(), large);
+    private.clear();
+    MailboxQueues::<u32, u32>::shrink(&mut private);
+    assert_eq!(private.capacity(), 0);
+}
+
+#[test]
+fn the_system_lane_takes_everything_until_it_ends() {
+    let lanes = lanes(1, OverflowStrategy::Reject);
+    assert_eq!((lanes.pop_system(), lanes.system_stats()), (None, MailboxQueueStats::default()));
+    lanes.reserve_system(2);
+    drop(lanes.close());
+    (1..=3).for_each(|order| assert_eq!(push_system(&lanes, order), Ok(())));
+    assert_eq!(
+        (lanes.pop_system(), lanes.system_stats()),
+        (Some(1), MailboxQueueStats { enqueued: 3, depth: 2 })
+    );
+    assert_eq!((lanes.end_system(), push_system(&lanes, 4)), (VecDeque::from([2, 3]), Err(4)));
+}
+
+fn lanes(places: usize, overflow: OverflowStrategy) -> MailboxQueues<u32, u32> {
+    let capacity = NonZeroUsize::new(places).unwrap();
+    let options = MailboxOptions { reserve_for_system: 0, ..MailboxOptions::bounded(capacity) };
+    MailboxQueues::new(&options.overflow(overflow))
+}
+
+fn push_system(lanes: &MailboxQueues<u32, u32>, order: u32) -> Result<(), u32> {
+    lanes.push_system_by(order, |order, lane, _| lane.push_back(order))
+}

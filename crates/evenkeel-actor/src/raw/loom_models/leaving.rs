@@ -1,0 +1,211 @@
+//! Workers come and go: nothing a leaver had is left behind, and no wanted place stays empty.
+
+use core::num::NonZeroUsize;
+use core::task::{Poll, Waker};
+
+use loom::thread;
+
+use super::{Bell, check};
+use crate::idle_workers::Idle;
+use crate::sync::{Arc, AtomicU32, Ordering};
+use crate::worker_slots::Crew;
+
+const ONE: NonZeroUsize = NonZeroUsize::MIN;
+const TWO: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
+
+/// Two workers; the work is numbers: what waits for all, and what only the second can take.
+struct Shop {
+    crew: Crew<()>,
+    idle: Idle,
+    common: AtomicU32,
+    own: AtomicU32,
+    undone: AtomicU32,
+}
+
+impl Shop {
+    fn new(common: u32, own: u32) -> Arc<Self> {
+        Arc::new(Self {
+            crew: Crew::new([(), ()], TWO),
+            idle: Idle::new(),
+            common: AtomicU32::new(common),
+            own: AtomicU32::new(own),
+            undone: AtomicU32::new(common + own),
+        })
+    }
+
+    fn take(&self) -> bool {
+        let one_less = |pieces: u32| pieces.checked_sub(1);
+        self.common.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+
+    fn finish(&self) {
+        if self.undone.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.idle.notify_all();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.undone.load(Ordering::SeqCst) == 0
+    }
+
+    /// What `set_workers` does to have one worker less.
+    fn dismiss(&self) {
+        self.crew.want(ONE);
+        self.idle.notify_from(1);
+    }
+
+    /// What a worker does until all is done, or it is not wanted any more.
+    fn work(&self, worker: usize) {
+        let bell = Bell::new();
+        let waker = Waker::from(bell.clone());
+        let own = self.crew.take(worker);
+        self.idle.begin_search();
+        while self.crew.is_wanted(worker) {
+            if self.take() {
+                self.idle.end_search_if(|| self.common.load(Ordering::Relaxed) != 0);
+                self.finish();
+                self.idle.begin_search();
+                continue;
+            }
+            if self.is_over() {
+                break;
+            }
+            let found =
+                || self.common.load(Ordering::Relaxed) != 0 || self.is_over() || !self.crew.is_wanted(worker);
+            if self.idle.poll_sleep(worker, &waker, found) == Poll::Pending {
+                bell.wait();
+                self.idle.rise(worker);
+            }
+        }
+        self.leave(worker, own);
+    }
+
+    /// What the worker's drop does: off the searchers, its cells to all, its place to the next.
+    fn leave(&self, worker: usize, own: Option<()>) {
+        self.idle.end_search();
+        if worker == 1 {
+            let left = self.own.swap(0, Ordering::Relaxed);
+            self.common.fetch_add(left, Ordering::Relaxed);
+        }
+        own.into_iter().for_each(|own| self.crew.give_back(worker, own));
+        self.idle.notify();
+    }
+}
+
+fn second_leaves(shop: &Arc<Shop>) {
+    let [first, second] = [0, 1].map(|worker| {
+        let shop = shop.clone();
+        thread::spawn(move || shop.work(worker))
+    });
+    shop.dismiss();
+    second.join().unwrap();
+    first.join().unwrap();
+    assert_eq!(shop.common.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn what_a_leaver_had_is_done_by_who_stays() {
+    check(2, || second_leaves(&Shop::new(0, 1)));
+}
+
+#[test]
+fn a_leaver_that_was_woken_for_work_wakes_another() {
+    check(2, || {
+        let shop = Shop::new(0, 0);
+        shop.undone.store(1, Ordering::SeqCst);
+        let maker = shop.clone();
+        let maker = thread::spawn(move || {
+            maker.common.fetch_add(1, Ordering::Relaxed);
+            maker.idle.notify();
+        });
+        second_leaves(&shop);
+        maker.join().unwrap();
+    });
+}
+
+/// When a leaver wakes somebody for what it leaves.
+#[derive(Clone, Copy)]
+enum Wakes {
+    AfterHandingOver,
+    Before,
+}
+
+/// One leaves something while the other goes to sleep; somebody must be up for it.
+fn one_leaves_while_the_other_goes_to_sleep(wakes: Wakes) {
+    let shop = Shop::new(0, 1);
+    let bell = Bell::new();
+    shop.idle.begin_search();
+    shop.idle.begin_search();
+    let leaving = shop.clone();
+    let leaver = thread::spawn(move || match wakes {
+        Wakes::AfterHandingOver => leaving.leave(1, None),
+        Wakes::Before => {
+            leaving.idle.end_search();
+            leaving.idle.notify();
+            leaving.common.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let waker = Waker::from(bell.clone());
+    let slept = shop.idle.poll_sleep(0, &waker, || shop.common.load(Ordering::Relaxed) != 0);
+    leaver.join().unwrap();
+    assert!(slept.is_ready() || bell.rings() == 1, "everybody sleeps beside what was left");
+}
+
+#[test]
+fn who_goes_to_sleep_beside_a_leaver_sees_what_is_left_or_is_woken() {
+    check(3, || one_leaves_while_the_other_goes_to_sleep(Wakes::AfterHandingOver));
+}
+
+#[test]
+#[should_panic(expected = "everybody sleeps")]
+fn a_leaver_that_wakes_before_handing_over_leaves_work_with_everybody_asleep() {
+    check(3, || one_leaves_while_the_other_goes_to_sleep(Wakes::Before));
+}
+
+/// In which order somebody who wants a worker more asks for it.
+#[derive(Clone, Copy)]
+enum Asks {
+    ThenLooks,
+    AfterLooking,
+}
+
+/// A worker that is to leave is wanted after all; returns how many are in its place at the end.
+fn second_is_asked_back(asks: Asks) -> usize {
+    let crew = Arc::new(Crew::new([(), ()], TWO));
+    let own = crew.take(1).expect("nobody else has it");
+    crew.want(ONE);
+    let leaving = crew.clone();
+    let leaver = thread::spawn(move || {
+        leaving.give_back(1, own);
+        usize::from(leaving.is_wanted(1) && leaving.take(1).is_some())
+    });
+    let empty = match asks {
+        Asks::ThenLooks => {
+            crew.want(TWO);
+            next_to_fill(&crew)
+        }
+        Asks::AfterLooking => {
+            let empty = crew.active() == 0;
+            crew.want(TWO);
+            empty.then_some(1)
+        }
+    };
+    let started = empty.is_some() && crew.take(1).is_some();
+    leaver.join().unwrap() + usize::from(started)
+}
+
+/// The first place that lacks a worker, that of the first worker aside.
+fn next_to_fill(crew: &Crew<()>) -> Option<usize> {
+    core::iter::from_fn(|| crew.next_to_fill()).find(|place| *place == 1)
+}
+
+#[test]
+fn a_wanted_place_is_filled_once_whoever_comes_first() {
+    check(3, || assert_eq!(second_is_asked_back(Asks::ThenLooks), 1));
+}
+
+#[test]
+#[should_panic(expected = "nobody is left")]
+fn who_looks_before_asking_may_find_a_leaver_and_be_left_without() {
+    check(3, || assert_eq!(second_is_asked_back(Asks::AfterLooking), 1, "nobody is left"));
+}

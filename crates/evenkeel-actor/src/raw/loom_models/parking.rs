@@ -1,0 +1,215 @@
+//! No work is left with everybody asleep, and nobody sleeps through the end.
+
+use alloc::vec::Vec;
+use core::task::{Poll, Waker};
+use std::sync::Arc as StdArc;
+
+use loom::thread;
+
+use super::{Bell, check};
+use crate::idle_workers::Idle;
+use crate::sync::{Arc, AtomicU32, Ordering};
+
+/// Workers that share one queue, which is a number: nothing but the sleepers' own fences orders it.
+struct Hall {
+    idle: Idle,
+    queue: AtomicU32,
+    /// Pieces that are not done.
+    alive: AtomicU32,
+    stopped: AtomicU32,
+}
+
+impl Hall {
+    /// So many pieces of work will come; the workers leave after the last, once they are told to.
+    fn expecting(pieces: u32) -> Arc<Self> {
+        Arc::new(Self {
+            idle: Idle::new(),
+            queue: AtomicU32::new(0),
+            alive: AtomicU32::new(pieces),
+            stopped: AtomicU32::new(0),
+        })
+    }
+
+    fn inject(&self) {
+        self.queue.fetch_add(1, Ordering::Relaxed);
+        self.idle.notify();
+    }
+
+    fn stop(&self) {
+        self.stopped.store(1, Ordering::Relaxed);
+        self.idle.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed) == 1 && self.alive.load(Ordering::Relaxed) == 0
+    }
+
+    /// What a worker does until the end.
+    fn work(&self, worker: usize) {
+        let bell = Bell::new();
+        let waker = Waker::from(bell.clone());
+        self.idle.begin_search();
+        loop {
+            if self.take() {
+                self.idle.end_search();
+                self.finish();
+                while self.take() {
+                    self.finish();
+                }
+                self.idle.begin_search();
+                continue;
+            }
+            if self.is_over() {
+                self.idle.end_search();
+                return;
+            }
+            let found = || self.queue.load(Ordering::Relaxed) != 0 || self.is_over();
+            if self.idle.poll_sleep(worker, &waker, found) == Poll::Pending {
+                bell.wait();
+                self.idle.rise(worker);
+            }
+        }
+    }
+
+    fn take(&self) -> bool {
+        let one_less = |pieces: u32| pieces.checked_sub(1);
+        self.queue.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+
+    fn finish(&self) {
+        self.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn workers(hall: &Arc<Hall>, count: usize) -> Vec<thread::JoinHandle<()>> {
+    let one = |worker| {
+        let hall = hall.clone();
+        thread::spawn(move || hall.work(worker))
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn a_worker_that_goes_to_sleep_misses_nothing() {
+    check(3, || {
+        let hall = Hall::expecting(2);
+        let workers = workers(&hall, 1);
+        hall.inject();
+        hall.inject();
+        hall.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn two_workers_leave_no_work_behind() {
+    check(2, || {
+        let hall = Hall::expecting(1);
+        let workers = workers(&hall, 2);
+        hall.inject();
+        hall.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn work_made_by_two_reaches_a_sleeping_worker() {
+    check(2, || {
+        let hall = Hall::expecting(2);
+        let workers = workers(&hall, 1);
+        let other = hall.clone();
+        let second = thread::spawn(move || other.inject());
+        hall.inject();
+        hall.stop();
+        second.join().unwrap();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn nobody_sleeps_through_the_end() {
+    check(3, || {
+        let hall = Hall::expecting(0);
+        let workers = workers(&hall, 2);
+        hall.stop();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+/// The end is told while something is left; whoever finishes it must see to it that all leave.
+#[test]
+fn whoever_finishes_the_last_work_sends_the_others_home() {
+    check(2, || {
+        let hall = Hall::expecting(1);
+        let workers = workers(&hall, 2);
+        hall.stop();
+        hall.inject();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
+    check(3, || {
+        let idle = Arc::new(Idle::new());
+        let bells = [Bell::new(), Bell::new()];
+        for (worker, bell) in bells.iter().enumerate() {
+            idle.begin_search();
+            let waker = Waker::from(StdArc::clone(bell));
+            assert_eq!(idle.poll_sleep(worker, &waker, || false), Poll::Pending);
+        }
+        let other = idle.clone();
+        let second = thread::spawn(move || other.notify());
+        let first = idle.notify();
+        let woken = u32::from(first) + u32::from(second.join().unwrap());
+        assert!(1 <= woken);
+        assert_eq!(bells.iter().map(|bell| bell.rings()).sum::<u32>(), woken);
+        assert_eq!(idle.sleeping(), 2 - woken as usize);
+    });
+}
+
+/// When a searcher that found something looks for more.
+#[derive(Clone, Copy)]
+enum Look {
+    /// As [`Idle::end_search_if`] does.
+    AfterSearch,
+    BeforeItEnds,
+}
+
+/// One sleeps; one has found something and is about to be busy for long; a third makes more work.
+fn finder_and_maker(look: Look) {
+    let (idle, queue) = (Arc::new(Idle::new()), Arc::new(AtomicU32::new(0)));
+    let bell = Bell::new();
+    idle.begin_search();
+    let waker = Waker::from(StdArc::clone(&bell));
+    assert_eq!(idle.poll_sleep(0, &waker, || false), Poll::Pending);
+    idle.begin_search();
+    let maker = {
+        let (idle, queue) = (idle.clone(), queue.clone());
+        thread::spawn(move || {
+            queue.store(1, Ordering::Relaxed);
+            idle.notify();
+        })
+    };
+    let more = || queue.load(Ordering::Relaxed) != 0;
+    match look {
+        Look::AfterSearch => drop(idle.end_search_if(more)),
+        Look::BeforeItEnds => {
+            let more = more();
+            idle.end_search_if(|| more);
+        }
+    }
+    maker.join().unwrap();
+    assert_eq!(bell.rings(), 1, "the sleeper is needed, and woken once");
+}
+
+#[test]
+fn who_ends_a_search_and_who_makes_work_wake_the_sleeper_once_between_them() {
+    check(3, || finder_and_maker(Look::AfterSearch));
+}
+
+#[test]
+#[should_panic(expected = "the sleeper is needed")]
+fn a_look_before_the_search_ends_leaves_work_beside_a_sleeper() {
+    check(3, || finder_and_maker(Look::BeforeItEnds));
+}

@@ -1,0 +1,120 @@
+//! A system whose workers are the test itself.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use core::num::NonZeroUsize;
+use core::task::Waker;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use evenkeel_policy::time::Instant;
+
+use crate::guardian::{Backoff, Supervision};
+use crate::runtime::{RuntimeHandle, RuntimeSpawnError, Task};
+use crate::sync::Arc as SharedArc;
+use crate::system::Core;
+use crate::worker_local::WorkerLocal;
+use crate::*;
+
+/// A system that does nothing by itself.
+pub(crate) struct Rig {
+    pub(crate) system: ReadyQueueScheduler,
+}
+
+impl Rig {
+    pub(crate) fn new(workers: usize) -> Self {
+        let config = ActorSystemConfig {
+            workers: NonZeroUsize::new(workers).unwrap(),
+            supervision: Supervision::default().with_backoff(Backoff::NONE),
+            ..ActorSystemConfig::default()
+        };
+        Self { system: ActorSystemRunner::new(config).start(IdleRuntime).unwrap() }
+    }
+
+    pub(crate) fn core(&self) -> &SharedArc<Core> {
+        self.system.core()
+    }
+
+    /// Seats the test as one of the workers.
+    pub(crate) fn worker(&self, id: usize) -> WorkerLocal {
+        let queue = self.core().coordinator.queues.claim(id).unwrap();
+        self.core().coordinator.idle.begin_search();
+        WorkerLocal::new(self.core().clone(), id, queue)
+    }
+
+    /// Makes an actor; its first run is queued.
+    pub(crate) fn spawn(&self) -> ActorRef<SumMsg> {
+        self.system.spawn(&Props::new(Sum::default).build()).unwrap()
+    }
+}
+
+/// A runtime that runs nothing, and where no time passes.
+pub(crate) struct IdleRuntime;
+
+impl RuntimeHandle for IdleRuntime {
+    fn spawn(&self, task: Task) -> Result<(), RuntimeSpawnError> {
+        drop(task);
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ORIGIN
+    }
+
+    fn sleep_until(&self, _at: Instant) -> Task {
+        Box::pin(core::future::pending())
+    }
+
+    fn yield_now(&self) -> Task {
+        Box::pin(core::future::ready(()))
+    }
+}
+
+/// Adds up what it is told.
+#[derive(Default)]
+pub(crate) struct Sum(u64);
+
+pub(crate) enum SumMsg {
+    Add(u64),
+    /// Waits, then does as the future says.
+    Await(MessageFuture<SumMsg>),
+    Fail,
+    Read(Reply<u64>),
+}
+
+impl Actor for Sum {
+    type Msg = SumMsg;
+
+    fn receive(&mut self, told: SumMsg, _ctx: &mut Context<'_, Self>) -> HandlerResult<SumMsg> {
+        match told {
+            SumMsg::Add(number) => self.0 += number,
+            SumMsg::Await(future) => return Ok(Flow::Await(future)),
+            SumMsg::Fail => return Err(ActorError::new("told to")),
+            SumMsg::Read(reply) => drop(reply.send(self.0)),
+        }
+        Ok(Flow::Continue)
+    }
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+pub(crate) struct Wakes(AtomicU32);
+
+impl Wakes {
+    pub(crate) fn new() -> (Arc<Self>, Waker) {
+        let wakes = Arc::new(Self::default());
+        let waker = Waker::from(wakes.clone());
+        (wakes, waker)
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}

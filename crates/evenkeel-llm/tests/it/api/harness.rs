@@ -1,0 +1,256 @@
+//! A gateway in front of engines, and clients of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use evenkeel_door::api_key::KeyHash;
+use evenkeel_door::listener::{Listener, ListenerLimits};
+use evenkeel_door::route::{Readiness, Routes};
+use evenkeel_door::tenant::{Authenticator, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_llm::{Concurrency, LlmApi, LlmOptions, NodeOptions, TlsRoots, Upstream};
+use evenkeel_policy::weight::Weight;
+use evenkeel_telemetry::trace::{TraceOptions, Tracer};
+use evenkeel_telemetry::{MetricLimits, Observer, Registry, RequestLogLimits, RouterMetrics};
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const ASK: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+pub(crate) const ASK_STREAM: &str =
+    r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+pub(crate) const SAID: &str = r#"{"id":"x","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
+
+/// A running gateway.
+pub(crate) struct House {
+    pub(crate) address: SocketAddr,
+    pub(crate) llm: Arc<LlmApi>,
+    pub(crate) gate: Arc<Authenticator>,
+    pub(crate) registry: Registry,
+    tracer: Option<Arc<Tracer>>,
+}
+
+/// An answer that has been read.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) status: u16,
+    pub(crate) headers: http::HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Read {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// The code of an error.
+    pub(crate) fn code(&self) -> (u16, String) {
+        (self.status, self.json()["error"]["code"].as_str().unwrap_or("none").to_owned())
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("none", |value| value.to_str().unwrap())
+    }
+}
+
+/// A node that serves model `m`.
+pub(crate) fn node(name: &str, url: &str, slots: u32) -> NodeOptions {
+    NodeOptions {
+        name: name.to_owned(),
+        paths: vec![url.to_owned()],
+        models: vec!["m".to_owned()],
+        max_concurrency: Some(Concurrency::Fixed(slots)),
+        weight: Weight::ONE,
+        api_key: None,
+    }
+}
+
+pub(crate) fn tenant(name: &str) -> TenantSettings {
+    let key_hashes = vec![KeyHash::of(&format!("ek-{name}"))];
+    TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
+}
+
+impl House {
+    pub(crate) async fn to(nodes: Vec<NodeOptions>) -> Self {
+        Self::with(LlmOptions { nodes, ..LlmOptions::default() }, vec![]).await
+    }
+
+    pub(crate) async fn with(options: LlmOptions, tenants: Vec<TenantSettings>) -> Self {
+        Self::open(options, tenants, None).await
+    }
+
+    /// One whose requests are all traced.
+    pub(crate) async fn traced(nodes: Vec<NodeOptions>, tenants: Vec<TenantSettings>) -> Self {
+        let tracer = Tracer::new(&Registry::new(), TraceOptions::default()).unwrap();
+        let options = LlmOptions { nodes, ..LlmOptions::default() };
+        Self::open(options, tenants, Some(Arc::new(tracer))).await
+    }
+
+    async fn open(options: LlmOptions, tenants: Vec<TenantSettings>, tracer: Option<Arc<Tracer>>) -> Self {
+        let registry = Registry::new();
+        let watch =
+            Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
+        let mut watch = watch.with_router(RouterMetrics::new(&registry).unwrap());
+        if let Some(tracer) = &tracer {
+            watch = watch.with_tracer(tracer.clone());
+        }
+        let upstream = Upstream::new(options.pipeline.load.connection_pool, TlsRoots::public());
+        let llm = LlmApi::new(options, upstream, Arc::new(watch)).unwrap();
+        let listener =
+            Listener::bind("127.0.0.1:0".parse().unwrap(), None, ListenerLimits::default()).await.unwrap();
+        let tenants = Tenants::new(tenants, vec![KeyHash::of("ek-root")]).unwrap();
+        llm.set_tenants(&tenants.all()).unwrap();
+        let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
+        let (address, gate) = (listener.local_addr().unwrap(), Arc::new(gate));
+        let mut routes = Routes::new(Readiness::default());
+        llm.add_routes(&mut routes).unwrap();
+        tokio::spawn(listener.serve(gate.clone(), routes, std::future::pending()));
+        Self { address, llm, gate, registry, tracer }
+    }
+
+    pub(crate) fn tracer(&self) -> &Tracer {
+        self.tracer.as_ref().unwrap()
+    }
+
+    /// Connects a client; dropped, it is gone.
+    pub(crate) async fn client(&self) -> Client {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (requests, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let connection = tokio::spawn(async move { drop(connection.await) });
+        Client { requests, connection }
+    }
+
+    /// Asks, and reads all of the answer.
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Read {
+        self.post_as("none", path, body).await
+    }
+
+    pub(crate) async fn post_as(&self, tenant: &str, path: &str, body: &str) -> Read {
+        let mut client = self.client().await;
+        let response = client.send(Method::POST, tenant, path, body).await;
+        read(response).await
+    }
+
+    /// Asks as nobody in particular, with these headers.
+    pub(crate) async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Read {
+        let mut client = self.client().await;
+        let response = client.send_with(Method::POST, path, headers, body).await;
+        read(response).await
+    }
+
+    pub(crate) async fn call(&self, method: Method, tenant: &str, path: &str, body: &str) -> Read {
+        let mut client = self.client().await;
+        let response = client.send(method, tenant, path, body).await;
+        read(response).await
+    }
+
+    /// Asks in the background.
+    pub(crate) fn ask(self: &Arc<Self>, tenant: &'static str, body: &'static str) -> Asking {
+        let house = self.clone();
+        tokio::spawn(async move { house.post_as(tenant, CHAT, body).await })
+    }
+
+    pub(crate) async fn status(&self) -> Value {
+        self.call(Method::GET, "root", "/api/load-status", "").await.json()
+    }
+
+    /// Waits until so many requests wait.
+    pub(crate) async fn until_waiting(&self, count: usize) {
+        while self.llm.figures().queue_size != count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until nothing is in flight, nothing waits and no connection is in use, and sees that nothing else is left.
+    pub(crate) async fn until_idle(&self) {
+        loop {
+            let status = self.status().await;
+            let left = [&status["in_flight"], &status["waiting"], &status["pool"]["active_connections"]];
+            if left.iter().all(|count| **count == 0) {
+                let nodes = status["nodes"].as_array().unwrap();
+                assert!(
+                    nodes.iter().all(|node| node["busy"] == 0 && node["in_flight_cost"] == 0),
+                    "{status}"
+                );
+                let tenants = status["tenants"].as_array().unwrap();
+                assert!(
+                    tenants.iter().all(|it| it["in_flight"] == 0 && it["in_flight_cost"] == 0),
+                    "{status}"
+                );
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+pub(crate) type Asking = tokio::task::JoinHandle<Read>;
+
+/// A client's connection.
+pub(crate) struct Client {
+    requests: SendRequest<Full<Bytes>>,
+    connection: tokio::task::JoinHandle<()>,
+}
+
+impl Client {
+    pub(crate) async fn send(
+        &mut self,
+        method: Method,
+        tenant: &str,
+        path: &str,
+        body: &str,
+    ) -> Response<Incoming> {
+        let key = format!("Bearer ek-{tenant}");
+        self.send_with(method, path, &[("authorization", &key)], body).await
+    }
+
+    pub(crate) async fn send_with(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<Incoming> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "gateway")
+            .header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.request(request.body(body.to_owned()).unwrap()).await
+    }
+
+    /// Sends what has all its headers.
+    pub(crate) async fn request(&mut self, request: Request<String>) -> Response<Incoming> {
+        self.requests.send_request(request.map(|body| Full::new(Bytes::from(body)))).await.unwrap()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+pub(crate) async fn read(response: Response<Incoming>) -> Read {
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Read {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body: String::from_utf8(body.into()).unwrap(),
+    }
+}
+
+/// Reads the next piece of a body.
+pub(crate) async fn piece(body: &mut Incoming) -> Option<String> {
+    let frame = body.frame().await?.unwrap();
+    Some(String::from_utf8(frame.into_data().unwrap().into()).unwrap())
+}

@@ -1,0 +1,181 @@
+//! Why a node was chosen: the figures that decided, and the words a dashboard shows.
+//!
+//! Bound: holding and writing a reason allocates nothing.
+
+use core::fmt;
+
+use super::sub_scores::{RequestKind, SubScores};
+use crate::cost::Cost;
+
+/// The reason for a choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ChoiceReason {
+    /// Its score was among the best.
+    Score(ScoreBreakdown),
+    /// It was the quickest of the cold nodes.
+    Cold {
+        /// The latency expected of it.
+        latency_estimate_ms: f64,
+        /// How many open nodes were cold.
+        cold: usize,
+    },
+    /// Every open node was hot, and it had the least in flight for its weight.
+    AllHot {
+        /// Its work in flight.
+        in_flight: Cost,
+        /// How many open nodes were hot.
+        hot: usize,
+    },
+}
+
+/// How a node came out of the ranking and the draw.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoreBreakdown {
+    /// What was asked for.
+    pub request: RequestKind,
+    /// The node's score.
+    pub score: f64,
+    /// The sub-scores it was added up from.
+    pub parts: SubScores,
+    /// What its latency was compared with.
+    pub latency: LatencyBasis,
+    /// Its place in the ranking by score × weight, from 1.
+    pub place: usize,
+    /// How many nodes were open.
+    pub open: usize,
+    /// How many of them took part in the draw.
+    pub drawn_from: usize,
+    /// The chance it had in the draw, 0..=1.
+    pub chance: f64,
+}
+
+/// What latencies were compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LatencyBasis {
+    /// The limit `lat_bad_ms`.
+    Absolute,
+    /// The median of the open nodes.
+    Relative {
+        /// That median.
+        median_ms: f64,
+    },
+}
+
+impl fmt::Display for ChoiceReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Score(scored) => scored.fmt(f),
+            Self::Cold { latency_estimate_ms, cold } => {
+                let nodes = Nodes { count: *cold, kind: "cold" };
+                write!(f, "cold, lowest latency estimate {latency_estimate_ms:.0} ms of {nodes}")
+            }
+            Self::AllHot { in_flight, hot } => {
+                let nodes = Nodes { count: *hot, kind: "hot" };
+                write!(f, "all hot, fewest in flight {in_flight} of {nodes}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for ScoreBreakdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            1 => f.write_str("best")?,
+            place => write!(f, "number {place}")?,
+        }
+        write!(f, " of {} by score {:.2}", self.open, self.score)?;
+        if self.drawn_from > 1 {
+            write!(f, ", drawn from {} with a chance of {:.0} %", self.drawn_from, self.chance * 100.0)?;
+        }
+        let weighed = self.parts.named().into_iter().zip(self.request.weights().named());
+        let mut mark = ": ";
+        for ((name, part), (_, weight)) in weighed {
+            if weight > 0.0 {
+                write!(f, "{mark}{name} {part:.2}")?;
+                mark = ", ";
+            }
+        }
+        match self.latency {
+            LatencyBasis::Absolute => Ok(()),
+            LatencyBasis::Relative { median_ms } => write!(f, "; median latency {median_ms:.0} ms"),
+        }
+    }
+}
+
+/// A number of nodes, in words.
+struct Nodes {
+    count: usize,
+    kind: &'static str,
+}
+
+impl fmt::Display for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = if self.count == 1 { "node" } else { "nodes" };
+        write!(f, "{} {} {nodes}", self.count, self.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_drawn_node_says_its_place_its_chance_and_its_parts() {
+        let words = ChoiceReason::Score(ScoreBreakdown { place: 2, ..scored() }).to_string();
+        assert_eq!(
+            words,
+            "number 2 of 7 by score 0.82, drawn from 3 with a chance of 31 %: db free 0.80, http free 0.75, \
+             tx free 0.90, latency 1.00, errors 0.80, timeouts 0.75, waiting 0.90, idle 0.10, uptime 0.50; \
+             median latency 41 ms"
+        );
+    }
+
+    #[test]
+    fn only_parts_that_count_are_told() {
+        let only = ScoreBreakdown {
+            request: RequestKind::Infer,
+            latency: LatencyBasis::Absolute,
+            drawn_from: 1,
+            open: 1,
+            ..scored()
+        };
+        assert_eq!(
+            ChoiceReason::Score(only).to_string(),
+            "best of 1 by score 0.82: http free 0.75, latency 1.00, errors 0.80, timeouts 0.75, uptime 0.50"
+        );
+    }
+
+    #[test]
+    fn hot_and_cold_are_told_in_words() {
+        let cold = ChoiceReason::Cold { latency_estimate_ms: 41.2, cold: 5 };
+        assert_eq!(cold.to_string(), "cold, lowest latency estimate 41 ms of 5 cold nodes");
+        let cold = ChoiceReason::Cold { latency_estimate_ms: f64::INFINITY, cold: 1 };
+        assert_eq!(cold.to_string(), "cold, lowest latency estimate inf ms of 1 cold node");
+        let hot = ChoiceReason::AllHot { in_flight: Cost(7), hot: 2 };
+        assert_eq!(hot.to_string(), "all hot, fewest in flight 7 of 2 hot nodes");
+    }
+
+    fn scored() -> ScoreBreakdown {
+        ScoreBreakdown {
+            request: RequestKind::Query,
+            score: 0.82,
+            parts: SubScores {
+                db_free: 0.8,
+                http_free: 0.75,
+                tx_free: 0.9,
+                lat: 1.0,
+                err: 0.8,
+                to: 0.75,
+                wait: 0.9,
+                idle: 0.1,
+                uptime: 0.5,
+            },
+            latency: LatencyBasis::Relative { median_ms: 41.0 },
+            place: 1,
+            open: 7,
+            drawn_from: 3,
+            chance: 0.31,
+        }
+    }
+}

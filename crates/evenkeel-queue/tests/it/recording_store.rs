@@ -1,0 +1,154 @@
+//! A store that notes what it is asked, and can make whoever asks it fall.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use evenkeel_queue::message::{EnqueueResult, MessageMeta, Payload};
+use evenkeel_queue::queue_state::{StoredKey, StoredMessage};
+use evenkeel_queue::store::{
+    AppendListener, Batch, Commit, Completion, Fetch, MessageChange, Ownership, QueueDescriptor, QueueRecord,
+    Store, StoreError, StoredResult,
+};
+use evenkeel_queue::{Epoch, KeyId, KeyRule, MessageId, QueueId, Seq, UnixMillis};
+use parking_lot::Mutex;
+
+/// Asks another store, and notes it.
+pub(crate) struct Watched {
+    store: Arc<dyn Store>,
+    /// Whether the next commit panics in the keeper that asks for it.
+    pub(crate) trips: AtomicBool,
+    pub(crate) claims: AtomicU64,
+    /// How often queues were read as a whole.
+    pub(crate) readings: AtomicU64,
+    pub(crate) fetches: AtomicU64,
+    pub(crate) changes: Mutex<Vec<MessageChange>>,
+    /// While there is a list, commits are put on it, neither written nor answered.
+    pub(crate) held: Mutex<Option<Vec<Completion<()>>>>,
+    /// Whether nobody may become an owner.
+    pub(crate) refuses_claims: AtomicBool,
+}
+
+impl Watched {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            trips: AtomicBool::new(false),
+            claims: AtomicU64::new(0),
+            readings: AtomicU64::new(0),
+            fetches: AtomicU64::new(0),
+            changes: Mutex::default(),
+            held: Mutex::default(),
+            refuses_claims: AtomicBool::new(false),
+        })
+    }
+
+    /// Has whoever commits next panic.
+    pub(crate) fn trip(&self) {
+        self.trips.store(true, Ordering::SeqCst);
+    }
+
+    /// Puts commits aside from here on.
+    pub(crate) fn hold(&self) {
+        *self.held.lock() = Some(Vec::new());
+    }
+
+    /// Counts the commits that were put aside.
+    pub(crate) fn holds(&self) -> usize {
+        self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Answers what was put aside with an error, and goes on as before.
+    pub(crate) fn let_go(&self) {
+        let held = self.held.lock().take().unwrap_or_default();
+        held.into_iter().for_each(|done| done(Err(StoreError::Busy)));
+    }
+}
+
+impl Store for Watched {
+    fn append(&self, batch: Batch, done: Completion<Vec<EnqueueResult>>) {
+        self.store.append(batch, done);
+    }
+
+    fn keys(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredKey>, StoreError> {
+        self.readings.fetch_add(1, Ordering::SeqCst);
+        self.store.keys(queue, before)
+    }
+
+    fn state(&self, queue: QueueId, before: Seq) -> Result<Vec<StoredMessage>, StoreError> {
+        self.store.state(queue, before)
+    }
+
+    fn fetch(&self, ask: Fetch, done: Completion<Vec<(MessageMeta, Payload)>>) {
+        self.fetches.fetch_add(1, Ordering::SeqCst);
+        self.store.fetch(ask, done);
+    }
+
+    fn read(&self, queue: QueueId, which: Vec<(KeyId, MessageMeta)>, done: Completion<Vec<(Seq, Payload)>>) {
+        self.store.read(queue, which, done);
+    }
+
+    fn commit(&self, commit: Commit, done: Completion<()>) {
+        assert!(!self.trips.swap(false, Ordering::SeqCst), "tripped by a test");
+        if let Some(held) = &mut *self.held.lock() {
+            return held.push(done);
+        }
+        self.changes.lock().extend(&commit.changes);
+        self.store.commit(commit, done);
+    }
+
+    fn purge(&self, queue: QueueId, done: Completion<Seq>) {
+        self.store.purge(queue, done);
+    }
+
+    fn set_rule(&self, queue: QueueId, name: Arc<str>, rule: KeyRule, done: Completion<KeyId>) {
+        self.store.set_rule(queue, name, rule, done);
+    }
+
+    fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
+        self.store.put_result(of, kept, max, done);
+    }
+
+    fn result(&self, of: MessageId, done: Completion<Option<StoredResult>>) {
+        self.store.result(of, done);
+    }
+
+    fn expire_results(&self, now: UnixMillis, max: usize, done: Completion<usize>) {
+        self.store.expire_results(now, max, done);
+    }
+
+    fn queues(&self) -> Result<Vec<QueueRecord>, StoreError> {
+        self.store.queues()
+    }
+
+    fn put_queue(&self, id: Option<QueueId>, record: QueueDescriptor, done: Completion<QueueId>) {
+        self.store.put_queue(id, record, done);
+    }
+
+    fn remove_queue(&self, queue: QueueId, done: Completion<()>) {
+        self.store.remove_queue(queue, done);
+    }
+
+    fn take_ownership(&self, queues: Vec<(QueueId, AppendListener)>) -> Result<Vec<Ownership>, StoreError> {
+        self.claims.fetch_add(1, Ordering::SeqCst);
+        if self.refuses_claims.load(Ordering::SeqCst) {
+            return Err(StoreError::Busy);
+        }
+        self.store.take_ownership(queues)
+    }
+
+    fn renew(&self, queue: QueueId, epoch: Epoch) -> Result<bool, StoreError> {
+        self.store.renew(queue, epoch)
+    }
+
+    fn release(&self, queue: QueueId, epoch: Epoch) {
+        self.store.release(queue, epoch);
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.store.secret()
+    }
+
+    fn close(&self) {
+        self.store.close();
+    }
+}

@@ -1,0 +1,403 @@
+//! A door to the pipeline on a virtual clock: who asks, and nodes that answer when their time has come.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use evenkeel_pipeline::{
+    AdmitRule, Arrival, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
+    Priority, RegistryError, Rejection, RequestEnd, RequestId, Slots, TenantRule,
+};
+use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
+use evenkeel_policy::cost::Cost;
+use evenkeel_policy::estimate::Outcome;
+use evenkeel_policy::id::{Key, NodeId, PathId, TenantId};
+use evenkeel_policy::path::Probe;
+use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::weight::Weight;
+
+use crate::event_queue::EventQueue;
+use crate::record::{SimRun, TimedEvent, TraceEvent};
+use crate::rng::Rng;
+use crate::scenario::{AdmitPolicy, Demand, NodePlan, Scenario, ServiceOrder, TenantAction};
+
+const MODEL: ModelId = ModelId(0);
+
+/// Longer than anybody waits in a scenario.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// Runs a scenario to its end.
+pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
+    let mut world = Simulation::new(scenario)?;
+    world.start()?;
+    let end = Instant::ORIGIN + scenario.duration;
+    loop {
+        // What the pipeline has to do at a time comes before what happens to it then.
+        let due = world.walk.poll_timeout().filter(|due| *due <= end);
+        if let Some(due) = due.filter(|due| world.agenda.next_at().is_none_or(|next| *due <= next)) {
+            world.agenda.wait_until(due);
+            world.walk.handle_time(due);
+        } else if let Some(due) = world.agenda.next_until(end) {
+            world.handle(due)?;
+        } else {
+            break;
+        }
+        world.apply_events()?;
+    }
+    let status = world.walk.status();
+    Ok(SimRun {
+        events: world.events,
+        left_waiting: status.waiting,
+        idle_while_waiting: world.idle_while_waiting,
+        cache_hits: status.cache.hits,
+    })
+}
+
+/// Something that is due.
+enum SimEvent {
+    Arrival(TenantId),
+    FirstByte(RequestId),
+    Half(RequestId),
+    Done(RequestId),
+    Change(TenantAction),
+}
+
+/// What is known of a request, whatever becomes of it.
+#[derive(Clone, Copy)]
+struct SimRequest {
+    number: u32,
+    tenant: TenantId,
+    key: Key,
+    actual: Cost,
+    sent: Option<(NodeId, Option<PathId>)>,
+}
+
+struct Simulation<'a> {
+    scenario: &'a Scenario,
+    agenda: EventQueue<SimEvent>,
+    /// Draws for what is changed.
+    rng: Rng,
+    /// Draws for each tenant's requests, so that they do not depend on what is decided.
+    tenant_rngs: Vec<Rng>,
+    rules: Vec<TenantRule>,
+    first_keys: Vec<u32>,
+    walk: OptimizedLoadManager,
+    tickets: BTreeMap<RequestId, SimRequest>,
+    arrived: u32,
+    /// How many of each tenant wait, and how many of each node's slots are taken, counted from the events alone.
+    waiting: Vec<usize>,
+    busy: Vec<u32>,
+    events: Vec<TimedEvent>,
+    idle_while_waiting: usize,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(scenario: &'a Scenario) -> Result<Self, SimError> {
+        let mut rng = Rng::new(scenario.seed);
+        let mut first_keys = vec![];
+        let mut next = 0;
+        for tenant in &scenario.tenants {
+            first_keys.push(next);
+            next += tenant.keys;
+        }
+        let tenant_rngs = scenario.tenants.iter().map(|_| Rng::new(rng.next_u64())).collect();
+        let rule = |weight| TenantRule { weight, ..TenantRule::default() };
+        Ok(Self {
+            scenario,
+            agenda: EventQueue::new(),
+            tenant_rngs,
+            rules: scenario.tenants.iter().map(|tenant| rule(tenant.weight)).collect(),
+            first_keys,
+            walk: OptimizedLoadManager::new(options(scenario, rng.next_u64()))?,
+            tickets: BTreeMap::new(),
+            arrived: 0,
+            waiting: vec![0; scenario.tenants.len()],
+            busy: vec![0; scenario.nodes.len()],
+            events: vec![],
+            idle_while_waiting: 0,
+            rng,
+        })
+    }
+
+    fn start(&mut self) -> Result<(), SimError> {
+        for node in &self.scenario.nodes {
+            let paths = node.paths.iter().map(|path| PathSpec { rtt: Some(path.rtt) }).collect();
+            let spec =
+                NodeSpec { slots: Slots::Fixed(node.slots), weight: Weight::ONE, models: vec![MODEL], paths };
+            self.walk.add_node(Instant::ORIGIN, &spec)?;
+        }
+        for id in 0..self.rules.len() {
+            self.set_rule(TenantId(id as u32))?;
+        }
+        for (id, tenant) in (0_u32..).zip(&self.scenario.tenants) {
+            match tenant.demand {
+                Demand::Every(mean) => {
+                    let first = self.tenant_rngs[id as usize].exponential(mean);
+                    self.agenda.schedule(first, SimEvent::Arrival(TenantId(id)));
+                }
+                Demand::Backlog(depth) => {
+                    for _ in 0..depth {
+                        self.accept(TenantId(id))?;
+                    }
+                }
+            }
+        }
+        for &(at, change) in &self.scenario.changes {
+            self.agenda.schedule(at, SimEvent::Change(change));
+        }
+        self.apply_events()
+    }
+
+    fn handle(&mut self, due: SimEvent) -> Result<(), SimError> {
+        let now = self.agenda.now();
+        match due {
+            SimEvent::Arrival(tenant) => {
+                if let Demand::Every(mean) = self.scenario.tenants[tenant.index()].demand {
+                    let next = self.tenant_rngs[tenant.index()].exponential(mean);
+                    self.agenda.schedule(next, SimEvent::Arrival(tenant));
+                }
+                self.accept(tenant)?;
+            }
+            SimEvent::FirstByte(request) => self.walk.handle_first_byte(now, request),
+            SimEvent::Half(request) => {
+                let half = self.tickets.get(&request).map_or(Cost::ZERO, |ticket| Cost(ticket.actual.0 / 2));
+                self.walk.handle_progress(now, request, half);
+            }
+            SimEvent::Done(request) => self.done(request),
+            SimEvent::Change(change) => self.change(change)?,
+        }
+        Ok(())
+    }
+
+    /// A request of `tenant` arrives.
+    fn accept(&mut self, tenant: TenantId) -> Result<(), SimError> {
+        let plan = &self.scenario.tenants[tenant.index()];
+        let rng = &mut self.tenant_rngs[tenant.index()];
+        let (least, most) = plan.actual;
+        let actual = least + Cost(rng.below(most.0.saturating_sub(least.0) + 1));
+        let key = Key(self.first_keys[tenant.index()] + rng.below(u64::from(plan.keys)) as u32);
+        let number = self.arrived;
+        self.arrived = number.checked_add(1).ok_or(SimError::TooManyRequests)?;
+        self.tell(TraceEvent::Arrived { ticket: number, tenant, key });
+        let arrival = Arrival {
+            tenant: self.pipeline_tenant(tenant),
+            model: MODEL,
+            cost: plan.estimate,
+            upfront: plan.estimate,
+            affinity: (plan.keys > 1).then_some(u64::from(key.0)),
+            deadline: None,
+            request: self.scenario.request,
+            urgency: Priority::Interactive,
+        };
+        let request = self.walk.handle_arrival(self.agenda.now(), arrival);
+        self.tickets.insert(request, SimRequest { number, tenant, key, actual, sent: None });
+        self.waiting[tenant.index()] += 1;
+        Ok(())
+    }
+
+    /// Who the pipeline takes a tenant for.
+    fn pipeline_tenant(&self, tenant: TenantId) -> TenantId {
+        match self.scenario.order {
+            ServiceOrder::Drr => tenant,
+            ServiceOrder::Fifo => TenantId(0),
+        }
+    }
+
+    /// Does what the pipeline says, and writes it down.
+    fn apply_events(&mut self) -> Result<(), SimError> {
+        while let Some(event) = self.walk.poll_event() {
+            match event {
+                evenkeel_pipeline::Event::Dispatch { request, node, path, waited, .. } => {
+                    self.send(request, node, path, waited)?;
+                }
+                evenkeel_pipeline::Event::Reject { request, rejection, .. } => {
+                    self.turned_away(request, &rejection);
+                }
+                // Nodes here neither fail nor leave; what is done was written down when it was.
+                _ => {}
+            }
+        }
+        let kept = matches!(self.scenario.admit, AdmitPolicy::Everybody);
+        if kept && self.has_free_slot() && self.somebody_could_be_served() {
+            self.idle_while_waiting += 1;
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        request: RequestId,
+        node: NodeId,
+        path: Option<PathId>,
+        waited: Duration,
+    ) -> Result<(), SimError> {
+        let Some(ticket) = self.tickets.get_mut(&request) else { return Ok(()) };
+        ticket.sent = Some((node, path));
+        let SimRequest { number, tenant, key, actual, .. } = *ticket;
+        self.waiting[tenant.index()] -= 1;
+        self.busy[node.index()] += 1;
+        let plan = &self.scenario.nodes[node.index()];
+        let begun = rtt(plan, path) + plan.first_byte;
+        let takes = begun + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
+        if plan.first_byte > Duration::ZERO {
+            self.agenda.schedule(begun, SimEvent::FirstByte(request));
+            self.agenda.schedule((begun + takes) / 2, SimEvent::Half(request));
+        }
+        self.agenda.schedule(takes, SimEvent::Done(request));
+        self.tell(TraceEvent::Dispatched { ticket: number, tenant, key, node, path, waited });
+        if matches!(self.scenario.tenants[tenant.index()].demand, Demand::Backlog(_)) {
+            self.accept(tenant)?;
+        }
+        Ok(())
+    }
+
+    fn turned_away(&mut self, request: RequestId, rejection: &Rejection) {
+        let Some(SimRequest { number, tenant, .. }) = self.tickets.remove(&request) else { return };
+        self.waiting[tenant.index()] -= 1;
+        self.tell(match rejection {
+            Rejection::Evicted { .. } => TraceEvent::PushedOut { ticket: number, tenant },
+            _ => TraceEvent::Rejected { ticket: number, tenant },
+        });
+    }
+
+    /// A node has answered.
+    fn done(&mut self, request: RequestId) {
+        let Some(ticket) = self.tickets.remove(&request) else { return };
+        let Some((node, path)) = ticket.sent else { return };
+        let now = self.agenda.now();
+        self.busy[node.index()] -= 1;
+        let SimRequest { number, tenant, actual, .. } = ticket;
+        self.tell(TraceEvent::Finished { ticket: number, tenant, node, actual });
+        if path.is_some() {
+            let rtt = rtt(&self.scenario.nodes[node.index()], path);
+            self.walk.handle_probe(now, node, path, Probe::Answered { rtt });
+        }
+        self.walk.handle_end(now, request, RequestEnd { actual, outcome: Outcome::Good });
+    }
+
+    fn change(&mut self, change: TenantAction) -> Result<(), SimError> {
+        match change {
+            TenantAction::Weight(tenant, weight) => {
+                self.rules[tenant.index()].weight = weight;
+                self.set_rule(tenant)?;
+                self.tell(TraceEvent::Reweighed { tenant, weight });
+            }
+            TenantAction::ParkSome => {
+                let tenant = self.some_tenant();
+                self.rules[tenant.index()].concurrency_max = 0;
+                self.set_rule(tenant)?;
+                self.tell(TraceEvent::Parked { tenant });
+            }
+            TenantAction::WakeSome => {
+                let tenant = self.some_tenant();
+                self.wake(tenant)?;
+            }
+            TenantAction::WakeAll => {
+                for tenant in 0..self.rules.len() {
+                    self.wake(TenantId(tenant as u32))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn some_tenant(&mut self) -> TenantId {
+        TenantId(self.rng.below(self.rules.len() as u64) as u32)
+    }
+
+    fn wake(&mut self, tenant: TenantId) -> Result<(), SimError> {
+        if self.rules[tenant.index()].concurrency_max > 0 {
+            return Ok(());
+        }
+        self.rules[tenant.index()].concurrency_max = u32::MAX;
+        self.set_rule(tenant)?;
+        self.tell(TraceEvent::Woken { tenant });
+        Ok(())
+    }
+
+    fn set_rule(&mut self, tenant: TenantId) -> Result<(), SimError> {
+        let rule = self.rules[tenant.index()];
+        Ok(self.walk.set_tenant(self.agenda.now(), self.pipeline_tenant(tenant), rule)?)
+    }
+
+    fn has_free_slot(&self) -> bool {
+        self.busy.iter().zip(&self.scenario.nodes).any(|(busy, node)| *busy < node.slots)
+    }
+
+    /// Tells whether anybody waits who is not set aside, by counting rather than by asking the pipeline.
+    fn somebody_could_be_served(&self) -> bool {
+        self.waiting.iter().zip(&self.rules).any(|(waiting, rule)| *waiting > 0 && rule.concurrency_max > 0)
+    }
+
+    fn tell(&mut self, event: TraceEvent) {
+        self.events.push(TimedEvent { at: self.agenda.now(), event });
+    }
+}
+
+fn rtt(plan: &NodePlan, path: Option<PathId>) -> Duration {
+    path.map_or(Duration::ZERO, |path| plan.paths[path.index()].rtt)
+}
+
+fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
+    let (admit, backpressure) = match scenario.admit {
+        AdmitPolicy::Everybody => {
+            let places = BackpressureConfig {
+                max_queue_size: 1_000,
+                warning_threshold: 0.99,
+                overload_threshold: 1.0,
+                ..BackpressureConfig::default()
+            };
+            (AdmitRule::ByLoad, places)
+        }
+        AdmitPolicy::ByLoad(config) => (AdmitRule::ByLoad, config),
+        AdmitPolicy::ByShare(config) => (AdmitRule::ByShare, config),
+    };
+    let wait_queue = WaitQueueConfig {
+        max_waiting: backpressure.max_queue_size,
+        default_timeout: WAIT_MAX,
+        warning_threshold: backpressure.warning_threshold,
+        overload_threshold: backpressure.overload_threshold,
+    };
+    PipelineOptions {
+        load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
+        admit,
+        quantum: scenario.quantum,
+        chooser: scenario.chooser,
+        seed,
+        ..PipelineOptions::default()
+    }
+}
+
+/// Why a scenario cannot be run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SimError {
+    /// The pipeline cannot be set up so.
+    Options(InvalidOptions),
+    /// A node or a tenant cannot be had as planned.
+    Registry(RegistryError),
+    /// More requests than tickets can number.
+    TooManyRequests,
+}
+
+impl fmt::Display for SimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Options(error) => error.fmt(f),
+            Self::Registry(error) => error.fmt(f),
+            Self::TooManyRequests => f.write_str("more requests than can be numbered"),
+        }
+    }
+}
+
+impl std::error::Error for SimError {}
+
+impl From<InvalidOptions> for SimError {
+    fn from(error: InvalidOptions) -> Self {
+        Self::Options(error)
+    }
+}
+
+impl From<RegistryError> for SimError {
+    fn from(error: RegistryError) -> Self {
+        Self::Registry(error)
+    }
+}

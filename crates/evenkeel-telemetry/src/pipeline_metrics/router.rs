@@ -1,0 +1,72 @@
+//! The metrics that seed 001 names for the LLM door.
+
+use super::DURATION_BOUNDS;
+use crate::event::{Event, RejectReason, Step};
+use crate::metric::{Counter, Gauge, Histogram};
+use crate::metric_names;
+use crate::registry::{RegisterError, Registry};
+
+/// The metrics of the LLM door.
+#[derive(Clone, Debug)]
+pub struct RouterMetrics {
+    queue_size: Gauge,
+    request_duration: Histogram,
+    backpressure_rejections: Counter,
+    cache_hits: Counter,
+    cache_misses: Counter,
+    pool_connections: Gauge,
+}
+
+/// How the LLM door stands; its walk and its connection pool keep these figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouterGauges {
+    /// Requests that wait.
+    pub queue_size: usize,
+    /// Requests whose node was remembered, since the start.
+    pub cache_hits: u64,
+    /// Requests whose node had to be chosen, since the start.
+    pub cache_misses: u64,
+    /// Connections to nodes, active and idle.
+    pub pool_connections: usize,
+}
+
+impl RouterMetrics {
+    /// Registers the metrics.
+    pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
+        Ok(Self {
+            queue_size: registry.gauge(metric_names::QUEUE_SIZE)?,
+            request_duration: registry.histogram(metric_names::REQUEST_DURATION_SECONDS, DURATION_BOUNDS)?,
+            backpressure_rejections: registry.counter(metric_names::BACKPRESSURE_REJECTIONS_TOTAL)?,
+            cache_hits: registry.counter(metric_names::CACHE_HITS_TOTAL)?,
+            cache_misses: registry.counter(metric_names::CACHE_MISSES_TOTAL)?,
+            pool_connections: registry.gauge(metric_names::POOL_CONNECTIONS)?,
+        })
+    }
+
+    /// Counts an event.
+    pub fn tell(&self, event: &Event) {
+        let Event::Request { step, .. } = event else { return };
+        match step {
+            Step::Rejected { reason: RejectReason::QueueFull } | Step::Evicted { .. } => {
+                self.backpressure_rejections.count();
+            }
+            Step::Finished { took, .. } => self.request_duration.record(*took),
+            Step::Accepted { .. }
+            | Step::Admitted { .. }
+            | Step::Delayed { .. }
+            | Step::Rejected { .. }
+            | Step::Cancelled
+            | Step::Dispatched { .. }
+            | Step::FirstByte { .. }
+            | Step::FailedOver { .. } => {}
+        }
+    }
+
+    /// Shows how the door stands; called when something changed, or before a page is printed.
+    pub fn show(&self, figures: &RouterGauges) {
+        self.queue_size.set(i64::try_from(figures.queue_size).unwrap_or(i64::MAX));
+        self.cache_hits.advance_to(figures.cache_hits);
+        self.cache_misses.advance_to(figures.cache_misses);
+        self.pool_connections.set(i64::try_from(figures.pool_connections).unwrap_or(i64::MAX));
+    }
+}
