@@ -25,7 +25,7 @@ use std::sync::Arc as StdArc;
 use loom::sync::{Condvar, Mutex};
 
 use super::state::{CellState, Notify, Release, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
-use crate::mailbox::{Lanes, MailboxOptions, OverflowStrategy, Pushed};
+use crate::mailbox::{MailboxQueues, MailboxOptions, OverflowStrategy, PushResult};
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
 /// Runs a model in every order with at most so many preemptions.
@@ -48,7 +48,7 @@ enum Order {
 /// A cell without a worker: whoever is given the run right runs it.
 struct Miniature {
     state: CellState,
-    lanes: Lanes<u32, Order>,
+    lanes: MailboxQueues<u32, Order>,
     /// What a future's poll would find; ordered by nothing but the word.
     external: AtomicU32,
     low_mark: usize,
@@ -82,7 +82,7 @@ impl Miniature {
         };
         Arc::new(Self {
             state: CellState::new(),
-            lanes: Lanes::new(&options),
+            lanes: MailboxQueues::new(&options),
             external: AtomicU32::new(0),
             low_mark: options.low_mark,
             owner: UnsafeCell::new(Owner::default()),
@@ -90,26 +90,26 @@ impl Miniature {
     }
 
     /// What `ActorRef::try_tell` does.
-    fn tell(&self, message: u32) -> Pushed<u32> {
+    fn tell(&self, message: u32) -> PushResult<u32> {
         let pushed = self.lanes.push(message);
-        if pushed == Pushed::Queued {
+        if pushed == PushResult::Queued {
             self.follow(self.state.raise(USER));
         }
         pushed
     }
 
     /// What `ActorRef::send` does, on a thread that has nothing else to do.
-    fn send(&self, message: u32, bell: &StdArc<Bell>) -> Pushed<u32> {
+    fn send(&self, message: u32, bell: &StdArc<Bell>) -> PushResult<u32> {
         let waker = Waker::from(bell.clone());
         loop {
             match self.lanes.push_or_wait(message, &waker, &self.state) {
-                Ok(Pushed::Queued) => {
+                Ok(PushResult::Queued) => {
                     self.follow(self.state.raise(USER));
-                    return Pushed::Queued;
+                    return PushResult::Queued;
                 }
-                Ok(Pushed::Full(_)) => bell.wait(),
+                Ok(PushResult::Full(_)) => bell.wait(),
                 Ok(pushed) => return pushed,
-                Err(message) => return Pushed::Full(message),
+                Err(message) => return PushResult::Full(message),
             }
         }
     }
@@ -124,7 +124,7 @@ impl Miniature {
     /// What a future does that becomes ready: changes something, then wakes.
     fn signal(&self) {
         self.external.fetch_add(1, Ordering::Relaxed);
-        self.follow(self.state.announce(SIGNAL));
+        self.follow(self.state.raise_unlocked(SIGNAL));
     }
 
     fn follow(&self, notify: Notify) {
@@ -148,7 +148,7 @@ impl Miniature {
     /// What the invoker does in one run.
     fn serve(&self, owner: &mut Owner) -> Step {
         loop {
-            let flags = self.state.glance();
+            let flags = self.state.flags_relaxed();
             if flags & WAITERS != 0 {
                 self.wake_waiters(owner);
             }
@@ -187,7 +187,7 @@ impl Miniature {
             self.lanes.tell_left(owner.private.len());
             return Some(message);
         }
-        if self.state.glance() & USER == 0 {
+        if self.state.flags_relaxed() & USER == 0 {
             return None;
         }
         self.lanes.take(&mut owner.private, &self.state)
@@ -207,14 +207,14 @@ impl Miniature {
                 self.lanes.close().into_iter().for_each(Waker::wake);
                 owner.buried.extend(owner.private.drain(..).chain(self.lanes.drain()));
                 drop(self.lanes.end_system());
-                self.state.bury();
+                self.state.mark_dead();
                 Some(Step::Ended)
             }
         }
     }
 
     fn wake_waiters(&self, owner: &mut Owner) {
-        if self.state.glance() & WAITERS != 0 {
+        if self.state.flags_relaxed() & WAITERS != 0 {
             self.state.lower(WAITERS);
             owner.awaited = true;
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread;
 
-use super::super::oneshot::{NoAnswer, Receiver, Sender, channel};
+use super::super::oneshot::{RecvError, Receiver, Sender, channel};
 use super::{Bell, check};
 use crate::sync::UnsafeCell;
 
@@ -42,7 +42,7 @@ fn answer(sender: Sender<Answer>, answer: Answer) -> Result<(), Answer> {
 }
 
 /// Waits for the end and tells how it came.
-fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, NoAnswer> {
+fn wait<T>(receiver: &mut Receiver<T>, bell: &StdArc<Bell>) -> Result<T, RecvError> {
     let waker = Waker::from(bell.clone());
     loop {
         match receiver.poll_with(&waker, || waker.clone()) {
@@ -96,7 +96,7 @@ fn a_wait_that_an_answer_and_a_deadline_end_is_woken_at_most_once() {
         let ended = wait(&mut receiver, &bell);
         assert!(answerer.join().unwrap(), "the receiver is still there");
         clock.join().unwrap();
-        assert!(!matches!(&ended, Err(NoAnswer::Unanswered)));
+        assert!(!matches!(&ended, Err(RecvError::Dropped)));
         assert!(bell.rings() <= 1);
         drop((ended, receiver));
         assert_eq!(dropped.load(Ordering::Relaxed), 1);

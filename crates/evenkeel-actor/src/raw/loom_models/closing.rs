@@ -3,7 +3,7 @@
 use loom::thread;
 
 use super::{Miniature, Order, check};
-use crate::mailbox::Pushed;
+use crate::mailbox::PushResult;
 
 #[test]
 fn a_message_that_meets_the_end_is_handled_buried_or_refused() {
@@ -17,7 +17,7 @@ fn a_message_that_meets_the_end_is_handled_buried_or_refused() {
         for (message, sent) in [1, 2].into_iter().zip(sent) {
             let handled = owner.seen.iter().filter(|seen| **seen == message).count();
             let buried = owner.buried.iter().filter(|buried| **buried == message).count();
-            let refused = usize::from(sent == Pushed::Closed(message));
+            let refused = usize::from(sent == PushResult::Closed(message));
             assert_eq!(handled + buried + refused, 1, "{message}: {owner:?}, {sent:?}");
         }
     });
@@ -29,7 +29,7 @@ fn two_senders_and_the_end_account_for_every_message() {
         let cell = Miniature::new(8);
         let senders = [1, 2].map(|message| {
             let cell = cell.clone();
-            thread::spawn(move || u32::from(cell.tell(message) == Pushed::Closed(message)))
+            thread::spawn(move || u32::from(cell.tell(message) == PushResult::Closed(message)))
         });
         cell.order(Order::Stop).unwrap();
         let refused: u32 = senders.into_iter().map(|sender| sender.join().unwrap()).sum();

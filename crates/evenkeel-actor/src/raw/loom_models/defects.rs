@@ -91,7 +91,7 @@ impl<L: Lane> Sketch<L> {
         self.lane.push(message);
         let notify = match tell {
             Tell::Raise => self.state.raise(USER),
-            Tell::Announce => self.state.announce(USER),
+            Tell::Announce => self.state.raise_unlocked(USER),
         };
         if notify == Notify::Schedule {
             self.run(clear);

@@ -6,17 +6,17 @@ use core::task::{Poll, Waker};
 use loom::thread;
 
 use super::{Bell, check};
-use crate::idle_workers::Idle;
+use crate::idle_workers::IdleWorkers;
 use crate::sync::{Arc, AtomicU32, Ordering};
-use crate::worker_slots::Crew;
+use crate::worker_slots::WorkerSlots;
 
 const ONE: NonZeroUsize = NonZeroUsize::MIN;
 const TWO: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
 /// Two workers; the work is numbers: what waits for all, and what only the second can take.
 struct Shop {
-    crew: Crew<()>,
-    idle: Idle,
+    crew: WorkerSlots<()>,
+    idle: IdleWorkers,
     common: AtomicU32,
     own: AtomicU32,
     undone: AtomicU32,
@@ -25,8 +25,8 @@ struct Shop {
 impl Shop {
     fn new(common: u32, own: u32) -> Arc<Self> {
         Arc::new(Self {
-            crew: Crew::new([(), ()], TWO),
-            idle: Idle::new(),
+            crew: WorkerSlots::new([(), ()], TWO),
+            idle: IdleWorkers::new(),
             common: AtomicU32::new(common),
             own: AtomicU32::new(own),
             undone: AtomicU32::new(common + own),
@@ -50,7 +50,7 @@ impl Shop {
 
     /// What `set_workers` does to have one worker less.
     fn dismiss(&self) {
-        self.crew.want(ONE);
+        self.crew.set_target(ONE);
         self.idle.notify_from(1);
     }
 
@@ -171,9 +171,9 @@ enum Asks {
 
 /// A worker that is to leave is wanted after all; returns how many are in its place at the end.
 fn second_is_asked_back(asks: Asks) -> usize {
-    let crew = Arc::new(Crew::new([(), ()], TWO));
+    let crew = Arc::new(WorkerSlots::new([(), ()], TWO));
     let own = crew.take(1).expect("nobody else has it");
-    crew.want(ONE);
+    crew.set_target(ONE);
     let leaving = crew.clone();
     let leaver = thread::spawn(move || {
         leaving.give_back(1, own);
@@ -181,12 +181,12 @@ fn second_is_asked_back(asks: Asks) -> usize {
     });
     let empty = match asks {
         Asks::ThenLooks => {
-            crew.want(TWO);
+            crew.set_target(TWO);
             next_to_fill(&crew)
         }
         Asks::AfterLooking => {
             let empty = crew.active() == 0;
-            crew.want(TWO);
+            crew.set_target(TWO);
             empty.then_some(1)
         }
     };
@@ -195,7 +195,7 @@ fn second_is_asked_back(asks: Asks) -> usize {
 }
 
 /// The first place that lacks a worker, that of the first worker aside.
-fn next_to_fill(crew: &Crew<()>) -> Option<usize> {
+fn next_to_fill(crew: &WorkerSlots<()>) -> Option<usize> {
     core::iter::from_fn(|| crew.next_to_fill()).find(|place| *place == 1)
 }
 

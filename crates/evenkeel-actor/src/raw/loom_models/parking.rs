@@ -7,12 +7,12 @@ use std::sync::Arc as StdArc;
 use loom::thread;
 
 use super::{Bell, check};
-use crate::idle_workers::Idle;
+use crate::idle_workers::IdleWorkers;
 use crate::sync::{Arc, AtomicU32, Ordering};
 
 /// Workers that share one queue, which is a number: nothing but the sleepers' own fences orders it.
 struct Hall {
-    idle: Idle,
+    idle: IdleWorkers,
     queue: AtomicU32,
     /// Pieces that are not done.
     alive: AtomicU32,
@@ -23,7 +23,7 @@ impl Hall {
     /// So many pieces of work will come; the workers leave after the last, once they are told to.
     fn expecting(pieces: u32) -> Arc<Self> {
         Arc::new(Self {
-            idle: Idle::new(),
+            idle: IdleWorkers::new(),
             queue: AtomicU32::new(0),
             alive: AtomicU32::new(pieces),
             stopped: AtomicU32::new(0),
@@ -151,7 +151,7 @@ fn whoever_finishes_the_last_work_sends_the_others_home() {
 #[test]
 fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
     check(3, || {
-        let idle = Arc::new(Idle::new());
+        let idle = Arc::new(IdleWorkers::new());
         let bells = [Bell::new(), Bell::new()];
         for (worker, bell) in bells.iter().enumerate() {
             idle.begin_search();
@@ -171,14 +171,14 @@ fn of_two_who_wake_at_once_each_wakes_another_sleeper_or_nobody() {
 /// When a searcher that found something looks for more.
 #[derive(Clone, Copy)]
 enum Look {
-    /// As [`Idle::end_search_if`] does.
+    /// As [`IdleWorkers::end_search_if`] does.
     AfterSearch,
     BeforeItEnds,
 }
 
 /// One sleeps; one has found something and is about to be busy for long; a third makes more work.
 fn finder_and_maker(look: Look) {
-    let (idle, queue) = (Arc::new(Idle::new()), Arc::new(AtomicU32::new(0)));
+    let (idle, queue) = (Arc::new(IdleWorkers::new()), Arc::new(AtomicU32::new(0)));
     let bell = Bell::new();
     idle.begin_search();
     let waker = Waker::from(StdArc::clone(&bell));

@@ -26,7 +26,7 @@ impl Books {
 
     /// Does what a waker does that is used up on a worker.
     fn wake(&self, run: impl FnOnce(&Self)) {
-        let (notify, taken) = self.state.hand_back();
+        let (notify, taken) = self.state.return_reference();
         if !taken {
             self.settled.fetch_add(1, Ordering::Relaxed);
         }
@@ -49,7 +49,7 @@ impl Books {
     }
 
     fn end(&self) {
-        self.take_over(self.state.bury());
+        self.take_over(self.state.mark_dead());
     }
 }
 

@@ -3,7 +3,7 @@
 use loom::thread;
 
 use super::{Bell, Miniature, Order, SUSPEND, check};
-use crate::mailbox::Pushed;
+use crate::mailbox::PushResult;
 
 #[test]
 fn a_sender_that_waits_for_room_is_woken_when_there_is_some() {
@@ -11,9 +11,9 @@ fn a_sender_that_waits_for_room_is_woken_when_there_is_some() {
         let cell = Miniature::new(1);
         let other = cell.clone();
         let sender = thread::spawn(move || {
-            assert_eq!(other.send(1, &Bell::new()), Pushed::Queued);
+            assert_eq!(other.send(1, &Bell::new()), PushResult::Queued);
         });
-        assert_eq!(cell.send(2, &Bell::new()), Pushed::Queued);
+        assert_eq!(cell.send(2, &Bell::new()), PushResult::Queued);
         sender.join().unwrap();
         cell.assert_handled(&[&[1], &[2]]);
     });
@@ -26,7 +26,7 @@ fn two_senders_that_wait_are_both_woken() {
         cell.lanes.push(0);
         let senders = [1, 2].map(|message| {
             let cell = cell.clone();
-            thread::spawn(move || assert_eq!(cell.send(message, &Bell::new()), Pushed::Queued))
+            thread::spawn(move || assert_eq!(cell.send(message, &Bell::new()), PushResult::Queued))
         });
         cell.follow(cell.state.raise(super::USER));
         senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -42,7 +42,7 @@ fn a_sender_that_waits_for_a_suspended_cell_is_woken_when_it_resumes() {
         cell.tell(1);
         let other = cell.clone();
         let sender = thread::spawn(move || {
-            assert_eq!(other.send(2, &Bell::new()), Pushed::Queued);
+            assert_eq!(other.send(2, &Bell::new()), PushResult::Queued);
         });
         cell.order(Order::Resume).unwrap();
         sender.join().unwrap();
@@ -58,7 +58,7 @@ fn a_sender_that_waits_while_the_cell_suspends_is_woken_when_it_resumes() {
         cell.lanes.push(1);
         let other = cell.clone();
         let sender = thread::spawn(move || {
-            assert_eq!(other.send(2, &Bell::new()), Pushed::Queued);
+            assert_eq!(other.send(2, &Bell::new()), PushResult::Queued);
         });
         let other = cell.clone();
         let runner = thread::spawn(move || other.follow(other.state.raise(super::USER)));
@@ -77,7 +77,7 @@ fn a_sender_that_waits_is_woken_when_the_cell_ends() {
         cell.tell(1);
         let other = cell.clone();
         let sender = thread::spawn(move || {
-            assert_eq!(other.send(2, &Bell::new()), Pushed::Closed(2));
+            assert_eq!(other.send(2, &Bell::new()), PushResult::Closed(2));
         });
         cell.order(Order::Stop).unwrap();
         sender.join().unwrap();
