@@ -7,6 +7,7 @@
 //! From a message to its handler: [`ActorRef::tell`] puts it into the lane (`mailbox`) and raises a flag in
 //! the cell's word (`raw::state`); who thereby gains the run right puts the cell into a ready queue
 //! (`coordinator`, `ready`); a worker (`executor`) takes it and has the `invoker` run it.
+#![warn(missing_docs)]
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
 #![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports, reason = "models use parts"))]
 

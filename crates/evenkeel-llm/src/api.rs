@@ -5,13 +5,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::{Handler, RouteError, Routes, ServerRequest, handler};
-use evenkeel_door::tenant::{Access, TENANTS_MAX, Tenant};
 use evenkeel_pipeline::{InvalidOptions, OptimizedLoadManager, RegistryError, TenantRule};
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::time::Duration;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::{Handler, RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::tenant::{Access, TENANTS_MAX, Tenant};
 use evenkeel_telemetry::{EngineGauges, NodeGauges, Observer, RouterGauges};
 use http::Method;
 use parking_lot::{Mutex, RwLock};
@@ -24,9 +24,9 @@ use crate::options::{LlmOptions, NodeOptions};
 use crate::proxy::proxy;
 use crate::request::Endpoint;
 use crate::status;
-use crate::upstream::Upstream;
 use crate::usage::Forecast;
-use crate::walk::RequestScheduler;
+use evenkeel_scheduler::RequestScheduler;
+use evenkeel_upstream::Upstream;
 
 /// How many averages of answers' lengths are kept, of tenants and of models.
 const FORECASTS_MAX: usize = 20_000;

@@ -3,8 +3,8 @@
 //! Bound: what a client says can shorten its wait, never lengthen it. What its SDK says about itself is believed if it
 //! can be read; what it says to us must be right.
 
-use evenkeel_door::api_error::ApiError;
 use evenkeel_policy::time::Duration;
+use evenkeel_server::api_error::ApiError;
 use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 

@@ -4,14 +4,14 @@
 
 use core::fmt;
 
-use evenkeel_door::api_error::ApiError;
 use evenkeel_pipeline::{AttemptFailure, Rejection};
 use evenkeel_policy::time::Duration;
+use evenkeel_server::api_error::ApiError;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
 use crate::headers::retry_after;
-use crate::upstream::UpstreamError;
+use evenkeel_upstream::UpstreamError;
 
 /// When to ask a busy node again that does not say.
 const BUSY_RETRY: Duration = Duration::from_secs(1);

@@ -3,9 +3,9 @@
 //! Bound: whatever refuses a request of the door, its answer tells how long it waited, 0 if it never did.
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::ErrorFormat;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::ErrorFormat;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 

@@ -6,11 +6,11 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Body;
-use evenkeel_door::tenant::{Tenant, TenantState};
 use evenkeel_pipeline::Priority;
 use evenkeel_policy::time::Instant;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Body;
+use evenkeel_server::tenant::{Tenant, TenantState};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;

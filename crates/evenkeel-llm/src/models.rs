@@ -1,9 +1,9 @@
 //! `GET /v1/models`: what a tenant may ask for.
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::{self, Response};
-use evenkeel_door::route::ServerRequest;
-use evenkeel_door::tenant::{Caller, Tenant};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::{self, Response};
+use evenkeel_server::route::ServerRequest;
+use evenkeel_server::tenant::{Caller, Tenant};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};

@@ -38,7 +38,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 
 use crate::options::HealthOptions;
-use crate::upstream::{Origin, Upstream};
+use evenkeel_upstream::{Origin, Upstream};
 use node_client::NodeClient;
 use node_monitor::{NodeMonitor, NodeMonitorMsg};
 

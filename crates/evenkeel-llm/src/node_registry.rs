@@ -17,8 +17,8 @@ use parking_lot::RwLock;
 
 use crate::monitor::{Engine, Finding, HealthCheckResult, MonitorTarget, Report};
 use crate::options::{Concurrency, NodeOptions};
-use crate::upstream::{BadUrl, Origin};
-use crate::walk::RequestScheduler;
+use evenkeel_scheduler::RequestScheduler;
+use evenkeel_upstream::{BadUrl, Origin};
 
 /// A node as requests meet it.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
-use evenkeel_door::body::{self, Response};
+use evenkeel_server::body::{self, Response};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body::Body as _;
@@ -20,9 +20,9 @@ use crate::request::{Endpoint, LlmRequest};
 use crate::response_body::ProxyBody;
 use crate::sse::{FirstEvent, FirstEventReader};
 use crate::token_reservation::TokenReservation;
-use crate::upstream::UpstreamBody;
 use crate::usage::{Usage, UsageFields};
-use crate::walk::SlotGuard;
+use evenkeel_scheduler::SlotGuard;
+use evenkeel_upstream::UpstreamBody;
 
 /// How much of an answer is held back at most.
 const HELD_MAX: usize = 1 << 20;

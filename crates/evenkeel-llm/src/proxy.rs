@@ -5,12 +5,12 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::ServerRequest;
-use evenkeel_door::tenant::{Caller, Tenant};
 use evenkeel_pipeline::{Arrival, ModelId, Priority, Rejection};
 use evenkeel_policy::score;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::ServerRequest;
+use evenkeel_server::tenant::{Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request};
@@ -25,9 +25,9 @@ use crate::node_response::NodeResponse;
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
-use crate::upstream::HeaderFilter;
 use crate::usage::Usage;
-use crate::walk::{SlotGuard, WaitRejection};
+use evenkeel_scheduler::{SlotGuard, WaitRejection};
+use evenkeel_upstream::HeaderFilter;
 
 /// How long a job waits for a slot before it is handed back, and another has its place: one of another model, maybe.
 const JOB_WAIT_MAX: Duration = Duration::from_mins(1);
@@ -231,7 +231,7 @@ impl LlmApi {
                 count += 1;
             }
             let passed = HeaderFilter { keeps: headers::is_for_nodes, adds: &adds[..count] };
-            let sent = self.upstream.send_passed(node.origin(slot.path()), &outgoing.request, passed);
+            let sent = self.upstream.send_filtered(node.origin(slot.path()), &outgoing.request, passed);
             NodeResponse::begin(sent.await?, outgoing.endpoint).await
         };
         let begun = match (delivery, self.first_byte_max) {

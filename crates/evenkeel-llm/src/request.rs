@@ -11,7 +11,7 @@ mod token_estimate;
 use core::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use evenkeel_door::api_error::ApiError;
+use evenkeel_server::api_error::ApiError;
 
 use crate::json::{JsonError, JsonErrorKind};
 use parser::RequestParser;

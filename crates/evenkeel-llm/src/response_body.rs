@@ -8,8 +8,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use evenkeel_door::body::BodyError;
 use evenkeel_policy::estimate::Outcome;
+use evenkeel_server::body::BodyError;
 use http_body::{Body, Frame};
 
 use crate::error::AttemptError;
@@ -18,9 +18,9 @@ use crate::node_response::BodyKind;
 use crate::request::{Endpoint, IncludeUsage, LlmRequest};
 use crate::sse::{HideUsage, Scanner, StreamEnd};
 use crate::token_reservation::TokenReservation;
-use crate::upstream::{UpstreamBody, UpstreamError};
 use crate::usage::{Usage, UsageScanner};
-use crate::walk::SlotGuard;
+use evenkeel_scheduler::SlotGuard;
+use evenkeel_upstream::{UpstreamBody, UpstreamError};
 
 /// The body of an answer that is longer than one piece.
 pub(crate) struct ProxyBody {

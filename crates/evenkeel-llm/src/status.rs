@@ -1,8 +1,5 @@
 //! `GET /api/load-status` and `GET /api/nodes`: how everything stands.
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::ServerRequest;
 use evenkeel_pipeline::{
     AdminState, BreakerState, CacheStats, Counts, EngineLoad, ModelId, ModelStatus, NodeStatus,
     OptimizedLoadManager, PathStatus, PoolStats, TenantStatus,
@@ -12,6 +9,9 @@ use evenkeel_policy::concurrency_limit::LimitStatus;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::path::PathState;
 use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::ServerRequest;
 use serde_json::{Value, json};
 
 use crate::api::LlmApi;

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::tenant::Tenant;
 use evenkeel_pipeline::ModelId;
 use evenkeel_policy::time::Instant;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::tenant::Tenant;
 
 use crate::api::LlmApi;
 use crate::request::LlmRequest;

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::time::Duration;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::tenant::Tenant;
 use evenkeel_telemetry::trace::{Span, SpanKind, TraceParent, Tracer};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
@@ -14,7 +14,7 @@ use crate::error::AttemptError;
 use crate::node_registry::Node;
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::usage::Usage;
-use crate::walk::SlotGuard;
+use evenkeel_scheduler::SlotGuard;
 
 /// Names the trace that a request belongs to.
 pub(crate) const TRACEPARENT: &str = "traceparent";

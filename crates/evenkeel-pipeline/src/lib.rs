@@ -37,6 +37,7 @@
 //! walk.handle_end(now, request, End { actual: Cost(650), outcome: Outcome::Good });
 //! assert_eq!(walk.status().in_flight, 0);
 //! ```
+#![warn(missing_docs)]
 
 mod accept;
 mod admit;

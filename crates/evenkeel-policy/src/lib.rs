@@ -16,6 +16,7 @@
 //!
 //! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] are the words the others are
 //! written in.
+#![warn(missing_docs)]
 #![no_std]
 extern crate alloc;
 

@@ -6,8 +6,8 @@
 use core::fmt;
 use std::sync::Arc;
 
-use evenkeel_door::api_key::KeyHash;
-use evenkeel_door::tenant::{Tenant, TenantSettings, TenantState, Tenants};
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::tenant::{Tenant, TenantSettings, TenantState, Tenants};
 use evenkeel_telemetry::Secret;
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::disconnect::Disconnect;
-use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
-use evenkeel_door::tenant::{Access, Authenticator};
 use evenkeel_queue::{Queue, QueueId, Queues};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::disconnect::Disconnect;
+use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::tenant::{Access, Authenticator};
 use evenkeel_telemetry::{RegisterError, Registry};
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderName, HeaderValue, Method};

@@ -5,7 +5,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use bytes::Bytes;
-use evenkeel_door::body::{self, Body};
+use evenkeel_server::body::{self, Body};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 

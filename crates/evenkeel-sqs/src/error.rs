@@ -4,11 +4,11 @@
 
 use core::fmt;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::{self, Response};
 use evenkeel_queue::Rejection;
 use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::store::StoreError;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::{self, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;

@@ -13,12 +13,12 @@ mod stream;
 
 use std::sync::Arc;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::percent;
-use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
-use evenkeel_door::tenant::{Access, Caller};
 use evenkeel_queue::Queue;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::percent;
+use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::tenant::{Access, Caller};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode};
 use serde::Serialize;

@@ -3,10 +3,10 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use evenkeel_door::disconnect::{Disconnect, ResponseEnd};
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Delivery, DeliveryOrder, Queue, Rejection};
+use evenkeel_server::disconnect::{Disconnect, ResponseEnd};
 use serde::{Deserialize, Serialize};
 
 use crate::api::{RequestContext, SqsApi, seconds, to_json_with_capacity};

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::tenant::Tenant;
+use evenkeel_server::tenant::Tenant;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
 use ring::digest::{SHA256, digest};

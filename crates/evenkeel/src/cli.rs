@@ -91,7 +91,7 @@ fn exit_usage(misuse: impl Display) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel::sim_node::SimOptions;
+    use evenkeel_sim_node::SimOptions;
 
     #[test]
     fn the_description_of_the_command_line_is_consistent() {

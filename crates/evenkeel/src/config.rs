@@ -20,9 +20,9 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use evenkeel_door::tenant::{Exposure, InsecurePolicy, TenantSettings, TenantsError};
 use evenkeel_llm::NodeOptions;
 use evenkeel_pipeline::PipelineOptions;
+use evenkeel_server::tenant::{Exposure, InsecurePolicy, TenantSettings, TenantsError};
 use serde_json::{Map, Value as Json};
 use toml::de::DeTable;
 

@@ -13,15 +13,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_door::api_key::{KeyHash, make_key};
-use evenkeel_llm::{Origin, TlsRoots, Upstream};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
+use evenkeel_server::api_key::{KeyHash, make_key};
+use evenkeel_upstream::{Origin, TlsRoots, Upstream};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, ConfigSources};
 use crate::data_dir::{DataDir, DataDirClaim};
 use crate::gateway::Gateway;
-use crate::sim_node::{SimNode, SimOptions};
+use evenkeel_sim_node::{SimNode, SimOptions};
 
 pub use profile::{APPETITES, TenantProfile};
 pub use stats::{DemoStats, DemoTotals};

@@ -7,6 +7,5 @@ pub mod data_dir;
 pub mod demo;
 pub mod gateway;
 pub mod node_store;
-pub mod sim_node;
 pub mod sqs_key;
 pub mod tenant_store;

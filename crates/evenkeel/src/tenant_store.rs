@@ -6,8 +6,8 @@
 use std::fmt;
 use std::path::Path;
 
-use evenkeel_door::api_key::{KeyHash, make_key};
-use evenkeel_door::tenant::{TenantSettings, Tenants, TenantsError};
+use evenkeel_server::api_key::{KeyHash, make_key};
+use evenkeel_server::tenant::{TenantSettings, Tenants, TenantsError};
 use evenkeel_sqs::MasterKey;
 use evenkeel_telemetry::Secret;
 use serde_json::{Map, Value as Json, json};
@@ -269,7 +269,7 @@ impl From<DataDirError> for TenantStoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_door::tenant::KEYS_MAX;
+    use evenkeel_server::tenant::KEYS_MAX;
 
     fn tenant(name: &str) -> TenantSettings {
         TenantSettings { name: name.to_owned(), ..TenantSettings::default() }

@@ -25,7 +25,7 @@ use std::sync::Arc as StdArc;
 use loom::sync::{Condvar, Mutex};
 
 use super::state::{CellState, Notify, Release, SIGNAL, SUSPENDED, SYSTEM, USER, WAITERS};
-use crate::mailbox::{MailboxQueues, MailboxOptions, OverflowStrategy, PushResult};
+use crate::mailbox::{MailboxOptions, MailboxQueues, OverflowStrategy, PushResult};
 use crate::sync::{Arc, AtomicU32, Ordering, UnsafeCell};
 
 /// Runs a model in every order with at most so many preemptions.

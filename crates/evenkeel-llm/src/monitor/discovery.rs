@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::engine::{CLUES, Engine, slots_question};
 use super::node_client::{NodeClient, NodeReply};
-use crate::upstream::{Origin, UpstreamError};
+use evenkeel_upstream::{Origin, UpstreamError};
 
 /// The most models of one node.
 const MODELS_MAX: usize = 1024;

@@ -6,7 +6,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::node_client::NodeClient;
-use crate::upstream::{Origin, UpstreamError};
+use evenkeel_upstream::{Origin, UpstreamError};
 
 /// How a check went.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::upstream::{Origin, Upstream, UpstreamError};
+use evenkeel_upstream::{Origin, Upstream, UpstreamError};
 
 /// The longest answer that is read; lists of some thousand models fit.
 const ANSWER_LEN_MAX: usize = 4 << 20;

@@ -13,7 +13,7 @@ use super::prober::{Prober, Reachability, wait};
 use super::scraper::{Scraper, ScraperMsg};
 use super::{Finding, ReportSink};
 use crate::options::HealthOptions;
-use crate::upstream::Origin;
+use evenkeel_upstream::Origin;
 
 const NEXT: TimerId = TimerId(0);
 

@@ -10,7 +10,7 @@ use super::health_check::{CheckEndpoint, HealthCheckResult, check};
 use super::node_client::NodeClient;
 use super::node_monitor::NodeMonitorMsg;
 use super::{Finding, ReportSink};
-use crate::upstream::Origin;
+use evenkeel_upstream::Origin;
 
 const NEXT: TimerId = TimerId(0);
 

@@ -15,7 +15,7 @@ use super::engine_metrics::{has_gauges, read_metrics, read_slots};
 use super::node_client::NodeClient;
 use super::prober::wait;
 use super::{Finding, ReportSink};
-use crate::upstream::Origin;
+use evenkeel_upstream::Origin;
 
 const NEXT: TimerId = TimerId(0);
 

@@ -4,7 +4,7 @@
 //! there twice is refused.
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
+use evenkeel_server::api_error::ApiError;
 use memchr::memmem;
 
 use super::{IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ResponseMode};

@@ -1,6 +1,6 @@
 //! The names of a request that we act on, and what may stand behind them.
 
-use evenkeel_door::api_error::ApiError;
+use evenkeel_server::api_error::ApiError;
 
 use super::affinity::{Affinity, Rank};
 use super::token_estimate::{ContentKind, TokenEstimate};

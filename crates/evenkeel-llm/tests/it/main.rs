@@ -1,7 +1,6 @@
 //! The door at its real edges: sockets on loopback, bytes as anybody may write them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-mod answer;
 mod api;
 mod checks;
 mod corpus;
@@ -10,7 +9,8 @@ mod monitor;
 mod pages;
 mod request;
 mod sse;
+#[path = "../../../evenkeel-upstream/tests/it/stub.rs"]
+#[allow(dead_code, reason = "shared with the tests of evenkeel-upstream, which use all of it")]
 mod stub;
-mod upstream;
 mod usage;
 mod values;

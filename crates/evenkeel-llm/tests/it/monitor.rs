@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenkeel_llm::{
-    Engine, Finding, HealthCheckResult, HealthOptions, MonitorTarget, Monitors, Origin, Report, TlsRoots,
-    Upstream,
-};
+use evenkeel_llm::{Engine, Finding, HealthCheckResult, HealthOptions, MonitorTarget, Monitors, Report};
 use evenkeel_pipeline::EngineLoad;
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::time::Duration;
+use evenkeel_upstream::{Origin, TlsRoots, Upstream};
 use http::HeaderValue;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, pause};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_llm::Origin;
+use evenkeel_upstream::Origin;
 use parking_lot::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
 

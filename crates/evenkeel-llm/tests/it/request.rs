@@ -1,8 +1,8 @@
 //! Bodies: read alike however they are written, and refused where readers could differ.
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
 use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
+use evenkeel_server::api_error::ApiError;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

@@ -2,13 +2,13 @@
 
 use core::num::NonZeroU64;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::ServerRequest;
 use evenkeel_queue::queue_state::MoveCursor;
 use evenkeel_queue::queues::CreateResult;
 use evenkeel_queue::settings::RedrivePolicy;
 use evenkeel_queue::{DeliveryOrder, Queue, QueueSettings, Rejection};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::ServerRequest;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::ServerRequest;
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Queue, Rejection};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::ServerRequest;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;

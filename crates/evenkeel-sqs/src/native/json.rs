@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_door::api_error::ApiError;
 use evenkeel_queue::message::Payload;
 use evenkeel_queue::queues::CreateError;
 use evenkeel_queue::store::StoreError;
 use evenkeel_queue::{Delivery, MessageId, Rejection};
+use evenkeel_server::api_error::ApiError;
 use serde::Serialize;
 
 use crate::attribute::Value;

@@ -3,13 +3,13 @@
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::ServerRequest;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::queue_state::{KeyStats, Throttle, ThrottleReason, ThrottleScope};
 use evenkeel_queue::rule::Rate;
 use evenkeel_queue::{KeyRule, Queue};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::ServerRequest;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};

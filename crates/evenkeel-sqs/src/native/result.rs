@@ -1,10 +1,10 @@
 //! Where a message is, and what came of it: `…/messages/{id}` and `…/results/{id}`.
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
 use evenkeel_queue::job_result::{JobResult, ResultState};
 use evenkeel_queue::queue_state::Explanation;
 use evenkeel_queue::{MessageId, Queue, UnixMillis};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;

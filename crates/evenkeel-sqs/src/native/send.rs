@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::route::ServerRequest;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::message::DEFAULT_KEY;
 use evenkeel_queue::{NewMessage, Payload, Queue};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::route::ServerRequest;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};

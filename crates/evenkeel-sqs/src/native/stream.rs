@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::disconnect::Disconnect;
-use evenkeel_door::route::ServerRequest;
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::receipt::Receipt;
 use evenkeel_queue::{Delivery, Queue, Rejection};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::disconnect::Disconnect;
+use evenkeel_server::route::ServerRequest;
 use http::HeaderValue;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http_body::Frame;
@@ -264,7 +264,7 @@ struct StreamBody(mpsc::Receiver<Bytes>);
 
 impl http_body::Body for StreamBody {
     type Data = Bytes;
-    type Error = evenkeel_door::body::BodyError;
+    type Error = evenkeel_server::body::BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,

@@ -3,7 +3,7 @@
 use super::{CliError, exit_usage};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
-use evenkeel::sim_node::{
+use evenkeel_sim_node::{
     CONNECTIONS_MAX, CONTEXT_MAX, FIRST_TOKEN_MAX, Fault, FaultKind, QUEUE_MAX, SLOTS_MAX, SimNode,
     SimOptions, TOKENS_PER_SECOND_MAX,
 };

@@ -5,7 +5,7 @@ use evenkeel::config::{Config, read_tenant};
 use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::sqs_key::master_key;
 use evenkeel::tenant_store::{OldKeys, TenantChange, TenantStore};
-use evenkeel_door::api_key::{KeyHash, make_key};
+use evenkeel_server::api_key::{KeyHash, make_key};
 use http::Method;
 use serde_json::{Map, Value, json};
 

@@ -3,12 +3,13 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions, Origin as NodeOrigin};
+use evenkeel_llm::{Concurrency, HealthOptions, LlmOptions, NodeOptions};
 use evenkeel_pipeline::{AffinityOptions, BreakerOptions, PipelineLimits, PipelineOptions, RetryOptions};
 use evenkeel_policy::concurrency_limit::LimitConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
+use evenkeel_upstream::Origin as NodeOrigin;
 use http::Uri;
 use serde_json::{Value as Json, json};
 

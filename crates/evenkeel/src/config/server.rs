@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use evenkeel_door::api_key::KeyHash;
-use evenkeel_door::listener::ListenerLimits;
-use evenkeel_door::tenant::{Exposure, InsecurePolicy};
 use evenkeel_policy::time::Duration;
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::listener::ListenerLimits;
+use evenkeel_server::tenant::{Exposure, InsecurePolicy};
 
 use super::reader::Section;
 use super::source::ValueSource;

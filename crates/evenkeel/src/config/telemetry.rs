@@ -2,11 +2,11 @@
 
 use std::io::stderr;
 
-use evenkeel_door::tenant::Access;
-use evenkeel_llm::Origin;
+use evenkeel_server::tenant::Access;
 use evenkeel_telemetry::logs::{Format, LogOptions};
 use evenkeel_telemetry::trace::TraceOptions;
 use evenkeel_telemetry::{MetricLimits, RequestLogLimits, Secret};
+use evenkeel_upstream::Origin;
 use http::{HeaderName, HeaderValue};
 
 use super::reader::Section;

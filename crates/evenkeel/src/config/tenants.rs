@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_door::api_key::KeyHash;
-use evenkeel_door::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use evenkeel_policy::weight::Weight;
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::tenant::{KEYS_MAX, TenantSettings, TenantState, Tenants, TenantsError};
 use serde_json::{Map, Value as Json, json};
 
 use super::effective::toml_text;

@@ -1,12 +1,12 @@
 //! What files, variables and flags mean, and what is said of those that mean nothing.
 
 use super::*;
-use evenkeel_door::api_key::KeyHash;
-use evenkeel_door::tenant::TenantState;
 use evenkeel_llm::Concurrency;
 use evenkeel_policy::backpressure::LoadManagerConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::tenant::TenantState;
 use proptest::prelude::*;
 
 fn sources(text: &str, env: &[(&str, &str)]) -> ConfigSources {

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use evenkeel_door::api_key::KeyHash;
 use evenkeel_llm::Concurrency;
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
+use evenkeel_server::api_key::KeyHash;
 use evenkeel_telemetry::Secret;
 use serde_json::{Value as Json, json};
 use toml::de::DeValue;

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::{self, Response};
-use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
-use evenkeel_door::tenant::Access;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::{self, Response};
+use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::tenant::Access;
 use evenkeel_telemetry::{CONTENT_TYPE, Secret};
 use http::header;
 use http::{HeaderValue, Method, StatusCode};

@@ -14,9 +14,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_door::tenant::Authenticator;
 use evenkeel_llm::LlmApi;
 use evenkeel_queue::{QueueId, Queues};
+use evenkeel_server::tenant::Authenticator;
 use evenkeel_telemetry::{RegisterError, Registry};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};

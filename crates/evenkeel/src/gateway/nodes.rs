@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::body::Response;
-use evenkeel_door::percent;
-use evenkeel_door::route::{RouteError, Routes, ServerRequest, handler};
-use evenkeel_door::tenant::Access;
 use evenkeel_llm::{NodeError, NodeOptions};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::body::Response;
+use evenkeel_server::percent;
+use evenkeel_server::route::{RouteError, Routes, ServerRequest, handler};
+use evenkeel_server::tenant::Access;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 

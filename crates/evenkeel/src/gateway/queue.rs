@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process;
 use std::sync::Arc;
 
-use evenkeel_door::tenant::Authenticator;
 use evenkeel_queue::Queues;
 use evenkeel_queue::queues::OpenError;
 use evenkeel_queue::store::disk::{DiskOptions, DiskStore, FatalHandler};
 use evenkeel_queue::store::memory::MemoryStore;
 use evenkeel_queue::store::{Store, StoreError};
+use evenkeel_server::tenant::Authenticator;
 use evenkeel_sqs::{SqsApi, SqsOptions};
 use evenkeel_telemetry::Registry;
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use evenkeel_door::tls::TlsError;
 use evenkeel_llm::NodeOptions;
+use evenkeel_server::tls::TlsError;
 
 use super::{Core, nodes};
 use crate::config::{Config, ConfigErrors};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_llm::{TlsRoots, Upstream, UpstreamError};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::trace::{Attributes, CONTENT_TYPE, Tracer, payload};
+use evenkeel_upstream::{TlsRoots, Upstream, UpstreamError};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;

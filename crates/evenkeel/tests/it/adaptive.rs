@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use evenkeel::sim_node::{SimNode, SimOptions};
+use evenkeel_sim_node::{SimNode, SimOptions};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 

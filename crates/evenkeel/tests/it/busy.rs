@@ -1,6 +1,6 @@
 //! Engines without room, through the gateway: requests wait instead of failing, and nobody is asked again at once.
 
-use evenkeel::sim_node::{Fault, FaultKind, SimNode, SimOptions};
+use evenkeel_sim_node::{Fault, FaultKind, SimNode, SimOptions};
 use serde_json::{Value, json};
 
 use crate::fleet::{Behind, CHAT, Fleet};

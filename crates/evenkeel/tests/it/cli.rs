@@ -77,7 +77,7 @@ fn help_names_every_fault_and_shows_examples() {
     let output = evenkeel(&["sim-node", "--help"]);
     assert!(output.status.success());
     let said = String::from_utf8(output.stdout).unwrap();
-    for (name, _) in evenkeel::sim_node::FaultKind::ALL {
+    for (name, _) in evenkeel_sim_node::FaultKind::ALL {
         assert!(said.contains(name), "no {name}");
     }
     assert!(said.contains("Examples:"), "{said}");

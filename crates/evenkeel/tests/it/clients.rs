@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! A client that goes away gives everything back at once, wherever its request is.
 
 use crate::raw::{Node, chat, fast, read_until, stuck};
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 use serde_json::json;
 
 #[test]

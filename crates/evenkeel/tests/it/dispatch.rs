@@ -8,7 +8,7 @@ mod worker;
 
 use std::time::{Duration, Instant};
 
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 use serde_json::{Value, json};
 
 use crate::fleet::PATIENCE;

@@ -1,7 +1,7 @@
 //! What a well engine answers.
 
 use crate::raw::{Ended, Node, chat, fast, is_silent, read, read_until, stuck};
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 use serde_json::{Value, json};
 use std::net::TcpListener;
 

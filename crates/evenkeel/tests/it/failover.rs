@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use evenkeel::sim_node::{Fault, FaultKind, SimOptions};
+use evenkeel_sim_node::{Fault, FaultKind, SimOptions};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 

@@ -1,7 +1,7 @@
 //! Each fault as a client meets it.
 
 use crate::raw::{Ended, Node, chat, fast, is_silent, read, read_until};
-use evenkeel::sim_node::{Fault, FaultKind, SimOptions};
+use evenkeel_sim_node::{Fault, FaultKind, SimOptions};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

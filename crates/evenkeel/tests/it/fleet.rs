@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use evenkeel::config::{Config, ConfigSources};
 use evenkeel::data_dir::{DataDir, DataDirClaim};
 use evenkeel::gateway::Gateway;
-use evenkeel::sim_node::{Load, SimNode, SimOptions};
-use evenkeel_door::api_key::KeyHash;
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_sim_node::{Load, SimNode, SimOptions};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 

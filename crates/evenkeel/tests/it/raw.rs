@@ -1,6 +1,6 @@
 //! A client that shows what is on the wire, and an engine to point it at.
 
-use evenkeel::sim_node::{Load, SimNode, SimOptions};
+use evenkeel_sim_node::{Load, SimNode, SimOptions};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::folder::Folder;
 use crate::raw::{Ended, Node, chat, fast, read, read_until, stuck};
 use crate::server_process::Served;
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 
 /// A config file with this node, and whatever else.
 fn with_node(folder: &Folder, node: &Node, more: &str) {

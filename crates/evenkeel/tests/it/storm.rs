@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
 
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread;
 
-use super::super::oneshot::{RecvError, Receiver, Sender, channel};
+use super::super::oneshot::{Receiver, RecvError, Sender, channel};
 use super::{Bell, check};
 use crate::sync::UnsafeCell;
 

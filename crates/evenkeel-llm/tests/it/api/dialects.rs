@@ -1,7 +1,7 @@
 //! Anthropic's Messages and OpenAI's Responses: passed on as they are, counted, ended and refused in their own words.
 
-use evenkeel_door::tenant::TenantSettings;
 use evenkeel_llm::{LlmOptions, NodeOptions};
+use evenkeel_server::tenant::TenantSettings;
 use evenkeel_telemetry::Secret;
 use http::Method;
 use serde_json::{Value, json};

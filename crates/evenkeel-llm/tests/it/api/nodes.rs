@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use evenkeel_llm::{LlmApi, LlmError, LlmOptions, NodeError, NodeOptions, TlsRoots, Upstream};
+use evenkeel_llm::{LlmApi, LlmError, LlmOptions, NodeError, NodeOptions};
 use evenkeel_policy::backpressure::ConnectionPoolConfig;
 use evenkeel_telemetry::{MetricLimits, Observer, Registry, RequestLogLimits};
+use evenkeel_upstream::{TlsRoots, Upstream};
 use http::Method;
 
 use super::engine::Engine;

@@ -1,7 +1,7 @@
 //! What every answer of the door tells, whoever made it.
 
-use evenkeel_door::tenant::TenantSettings;
 use evenkeel_llm::LlmOptions;
+use evenkeel_server::tenant::TenantSettings;
 use http::Method;
 
 use super::engine::Engine;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::tenant::TenantSettings;
 use evenkeel_llm::LlmOptions;
+use evenkeel_server::tenant::TenantSettings;
 use http::Method;
 
 use super::engine::Engine;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_door::tenant::TenantSettings;
+use evenkeel_server::tenant::TenantSettings;
 use evenkeel_telemetry::trace::{Attribute, Span, SpanKind};
 use http::Method;
 

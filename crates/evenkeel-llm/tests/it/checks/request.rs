@@ -3,8 +3,8 @@
 use std::fmt;
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
 use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
+use evenkeel_server::api_error::ApiError;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use evenkeel_door::api_error::ApiError;
-use evenkeel_door::tenant::{Tenant, TenantState, Tenants};
 use evenkeel_llm::{Job, JobTarget as Route};
 use evenkeel_queue::job_result::{JobResult, ResultHead, ResultState};
 use evenkeel_queue::job_status::JobStatus;
 use evenkeel_queue::settings::DispatchSettings as Settings;
 use evenkeel_queue::{Delivery, Queue, Rejection};
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::tenant::{Tenant, TenantState, Tenants};
 use evenkeel_sqs::sender_of;
 use http::HeaderValue;
 use tokio::sync::watch;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_door::api_error::ApiError;
 use evenkeel_llm::JobResponse;
+use evenkeel_server::api_error::ApiError;
 use http::StatusCode;
 
 /// When a job is looked at again that waits for nodes to say what they serve.
@@ -117,7 +117,7 @@ fn is_retryable(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_door::api_error::RateLimitKind;
+    use evenkeel_server::api_error::RateLimitKind;
 
     fn of_status(status: u16) -> JobOutcome {
         let status = StatusCode::from_u16(status).unwrap();

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_door::tenant::Tenant;
 use evenkeel_policy::weight::Weight;
 use evenkeel_queue::queue::ReceiveOptions;
 use evenkeel_queue::settings::DispatchSettings as Settings;
 use evenkeel_queue::{Delivery, DeliveryOrder, KeyRule, Queue, Rejection};
+use evenkeel_server::tenant::Tenant;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;

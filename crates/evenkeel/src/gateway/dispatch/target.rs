@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use evenkeel_llm::{BadUrl, JobTarget as Route, Origin};
+use evenkeel_llm::JobTarget as Route;
+use evenkeel_upstream::{BadUrl, Origin};
 use http::uri::PathAndQuery;
 
 /// What the jobs of a queue are sent to.

@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_llm::{ANSWER_BYTES_MAX, JobResponse, Upstream, UpstreamError, retry_after};
+use evenkeel_llm::{ANSWER_BYTES_MAX, JobResponse, retry_after};
 use evenkeel_queue::Delivery;
 use evenkeel_sqs::header_of;
+use evenkeel_upstream::{Upstream, UpstreamError};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};

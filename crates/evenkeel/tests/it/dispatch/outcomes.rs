@@ -1,6 +1,6 @@
 //! What becomes of a job: done, tried again, failed for good, run again after a crash.
 
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 use serde_json::json;
 
 use super::{Bench, job, wait_for};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel::sim_node::SimOptions;
+use evenkeel_sim_node::SimOptions;
 use serde_json::{Value, json};
 
 use super::{Bench, job, wait_for};

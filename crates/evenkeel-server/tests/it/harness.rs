@@ -1,0 +1,196 @@
+//! A server with a few routes, and clients that write bytes.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use evenkeel_server::api_error::ApiError;
+use evenkeel_server::api_key::KeyHash;
+use evenkeel_server::body::{self, BodyError, Response};
+use evenkeel_server::disconnect::Disconnect;
+use evenkeel_server::listener::{DrainReport, Listener, ListenerLimits};
+use evenkeel_server::route::{Readiness, Routes, ServerRequest, handler};
+use evenkeel_server::tenant::{Access, Authenticator, Caller, InsecurePolicy, TenantSettings, Tenants};
+use evenkeel_server::tls::Tls;
+use http::Method;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// A running server.
+pub(crate) struct House {
+    pub(crate) address: SocketAddr,
+    pub(crate) readiness: Readiness,
+    /// Lets one request at `/slow` go on.
+    pub(crate) release: Arc<Notify>,
+    /// Whoever is at `/slow` or `/stream`.
+    pub(crate) arrivals: mpsc::Receiver<Disconnect>,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<DrainReport>,
+}
+
+/// How a server is set up.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) limits: ListenerLimits,
+    pub(crate) tenants: Vec<TenantSettings>,
+    pub(crate) tls: Option<Arc<Tls>>,
+}
+
+impl House {
+    pub(crate) async fn open() -> Self {
+        Self::with(Plan::default()).await
+    }
+
+    pub(crate) async fn with(plan: Plan) -> Self {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), plan.tls, plan.limits).await.unwrap();
+        let tenants = Tenants::new(plan.tenants, vec![KeyHash::of("ek-root")]).unwrap();
+        let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
+        let (readiness, release) = (Readiness::default(), Arc::new(Notify::new()));
+        let (arrived, arrivals) = mpsc::channel(16);
+        let routes = routes(readiness.clone(), release.clone(), arrived);
+        let (stop, stopped) = oneshot::channel();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move {
+            let stopped = async { stopped.await.unwrap_or(()) };
+            listener.serve(Arc::new(gate), routes, stopped).await.unwrap()
+        });
+        Self { address, readiness, release, arrivals, stop, serving }
+    }
+
+    /// Says stop, and hands back what tells how it went.
+    pub(crate) fn stop(self) -> JoinHandle<DrainReport> {
+        self.stop.send(()).unwrap();
+        self.serving
+    }
+
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Writes bytes, and reads all that comes until the server closes.
+    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut stream = self.connect().await;
+        // A server that refuses early closes while we write.
+        let _ = stream.write_all(bytes.as_ref()).await;
+        read_all(&mut stream).await
+    }
+
+    /// Sends one request whose answer ends the connection.
+    pub(crate) async fn ask(&self, line: &str, headers: &str) -> String {
+        self.raw(format!("{line} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n")).await
+    }
+}
+
+/// Reads until the server closes; a reset ends it too. What is no text shows as `\u{fffd}`.
+pub(crate) async fn read_all(stream: &mut TcpStream) -> String {
+    let (mut all, mut part) = (Vec::new(), [0; 4096]);
+    while let Ok(read @ 1..) = stream.read(&mut part).await {
+        all.extend_from_slice(&part[..read]);
+    }
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// Reads until `end` has come.
+pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut all = Vec::new();
+    while !all.ends_with(end.as_bytes()) {
+        all.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(all).unwrap()
+}
+
+pub(crate) fn tenant(name: &str, key: &str) -> TenantSettings {
+    TenantSettings { name: name.to_owned(), key_hashes: vec![KeyHash::of(key)], ..TenantSettings::default() }
+}
+
+fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disconnect>) -> Routes {
+    let mut routes = Routes::new(readiness);
+    let mut add = |method, path, access, handler| routes.add(method, path, access, handler).unwrap();
+    add(Method::POST, "/echo", Access::Tenant, handler(echo));
+    add(Method::GET, "/whoami", Access::Tenant, handler(whoami));
+    add(Method::GET, "/admin", Access::Admin, handler(async |_| Ok(say("admin"))));
+    add(Method::GET, "/panic", Access::Public, handler(async |_| panic!("a handler's defect")));
+    add(Method::GET, "/v1/*", Access::Tenant, handler(async |_| Ok(say("fallback"))));
+    let slow_arrived = arrived.clone();
+    let slow = handler(move |call: ServerRequest| {
+        let (arrived, release) = (slow_arrived.clone(), release.clone());
+        async move {
+            arrived.send(call.disconnect).await.unwrap();
+            release.notified().await;
+            Ok(say("slow"))
+        }
+    });
+    add(Method::GET, "/slow", Access::Tenant, slow);
+    let flood_arrived = arrived.clone();
+    let flood = handler(move |call: ServerRequest| {
+        let arrived = flood_arrived.clone();
+        async move {
+            arrived.send(call.disconnect).await.unwrap();
+            Ok(Response::new(Flood.boxed_unsync()))
+        }
+    });
+    add(Method::GET, "/flood", Access::Tenant, flood);
+    let stream = handler(move |call: ServerRequest| {
+        let arrived = arrived.clone();
+        async move {
+            arrived.send(call.disconnect).await.unwrap();
+            Ok(Response::new(Once(Some(Bytes::from_static(b"first"))).boxed_unsync()))
+        }
+    });
+    add(Method::GET, "/stream", Access::Tenant, stream);
+    routes
+}
+
+async fn echo(mut call: ServerRequest) -> Result<Response, ApiError> {
+    Ok(Response::new(body::full(call.read_body().await?)))
+}
+
+async fn whoami(call: ServerRequest) -> Result<Response, ApiError> {
+    match call.caller {
+        Caller::Tenant(tenant) => Ok(say(tenant.settings.name.clone())),
+        Caller::Public | Caller::Admin => Err(ApiError::Internal),
+    }
+}
+
+fn say(text: impl Into<Bytes>) -> Response {
+    Response::new(body::full(text))
+}
+
+/// A body that says one thing and then nothing, for ever.
+struct Once(Option<Bytes>);
+
+impl http_body::Body for Once {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.0.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// A body without end, as fast as it is taken.
+struct Flood;
+
+impl http_body::Body for Flood {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 64 * 1024])))))
+    }
+}

@@ -1,0 +1,80 @@
+//! The HTTP client to nodes against real sockets on loopback.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod checks;
+mod corpus;
+mod failures;
+mod keep_alive;
+mod parsing;
+mod responses;
+mod stub;
+mod times;
+mod tls;
+
+use bytes::Bytes;
+use evenkeel_policy::backpressure::ConnectionPoolConfig;
+use evenkeel_upstream::{Origin, TlsRoots, Upstream, UpstreamBody, UpstreamError};
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tokio::join;
+
+use crate::stub::{Peer, Stub};
+
+fn upstream(settings: ConnectionPoolConfig) -> Upstream {
+    Upstream::new(settings, TlsRoots::default())
+}
+
+fn defaults() -> ConnectionPoolConfig {
+    ConnectionPoolConfig::default()
+}
+
+fn request(body: impl Into<Bytes>) -> Request<Bytes> {
+    Request::post("/v1/chat/completions").body(body.into()).unwrap()
+}
+
+async fn ask(upstream: &Upstream, origin: &Origin) -> Result<Response<UpstreamBody>, UpstreamError> {
+    upstream.send(origin, &request("{}")).await
+}
+
+/// Asks, and reads the answer to its end.
+async fn read(upstream: &Upstream, origin: &Origin) -> Result<String, UpstreamError> {
+    rest(ask(upstream, origin).await?).await
+}
+
+async fn rest(response: Response<UpstreamBody>) -> Result<String, UpstreamError> {
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok(String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// Reads one chunk.
+async fn chunk(body: &mut UpstreamBody) -> Result<Bytes, UpstreamError> {
+    Ok(body.frame().await.expect("a body goes on")?.into_data().expect("a chunk is no trailer"))
+}
+
+/// Asks on a new connection, and gives the node's end of it.
+async fn first_exchange(upstream: &Upstream, stub: &Stub) -> Peer {
+    let origin = stub.origin();
+    let serving = async {
+        let mut peer = stub.accept().await;
+        peer.answer("one").await;
+        peer
+    };
+    let (peer, read) = join!(serving, read(upstream, &origin));
+    assert_eq!(read.as_deref(), Ok("one"));
+    peer
+}
+
+/// Asks on a new connection, and gets a stream that has said `first` so far.
+async fn stream(upstream: &Upstream, stub: &Stub) -> (Peer, UpstreamBody) {
+    let origin = stub.origin();
+    let serving = async {
+        let mut peer = stub.accept().await;
+        peer.request().await;
+        peer.say("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n").await;
+        peer
+    };
+    let (peer, response) = join!(serving, ask(upstream, &origin));
+    let mut body = response.unwrap().into_body();
+    assert_eq!(chunk(&mut body).await.as_deref(), Ok(&b"first"[..]));
+    (peer, body)
+}
