@@ -4,14 +4,14 @@
 
 mod documents;
 mod layers;
+mod leftovers;
 mod length;
-mod marks;
 mod names;
 mod paths;
 mod rust;
 
 use crate::args::{Command, Rest, Words};
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::metadata;
 use crate::process::Call;
 use rust::RustFile;
@@ -39,24 +39,30 @@ struct File {
 struct Finding {
     path: String,
     line: usize,
-    what: String,
+    message: String,
     rule: &'static str,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {} [{}]", self.path, self.line, self.what, self.rule)
+        write!(f, "{}:{}: {} [{}]", self.path, self.line, self.message, self.rule)
     }
 }
 
 const FILE_RULES: &[fn(&File) -> Vec<Finding>] =
-    &[marks::unnumbered, paths::machine_paths, paths::mod_files, names::modules, documents::architecture];
+    &[leftovers::unnumbered, paths::machine_paths, paths::mod_files, names::modules, documents::architecture];
 
-const RUST_RULES: &[fn(&RustFile) -> Vec<Finding>] =
-    &[length::file, length::functions, marks::macros, marks::unsafety, names::types, names::inline_modules];
+const RUST_RULES: &[fn(&RustFile) -> Vec<Finding>] = &[
+    length::file,
+    length::functions,
+    leftovers::macros,
+    leftovers::unsafety,
+    names::types,
+    names::inline_modules,
+];
 
 /// Checks every file git tracks or would track, and prints every finding.
-pub(crate) fn check() -> Result<(), Failure> {
+pub(crate) fn check() -> Result<(), TaskError> {
     let files = read_tree()?;
     let mut findings = layers::arrows(&metadata::packages()?, &files);
     findings.extend(documents::links(&files));
@@ -74,7 +80,7 @@ pub(crate) fn check() -> Result<(), Failure> {
         println!("{} files, nothing wrong", files.len());
         return Ok(());
     }
-    Err(Failure::new(format!("{} findings in {} files", findings.len(), files.len())))
+    Err(TaskError::new(format!("{} findings in {} files", findings.len(), files.len())))
 }
 
 fn check_rust(file: &File) -> Vec<Finding> {
@@ -84,7 +90,7 @@ fn check_rust(file: &File) -> Vec<Finding> {
     }
 }
 
-fn read_tree() -> Result<Vec<File>, Failure> {
+fn read_tree() -> Result<Vec<File>, TaskError> {
     // A checkout often belongs to another user than the one CI runs as; git would refuse to list it.
     let git = Call::new("git", "-c safe.directory=* ls-files -z");
     let listed = git.args(["--cached", "--others", "--exclude-standard", "--deduplicate"]).output()?;
@@ -94,7 +100,7 @@ fn read_tree() -> Result<Vec<File>, Failure> {
         if !Path::new(path).is_file() || Path::new(path).is_symlink() {
             continue;
         }
-        let bytes = std::fs::read(path).map_err(|error| Failure::new(format!("{path}: {error}")))?;
+        let bytes = std::fs::read(path).map_err(|error| TaskError::new(format!("{path}: {error}")))?;
         // What is not UTF-8 is no text, and no rule is about it.
         if let Ok(text) = String::from_utf8(bytes) {
             files.push(File { path: path.to_owned(), text });
@@ -129,11 +135,11 @@ mod tests {
     }
 
     /// The line and the fault of each finding.
-    pub(super) fn told(findings: &[Finding]) -> Vec<(usize, &str)> {
-        findings.iter().map(|finding| (finding.line, finding.what.as_str())).collect()
+    pub(super) fn messages(findings: &[Finding]) -> Vec<(usize, &str)> {
+        findings.iter().map(|finding| (finding.line, finding.message.as_str())).collect()
     }
 
-    pub(super) fn finding(path: &str, line: usize, what: &str, rule: &'static str) -> Finding {
-        Finding { path: path.to_owned(), line, what: what.to_owned(), rule }
+    pub(super) fn finding(path: &str, line: usize, message: &str, rule: &'static str) -> Finding {
+        Finding { path: path.to_owned(), line, message: message.to_owned(), rule }
     }
 }

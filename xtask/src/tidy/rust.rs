@@ -26,7 +26,7 @@ impl RustFile {
         let stream: TokenStream = file.text.parse().map_err(|error: proc_macro2::LexError| Finding {
             path: file.path.clone(),
             line: error.span().start().line,
-            what: "this is not Rust, so no rule can read it".to_owned(),
+            message: "this is not Rust, so no rule can read it".to_owned(),
             rule: "parse",
         })?;
         let lines: Vec<&str> = file.text.lines().collect();
@@ -44,8 +44,8 @@ impl RustFile {
         self.code_lines(1, self.code.len())
     }
 
-    pub(super) fn finding(&self, line: usize, what: String, rule: &'static str) -> Finding {
-        Finding { path: self.path.clone(), line, what, rule }
+    pub(super) fn finding(&self, line: usize, message: String, rule: &'static str) -> Finding {
+        Finding { path: self.path.clone(), line, message, rule }
     }
 }
 
