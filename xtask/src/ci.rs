@@ -130,7 +130,7 @@ fn no_std() -> Result<(), TaskError> {
 }
 
 /// The crates with models of what threads share.
-pub(crate) const LOOM_CRATES: &[&str] = &["evenkeel-actor", "evenkeel-llm"];
+pub(crate) const LOOM_CRATES: &[&str] = &["evenkeel-actor", "evenkeel-scheduler"];
 
 /// Runs the models of one crate.
 pub(crate) fn loom_of(package: &str) -> Call {

@@ -6,19 +6,23 @@ use crate::metadata::Package;
 /// From the top down; a crate uses crates of lower rows only.
 const LAYERS: &[&[&str]] = &[
     &["evenkeel"],
-    &["evenkeel-llm", "evenkeel-sql", "evenkeel-sqs", "evenkeel-console"],
-    &["evenkeel-door"],
-    &["evenkeel-link", "evenkeel-cluster"],
+    &["evenkeel-llm", "evenkeel-sql", "evenkeel-sqs", "evenkeel-pgwire", "evenkeel-console"],
+    &["evenkeel-server"],
+    &["evenkeel-scheduler", "evenkeel-cluster"],
+    &["evenkeel-upstream", "evenkeel-postgres"],
+    &["evenkeel-link"],
     &["evenkeel-pipeline", "evenkeel-queue"],
     &["evenkeel-actor", "evenkeel-telemetry"],
     &["evenkeel-policy"],
 ];
 
-/// They use anything, each other included; no layer uses them, not even in its tests.
-const TOOLS: &[&str] = &["evenkeel-sim", "evenkeel-bench", "xtask"];
+/// Crates that may use anything, each other included; no layer may use them, not even in its tests.
+const TOOLS: &[&str] = &["evenkeel-sim", "evenkeel-sim-node", "evenkeel-bench", "xtask"];
 
-/// Arrows within a row, (from, to); each is a decision with a page in `docs/design/`.
-const SIDEWAYS: &[(&str, &str)] = &[];
+/// Exceptions, (from, to); each is a decision with a page in `docs/design/`.
+///
+/// The binary runs simulated model servers: `evenkeel demo` and `evenkeel sim-node`.
+const EXCEPTIONS: &[(&str, &str)] = &[("evenkeel", "evenkeel-sim-node")];
 
 enum Layer {
     Row(usize),
@@ -52,7 +56,7 @@ pub(super) fn arrows(packages: &[Package], files: &[File]) -> Vec<Finding> {
 
 /// Says what is wrong with `from` using `to`; a crate without a place is reported as such, not here.
 fn fault(from: &str, to: &str) -> Option<String> {
-    if from == to || SIDEWAYS.contains(&(from, to)) {
+    if from == to || EXCEPTIONS.contains(&(from, to)) {
         return None;
     }
     match (layer(from)?, layer(to)?) {

@@ -10,10 +10,8 @@ const GIVEN_TYPES: &[&str] = &["OptimizedLoadManager", "LoadManagerConfig"];
 
 pub(super) fn types(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for pair in file.tokens.windows(2) {
-        let [keyword, name] = pair else { continue };
-        let declared = ["struct", "enum", "union", "trait", "type"].contains(&keyword.text.as_str());
-        if declared && says_nothing(&name.text) {
+    for name in file.type_definitions() {
+        if says_nothing(&name.text) {
             let message = format!("`{}` does not say what it does; find its verb or its noun", name.text);
             findings.push(file.finding(name.line, message, "names"));
         }
