@@ -3,7 +3,7 @@
 //! Every command takes the same shape, `cargo xtask <command> [word]... [-- passed on]...` (or, for a command whose
 //! word is a program, `<word> [passed on]...`), so that one parser with one way to suggest a spelling serves them all.
 
-use crate::failure::Failure;
+use crate::error::TaskError;
 use std::fmt;
 
 /// One command of `cargo xtask`.
@@ -14,7 +14,7 @@ pub(crate) struct Command {
     pub(crate) rest: Rest,
     /// Lines of command and meaning, shown last in the help.
     pub(crate) examples: &'static [(&'static str, &'static str)],
-    pub(crate) run: fn(&Wanted) -> Result<(), Failure>,
+    pub(crate) run: fn(&Wanted) -> Result<(), TaskError>,
 }
 
 /// Which words may follow a command's name.

@@ -1,10 +1,10 @@
 //! `cargo xtask bench`: how fast things are, one suite at a time, and whether they became slower.
 
 mod compare;
-mod figures;
+mod results;
 
 use crate::args::{Command, Rest, Wanted, Word, Words};
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::process::Call;
 use crate::tools::{self, Tool};
 
@@ -31,7 +31,7 @@ pub(crate) const COMMAND: Command = Command {
 struct Suite {
     name: &'static str,
     about: &'static str,
-    run: fn(&[String]) -> Result<(), Failure>,
+    run: fn(&[String]) -> Result<(), TaskError>,
 }
 
 const SUITES: &[Suite] = &[
@@ -42,13 +42,13 @@ const SUITES: &[Suite] = &[
     Suite { name: "compare", about: "two files that --json wrote, row by row", run: compare::run },
 ];
 
-fn run(wanted: &Wanted) -> Result<(), Failure> {
+fn run(wanted: &Wanted) -> Result<(), TaskError> {
     let mut chosen = SUITES.iter().filter(|suite| wanted.words.contains(&suite.name));
     chosen.try_for_each(|suite| (suite.run)(&wanted.rest))
 }
 
 /// Runs the suite in release mode, on one build of everything it measures.
-pub(crate) fn run_micro(args: &[String]) -> Result<(), Failure> {
+pub(crate) fn run_micro(args: &[String]) -> Result<(), TaskError> {
     Call::cargo("run --release --locked --package evenkeel-bench --bin micro --").args(args).run()
 }
 
@@ -57,7 +57,7 @@ const ERLANG: Tool = Tool::Debian { program: "erl", package: "erlang-base" };
 /// Builds what compares the runtimes in a target folder of its own, then runs it.
 ///
 /// Without Erlang the others still run.
-fn run_actor(args: &[String]) -> Result<(), Failure> {
+fn run_actor(args: &[String]) -> Result<(), TaskError> {
     if measures(args, "--runtimes", "beam")
         && let Err(failure) = tools::ensure(&[ERLANG])
     {
@@ -97,11 +97,11 @@ const QUEUE_PEERS: &[(&str, &[Tool])] = &[
 /// Without it nobody counts how often a server flushes.
 const STRACE: Tool = Tool::Debian { program: "strace", package: "strace" };
 
-fn run_llm(args: &[String]) -> Result<(), Failure> {
+fn run_llm(args: &[String]) -> Result<(), TaskError> {
     run_servers("llm-bench", LLM_PEERS, args)
 }
 
-fn run_queue(args: &[String]) -> Result<(), Failure> {
+fn run_queue(args: &[String]) -> Result<(), TaskError> {
     if args.first().is_some_and(|word| word == "engine") {
         return of_bench("run").args(["--package", "queue-bench", "--"]).args(args).run();
     }
@@ -114,7 +114,7 @@ fn run_queue(args: &[String]) -> Result<(), Failure> {
 }
 
 /// Gets the peers that can be got, builds the gateway as it is released, then compares.
-fn run_servers(package: &str, peers: &[(&str, &[Tool])], args: &[String]) -> Result<(), Failure> {
+fn run_servers(package: &str, peers: &[(&str, &[Tool])], args: &[String]) -> Result<(), TaskError> {
     for (row, tools) in peers.iter().filter(|(row, _)| measures_peer(peers, args, row)) {
         if let Err(failure) = tools::ensure(tools) {
             println!("{failure}; there will be no row `{row}`");

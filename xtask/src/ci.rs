@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: what must pass before a change is taken, in stages, within a time limit.
 
 use crate::args::{Command, Rest, Wanted, Words};
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::metadata;
 use crate::process::Call;
 use crate::stage::{self, AfterFailure, Plan, Stage};
@@ -54,13 +54,13 @@ const OTHER_WORKSPACES: &[&str] = &["bench", "firmware", "fuzz"];
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
 const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };
 
-fn run(wanted: &Wanted) -> Result<(), Failure> {
+fn run(wanted: &Wanted) -> Result<(), TaskError> {
     let plan =
         Plan { command: "ci", stages: STAGES, after_failure: AfterFailure::Stop, total_max: Some(TOTAL_MAX) };
     plan.run(&wanted.words)
 }
 
-fn fmt() -> Result<(), Failure> {
+fn fmt() -> Result<(), TaskError> {
     tools::ensure(&[RUSTFMT])?;
     Call::cargo("fmt --all --check").run()?;
     for workspace in OTHER_WORKSPACES {
@@ -70,16 +70,16 @@ fn fmt() -> Result<(), Failure> {
 }
 
 /// Runs the README's first command for as long as it takes to see whether it works.
-fn demo() -> Result<(), Failure> {
+fn demo() -> Result<(), TaskError> {
     Call::cargo("run --release --locked -- demo --seconds 10").run()
 }
 
-fn clippy() -> Result<(), Failure> {
+fn clippy() -> Result<(), TaskError> {
     tools::ensure(&[CLIPPY])?;
     Call::cargo("clippy --workspace --all-targets --all-features --locked -- -D warnings").run()
 }
 
-fn features() -> Result<(), Failure> {
+fn features() -> Result<(), TaskError> {
     for package in metadata::packages()? {
         for flags in feature_combinations(&package.features) {
             Call::cargo("check --locked --package").args([package.name.clone()]).args(flags).run()?;
@@ -105,7 +105,7 @@ fn feature_combinations(features: &[String]) -> Vec<Vec<String>> {
 
 /// Builds for machines without std, in a folder of its own because of the flags; then runs the core for
 /// such machines on this one.
-fn no_std() -> Result<(), Failure> {
+fn no_std() -> Result<(), TaskError> {
     tools::ensure(&[CLIPPY])?;
     for &(target, flags) in NO_STD_TARGETS {
         tools::ensure(&[Tool::Target(target)])?;
@@ -130,7 +130,7 @@ fn no_std() -> Result<(), Failure> {
 }
 
 /// The crates with models of what threads share.
-pub(crate) const LOOM_CRATES: &[&str] = &["evenkeel-actor", "evenkeel-llm"];
+pub(crate) const LOOM_CRATES: &[&str] = &["evenkeel-actor", "evenkeel-scheduler"];
 
 /// Runs the models of one crate.
 pub(crate) fn loom_of(package: &str) -> Call {
@@ -143,7 +143,7 @@ pub(crate) fn loom_of(package: &str) -> Call {
 }
 
 /// Runs the models of what threads share, each in every order with few preemptions.
-fn loom() -> Result<(), Failure> {
+fn loom() -> Result<(), TaskError> {
     for &package in LOOM_CRATES {
         loom_of(package).run()?;
     }
@@ -152,7 +152,7 @@ fn loom() -> Result<(), Failure> {
 
 /// Builds the documentation twice: private items for whoever works here, then, left in `target/doc`,
 /// what users see, where a link to a private item is an error.
-fn docs() -> Result<(), Failure> {
+fn docs() -> Result<(), TaskError> {
     let doc =
         Call::cargo("doc --workspace --no-deps --all-features --locked").env("RUSTDOCFLAGS", "-D warnings");
     doc.clone().args(["--document-private-items"]).run()?;

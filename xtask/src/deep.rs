@@ -2,7 +2,7 @@
 
 use crate::args::{Command, Rest, Wanted, Words};
 use crate::ci::{LOOM_CRATES, loom_of};
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::process::Call;
 use crate::stage::{self, AfterFailure, Plan, Stage};
 use crate::tools::{self, Tool};
@@ -31,12 +31,12 @@ const STAGES: &[Stage] = &[
     Stage { name: "bench", about: "how fast the decisions are", run: || bench::run_micro(&[]) },
 ];
 
-fn run(wanted: &Wanted) -> Result<(), Failure> {
+fn run(wanted: &Wanted) -> Result<(), TaskError> {
     let plan = Plan { command: "deep", stages: STAGES, after_failure: AfterFailure::GoOn, total_max: None };
     plan.run(&wanted.words)
 }
 
-fn miri() -> Result<(), Failure> {
+fn miri() -> Result<(), TaskError> {
     let nextest = Tool::Subcommand { name: "nextest", package: "cargo-nextest" };
     tools::ensure(&[Tool::Nightly, Tool::Miri, nextest])?;
     Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()?;
@@ -52,14 +52,14 @@ fn miri() -> Result<(), Failure> {
     of("-Zmiri-disable-isolation -Zmiri-ignore-leaks").args(["raw::", "mailbox::"]).run()
 }
 
-fn loom() -> Result<(), Failure> {
+fn loom() -> Result<(), TaskError> {
     for &package in LOOM_CRATES {
         loom_of(package).env("LOOM_MAX_PREEMPTIONS", "4").run()?;
     }
     Ok(())
 }
 
-fn properties() -> Result<(), Failure> {
+fn properties() -> Result<(), TaskError> {
     // Not in release: an overflow check is one more property.
     let of = |line| Call::cargo(line).env("PROPTEST_CASES", "20000");
     of("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it").run()?;
@@ -68,12 +68,12 @@ fn properties() -> Result<(), Failure> {
     of("test --locked --package evenkeel-llm --test it -- request:: sse::").run()
 }
 
-fn soak() -> Result<(), Failure> {
+fn soak() -> Result<(), TaskError> {
     Call::cargo("test --locked --package evenkeel-sim --test it").env("EVENKEEL_SIM_SEEDS", "200").run()
 }
 
 /// Prints regions, functions, lines and branches by file.
-fn coverage() -> Result<(), Failure> {
+fn coverage() -> Result<(), TaskError> {
     let llvm_cov = Tool::Subcommand { name: "llvm-cov", package: "cargo-llvm-cov" };
     // Branches are counted by nightly only.
     tools::ensure(&[Tool::Nightly, Tool::LlvmTools, llvm_cov])?;
@@ -85,7 +85,7 @@ fn coverage() -> Result<(), Failure> {
     .run()
 }
 
-fn mutants() -> Result<(), Failure> {
+fn mutants() -> Result<(), TaskError> {
     tools::ensure(&[Tool::Subcommand { name: "mutants", package: "cargo-mutants" }])?;
     Call::cargo("mutants --package evenkeel-policy").run()
 }

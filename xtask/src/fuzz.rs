@@ -1,6 +1,6 @@
 //! `cargo xtask deep fuzz`: bytes that nobody thought of, against everything that reads bytes.
 
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::process::Call;
 use crate::tools::{self, Tool};
 use std::fs;
@@ -33,25 +33,25 @@ const NEEDED: &[Tool] = &[
 ];
 
 /// Fuzzes every target for its time, also after one fails.
-pub(crate) fn run_targets() -> Result<(), Failure> {
+pub(crate) fn run_targets() -> Result<(), TaskError> {
     let secs = secs(std::env::var(SECS_NAME).ok().as_deref())?;
     tools::ensure(NEEDED)?;
     let mut failed = Vec::new();
     for target in TARGETS {
         let found = format!("{FOUND}/{}", target.name);
-        fs::create_dir_all(&found).map_err(|error| Failure::new(format!("{found}: {error}")))?;
+        fs::create_dir_all(&found).map_err(|error| TaskError::new(format!("{found}: {error}")))?;
         if let Err(failure) = call(target, found, secs).run() {
             failed.push(failure.to_string());
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(Failure::new(failed.join("; "))) }
+    if failed.is_empty() { Ok(()) } else { Err(TaskError::new(failed.join("; "))) }
 }
 
-fn secs(given: Option<&str>) -> Result<u64, Failure> {
+fn secs(given: Option<&str>) -> Result<u64, TaskError> {
     let Some(given) = given else { return Ok(SECS) };
     given
         .parse()
-        .map_err(|_| Failure::new(format!("{SECS_NAME} is {given:?}, which is no number of seconds")))
+        .map_err(|_| TaskError::new(format!("{SECS_NAME} is {given:?}, which is no number of seconds")))
 }
 
 /// The code has no `unsafe`, so that panics are what is looked for, and no sanitizer slows it down.

@@ -7,7 +7,8 @@ mod args;
 mod bench;
 mod ci;
 mod deep;
-mod failure;
+mod error;
+
 mod fuzz;
 mod metadata;
 mod process;
@@ -18,7 +19,7 @@ mod tidy;
 mod tools;
 
 use args::{Command, Request};
-use failure::Failure;
+use error::TaskError;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -46,15 +47,15 @@ fn main() -> ExitCode {
 
 /// Makes the repository's root the working directory, so that every path and command is the same
 /// wherever `cargo xtask` was typed.
-fn enter_root() -> Result<(), Failure> {
+fn enter_root() -> Result<(), TaskError> {
     let manifest =
         std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
     let root = Path::new(&manifest).join("..");
     std::env::set_current_dir(&root)
-        .map_err(|error| Failure::new(format!("no repository at {}: {error}", root.display())))
+        .map_err(|error| TaskError::new(format!("no repository at {}: {error}", root.display())))
 }
 
-fn exit_code(ended: Result<(), Failure>) -> ExitCode {
+fn exit_code(ended: Result<(), TaskError>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

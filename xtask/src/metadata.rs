@@ -1,6 +1,6 @@
 //! What cargo knows about the workspace: its crates, their features, and which use which.
 
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::process::Call;
 use serde_json::Value;
 use std::path::Path;
@@ -17,12 +17,12 @@ pub(crate) struct Package {
 }
 
 /// Asks cargo for the crates of the workspace.
-pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
+pub(crate) fn packages() -> Result<Vec<Package>, TaskError> {
     parse(&Call::cargo("metadata --no-deps --locked --format-version 1").output()?)
 }
 
-fn parse(json: &str) -> Result<Vec<Package>, Failure> {
-    let unreadable = || Failure::new("`cargo metadata` speaks a format unknown to xtask");
+fn parse(json: &str) -> Result<Vec<Package>, TaskError> {
+    let unreadable = || TaskError::new("`cargo metadata` speaks a format unknown to xtask");
     let metadata: Value = serde_json::from_str(json).map_err(|_| unreadable())?;
     let root = metadata["workspace_root"].as_str().ok_or_else(unreadable)?;
     let packages = metadata["packages"].as_array().ok_or_else(unreadable)?;

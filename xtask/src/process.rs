@@ -1,6 +1,6 @@
 //! Starting other programs, always showing the line that a person could type instead.
 
-use crate::failure::Failure;
+use crate::error::TaskError;
 use std::fmt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -16,7 +16,7 @@ pub(crate) struct Call {
 
 /// How a program with a time limit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum ExitKind {
     /// By itself, with this exit code.
     With(i32),
     /// By a signal of somebody else's.
@@ -51,31 +51,31 @@ impl Call {
     }
 
     /// Prints the line, runs it with our own input and output, and waits for its end.
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    pub(crate) fn run(&self) -> Result<(), TaskError> {
         println!("$ {self}");
         let status = self.command().status().map_err(|error| self.not_started(&error))?;
         if !status.success() {
-            return Err(Failure::new(format!("`{self}` ended with {status}")));
+            return Err(TaskError::new(format!("`{self}` ended with {status}")));
         }
         Ok(())
     }
 
     /// Prints the line, runs it without input, and ends it when it takes longer than `limit`.
-    pub(crate) fn run_within(&self, limit: Duration) -> Result<Ended, Failure> {
+    pub(crate) fn run_within(&self, limit: Duration) -> Result<ExitKind, TaskError> {
         println!("$ {self}");
-        let lost = |error| Failure::new(format!("`{self}` is out of sight: {error}"));
+        let lost = |error| TaskError::new(format!("`{self}` is out of sight: {error}"));
         let mut child =
             self.command().stdin(Stdio::null()).spawn().map_err(|error| self.not_started(&error))?;
         let started = Instant::now();
         while started.elapsed() < limit {
             if let Some(status) = child.try_wait().map_err(lost)? {
-                return Ok(status.code().map_or(Ended::Killed, Ended::With));
+                return Ok(status.code().map_or(ExitKind::Killed, ExitKind::With));
             }
             thread::sleep(LOOK_EVERY);
         }
         child.kill().map_err(lost)?;
         child.wait().map_err(lost)?;
-        Ok(Ended::TooLate)
+        Ok(ExitKind::TooLate)
     }
 
     /// Runs it silently and says whether it ended well; a program that is not there did not.
@@ -86,13 +86,13 @@ impl Call {
     }
 
     /// Runs it and returns what it printed.
-    pub(crate) fn output(&self) -> Result<String, Failure> {
+    pub(crate) fn output(&self) -> Result<String, TaskError> {
         let output =
             self.command().stderr(Stdio::inherit()).output().map_err(|error| self.not_started(&error))?;
         if !output.status.success() {
-            return Err(Failure::new(format!("`{self}` ended with {}", output.status)));
+            return Err(TaskError::new(format!("`{self}` ended with {}", output.status)));
         }
-        String::from_utf8(output.stdout).map_err(|_| Failure::new(format!("`{self}` printed no UTF-8")))
+        String::from_utf8(output.stdout).map_err(|_| TaskError::new(format!("`{self}` printed no UTF-8")))
     }
 
     fn command(&self) -> Command {
@@ -105,8 +105,8 @@ impl Call {
         command
     }
 
-    fn not_started(&self, error: &std::io::Error) -> Failure {
-        Failure::new(format!("`{}` cannot be started: {error}", self.program))
+    fn not_started(&self, error: &std::io::Error) -> TaskError {
+        TaskError::new(format!("`{}` cannot be started: {error}", self.program))
     }
 }
 
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn a_program_past_its_limit_is_ended() {
         let limit = Duration::from_secs(60);
-        assert_eq!(Call::new("true", "").run_within(limit), Ok(Ended::With(0)));
-        assert_eq!(Call::new("false", "").run_within(limit), Ok(Ended::With(1)));
-        assert_eq!(Call::new("sleep", "3600").run_within(Duration::ZERO), Ok(Ended::TooLate));
+        assert_eq!(Call::new("true", "").run_within(limit), Ok(ExitKind::With(0)));
+        assert_eq!(Call::new("false", "").run_within(limit), Ok(ExitKind::With(1)));
+        assert_eq!(Call::new("sleep", "3600").run_within(Duration::ZERO), Ok(ExitKind::TooLate));
     }
 
     #[test]

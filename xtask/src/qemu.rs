@@ -4,8 +4,8 @@
 //! nothing can fail proves nothing.
 
 use crate::args::{Command, Rest, Wanted, Word, Words};
-use crate::failure::Failure;
-use crate::process::{Call, Ended};
+use crate::error::TaskError;
+use crate::process::{Call, ExitKind};
 use crate::tools::{self, Tool};
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn words() -> Vec<Word> {
 }
 
 /// Builds and runs for the machines that were named, or all if none was.
-pub(crate) fn run_machines(named: &[&str]) -> Result<(), Failure> {
+pub(crate) fn run_machines(named: &[&str]) -> Result<(), TaskError> {
     tools::ensure(&[QEMU])?;
     let mut rows = Vec::new();
     for machine in MACHINES.iter().filter(|machine| named.is_empty() || named.contains(&machine.name)) {
@@ -66,7 +66,7 @@ pub(crate) fn run_machines(named: &[&str]) -> Result<(), Failure> {
     }
     println!("\n{}", table(&rows));
     match rows.iter().find(|(_, purpose, ended)| !is_as_expected(*purpose, *ended)) {
-        Some((machine, purpose, ended)) => Err(Failure::new(format!(
+        Some((machine, purpose, ended)) => Err(TaskError::new(format!(
             "on {}, {} {}; {} expected",
             machine.name,
             subject(*purpose),
@@ -77,7 +77,7 @@ pub(crate) fn run_machines(named: &[&str]) -> Result<(), Failure> {
     }
 }
 
-fn build(machine: &Machine, purpose: Purpose) -> Result<(), Failure> {
+fn build(machine: &Machine, purpose: Purpose) -> Result<(), TaskError> {
     let features: &[&str] = match purpose {
         Purpose::Cases => &[],
         Purpose::Control => &["--features", "negative"],
@@ -94,14 +94,14 @@ fn start(machine: &Machine) -> Call {
         .args([format!("{TARGET_DIR}/{}/release/evenkeel-firmware", machine.target)])
 }
 
-fn expected(purpose: Purpose) -> Ended {
+fn expected(purpose: Purpose) -> ExitKind {
     match purpose {
-        Purpose::Cases => Ended::With(0),
-        Purpose::Control => Ended::With(PANICKED),
+        Purpose::Cases => ExitKind::With(0),
+        Purpose::Control => ExitKind::With(PANICKED),
     }
 }
 
-fn is_as_expected(purpose: Purpose, ended: Ended) -> bool {
+fn is_as_expected(purpose: Purpose, ended: ExitKind) -> bool {
     ended == expected(purpose)
 }
 
@@ -112,17 +112,17 @@ fn subject(purpose: Purpose) -> &'static str {
     }
 }
 
-fn described(ended: Ended) -> String {
+fn described(ended: ExitKind) -> String {
     match ended {
-        Ended::With(0) => "passed".to_owned(),
-        Ended::With(PANICKED) => "failed".to_owned(),
-        Ended::With(code) => format!("ended with {code}"),
-        Ended::Killed => "was killed".to_owned(),
-        Ended::TooLate => format!("did not end within {} s", RUN_MAX.as_secs()),
+        ExitKind::With(0) => "passed".to_owned(),
+        ExitKind::With(PANICKED) => "failed".to_owned(),
+        ExitKind::With(code) => format!("ended with {code}"),
+        ExitKind::Killed => "was killed".to_owned(),
+        ExitKind::TooLate => format!("did not end within {} s", RUN_MAX.as_secs()),
     }
 }
 
-fn table(rows: &[(&Machine, Purpose, Ended)]) -> String {
+fn table(rows: &[(&Machine, Purpose, ExitKind)]) -> String {
     let lines = rows.iter().map(|(machine, purpose, ended)| {
         let verdict = if is_as_expected(*purpose, *ended) { "as it must" } else { "wrong" };
         let (subject, ended) = (subject(*purpose), described(*ended));
@@ -137,16 +137,16 @@ mod tests {
 
     #[test]
     fn only_its_own_panic_fails_the_negative_control_as_it_must() {
-        assert!(is_as_expected(Purpose::Control, Ended::With(PANICKED)));
-        for other in [Ended::With(0), Ended::With(1), Ended::Killed, Ended::TooLate] {
+        assert!(is_as_expected(Purpose::Control, ExitKind::With(PANICKED)));
+        for other in [ExitKind::With(0), ExitKind::With(1), ExitKind::Killed, ExitKind::TooLate] {
             assert!(!is_as_expected(Purpose::Control, other), "{other:?}");
         }
     }
 
     #[test]
     fn only_success_passes_the_cases() {
-        assert!(is_as_expected(Purpose::Cases, Ended::With(0)));
-        for other in [Ended::With(1), Ended::With(PANICKED), Ended::Killed, Ended::TooLate] {
+        assert!(is_as_expected(Purpose::Cases, ExitKind::With(0)));
+        for other in [ExitKind::With(1), ExitKind::With(PANICKED), ExitKind::Killed, ExitKind::TooLate] {
             assert!(!is_as_expected(Purpose::Cases, other), "{other:?}");
         }
     }
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_run() {
         let rows = [
-            (&MACHINES[0], Purpose::Cases, Ended::With(0)),
-            (&MACHINES[0], Purpose::Control, Ended::With(0)),
+            (&MACHINES[0], Purpose::Cases, ExitKind::With(0)),
+            (&MACHINES[0], Purpose::Control, ExitKind::With(0)),
         ];
         assert_eq!(
             table(&rows),

@@ -1,14 +1,14 @@
 //! Running a list of stages: each is named as it starts, timed as it ends, and all are tabled last.
 
 use crate::args::Word;
-use crate::failure::Failure;
+use crate::error::TaskError;
 use std::time::{Duration, Instant};
 
 /// One part of a long chore that can also be run alone.
 pub(crate) struct Stage {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) run: fn() -> Result<(), Failure>,
+    pub(crate) run: fn() -> Result<(), TaskError>,
 }
 
 /// How a list of stages is run.
@@ -28,10 +28,10 @@ pub(crate) enum AfterFailure {
 }
 
 /// A stage that was run.
-struct Ended {
+struct StageResult {
     name: &'static str,
     took: Duration,
-    result: Result<(), Failure>,
+    result: Result<(), TaskError>,
 }
 
 /// Lists the stages as words of the command line.
@@ -41,7 +41,7 @@ pub(crate) fn words(stages: &[Stage]) -> Vec<Word> {
 
 impl Plan {
     /// Runs the stages that were named, or all if none was, in the order of the table.
-    pub(crate) fn run(&self, named: &[&str]) -> Result<(), Failure> {
+    pub(crate) fn run(&self, named: &[&str]) -> Result<(), TaskError> {
         let mut ended = Vec::new();
         for stage in self.stages.iter().filter(|stage| named.is_empty() || named.contains(&stage.name)) {
             println!("\n==> {}: {}", stage.name, stage.about);
@@ -49,7 +49,7 @@ impl Plan {
             let result = (stage.run)();
             let took = started.elapsed();
             println!("<== {}: {}", stage.name, seconds(took));
-            ended.push(Ended { name: stage.name, took, result });
+            ended.push(StageResult { name: stage.name, took, result });
             if self.after_failure == AfterFailure::Stop && self.verdict(&ended).is_err() {
                 break;
             }
@@ -58,9 +58,9 @@ impl Plan {
         self.verdict(&ended)
     }
 
-    fn verdict(&self, ended: &[Ended]) -> Result<(), Failure> {
+    fn verdict(&self, ended: &[StageResult]) -> Result<(), TaskError> {
         let mut wrong = Vec::new();
-        for Ended { name, result, .. } in ended {
+        for StageResult { name, result, .. } in ended {
             if let Err(failure) = result {
                 let again = format!("cargo xtask {} {name}", self.command);
                 wrong.push(format!("stage {name} failed: {failure}\nto repeat it alone: {again}"));
@@ -70,15 +70,15 @@ impl Plan {
         if let Some(max) = self.total_max.filter(|max| *max < total) {
             wrong.push(format!("the stages took {}; they may take {}", seconds(total), seconds(max)));
         }
-        if wrong.is_empty() { Ok(()) } else { Err(Failure::new(wrong.join("\n"))) }
+        if wrong.is_empty() { Ok(()) } else { Err(TaskError::new(wrong.join("\n"))) }
     }
 }
 
-fn total(ended: &[Ended]) -> Duration {
+fn total(ended: &[StageResult]) -> Duration {
     ended.iter().map(|stage| stage.took).sum()
 }
 
-fn table(ended: &[Ended]) -> String {
+fn table(ended: &[StageResult]) -> String {
     let row = |name: &str, took: Duration, note: &str| format!("{name:<12}{:>10}{note}", seconds(took));
     let mut rows: Vec<_> = ended
         .iter()
@@ -141,25 +141,25 @@ mod tests {
     }
 
     const STAGES: &[Stage] = &[
-        Stage { name: "bad", about: "fails", run: || Err(Failure::new("broken")) },
+        Stage { name: "bad", about: "fails", run: || Err(TaskError::new("broken")) },
         Stage { name: "good", about: "passes", run: || Ok(()) },
-        Stage { name: "worse", about: "fails too", run: || Err(Failure::new("more broken")) },
+        Stage { name: "worse", about: "fails too", run: || Err(TaskError::new("more broken")) },
     ];
 
     fn plan(after_failure: AfterFailure) -> Plan {
         Plan { command: "ci", stages: STAGES, after_failure, total_max: None }
     }
 
-    fn verdict(total_max: Option<Duration>, ended: &[Ended]) -> Result<(), String> {
+    fn verdict(total_max: Option<Duration>, ended: &[StageResult]) -> Result<(), String> {
         let plan = Plan { total_max, ..plan(AfterFailure::Stop) };
         plan.verdict(ended).map_err(|failure| failure.to_string())
     }
 
-    fn fine(name: &'static str, millis: u64) -> Ended {
-        Ended { name, took: Duration::from_millis(millis), result: Ok(()) }
+    fn fine(name: &'static str, millis: u64) -> StageResult {
+        StageResult { name, took: Duration::from_millis(millis), result: Ok(()) }
     }
 
-    fn failed(name: &'static str, millis: u64) -> Ended {
-        Ended { result: Err(Failure::new("broken link")), ..fine(name, millis) }
+    fn failed(name: &'static str, millis: u64) -> StageResult {
+        StageResult { result: Err(TaskError::new("broken link")), ..fine(name, millis) }
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: gets what the tests need, then runs them all.
 
 use crate::args::{Command, Rest, Wanted, Words};
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::process::Call;
 use crate::tools;
 
@@ -21,13 +21,13 @@ pub(crate) const COMMAND: Command = Command {
 /// tested. `cargo xtask deep properties` draws new ones.
 const PROPERTY_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20261116");
 
-fn run(wanted: &Wanted) -> Result<(), Failure> {
+fn run(wanted: &Wanted) -> Result<(), TaskError> {
     run_tests(&wanted.rest)?;
     run_doc_tests(&wanted.rest)
 }
 
 /// Runs unit and integration tests of every crate, with all features.
-pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), Failure> {
+pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), TaskError> {
     tools::ensure(tools::FOR_TESTS)?;
     let runner = if tools::has_subcommand("nextest") {
         Call::cargo("nextest run --workspace --all-features --locked")
@@ -41,7 +41,7 @@ pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), Failure> {
 }
 
 /// Runs the examples in the documentation, which nextest does not know.
-pub(crate) fn run_doc_tests(runner_args: &[String]) -> Result<(), Failure> {
+pub(crate) fn run_doc_tests(runner_args: &[String]) -> Result<(), TaskError> {
     passing(Call::cargo("test --workspace --all-features --locked --doc"), runner_args).run()
 }
 

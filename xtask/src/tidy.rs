@@ -2,19 +2,28 @@
 //!
 //! Each rule is a pure function from text to findings; this file reads the tree and prints.
 
+mod doc_comments;
 mod documents;
+mod field_terms;
 mod layers;
+mod leftovers;
 mod length;
-mod marks;
 mod names;
 mod paths;
+mod readmes;
+mod retired_types;
+mod retired_words;
 mod rust;
+mod tuples;
+mod type_names;
+mod words;
 
 use crate::args::{Command, Rest, Words};
-use crate::failure::Failure;
-use crate::metadata;
+use crate::error::TaskError;
+use crate::metadata::{self, Package};
 use crate::process::Call;
 use rust::RustFile;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -39,52 +48,95 @@ struct File {
 struct Finding {
     path: String,
     line: usize,
-    what: String,
+    message: String,
     rule: &'static str,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {} [{}]", self.path, self.line, self.what, self.rule)
+        write!(f, "{}:{}: {} [{}]", self.path, self.line, self.message, self.rule)
     }
 }
 
-const FILE_RULES: &[fn(&File) -> Vec<Finding>] =
-    &[marks::unnumbered, paths::machine_paths, paths::mod_files, names::modules, documents::architecture];
+/// Checks of one text file.
+const FILE_CHECKS: &[fn(&File) -> Vec<Finding>] = &[
+    leftovers::unnumbered,
+    paths::machine_paths,
+    paths::mod_files,
+    names::modules,
+    documents::architecture,
+    retired_words::phrases,
+];
 
-const RUST_RULES: &[fn(&RustFile) -> Vec<Finding>] =
-    &[length::file, length::functions, marks::macros, marks::unsafety, names::types, names::inline_modules];
+/// Checks of one Rust file.
+const RUST_CHECKS: &[fn(&RustFile) -> Vec<Finding>] = &[
+    length::file,
+    length::functions,
+    leftovers::macros,
+    leftovers::unsafety,
+    names::types,
+    names::inline_modules,
+    retired_words::identifiers,
+    retired_types::definitions,
+    doc_comments::beginnings,
+    tuples::parallel_lets,
+    tuples::parameters,
+];
 
-/// Checks every file git tracks or would track, and prints every finding.
-pub(crate) fn check() -> Result<(), Failure> {
+/// Checks every file that git tracks or would track, and prints every finding.
+pub(crate) fn check() -> Result<(), TaskError> {
     let files = read_tree()?;
-    let mut findings = layers::arrows(&metadata::packages()?, &files);
-    findings.extend(documents::links(&files));
-    for file in &files {
-        findings.extend(FILE_RULES.iter().flat_map(|rule| rule(file)));
-        if file.path.ends_with(".rs") {
-            findings.extend(check_rust(file));
-        }
-    }
-    findings.sort();
+    let findings = find(&metadata::packages()?, &files);
     for finding in &findings {
         println!("{finding}");
     }
     if findings.is_empty() {
-        println!("{} files, nothing wrong", files.len());
+        println!("{} files, no findings", files.len());
         return Ok(());
     }
-    Err(Failure::new(format!("{} findings in {} files", findings.len(), files.len())))
+    println!("\n{}", counts(&findings));
+    Err(TaskError::new(format!("{} findings in {} files", findings.len(), files.len())))
 }
 
-fn check_rust(file: &File) -> Vec<Finding> {
-    match RustFile::parse(file) {
-        Ok(rust) => RUST_RULES.iter().flat_map(|rule| rule(&rust)).collect(),
-        Err(finding) => vec![finding],
+/// Runs every check; the findings are sorted by file and line.
+fn find(packages: &[Package], files: &[File]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = files.iter().flat_map(check_text).collect();
+    let mut rust_files = Vec::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
+        match RustFile::parse(file) {
+            Ok(rust) => rust_files.push(rust),
+            Err(finding) => findings.push(finding),
+        }
     }
+    findings.extend(rust_files.iter().flat_map(check_rust));
+    findings.extend(type_names::repeated(&rust_files));
+    findings.extend(layers::arrows(packages, files));
+    findings.extend(readmes::presence(packages, files));
+    findings.extend(documents::links(files));
+    findings.extend(field_terms::presence(files));
+    findings.sort();
+    findings
 }
 
-fn read_tree() -> Result<Vec<File>, Failure> {
+fn check_text(file: &File) -> Vec<Finding> {
+    FILE_CHECKS.iter().flat_map(|check| check(file)).collect()
+}
+
+fn check_rust(file: &RustFile) -> Vec<Finding> {
+    RUST_CHECKS.iter().flat_map(|check| check(file)).collect()
+}
+
+/// Writes a line with the number of findings for each rule that has some.
+fn counts(findings: &[Finding]) -> String {
+    let mut by_rule: BTreeMap<&str, usize> = BTreeMap::new();
+    for finding in findings {
+        *by_rule.entry(finding.rule).or_default() += 1;
+    }
+    let lines: Vec<_> = by_rule.iter().map(|(rule, count)| format!("{count:>6}  {rule}")).collect();
+    lines.join("\n")
+}
+
+fn read_tree() -> Result<Vec<File>, TaskError> {
     // A checkout often belongs to another user than the one CI runs as; git would refuse to list it.
     let git = Call::new("git", "-c safe.directory=* ls-files -z");
     let listed = git.args(["--cached", "--others", "--exclude-standard", "--deduplicate"]).output()?;
@@ -94,7 +146,7 @@ fn read_tree() -> Result<Vec<File>, Failure> {
         if !Path::new(path).is_file() || Path::new(path).is_symlink() {
             continue;
         }
-        let bytes = std::fs::read(path).map_err(|error| Failure::new(format!("{path}: {error}")))?;
+        let bytes = std::fs::read(path).map_err(|error| TaskError::new(format!("{path}: {error}")))?;
         // What is not UTF-8 is no text, and no rule is about it.
         if let Ok(text) = String::from_utf8(bytes) {
             files.push(File { path: path.to_owned(), text });
@@ -114,10 +166,25 @@ mod tests {
 
     #[test]
     fn rust_that_does_not_lex_is_one_finding() {
-        let findings = check_rust(&file("src/a.rs", "fn a() {\n    \"\n}\n"));
-        assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].rule, "parse");
-        assert!(check_rust(&file("src/a.rs", "fn a() {}\n")).is_empty());
+        let in_file = |text| {
+            let findings = find(&[], &[file("src/a.rs", text)]).into_iter();
+            findings
+                .filter(|finding| finding.path == "src/a.rs")
+                .map(|finding| finding.rule)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(in_file("fn a() {\n    \"\n}\n"), ["parse"]);
+        assert_eq!(in_file("fn a() {}\n"), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn findings_are_counted_by_rule() {
+        let findings = [
+            finding("a.rs", 1, "", "length"),
+            finding("b.rs", 1, "", "words"),
+            finding("b.rs", 2, "", "length"),
+        ];
+        assert_eq!(counts(&findings), "     2  length\n     1  words");
     }
 
     pub(super) fn file(path: &str, text: &str) -> File {
@@ -129,11 +196,11 @@ mod tests {
     }
 
     /// The line and the fault of each finding.
-    pub(super) fn told(findings: &[Finding]) -> Vec<(usize, &str)> {
-        findings.iter().map(|finding| (finding.line, finding.what.as_str())).collect()
+    pub(super) fn messages(findings: &[Finding]) -> Vec<(usize, &str)> {
+        findings.iter().map(|finding| (finding.line, finding.message.as_str())).collect()
     }
 
-    pub(super) fn finding(path: &str, line: usize, what: &str, rule: &'static str) -> Finding {
-        Finding { path: path.to_owned(), line, what: what.to_owned(), rule }
+    pub(super) fn finding(path: &str, line: usize, message: &str, rule: &'static str) -> Finding {
+        Finding { path: path.to_owned(), line, message: message.to_owned(), rule }
     }
 }

@@ -3,7 +3,7 @@
 //! A chore names its needs as a table of [`Tool`]s; [`ensure`] installs what it can and says
 //! precisely what to do about the rest.
 
-use crate::failure::Failure;
+use crate::error::TaskError;
 use crate::process::Call;
 use std::path::Path;
 
@@ -77,12 +77,12 @@ enum User {
 }
 
 /// Gets every tool that is not there.
-pub(crate) fn ensure(tools: &[Tool]) -> Result<(), Failure> {
+pub(crate) fn ensure(tools: &[Tool]) -> Result<(), TaskError> {
     for tool in tools.iter().filter(|tool| !is_present(**tool)) {
         let remedy = remedy(*tool, means())?;
         println!("{} is missing; installing it", described(*tool));
         remedy.iter().try_for_each(Call::run).map_err(|failure| {
-            Failure::new(format!("{} is missing and cannot be installed: {failure}", described(*tool)))
+            TaskError::new(format!("{} is missing and cannot be installed: {failure}", described(*tool)))
         })?;
     }
     Ok(())
@@ -152,7 +152,7 @@ fn node_version_check(name: &str, version: &str) -> String {
 }
 
 /// Decides what to run to get a tool, or what to tell the user when nothing here can get it.
-fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
+fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, TaskError> {
     let call = match tool {
         Tool::Component { name, .. } => Call::new("rustup", "component add").args([name]),
         Tool::Target(target) => Call::new("rustup", "target add").args([target]),
@@ -183,7 +183,7 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
     };
     match means.rustup {
         Rustup::Present => Ok(vec![call]),
-        Rustup::Absent => Err(Failure::new(format!(
+        Rustup::Absent => Err(TaskError::new(format!(
             "{} is missing, and so is rustup, which would add it; either install it from where your Rust \
              came from, or get rustup and run `{call}`",
             described(tool)
@@ -191,12 +191,12 @@ fn remedy(tool: Tool, means: Means) -> Result<Vec<Call>, Failure> {
     }
 }
 
-fn remedy_by_apt(tool: Tool, packages: &[&str], user: User) -> Result<Vec<Call>, Failure> {
+fn remedy_by_apt(tool: Tool, packages: &[&str], user: User) -> Result<Vec<Call>, TaskError> {
     let install =
         Call::new("apt-get", "install --yes --no-install-recommends").args(packages.iter().copied());
     match user {
         User::Root => Ok(vec![Call::new("apt-get", "update"), install]),
-        User::Other => Err(Failure::new(format!(
+        User::Other => Err(TaskError::new(format!(
             "{} is missing, and only root may install it: run `sudo {install}`, or what installs it where \
              there is no apt",
             described(tool)
@@ -278,31 +278,34 @@ mod tests {
                 "npm install --save-exact --no-audit --no-fund --ignore-scripts --loglevel=error --prefix target/node openai@1.2.3"
             ]
         );
-        let told = remedy(Tool::Node, NOTHING).unwrap_err().to_string();
-        assert!(told.starts_with("Node.js with npm (Debian packages nodejs and npm) is missing"), "{told}");
-        assert!(told.contains("`sudo apt-get install --yes --no-install-recommends nodejs npm`"), "{told}");
+        let error = remedy(Tool::Node, NOTHING).unwrap_err().to_string();
+        assert!(error.starts_with("Node.js with npm (Debian packages nodejs and npm) is missing"), "{error}");
+        assert!(error.contains("`sudo apt-get install --yes --no-install-recommends nodejs npm`"), "{error}");
     }
 
     #[test]
     fn without_python_the_user_learns_which_package_has_it() {
-        let told = remedy(Tool::Python, NOTHING).unwrap_err().to_string();
-        assert!(told.contains("`sudo apt-get install --yes --no-install-recommends python3-venv`"), "{told}");
+        let error = remedy(Tool::Python, NOTHING).unwrap_err().to_string();
+        assert!(
+            error.contains("`sudo apt-get install --yes --no-install-recommends python3-venv`"),
+            "{error}"
+        );
     }
 
     #[test]
     fn without_rustup_the_user_learns_what_is_missing_and_how_to_get_it() {
-        let told = remedy(TARGET, NOTHING).unwrap_err().to_string();
-        assert!(told.starts_with("the Rust target thumbv6m-none-eabi is missing"), "{told}");
-        assert!(told.ends_with("run `rustup target add thumbv6m-none-eabi`"), "{told}");
+        let error = remedy(TARGET, NOTHING).unwrap_err().to_string();
+        assert!(error.starts_with("the Rust target thumbv6m-none-eabi is missing"), "{error}");
+        assert!(error.ends_with("run `rustup target add thumbv6m-none-eabi`"), "{error}");
     }
 
     #[test]
     fn who_is_not_root_learns_what_to_run() {
-        let told = remedy(QEMU, NOTHING).unwrap_err().to_string();
-        assert!(told.starts_with("qemu-system-arm (Debian package qemu-system-arm) is missing"), "{told}");
+        let error = remedy(QEMU, NOTHING).unwrap_err().to_string();
+        assert!(error.starts_with("qemu-system-arm (Debian package qemu-system-arm) is missing"), "{error}");
         assert!(
-            told.contains("`sudo apt-get install --yes --no-install-recommends qemu-system-arm`"),
-            "{told}"
+            error.contains("`sudo apt-get install --yes --no-install-recommends qemu-system-arm`"),
+            "{error}"
         );
     }
 

@@ -3,8 +3,8 @@
 //! Only ratios to the baseline of the same round are compared, never times: a file may come from a slower hour, or
 //! from another machine. Where the baseline is further from itself than the threshold, nothing is blamed on the code.
 
-use super::figures::{Better, Figures};
-use crate::failure::Failure;
+use super::results::{Better, Results};
+use crate::error::TaskError;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -12,33 +12,34 @@ const THRESHOLD: f64 = 0.05;
 const USAGE: &str = "cargo xtask bench compare BASE CURRENT [--threshold 0.05]";
 
 /// Compares the two files that the arguments name.
-pub(super) fn run(args: &[String]) -> Result<(), Failure> {
-    let wanted = parse(args)?;
-    let (base, current) = (Figures::read(&wanted.base)?, Figures::read(&wanted.current)?);
+pub(super) fn run(args: &[String]) -> Result<(), TaskError> {
+    let args_given = parse(args)?;
+    let (base, current) = (Results::read(&args_given.base)?, Results::read(&args_given.current)?);
     if base.better != current.better {
-        return Err(Failure::new("these are figures of two different suites"));
+        return Err(TaskError::new("these are figures of two different suites"));
     }
-    let changes = changes(&base, &current, wanted.threshold);
+    let changes = changes(&base, &current, args_given.threshold);
     if changes.is_empty() {
-        return Err(Failure::new("no row is in both files"));
+        return Err(TaskError::new("no row is in both files"));
     }
     print!("{}", table(&changes));
-    for (these, others, file) in [(&base, &current, &wanted.current), (&current, &base, &wanted.base)] {
+    for (these, others, file) in [(&base, &current, &args_given.current), (&current, &base, &args_given.base)]
+    {
         let missing = these.rows.iter().filter(|row| others.find(&row.name).is_none());
         missing.for_each(|row| println!("{} is not in {}", row.name, file.display()));
     }
-    judge(&changes, wanted.threshold)
+    judge(&changes, args_given.threshold)
 }
 
 #[derive(Debug, PartialEq)]
-struct Wanted {
+struct CompareArgs {
     base: PathBuf,
     current: PathBuf,
     threshold: f64,
 }
 
-fn parse(args: &[String]) -> Result<Wanted, Failure> {
-    let misuse = |what: String| Failure::new(format!("{what}\nusage: {USAGE}"));
+fn parse(args: &[String]) -> Result<CompareArgs, TaskError> {
+    let misuse = |what: String| TaskError::new(format!("{what}\nusage: {USAGE}"));
     let (mut files, mut threshold, mut args) = (Vec::new(), THRESHOLD, args.iter());
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -56,7 +57,7 @@ fn parse(args: &[String]) -> Result<Wanted, Failure> {
     let count = files.len();
     let [base, current] = <[PathBuf; 2]>::try_from(files)
         .map_err(|_| misuse(format!("two files are compared, and {count} were named")))?;
-    Ok(Wanted { base, current, threshold })
+    Ok(CompareArgs { base, current, threshold })
 }
 
 /// How a row that is in both files changed.
@@ -96,9 +97,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-fn changes(base: &Figures, current: &Figures, threshold: f64) -> Vec<Change> {
+fn changes(base: &Results, current: &Results, threshold: f64) -> Vec<Change> {
     let pairs = base.rows.iter().filter_map(|row| Some((row, current.find(&row.name)?)));
-    let change = |(was, is): (&super::figures::Row, &super::figures::Row)| {
+    let change = |(was, is): (&super::results::Row, &super::results::Row)| {
         let gain = match base.better {
             Better::Higher => is.ratio / was.ratio - 1.0,
             Better::Lower => 1.0 - is.ratio / was.ratio,
@@ -122,7 +123,7 @@ fn decide(gain: f64, noise: Option<f64>, threshold: f64) -> Verdict {
     }
 }
 
-fn judge(changes: &[Change], threshold: f64) -> Result<(), Failure> {
+fn judge(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
     let worse: Vec<_> = changes
         .iter()
         .filter(|change| change.verdict == Verdict::Worse)
@@ -131,7 +132,7 @@ fn judge(changes: &[Change], threshold: f64) -> Result<(), Failure> {
     if worse.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("worse by more than {} %: {}", threshold * 100.0, worse.join(", "))))
+    Err(TaskError::new(format!("worse by more than {} %: {}", threshold * 100.0, worse.join(", "))))
 }
 
 fn table(changes: &[Change]) -> String {
@@ -154,7 +155,7 @@ fn table(changes: &[Change]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::tests::figures;
+    use super::super::results::tests::results;
     use super::*;
 
     #[test]
@@ -175,7 +176,7 @@ mod tests {
     fn noise_in_either_file_excuses_its_own_group_only() {
         let quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [2.0; 3]), ("ask/own", [2.0; 3])];
         let noisy = [("tell1/tokio (again)", [1.1; 3]), ("tell1/own", [1.0; 3]), ("ask/own", [1.0; 3])];
-        let of = |rows| figures(Better::Higher, 7.0, rows);
+        let of = |rows| results(Better::Higher, 7.0, rows);
         for (base, current, expected) in [
             (of(&quiet), of(&noisy), [Verdict::Again, Verdict::Noise, Verdict::Worse]),
             (of(&noisy), of(&quiet), [Verdict::Again, Verdict::Better, Verdict::Better]),
@@ -191,28 +192,28 @@ mod tests {
 
     #[test]
     fn the_failure_names_every_row_that_became_worse() {
-        let base = figures(Better::Higher, 7.0, &[("a/x", [2.0; 3]), ("a/y", [2.0; 3]), ("b/x", [2.0; 3])]);
+        let base = results(Better::Higher, 7.0, &[("a/x", [2.0; 3]), ("a/y", [2.0; 3]), ("b/x", [2.0; 3])]);
         let current =
-            figures(Better::Higher, 7.0, &[("a/x", [1.0; 3]), ("a/y", [2.0; 3]), ("b/x", [1.8; 3])]);
+            results(Better::Higher, 7.0, &[("a/x", [1.0; 3]), ("a/y", [2.0; 3]), ("b/x", [1.8; 3])]);
         assert_eq!(
             judge(&changes(&base, &current, 0.05), 0.05),
-            Err(Failure::new("worse by more than 5 %: a/x (-50.0 %), b/x (-10.0 %)"))
+            Err(TaskError::new("worse by more than 5 %: a/x (-50.0 %), b/x (-10.0 %)"))
         );
         assert_eq!(judge(&changes(&base, &current, 0.6), 0.6), Ok(()));
     }
 
     #[test]
     fn only_rows_of_both_files_are_compared() {
-        let base = figures(Better::Higher, 7.0, &[("a/x", [2.0; 3]), ("a/y", [2.0; 3])]);
-        let current = figures(Better::Higher, 7.0, &[("a/z", [2.0; 3]), ("a/y", [2.0; 3])]);
+        let base = results(Better::Higher, 7.0, &[("a/x", [2.0; 3]), ("a/y", [2.0; 3])]);
+        let current = results(Better::Higher, 7.0, &[("a/z", [2.0; 3]), ("a/y", [2.0; 3])]);
         let changes = changes(&base, &current, 0.05);
         assert_eq!(changes.iter().map(|change| change.name.as_str()).collect::<Vec<_>>(), ["a/y"]);
     }
 
     #[test]
     fn the_table_is_aligned() {
-        let base = figures(Better::Higher, 7.0, &[("a/x (again)", [1.0; 3]), ("a/y", [2.0; 3])]);
-        let current = figures(Better::Higher, 7.0, &[("a/x (again)", [1.01; 3]), ("a/y", [1.5; 3])]);
+        let base = results(Better::Higher, 7.0, &[("a/x (again)", [1.0; 3]), ("a/y", [2.0; 3])]);
+        let current = results(Better::Higher, 7.0, &[("a/x (again)", [1.01; 3]), ("a/y", [1.5; 3])]);
         assert_eq!(
             table(&changes(&base, &current, 0.05)),
             "\
@@ -226,10 +227,10 @@ mod tests {
 
     #[test]
     fn the_threshold_comes_anywhere() {
-        let expected = Wanted { base: "a".into(), current: "b".into(), threshold: 0.1 };
+        let expected = CompareArgs { base: "a".into(), current: "b".into(), threshold: 0.1 };
         assert_eq!(read("a b --threshold 0.1"), Ok(expected));
         assert_eq!(read("--threshold 0.1 a b"), read("a --threshold 0.1 b"));
-        assert_eq!(read("a b").map(|wanted| wanted.threshold), Ok(THRESHOLD));
+        assert_eq!(read("a b").map(|args_given| args_given.threshold), Ok(THRESHOLD));
     }
 
     #[test]
@@ -247,12 +248,12 @@ mod tests {
         }
     }
 
-    fn read(line: &str) -> Result<Wanted, Failure> {
+    fn read(line: &str) -> Result<CompareArgs, TaskError> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     fn verdicts(better: Better, base: f64, current: f64, threshold: f64) -> Vec<Verdict> {
-        let of = |ratio| figures(better, 7.0, &[("tell1/own", [ratio; 3])]);
+        let of = |ratio| results(better, 7.0, &[("tell1/own", [ratio; 3])]);
         changes(&of(base), &of(current), threshold).iter().map(|change| change.verdict).collect()
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn architecture(file: &File) -> Vec<Finding> {
     vec![Finding {
         path: file.path.clone(),
         line: ARCHITECTURE_MAX + 1,
-        what: format!("the page has {lines} lines, at most {ARCHITECTURE_MAX} are read"),
+        message: format!("the page has {lines} lines, at most {ARCHITECTURE_MAX} are read"),
         rule: "architecture-length",
     }]
 }
@@ -24,8 +24,8 @@ pub(super) fn links(files: &[File]) -> Vec<Finding> {
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
         for (line, target) in targets(&file.text) {
             if !resolves(&file.path, &target, files) {
-                let what = format!("the link to `{target}` leads nowhere");
-                findings.push(Finding { path: file.path.clone(), line, what, rule: "links" });
+                let message = format!("the link to `{target}` leads nowhere");
+                findings.push(Finding { path: file.path.clone(), line, message, rule: "links" });
             }
         }
     }
@@ -113,17 +113,17 @@ fn joined(from: &str, target: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{file, told};
+    use super::super::tests::{file, messages};
     use super::*;
 
     #[test]
     fn an_architecture_of_150_lines_passes_and_of_151_fails() {
-        assert_eq!(told(&architecture(&file("ARCHITECTURE.md", &"line\n".repeat(150)))), []);
+        assert_eq!(messages(&architecture(&file("ARCHITECTURE.md", &"line\n".repeat(150)))), []);
         assert_eq!(
-            told(&architecture(&file("ARCHITECTURE.md", &"line\n".repeat(151)))),
+            messages(&architecture(&file("ARCHITECTURE.md", &"line\n".repeat(151)))),
             [(151, "the page has 151 lines, at most 150 are read")]
         );
-        assert_eq!(told(&architecture(&file("README.md", &"line\n".repeat(151)))), []);
+        assert_eq!(messages(&architecture(&file("README.md", &"line\n".repeat(151)))), []);
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
             "in code: `[a](missing.md)`",
             "```\n[a](missing.md)\n```",
         ] {
-            assert_eq!(told(&links(&tree(good))), [], "{good}");
+            assert_eq!(messages(&links(&tree(good))), [], "{good}");
         }
     }
 

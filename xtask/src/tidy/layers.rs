@@ -6,22 +6,26 @@ use crate::metadata::Package;
 /// From the top down; a crate uses crates of lower rows only.
 const LAYERS: &[&[&str]] = &[
     &["evenkeel"],
-    &["evenkeel-llm", "evenkeel-sql", "evenkeel-sqs", "evenkeel-console"],
-    &["evenkeel-door"],
-    &["evenkeel-link", "evenkeel-cluster"],
+    &["evenkeel-llm", "evenkeel-sql", "evenkeel-sqs", "evenkeel-pgwire", "evenkeel-console"],
+    &["evenkeel-server"],
+    &["evenkeel-scheduler", "evenkeel-cluster"],
+    &["evenkeel-upstream", "evenkeel-postgres"],
+    &["evenkeel-link"],
     &["evenkeel-pipeline", "evenkeel-queue"],
     &["evenkeel-actor", "evenkeel-telemetry"],
     &["evenkeel-policy"],
 ];
 
-/// They use anything, each other included; no layer uses them, not even in its tests.
-const TOOLS: &[&str] = &["evenkeel-sim", "evenkeel-bench", "xtask"];
+/// Crates that may use anything, each other included; no layer may use them, not even in its tests.
+const TOOLS: &[&str] = &["evenkeel-sim", "evenkeel-sim-node", "evenkeel-bench", "xtask"];
 
-/// Arrows within a row, (from, to); each is a decision with a page in `docs/design/`.
-const SIDEWAYS: &[(&str, &str)] = &[];
+/// Exceptions, (from, to); each is a decision with a page in `docs/design/`.
+///
+/// The binary runs simulated model servers: `evenkeel demo` and `evenkeel sim-node`.
+const EXCEPTIONS: &[(&str, &str)] = &[("evenkeel", "evenkeel-sim-node")];
 
-enum Place {
-    Layer(usize),
+enum Layer {
+    Row(usize),
     Tool,
 }
 
@@ -31,18 +35,19 @@ pub(super) fn arrows(packages: &[Package], files: &[File]) -> Vec<Finding> {
     for package in packages {
         let manifest = files.iter().find(|file| file.path == package.manifest);
         let text = manifest.map_or("", |file| file.text.as_str());
-        let finding = |line, what| Finding { path: package.manifest.clone(), line, what, rule: "layers" };
-        if place(&package.name).is_none() {
-            let what = format!(
+        let finding =
+            |line, message| Finding { path: package.manifest.clone(), line, message, rule: "layers" };
+        if layer(&package.name).is_none() {
+            let message = format!(
                 "crate `{}` has no layer; add it to the tables in xtask/src/tidy/layers.rs",
                 package.name
             );
-            findings.push(finding(1, what));
+            findings.push(finding(1, message));
             continue;
         }
         for used in &package.uses {
-            if let Some(what) = fault(&package.name, used) {
-                findings.push(finding(dependency_line(text, used), what));
+            if let Some(message) = fault(&package.name, used) {
+                findings.push(finding(dependency_line(text, used), message));
             }
         }
     }
@@ -51,27 +56,27 @@ pub(super) fn arrows(packages: &[Package], files: &[File]) -> Vec<Finding> {
 
 /// Says what is wrong with `from` using `to`; a crate without a place is reported as such, not here.
 fn fault(from: &str, to: &str) -> Option<String> {
-    if from == to || SIDEWAYS.contains(&(from, to)) {
+    if from == to || EXCEPTIONS.contains(&(from, to)) {
         return None;
     }
-    match (place(from)?, place(to)?) {
-        (Place::Tool, _) => None,
-        (Place::Layer(_), Place::Tool) => Some(format!("`{from}` uses the tool `{to}`; nothing may")),
-        (Place::Layer(upper), Place::Layer(lower)) if upper < lower => None,
-        (Place::Layer(upper), Place::Layer(lower)) if upper == lower => {
+    match (layer(from)?, layer(to)?) {
+        (Layer::Tool, _) => None,
+        (Layer::Row(_), Layer::Tool) => Some(format!("`{from}` uses the tool `{to}`; nothing may")),
+        (Layer::Row(upper), Layer::Row(lower)) if upper < lower => None,
+        (Layer::Row(upper), Layer::Row(lower)) if upper == lower => {
             Some(format!("`{from}` uses `{to}` of its own layer; arrows point down only"))
         }
-        (Place::Layer(_), Place::Layer(_)) => {
+        (Layer::Row(_), Layer::Row(_)) => {
             Some(format!("`{from}` uses `{to}` of a layer above; arrows point down only"))
         }
     }
 }
 
-fn place(name: &str) -> Option<Place> {
+fn layer(name: &str) -> Option<Layer> {
     if TOOLS.contains(&name) {
-        return Some(Place::Tool);
+        return Some(Layer::Tool);
     }
-    LAYERS.iter().position(|layer| layer.contains(&name)).map(Place::Layer)
+    LAYERS.iter().position(|layer| layer.contains(&name)).map(Layer::Row)
 }
 
 /// Finds the line that names a dependency; the first where a manifest spells it in another way.
@@ -86,7 +91,7 @@ fn dependency_line(manifest: &str, name: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{file, told};
+    use super::super::tests::{file, messages};
     use super::*;
 
     #[test]
@@ -119,9 +124,9 @@ mod tests {
 
     #[test]
     fn a_crate_without_a_layer_is_told_where_to_go() {
-        let told = faults("evenkeel-new", &["evenkeel"]);
+        let messages = faults("evenkeel-new", &["evenkeel"]);
         assert_eq!(
-            told,
+            messages,
             ["crate `evenkeel-new` has no layer; add it to the tables in xtask/src/tidy/layers.rs"]
         );
     }
@@ -132,12 +137,12 @@ mod tests {
             "[package]\nname = \"x\"\n\n[dev-dependencies]\nevenkeel-sim-x = \"1\"\nevenkeel-sim = {}\n";
         let findings =
             arrows(&[package("evenkeel-actor", &["evenkeel-sim"])], &[file("Cargo.toml", manifest)]);
-        assert_eq!(told(&findings), [(6, "`evenkeel-actor` uses the tool `evenkeel-sim`; nothing may")]);
+        assert_eq!(messages(&findings), [(6, "`evenkeel-actor` uses the tool `evenkeel-sim`; nothing may")]);
         assert_eq!(dependency_line("[dependencies.evenkeel-sim]\n", "evenkeel-sim"), 1);
     }
 
     fn faults(name: &str, uses: &[&str]) -> Vec<String> {
-        arrows(&[package(name, uses)], &[]).into_iter().map(|finding| finding.what).collect()
+        arrows(&[package(name, uses)], &[]).into_iter().map(|finding| finding.message).collect()
     }
 
     fn package(name: &str, uses: &[&str]) -> Package {

@@ -11,9 +11,9 @@ pub(super) fn file(file: &RustFile) -> Vec<Finding> {
     if lines <= FILE_MAX {
         return Vec::new();
     }
-    let what =
+    let message =
         format!("the file has {lines} lines of code, at most {FILE_MAX} are allowed; make it two files");
-    vec![file.finding(1, what, "file-length")]
+    vec![file.finding(1, message, "file-length")]
 }
 
 pub(super) fn functions(file: &RustFile) -> Vec<Finding> {
@@ -26,9 +26,9 @@ pub(super) fn functions(file: &RustFile) -> Vec<Finding> {
         let Some(last) = body_end(&file.tokens[at..]) else { continue };
         let lines = file.code_lines(keyword.line, last);
         if lines > FUNCTION_MAX {
-            let what =
+            let message =
                 format!("`{}` has {lines} lines of code, at most {FUNCTION_MAX} are allowed", name.text);
-            findings.push(file.finding(keyword.line, what, "function-length"));
+            findings.push(file.finding(keyword.line, message, "function-length"));
         }
     }
     findings
@@ -44,25 +44,25 @@ fn body_end(tokens: &[Token]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{rust, told};
+    use super::super::tests::{messages, rust};
     use super::*;
 
     #[test]
     fn a_file_of_500_lines_passes_and_of_501_fails() {
         let at_limit = format!("//! Doc.\n\n{}", "const A: u8 = 1;\n".repeat(500));
-        assert_eq!(told(&file(&rust("a.rs", &at_limit))), []);
+        assert_eq!(messages(&file(&rust("a.rs", &at_limit))), []);
         let past_limit = format!("{at_limit}const A: u8 = 1;\n");
         assert_eq!(
-            told(&file(&rust("a.rs", &past_limit))),
+            messages(&file(&rust("a.rs", &past_limit))),
             [(1, "the file has 501 lines of code, at most 500 are allowed; make it two files")]
         );
     }
 
     #[test]
     fn a_function_of_70_lines_passes_and_of_71_fails() {
-        assert_eq!(told(&functions(&rust("a.rs", &function(70)))), []);
+        assert_eq!(messages(&functions(&rust("a.rs", &function(70)))), []);
         assert_eq!(
-            told(&functions(&rust("a.rs", &format!("const A: u8 = 1;\n{}", function(71))))),
+            messages(&functions(&rust("a.rs", &format!("const A: u8 = 1;\n{}", function(71))))),
             [(2, "`long` has 71 lines of code, at most 70 are allowed")]
         );
     }
@@ -78,9 +78,9 @@ mod tests {
     #[test]
     fn a_declaration_does_not_borrow_the_next_ones_body() {
         let text = format!("trait A {{\n    fn short();\n{}}}\n", function(70));
-        assert_eq!(told(&functions(&rust("a.rs", &text))), []);
+        assert_eq!(messages(&functions(&rust("a.rs", &text))), []);
         let pointer = format!("struct A(fn(u8) -> u8);\n{}", function(70));
-        assert_eq!(told(&functions(&rust("a.rs", &pointer))), []);
+        assert_eq!(messages(&functions(&rust("a.rs", &pointer))), []);
     }
 
     /// A function of `lines` lines of code, with a comment and a blank line on top.

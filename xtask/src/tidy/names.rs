@@ -10,12 +10,10 @@ const GIVEN_TYPES: &[&str] = &["OptimizedLoadManager", "LoadManagerConfig"];
 
 pub(super) fn types(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for pair in file.tokens.windows(2) {
-        let [keyword, name] = pair else { continue };
-        let declared = ["struct", "enum", "union", "trait", "type"].contains(&keyword.text.as_str());
-        if declared && says_nothing(&name.text) {
-            let what = format!("`{}` does not say what it does; find its verb or its noun", name.text);
-            findings.push(file.finding(name.line, what, "names"));
+    for name in file.type_definitions() {
+        if says_nothing(&name.text) {
+            let message = format!("`{}` does not say what it does; find its verb or its noun", name.text);
+            findings.push(file.finding(name.line, message, "names"));
         }
     }
     findings
@@ -35,7 +33,7 @@ pub(super) fn modules(file: &File) -> Vec<Finding> {
     let Some(path) = file.path.strip_suffix(".rs") else { return Vec::new() };
     let found = path.split('/').find(|part| EMPTY_MODULES.contains(part));
     found
-        .map(|part| Finding { path: file.path.clone(), line: 1, what: empty_module(part), rule: "names" })
+        .map(|part| Finding { path: file.path.clone(), line: 1, message: empty_module(part), rule: "names" })
         .into_iter()
         .collect()
 }
@@ -58,7 +56,7 @@ fn empty_module(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{file, rust, told};
+    use super::super::tests::{file, messages, rust};
     use super::*;
 
     #[test]
@@ -71,7 +69,7 @@ mod tests {
     #[test]
     fn given_names_and_other_peoples_types_stay() {
         let text = "struct OptimizedLoadManager(ext::Manager);\nstruct LoadManagerConfig;\nstruct Handler;\n";
-        assert_eq!(told(&types(&rust("a.rs", text))), []);
+        assert_eq!(messages(&types(&rust("a.rs", text))), []);
     }
 
     #[test]
@@ -81,7 +79,7 @@ mod tests {
         }
         let findings = inline_modules(&rust("a.rs", "\nmod helpers {}\n"));
         assert_eq!(
-            told(&findings),
+            messages(&findings),
             [(2, "a module called `helpers` can hold anything; name it after what it holds")]
         );
     }
@@ -89,8 +87,8 @@ mod tests {
     #[test]
     fn modules_named_after_what_they_hold_pass() {
         for good in ["crates/a/src/database.rs", "docs/data/numbers.csv"] {
-            assert_eq!(told(&modules(&file(good, ""))), [], "{good}");
+            assert_eq!(messages(&modules(&file(good, ""))), [], "{good}");
         }
-        assert_eq!(told(&inline_modules(&rust("a.rs", "mod utils;\nmod walk {}\n"))), []);
+        assert_eq!(messages(&inline_modules(&rust("a.rs", "mod utils;\nmod walk {}\n"))), []);
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
             findings.push(Finding {
                 path: file.path.clone(),
                 line: index + 1,
-                what: format!("a path under {start} exists on one machine only; make it relative"),
+                message: format!("a path under {start} exists on one machine only; make it relative"),
                 rule: "machine-path",
             });
         }
@@ -47,14 +47,14 @@ pub(super) fn mod_files(file: &File) -> Vec<Finding> {
     vec![Finding {
         path: file.path.clone(),
         line: 1,
-        what: "a module's file carries its name: `foo.rs` beside `foo/`".to_owned(),
+        message: "a module's file carries its name: `foo.rs` beside `foo/`".to_owned(),
         rule: "mod-file",
     }]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{file, told};
+    use super::super::tests::{file, messages};
     use super::*;
 
     #[test]
@@ -81,16 +81,16 @@ mod tests {
             "{folder}/work/x",
             r#""C:\n""#,
         ] {
-            assert_eq!(told(&machine_paths(&file("a.md", good))), [], "{good}");
+            assert_eq!(messages(&machine_paths(&file("a.md", good))), [], "{good}");
         }
     }
 
     #[test]
     fn a_mod_file_is_found_by_its_name() {
         assert_eq!(
-            told(&mod_files(&file("crates/a/tests/it/mod.rs", ""))),
+            messages(&mod_files(&file("crates/a/tests/it/mod.rs", ""))),
             [(1, "a module's file carries its name: `foo.rs` beside `foo/`")]
         );
-        assert_eq!(told(&mod_files(&file("crates/a/src/xmod.rs", ""))), []);
+        assert_eq!(messages(&mod_files(&file("crates/a/src/xmod.rs", ""))), []);
     }
 }

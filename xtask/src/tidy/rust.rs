@@ -9,8 +9,17 @@ use proc_macro2::{Delimiter, LineColumn, Span, TokenStream, TokenTree};
 pub(super) struct RustFile {
     pub(super) path: String,
     pub(super) tokens: Vec<Token>,
-    /// Whether each line, counted from 0, holds more than blanks and comments.
+    pub(super) docs: Vec<Doc>,
+    /// For each line, counted from 0: true if it holds more than whitespace and comments.
     code: Vec<bool>,
+}
+
+/// A doc comment: a block of `///` or `//!` lines, one `/** .. */`, or one `doc = ".."` attribute.
+pub(super) struct Doc {
+    pub(super) text: String,
+    pub(super) line: usize,
+    /// The marker that starts each of its lines.
+    marker: &'static str,
 }
 
 /// An identifier, a literal, a single punctuation mark or a single bracket.
@@ -26,13 +35,23 @@ impl RustFile {
         let stream: TokenStream = file.text.parse().map_err(|error: proc_macro2::LexError| Finding {
             path: file.path.clone(),
             line: error.span().start().line,
-            what: "this is not Rust, so no rule can read it".to_owned(),
+            message: "this is not Rust, so no rule can read it".to_owned(),
             rule: "parse",
         })?;
         let lines: Vec<&str> = file.text.lines().collect();
-        let mut flat = Flat { code: vec![false; lines.len()], lines, tokens: Vec::new() };
+        let mut flat = Flat { code: vec![false; lines.len()], lines, tokens: Vec::new(), docs: Vec::new() };
         flat.push_stream(stream, 0);
-        Ok(Self { path: file.path.clone(), tokens: flat.tokens, code: flat.code })
+        flat.push_doc_attributes();
+        Ok(Self { path: file.path.clone(), tokens: flat.tokens, docs: flat.docs, code: flat.code })
+    }
+
+    /// Lists the names behind `struct`, `enum`, `union`, `trait` and `type`.
+    pub(super) fn type_definitions(&self) -> impl Iterator<Item = &Token> {
+        self.tokens.windows(2).filter_map(|pair| {
+            let [keyword, name] = pair else { return None };
+            let defines = ["struct", "enum", "union", "trait", "type"].contains(&keyword.text.as_str());
+            (defines && name.is_name()).then_some(name)
+        })
     }
 
     /// Counts the lines of code among `first..=last`, counted from 1.
@@ -44,8 +63,8 @@ impl RustFile {
         self.code_lines(1, self.code.len())
     }
 
-    pub(super) fn finding(&self, line: usize, what: String, rule: &'static str) -> Finding {
-        Finding { path: self.path.clone(), line, what, rule }
+    pub(super) fn finding(&self, line: usize, message: String, rule: &'static str) -> Finding {
+        Finding { path: self.path.clone(), line, message, rule }
     }
 }
 
@@ -58,6 +77,7 @@ impl Token {
 struct Flat<'a> {
     lines: Vec<&'a str>,
     tokens: Vec<Token>,
+    docs: Vec<Doc>,
     code: Vec<bool>,
 }
 
@@ -73,6 +93,7 @@ impl Flat<'_> {
             match tree {
                 TokenTree::Punct(mark) if mark.as_char() == '#' && self.is_comment(start) => {
                     doc_comment = Some(start);
+                    self.push_doc_comment(start);
                 }
                 TokenTree::Group(group) => {
                     let (open, close) = brackets(group.delimiter());
@@ -88,12 +109,50 @@ impl Flat<'_> {
     }
 
     fn push(&mut self, text: String, span: Span, depth: usize) {
-        let (first, last) = (span.start().line, span.end().line);
-        for line in first..=last {
+        let first = span.start().line;
+        for line in first..=span.end().line {
             // A string may hold blank lines.
             self.code[line - 1] |= !self.lines[line - 1].trim().is_empty();
         }
         self.tokens.push(Token { text, line: first, depth });
+    }
+
+    /// Adds a doc comment, to the block of the line before if it continues that.
+    fn push_doc_comment(&mut self, at: LineColumn) {
+        let rest: String = self.lines[at.line - 1].chars().skip(at.column).collect();
+        let Some(marker) = ["///", "//!", "/**", "/*!"].into_iter().find(|marker| rest.starts_with(marker))
+        else {
+            return;
+        };
+        let mut text = rest[marker.len()..].to_owned();
+        if marker.starts_with("/*") {
+            for line in &self.lines[at.line..] {
+                if text.contains("*/") {
+                    break;
+                }
+                text = format!("{text}\n{line}");
+            }
+            text.truncate(text.find("*/").unwrap_or(text.len()));
+        } else if let Some(block) = self.docs.last_mut()
+            && block.marker == marker
+            && block.line + block.text.split('\n').count() == at.line
+        {
+            block.text = format!("{}\n{text}", block.text);
+            return;
+        }
+        self.docs.push(Doc { text, line: at.line, marker });
+    }
+
+    /// Adds attributes such as `#[doc = ".."]`.
+    fn push_doc_attributes(&mut self) {
+        for three in self.tokens.windows(3) {
+            let [name, equals, literal] = three else { continue };
+            if name.text == "doc" && equals.text == "=" && literal.text.contains('"') {
+                let text =
+                    literal.text.trim_start_matches('r').trim_matches('#').trim_matches('"').to_owned();
+                self.docs.push(Doc { text, line: literal.line, marker: "#[doc]" });
+            }
+        }
     }
 
     fn is_comment(&self, at: LineColumn) -> bool {

@@ -1,12 +1,12 @@
 //! What a suite's `--json` wrote, as far as two of them can be compared.
 
-use crate::failure::Failure;
+use crate::error::TaskError;
 use serde_json::Value;
 use std::path::Path;
 
 /// One file of figures.
 #[derive(Debug, PartialEq)]
-pub(super) struct Figures {
+pub(super) struct Results {
     pub(super) better: Better,
     rounds: f64,
     pub(super) rows: Vec<Row>,
@@ -40,10 +40,10 @@ impl Row {
     }
 }
 
-impl Figures {
+impl Results {
     /// Reads a file.
-    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let failure = |what: &dyn std::fmt::Display| Failure::new(format!("{}: {what}", path.display()));
+    pub(super) fn read(path: &Path) -> Result<Self, TaskError> {
+        let failure = |what: &dyn std::fmt::Display| TaskError::new(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| failure(&error))?;
         Self::parse(&text).map_err(|what| failure(&what))
     }
@@ -101,9 +101,9 @@ pub(super) mod tests {
         let text = r#"{ "rounds": 36, "batch_ms": 10, "rows": [
             { "name": "pick/8/fifo again", "ns_per_op": 2.0, "wall_ns_per_op": 2.1,
               "ratio": 1.0200, "ratio_lower": 0.9800, "ratio_upper": 1.0400, "more_ns": 0.1 } ] }"#;
-        let figures = Figures::parse(text).unwrap();
-        assert_eq!(figures.better, Better::Lower);
-        let row = figures.find("pick/8/fifo again").unwrap();
+        let results = Results::parse(text).unwrap();
+        assert_eq!(results.better, Better::Lower);
+        let row = results.find("pick/8/fifo again").unwrap();
         assert_eq!((row.ratio, row.group(), row.is_again()), (1.02, "pick/8", true));
     }
 
@@ -112,17 +112,17 @@ pub(super) mod tests {
         let text = r#"{ "suite": "actor", "better": "higher", "rounds": 7, "seed": 5, "settings": [], "missing": [],
             "rows": [{ "name": "tell1/tokio-mpsc (again)", "figure": "rate", "median": 13.0, "lower": 10.5,
             "upper": 15.5, "ratio": 1.5, "ratio_lower": 1.25, "ratio_upper": 1.75, "rounds": 7, "medians": {} }] }"#;
-        let figures = Figures::parse(text).unwrap();
-        assert_eq!(figures.better, Better::Higher);
-        assert_eq!(figures.noise("tell1"), Some(0.5));
-        assert_eq!(figures.noise("ask"), None);
+        let results = Results::parse(text).unwrap();
+        assert_eq!(results.better, Better::Higher);
+        assert_eq!(results.noise("tell1"), Some(0.5));
+        assert_eq!(results.noise("ask"), None);
     }
 
     #[test]
     fn noise_is_the_larger_of_the_medians_distance_and_its_error() {
-        let spread = figures(Better::Higher, 4.0, &[("a/b again", [0.8, 1.01, 1.2])]);
+        let spread = results(Better::Higher, 4.0, &[("a/b again", [0.8, 1.01, 1.2])]);
         assert!((spread.noise("a").unwrap() - 0.186).abs() < 1e-9, "{spread:?}");
-        let off = figures(Better::Higher, 4.0, &[("a/b again", [0.7, 0.7, 0.7])]);
+        let off = results(Better::Higher, 4.0, &[("a/b again", [0.7, 0.7, 0.7])]);
         assert!((off.noise("a").unwrap() - 0.3).abs() < 1e-9, "{off:?}");
     }
 
@@ -141,24 +141,24 @@ pub(super) mod tests {
                 "`ratio` of row `a/b` is no number above 0",
             ),
         ] {
-            assert_eq!(Figures::parse(text), Err(said.to_owned()), "{text}");
+            assert_eq!(Results::parse(text), Err(said.to_owned()), "{text}");
         }
     }
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let failure = Figures::read(Path::new("no/such/file.json")).unwrap_err().to_string();
+        let failure = Results::read(Path::new("no/such/file.json")).unwrap_err().to_string();
         assert!(failure.starts_with("no/such/file.json: "), "{failure}");
     }
 
-    /// Figures whose rows have lower quartile, median and upper quartile.
-    pub(in super::super) fn figures(better: Better, rounds: f64, rows: &[(&str, [f64; 3])]) -> Figures {
+    /// Results whose rows have lower quartile, median and upper quartile.
+    pub(in super::super) fn results(better: Better, rounds: f64, rows: &[(&str, [f64; 3])]) -> Results {
         let row = |(name, [lower, ratio, upper]): &(&str, [f64; 3])| Row {
             name: (*name).to_owned(),
             ratio: *ratio,
             lower: *lower,
             upper: *upper,
         };
-        Figures { better, rounds, rows: rows.iter().map(row).collect() }
+        Results { better, rounds, rows: rows.iter().map(row).collect() }
     }
 }

@@ -19,8 +19,8 @@ pub(super) fn macros(file: &RustFile) -> Vec<Finding> {
         let [name, mark, open] = three else { continue };
         let called = mark.text == "!" && ["(", "[", "{"].contains(&open.text.as_str());
         if called && LEFTOVERS.contains(&name.text.as_str()) {
-            let what = format!("`{}!` is not for code that is kept", name.text);
-            findings.push(file.finding(name.line, what, "leftovers"));
+            let message = format!("`{}!` is not for code that is kept", name.text);
+            findings.push(file.finding(name.line, message, "leftovers"));
         }
     }
     findings
@@ -47,7 +47,7 @@ pub(super) fn unnumbered(file: &File) -> Vec<Finding> {
             findings.push(Finding {
                 path: file.path.clone(),
                 line: index + 1,
-                what: format!("{mark} names no issue; write `{mark}(#12): ...`"),
+                message: format!("{mark} names no issue; write `{mark}(#12): ...`"),
                 rule: "unfinished",
             });
         }
@@ -72,14 +72,14 @@ fn names_issue(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{file, rust, told};
+    use super::super::tests::{file, messages, rust};
     use super::*;
 
     #[test]
     fn macros_of_unfinished_code_are_found_anywhere() {
         let text = "fn a() {\n    todo!()\n}\nproptest! { fn b() {\n    let c = std::dbg![1];\n} }\n";
         assert_eq!(
-            told(&macros(&rust("a.rs", text))),
+            messages(&macros(&rust("a.rs", text))),
             [(2, "`todo!` is not for code that is kept"), (5, "`dbg!` is not for code that is kept")]
         );
         assert_eq!(macros(&rust("a.rs", "fn a() { unimplemented!(\"later\") }")).len(), 1);
@@ -88,19 +88,19 @@ mod tests {
     #[test]
     fn their_names_alone_are_no_macros() {
         let text = "// todo!()\nfn dbg(todo: u8) -> bool {\n    todo != 1 && \"todo!()\".is_empty()\n}\n";
-        assert_eq!(told(&macros(&rust("a.rs", text))), []);
+        assert_eq!(messages(&macros(&rust("a.rs", text))), []);
     }
 
     #[test]
     fn unsafe_is_found_away_from_its_address() {
         let text = "fn a() {\n    unsafe { b() }\n}\n";
         assert_eq!(
-            told(&unsafety(&rust("crates/evenkeel-queue/src/a.rs", text))),
+            messages(&unsafety(&rust("crates/evenkeel-queue/src/a.rs", text))),
             [(2, "`unsafe` lives in crates/evenkeel-actor/src/raw/ only")]
         );
-        assert_eq!(told(&unsafety(&rust("crates/evenkeel-actor/src/raw/a.rs", text))), []);
-        assert_eq!(told(&unsafety(&rust(FIRMWARE_HEAP, text))), []);
-        assert_eq!(told(&unsafety(&rust("a.rs", "#![forbid(unsafe_code)] // unsafe"))), []);
+        assert_eq!(messages(&unsafety(&rust("crates/evenkeel-actor/src/raw/a.rs", text))), []);
+        assert_eq!(messages(&unsafety(&rust(FIRMWARE_HEAP, text))), []);
+        assert_eq!(messages(&unsafety(&rust("a.rs", "#![forbid(unsafe_code)] // unsafe"))), []);
     }
 
     #[test]
@@ -114,7 +114,7 @@ mod tests {
             }
             for good in ["// MARK(#12): later", "// MARK, issue 7", "a `MARK` is a word", "autoMARK"] {
                 let text = good.replace("MARK", mark);
-                assert_eq!(told(&unnumbered(&file("a.rs", &text))), [], "{text}");
+                assert_eq!(messages(&unnumbered(&file("a.rs", &text))), [], "{text}");
             }
         }
     }

@@ -6,15 +6,15 @@ use std::fmt;
 ///
 /// One kind only: whatever failed, every caller passes it up and `main` prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure(String);
+pub(crate) struct TaskError(String);
 
-impl Failure {
+impl TaskError {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

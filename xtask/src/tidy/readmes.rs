@@ -1,0 +1,46 @@
+//! Every crate has a README.
+
+use super::{File, Finding};
+use crate::metadata::Package;
+
+const CRATES: &str = "crates/";
+
+pub(super) fn presence(packages: &[Package], files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in packages.iter().filter(|package| package.manifest.starts_with(CRATES)) {
+        let Some(folder) = package.manifest.strip_suffix("Cargo.toml") else { continue };
+        let readme = format!("{folder}README.md");
+        if !files.iter().any(|file| file.path == readme) {
+            findings.push(Finding {
+                message: format!("crate `{}` has no README.md", package.name),
+                path: readme,
+                line: 1,
+                rule: "readmes",
+            });
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{file, messages};
+    use super::*;
+
+    #[test]
+    fn a_crate_without_a_readme_is_found() {
+        let packages = [package("keel", "crates/keel/Cargo.toml"), package("xtask", "xtask/Cargo.toml")];
+        let others = [file("README.md", ""), file("crates/hull/README.md", "")];
+        assert_eq!(messages(&presence(&packages, &others)), [(1, "crate `keel` has no README.md")]);
+        assert_eq!(messages(&presence(&packages, &[file("crates/keel/README.md", "")])), []);
+    }
+
+    fn package(name: &str, manifest: &str) -> Package {
+        Package {
+            name: name.to_owned(),
+            manifest: manifest.to_owned(),
+            features: Vec::new(),
+            uses: Vec::new(),
+        }
+    }
+}
