@@ -27,7 +27,8 @@ mod tests {
 
     #[test]
     fn work_of_another_thread_is_counted() {
-        let (world, process) = (now_ns(), process_cpu());
+        let world = now_ns();
+        let process = process_cpu();
         let work = || (0..1_000_000_u32).map(black_box).max();
         std::thread::spawn(work).join().unwrap();
         assert!(world < now_ns());

@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn the_latch_opens_when_the_last_message_is_seen() {
-        let (started, done) = (Latch::new(1), Latch::new(1));
+        let started = Latch::new(1);
+        let done = Latch::new(1);
         let mut counter = Counter::new(3, &started, &done);
         counter.on_start();
         counter.on_start();
@@ -125,7 +126,9 @@ mod tests {
 
     #[test]
     fn delays_are_noted_only_where_they_are_wanted() {
-        let (started, done, delays) = (Latch::new(1), Latch::new(1), Delays::with_capacity(2));
+        let started = Latch::new(1);
+        let done = Latch::new(1);
+        let delays = Delays::with_capacity(2);
         let mut counter = Counter::new(2, &started, &done).noting(delays.clone());
         counter.told(now_ns());
         counter.told(now_ns());

@@ -44,7 +44,8 @@ impl<R: Runtime> Stage<R> {
 
     /// Stops the stopwatch after `ops` operations.
     pub fn stop(self, take: Take, ops: u64) -> Result<Sample, NoSample> {
-        let (wall, cpu) = (take.wall.elapsed(), process_cpu().saturating_sub(take.cpu));
+        let wall = take.wall.elapsed();
+        let cpu = process_cpu().saturating_sub(take.cpu);
         let sample = Sample::new(ops, wall, cpu);
         let Some(echo) = take.echo else {
             self.leave();

@@ -125,7 +125,8 @@ fn described(ended: ExitKind) -> String {
 fn table(rows: &[(&Machine, Purpose, ExitKind)]) -> String {
     let lines = rows.iter().map(|(machine, purpose, ended)| {
         let verdict = if is_as_expected(*purpose, *ended) { "as it must" } else { "wrong" };
-        let (subject, ended) = (subject(*purpose), described(*ended));
+        let subject = subject(*purpose);
+        let ended = described(*ended);
         format!("{:<12}{:<12}{subject:<22}{ended:<10}{verdict}", machine.name, machine.core)
     });
     lines.collect::<Vec<_>>().join("\n")

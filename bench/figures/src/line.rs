@@ -89,14 +89,16 @@ mod tests {
     #[test]
     fn rows_are_compared_with_the_baseline_of_the_same_round() {
         // The machine is ten times slower in the second round, for everybody.
-        let (baseline, own) = (line(&[1.0, 10.0, 1.0]), line(&[2.0, 20.0, 2.0]));
+        let baseline = line(&[1.0, 10.0, 1.0]);
+        let own = line(&[2.0, 20.0, 2.0]);
         let ratio = own.ratio(&baseline, "cpu_us").unwrap();
         assert_eq!((ratio.lower, ratio.median, ratio.upper), (2.0, 2.0, 2.0));
     }
 
     #[test]
     fn a_round_with_trouble_compares_with_nothing() {
-        let (mut baseline, mut own) = (line(&[1.0]), line(&[2.0]));
+        let mut baseline = line(&[1.0]);
+        let mut own = line(&[2.0]);
         baseline.note(Err(Trouble("fell".to_owned())));
         own.note(Ok(vec![("cpu_us", 100.0)]));
         assert_eq!(own.ratio(&baseline, "cpu_us").map(|ratio| ratio.upper), Some(2.0));

@@ -19,7 +19,8 @@ impl Quartiles {
         let last = figures.len().checked_sub(1)? as f64;
         let at = |part: f64| {
             let place = part * last;
-            let (below, above) = (figures[place.floor() as usize], figures[place.ceil() as usize]);
+            let below = figures[place.floor() as usize];
+            let above = figures[place.ceil() as usize];
             below + (above - below) * place.fract()
         };
         Some(Self { lower: at(0.25), median: at(0.5), upper: at(0.75) })

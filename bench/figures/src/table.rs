@@ -11,7 +11,8 @@ pub fn draw(columns: &[Vec<String>]) -> String {
     let mut text = String::new();
     for row in 0..columns.first().map_or(0, Vec::len) {
         for (at, (column, width)) in columns.iter().zip(&widths).enumerate() {
-            let (cell, width) = (&column[row], *width);
+            let cell = &column[row];
+            let width = *width;
             text += &if at == 0 { format!("| {cell:width$} |") } else { format!(" {cell:>width$} |") };
         }
         text += "\n";

@@ -181,7 +181,8 @@ fn parse(head: &[u8]) -> io::Result<Head> {
     let mut body = if line.starts_with(b"HTTP/") { Body::UntilClose } else { Body::Done };
     for field in lines {
         let Some(colon) = memchr::memchr(b':', field) else { return Err(garbled("a field without a colon")) };
-        let (name, value) = (&field[..colon], field[colon + 1..].trim_ascii());
+        let name = &field[..colon];
+        let value = field[colon + 1..].trim_ascii();
         if name.eq_ignore_ascii_case(b"content-length") {
             let length = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
             body = Body::Bytes(length.ok_or_else(|| garbled("a length that is no number"))?);

@@ -139,7 +139,8 @@ fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
     let mut count = |usual: usize, max| {
         words.next().map_or(Ok(usual), |given| Ok(number("load", &given, 1..=max)? as usize))
     };
-    let (connections, requests) = (count(16, CONNECTIONS_MAX)?, count(20_000, REQUESTS_MAX)?);
+    let connections = count(16, CONNECTIONS_MAX)?;
+    let requests = count(20_000, REQUESTS_MAX)?;
     let key = words.next().unwrap_or_else(|| "sk-none".to_owned());
     Ok(Load { target: Target { addresses: vec![address], keys: vec![key] }, connections, requests })
 }

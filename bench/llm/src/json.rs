@@ -27,7 +27,8 @@ pub(crate) fn all(outcome: &Outcome, options: &Options) -> String {
 fn rows(score: &Score) -> Vec<Value> {
     let compared = score.workload.figures().iter().filter_map(|figure| Some((figure.group?, figure.name)));
     let row = |(group, figure): (&str, &str), line: &Line| {
-        let (own, ratio) = (line.quartiles(figure)?, score.ratio(line, figure)?);
+        let own = line.quartiles(figure)?;
+        let ratio = score.ratio(line, figure)?;
         Some(json!({
             "name": format!("{group}/{}", line.label),
             "figure": figure,

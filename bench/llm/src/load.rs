@@ -129,7 +129,8 @@ async fn read_stream(address: SocketAddr, request: Vec<u8>) -> Result<Streamed, 
     let mut wire = Wire::connect(address).await?;
     wire.write(&request).await?;
     let mut body = head(&mut wire).await?;
-    let (mut streamed, mut events) = (Streamed::default(), Vec::new());
+    let mut streamed = Streamed::default();
+    let mut events = Vec::new();
     let mut done = false;
     while body != Body::Done {
         events.extend_from_slice(wire.part(&mut body).await?);
@@ -165,7 +166,9 @@ async fn head(wire: &mut Wire) -> Result<Body, Unanswered> {
     if head.line.get(9..12) == Some(b"200") {
         return Ok(head.body);
     }
-    let (line, mut body, mut said) = (head.line, head.body, Vec::new());
+    let line = head.line;
+    let mut body = head.body;
+    let mut said = Vec::new();
     while body != Body::Done {
         said.extend_from_slice(wire.part(&mut body).await?);
     }

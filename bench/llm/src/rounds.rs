@@ -111,7 +111,8 @@ async fn play_workload(score: &mut Score, entrants: &[Entrant], random: &mut Ran
 
 /// Starts everybody who is wanted and can be; the baseline twice.
 async fn start(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, String)>) {
-    let (mut entrants, mut missing) = (Vec::new(), Vec::new());
+    let mut entrants = Vec::new();
+    let mut missing = Vec::new();
     for contender in contender::ALL.iter().filter(|contender| options.wants(contender)) {
         let again = format!("{} (again)", contender.name);
         let labels = if entrants.len() == 1 {

@@ -153,7 +153,9 @@ fn parse_load(mut words: impl Iterator<Item = String>) -> Result<Load, Misuse> {
 fn parse_part(mut words: impl Iterator<Item = String>) -> Result<Part, Misuse> {
     let name = words.next().unwrap_or_default();
     let mut next = || words.next().unwrap_or_default();
-    let (folder, first, second) = (PathBuf::from(next()), next(), next());
+    let folder = PathBuf::from(next());
+    let first = next();
+    let second = next();
     let whole = |given: &str| number(&name, given, 0..=u64::MAX);
     Part::of(&name, folder, whole(&first)? as usize, whole(&second)? as usize)
         .ok_or(Misuse::UnknownName { noun: "part", given: name })

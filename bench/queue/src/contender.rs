@@ -196,7 +196,8 @@ fn rabbitmq(place: &Place, address: SocketAddr) -> io::Result<Programs> {
     let config = format!(
         "listeners.tcp.1 = {address}\nlog.file = false\nlog.console = true\nlog.console.level = error\n"
     );
-    let (mapper, peers) = (free_port()?, free_port()?);
+    let mapper = free_port()?;
+    let peers = free_port()?;
     let mut server = Command::new(program);
     server
         .env("HOME", folder)

@@ -127,7 +127,8 @@ async fn play_case(score: &mut Score, servers: &[Server], random: &mut Random, s
 
 /// Finds out who can be started; the baseline is there twice.
 async fn try_all(options: &Options, place: &Place) -> (Vec<Entrant>, Vec<(String, String)>) {
-    let (mut entrants, mut missing) = (Vec::new(), Vec::new());
+    let mut entrants = Vec::new();
+    let mut missing = Vec::new();
     for contender in contender::ALL.iter().filter(|contender| options.wants(contender)) {
         let label = contender.name.to_owned();
         match contender.start(&label, place).await {

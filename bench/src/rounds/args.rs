@@ -73,8 +73,13 @@ impl Options {
 /// Reads the words after the program's name.
 pub(super) fn parse(words: impl IntoIterator<Item = String>) -> Result<Request, Misuse> {
     let mut words = words.into_iter();
-    let (mut rounds, mut timeout, mut seed, mut json) = (ROUNDS, TIMEOUT_SECS, None, None);
-    let (mut runtimes, mut workloads, mut settings) = (String::new(), String::new(), Vec::new());
+    let mut rounds = ROUNDS;
+    let mut timeout = TIMEOUT_SECS;
+    let mut seed = None;
+    let mut json = None;
+    let mut runtimes = String::new();
+    let mut workloads = String::new();
+    let mut settings = Vec::new();
     while let Some(word) = words.next() {
         let mut value = |wanted| words.next().ok_or_else(|| Misuse::bad(&word, "", wanted));
         match word.as_str() {

@@ -71,7 +71,8 @@ fn run(mut command: Command, timeout: Duration) -> Result<Sample, Trouble> {
     let failed = |error: io::Error| Trouble::Failed(error.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
-    let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let out = reader(child.stdout.take());
+    let err = reader(child.stderr.take());
     // A child's output ends when the child does.
     let out = match out.recv_timeout(timeout) {
         Ok(text) => text,

@@ -10,7 +10,8 @@ use super::score::{Line, Score};
 /// `ratio` compares with the first row of the same workload and is higher for what is better, as `better` says for
 /// whoever also reads files in which it is not.
 pub(super) fn all(scores: &[Score], options: &Options) -> String {
-    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut missing = Vec::new();
     for score in scores {
         for line in &score.lines {
             let name = format!("{}/{}", score.workload.name(), line.entrant.label);
@@ -34,7 +35,8 @@ pub(super) fn all(scores: &[Score], options: &Options) -> String {
 
 fn row(score: &Score, line: &Line, name: &str) -> Option<Value> {
     let figure = score.workload.figure();
-    let (own, ratio) = (line.quartiles(figure.name)?, score.ratio(line)?);
+    let own = line.quartiles(figure.name)?;
+    let ratio = score.ratio(line)?;
     let medians: Map<String, Value> = line
         .figures()
         .filter_map(|name| Some((name.to_owned(), json!(line.quartiles(name)?.median))))

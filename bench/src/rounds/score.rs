@@ -54,7 +54,8 @@ impl Line {
     /// Says what went wrong, and how often, if anything did.
     pub(super) fn trouble(&self) -> Option<String> {
         let last = self.last_trouble.as_ref()?;
-        let (rounds, troubled) = (self.samples.len(), self.samples.len() - self.count());
+        let rounds = self.samples.len();
+        let troubled = self.samples.len() - self.count();
         if self.never_again() {
             return Some(last.to_string());
         }
@@ -74,7 +75,8 @@ impl Line {
     pub(super) fn ratio(&self, baseline: &Self, figure: Figure) -> Option<Quartiles> {
         let pairs = self.samples.iter().zip(&baseline.samples);
         Quartiles::of(pairs.filter_map(|(own, base)| {
-            let (own, base) = (own.as_ref()?.get(figure.name)?, base.as_ref()?.get(figure.name)?);
+            let own = own.as_ref()?.get(figure.name)?;
+            let base = base.as_ref()?.get(figure.name)?;
             Some(match figure.better {
                 Better::Higher => own / base,
                 Better::Lower => base / own,
@@ -96,7 +98,8 @@ impl Score {
 
     /// Says in a line how one turn went, for whoever waits for the end.
     pub(super) fn tell(&self, place: usize, outcome: &Result<Sample, Trouble>) -> String {
-        let (workload, label) = (self.workload.name(), &self.lines[place].entrant.label);
+        let workload = self.workload.name();
+        let label = &self.lines[place].entrant.label;
         let Figure { name, unit, .. } = self.workload.figure();
         match outcome {
             Ok(sample) => {

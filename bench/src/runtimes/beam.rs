@@ -97,7 +97,8 @@ fn vm(module: &Path, part: &Part, settings: &Settings) -> Command {
 }
 
 fn read(ended: &Output) -> Result<Sample, NoSample> {
-    let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let out = String::from_utf8_lossy(&ended.stdout);
+    let err = String::from_utf8_lossy(&ended.stderr);
     if !ended.status.success() {
         let why = err.lines().next_back().unwrap_or("it did not say why");
         return Err(NoSample::Failed(format!("erl ended with {}: {why}", ended.status)));

@@ -13,7 +13,8 @@ pub(crate) const QUESTIONS: u64 = 200_000;
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
     let mut stage = Stage::<R>::set(settings)?;
     let questions = settings.scaled(QUESTIONS);
-    let (started, unused) = (Latch::new(1), Latch::new(1));
+    let started = Latch::new(1);
+    let unused = Latch::new(1);
     let lane = if settings.colocate == Switch::On { 0 } else { 1 };
     let addr = stage.runtime.spawn_actor(lane, Counter::new(1, &started, &unused));
     started.wait();

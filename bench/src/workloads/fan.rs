@@ -33,7 +33,8 @@ pub(crate) fn run<R: Runtime>(settings: &Settings, shape: Shape) -> Result<Sampl
     let mut stage = Stage::<R>::set(settings)?;
     let turns = shape.turns(settings);
     let each = turns * shape.producers as u64;
-    let (started, done) = (Latch::new(shape.actors as u64), Latch::new(shape.actors as u64));
+    let started = Latch::new(shape.actors as u64);
+    let done = Latch::new(shape.actors as u64);
     // A single producer, on lane 0, and its actor are on different lanes.
     let spawn = |lane| stage.runtime.spawn_actor(lane, Counter::new(each, &started, &done));
     let addrs: Vec<R::Addr> = (1..=shape.actors).map(spawn).collect();

@@ -18,7 +18,8 @@ pub(crate) fn run<R: Runtime>(settings: &Settings, actors: usize) -> Result<Samp
     let mut stage = Stage::<R>::set(settings)?;
     let turns = (settings.scaled(MESSAGES) / (actors * PRODUCERS) as u64).max(1);
     let each = turns * PRODUCERS as u64;
-    let (started, done) = (Latch::new(actors as u64), Latch::new(actors as u64));
+    let started = Latch::new(actors as u64);
+    let done = Latch::new(actors as u64);
     let delays: Vec<_> = (0..actors).map(|_| Delays::with_capacity(each)).collect();
     let spawn = |(lane, delays): (usize, &Delays)| {
         stage.runtime.spawn_actor(lane, Counter::new(each, &started, &done).noting(delays.clone()))

@@ -98,7 +98,8 @@ fn run<R: Ready>(_: Workload, settings: &Settings, _: Option<HeapGauge>) -> Resu
     let begin = Barrier::new(THREADS as usize);
     let cpu = process_cpu();
     let spans: Vec<(u64, u64)> = thread::scope(|scope| {
-        let (ready, begin) = (&ready, &begin);
+        let ready = &ready;
+        let begin = &begin;
         let span = move |thread| {
             begin.wait();
             let began = now_ns();
@@ -146,7 +147,8 @@ mod tests {
 
     fn marks_once<R: Ready>() {
         let ready = R::new();
-        let (one, other) = (Index { slot: 1, generation: 0 }, Index { slot: 2, generation: 0 });
+        let one = Index { slot: 1, generation: 0 };
+        let other = Index { slot: 2, generation: 0 };
         assert!(ready.mark(one));
         assert!(!ready.mark(one));
         assert!(ready.mark(other));

@@ -13,7 +13,8 @@ pub(crate) const ACTORS: u64 = 100_000;
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
     let mut stage = Stage::<R>::set(settings)?;
     let count = count::<R>(settings);
-    let (started, done) = (Latch::new(count as u64), Latch::new(count as u64));
+    let started = Latch::new(count as u64);
+    let done = Latch::new(count as u64);
     let mut addrs = Vec::with_capacity(count);
     let take = stage.start()?;
     addrs.extend((0..count).map(|lane| stage.runtime.spawn_actor(lane, Counter::new(1, &started, &done))));
@@ -27,7 +28,8 @@ pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
 pub(crate) fn weigh<R: Runtime>(settings: &Settings, heap: HeapGauge) -> Result<Sample, NoSample> {
     let mut stage = Stage::<R>::set(settings)?;
     let count = count::<R>(settings);
-    let (started, done) = (Latch::new(count as u64), Latch::new(count as u64));
+    let started = Latch::new(count as u64);
+    let done = Latch::new(count as u64);
     let mut addrs = Vec::with_capacity(count);
     let take = stage.start()?;
     let before = heap();

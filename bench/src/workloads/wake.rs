@@ -17,7 +17,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 pub(crate) fn run<R: Runtime>(settings: &Settings) -> Result<Sample, NoSample> {
     let mut stage = Stage::<R>::set(settings)?;
     let messages = settings.scaled(MESSAGES);
-    let (started, done) = (Latch::new(1), Latch::new(1));
+    let started = Latch::new(1);
+    let done = Latch::new(1);
     let delays = Delays::with_capacity(messages);
     let counter = Counter::new(messages, &started, &done).noting(delays.clone());
     let addr = stage.runtime.spawn_actor(0, counter);

@@ -41,7 +41,8 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let system = ActorSystemRunner::new(ActorSystemConfig::with_workers(workers)).start(runtime)?;
 
     let props = Props::new(|| Player { hits: 0 }).build();
-    let (ping, pong) = (system.spawn(&props)?, system.spawn(&props)?);
+    let ping = system.spawn(&props)?;
+    let pong = system.spawn(&props)?;
     let hits = ping.ask(|done| Ball { hits_left: 99_999, other: pong, done }).await?;
     println!("the ball was hit 100000 times, {hits} of them by the last player");
 

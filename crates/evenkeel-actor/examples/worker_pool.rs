@@ -75,7 +75,8 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let pool = Props::new(|| Pool { workers: vec![], next: 0 }).supervise(patient).build();
     let pool = system.spawn(&pool)?;
 
-    let (mut done, mut failed) = (0, 0);
+    let mut done = 0;
+    let mut failed = 0;
     for number in 1..=100 {
         match pool.ask(|answer| Job { number, answer }).await {
             Ok(square) => {

@@ -177,7 +177,8 @@ impl<A: Actor> Context<'_, A> {
         }
         let Some(span) = span else { return true };
         // A timeout of nothing would be told all the time.
-        let (now, span) = (self.local.core().now(), span.max(Duration::from_millis(1)));
+        let now = self.local.core().now();
+        let span = span.max(Duration::from_millis(1));
         let Ok(alarm) = clock.insert(now + span, TimerEvent::ReceiveTimeout(self.cell.clone())) else {
             return false;
         };

@@ -94,7 +94,8 @@ pub fn decide(
         SupervisionDirective::Escalate => SupervisionDecision::Escalate,
         SupervisionDirective::Stop => SupervisionDecision::Stop { reason: StopReason::Directed },
         SupervisionDirective::Restart => {
-            let (max_restarts, within) = (supervision.max_restarts(), supervision.within());
+            let max_restarts = supervision.max_restarts();
+            let within = supervision.within();
             if max_restarts <= history.restarts() {
                 return SupervisionDecision::Stop {
                     reason: StopReason::RestartsExhausted { max_restarts, within },

@@ -144,7 +144,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     /// Runs the cell with the clock in hand.
     #[cold]
     fn run_timed(&mut self, ready_us: u32) -> InvokeKind {
-        let (core, kind) = (self.local.core(), self.body.head.kind);
+        let core = self.local.core();
+        let kind = self.body.head.kind;
         let began = core.now();
         if ready_us != 0 {
             self.body.head.ready_us.store(0, Ordering::Relaxed);
@@ -355,7 +356,8 @@ impl<'a, A: Actor> ActorCellInvoker<'a, A> {
     fn suspend_for_future(&mut self) -> InvokeResult {
         let slot = self.cell.number();
         let key = self.extra().next_key(slot);
-        let (reason, resume_on) = (SuspendReason::AwaitExternal, ResumeCondition::ExternalSignal(key));
+        let reason = SuspendReason::AwaitExternal;
+        let resume_on = ResumeCondition::ExternalSignal(key);
         let wait = self.trace.of_wait(self.cell, reason, resume_on);
         let trace = core::mem::take(&mut self.trace);
         let extra = self.extra();

@@ -130,7 +130,8 @@ fn an_actor_that_ends_is_freed_by_whoever_lets_go_last() {
 #[test]
 fn a_future_wakes_its_actor_from_another_thread() {
     play(WORKERS, |system| {
-        let (first, second) = (sum(system), sum(system));
+        let first = sum(system);
+        let second = sum(system);
         for _ in 0..3 {
             let whom = second.clone();
             let answered = async move { SumMsg::Add(1 + whom.ask(SumMsg::Read).await.unwrap()) };

@@ -268,7 +268,8 @@ impl<M: Send + 'static> RouteeSlots<M> {
 
     /// Who has the least to do; of equals, the first from here.
     fn least(&self, first: usize) -> usize {
-        let (mut least, mut place) = (Load::MOST, first);
+        let mut least = Load::MOST;
+        let mut place = first;
         for at in self.ring(first) {
             let load = self.get(at).map_or(Load::MOST, |routee| Load::of(&routee));
             if load < least {

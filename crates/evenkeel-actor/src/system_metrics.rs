@@ -108,7 +108,8 @@ impl SystemMetrics {
                 continue;
             }
             let body = &cell.occupant().body;
-            let (user, system) = (body.stats(), body.system_stats());
+            let user = body.stats();
+            let system = body.system_stats();
             live.get_mut(body.head().kind).add(totals(user, system), user.depth as u64);
         }
         let workers = self.workers.with(|workers| workers.clone());

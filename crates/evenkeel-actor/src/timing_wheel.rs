@@ -326,7 +326,8 @@ mod tests {
     #[test]
     fn a_cancelled_timer_gives_its_value_back_once() {
         let mut wheel = wheel(MS, 64);
-        let (first, last) = (insert(&mut wheel, 5, "first"), insert(&mut wheel, 5, "last"));
+        let first = insert(&mut wheel, 5, "first");
+        let last = insert(&mut wheel, 5, "last");
         let middle = insert(&mut wheel, 5, "middle");
         insert(&mut wheel, 5, "kept");
         assert_eq!(wheel.cancel(first), Some("first"));

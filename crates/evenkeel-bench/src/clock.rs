@@ -15,7 +15,8 @@ pub struct Elapsed {
 
 /// Times `work` by both clocks.
 pub fn time(work: impl FnOnce()) -> Elapsed {
-    let (cpu, wall) = (thread_cpu(), Instant::now());
+    let cpu = thread_cpu();
+    let wall = Instant::now();
     work();
     let wall = wall.elapsed();
     Elapsed { cpu: thread_cpu().saturating_sub(cpu), wall }

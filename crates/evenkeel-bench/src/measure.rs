@@ -114,7 +114,8 @@ impl Quartiles {
         figures.sort_by(f64::total_cmp);
         let at = |part: f64| {
             let place = part * (figures.len() - 1) as f64;
-            let (below, above) = (figures[place.floor() as usize], figures[place.ceil() as usize]);
+            let below = figures[place.floor() as usize];
+            let above = figures[place.ceil() as usize];
             below + (above - below) * place.fract()
         };
         Self { lower: at(0.25), median: at(0.5), upper: at(0.75) }

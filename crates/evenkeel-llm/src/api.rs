@@ -51,7 +51,8 @@ impl LlmApi {
         let mut pipeline = options.pipeline;
         // Ids of tenants that have left are held until the next reload.
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
-        let (models_max, wait_max) = (pipeline.limits.models_max, pipeline.load.wait_queue.default_timeout);
+        let models_max = pipeline.limits.models_max;
+        let wait_max = pipeline.load.wait_queue.default_timeout;
         let walk = RequestScheduler::start(pipeline, watch)?;
         let nodes = Arc::new(NodeRegistry::new(walk.clone(), models_max, options.adaptive));
         let hearing = nodes.clone();

@@ -218,7 +218,8 @@ mod tests {
     fn every_way_to_be_turned_away_has_its_status() {
         let failed =
             |failure| Rejection::Failed { attempts: 1, failure, stopped: NoRetryReason::NoOtherNode };
-        let (waited, timeout) = (Duration::ZERO, Duration::ZERO);
+        let waited = Duration::ZERO;
+        let timeout = Duration::ZERO;
         let status = |rejection| rejection_error(&rejection, "m", 3).status().as_u16();
         assert_eq!(status(Rejection::QueueFull { current_size: 1, max_size: 1, retry_after: waited }), 503);
         assert_eq!(status(Rejection::Evicted { current_size: 1, max_size: 1, retry_after: waited }), 503);

@@ -101,7 +101,8 @@ impl LlmApi {
         let request = Request::builder().method(Method::POST).uri(endpoint.route());
         let request = request.header(CONTENT_TYPE, "application/json").body(());
         let (head, ()) = request.map_err(|_| ApiError::Internal)?.into_parts();
-        let (deadline, urgency) = (Deadline::default(), Priority::Background);
+        let deadline = Deadline::default();
+        let urgency = Priority::Background;
         let mut trace =
             RequestTrace::begin(self.walk.watch().tracer(), endpoint, (&head.uri, &head.headers), &id);
         let payer = tenant.clone();

@@ -126,7 +126,8 @@ impl Monitors {
             authorization: watched.authorization,
             time_max: self.health.timeout,
         };
-        let (health, origins) = (self.health, Arc::from(watched.origins));
+        let health = self.health;
+        let origins = Arc::from(watched.origins);
         let told = voice.clone();
         let props =
             Props::new(move || NodeMonitor::new(told.clone(), caller.clone(), Arc::clone(&origins), health));

@@ -52,7 +52,8 @@ impl Node {
 
     /// The node as monitors know it.
     pub(crate) fn watched(&self) -> MonitorTarget {
-        let (origins, authorization) = (self.origins.clone(), self.authorization.clone());
+        let origins = self.origins.clone();
+        let authorization = self.authorization.clone();
         MonitorTarget { node: self.id, origins, authorization }
     }
 }
@@ -328,7 +329,8 @@ impl Table {
         if let Some(model) = self.models.get(name) {
             return *model;
         }
-        let (name, model) = (Arc::<str>::from(name), ModelId(self.model_names.len() as u32));
+        let name = Arc::<str>::from(name);
+        let model = ModelId(self.model_names.len() as u32);
         self.model_names.push(name.clone());
         self.models.insert(name, model);
         model

@@ -95,8 +95,11 @@ impl NodeResponse {
             return Err(trouble);
         }
         let form = BodyKind::of(&head.headers);
-        let (mut begun, mut held, mut ended) = (Vec::new(), 0, body.is_end_stream());
-        let (mut reader, mut opening) = (FirstEventReader::default(), None);
+        let mut begun = Vec::new();
+        let mut held = 0;
+        let mut ended = body.is_end_stream();
+        let mut reader = FirstEventReader::default();
+        let mut opening = None;
         while !ended && form.needs_more(held, opening.as_ref()) {
             let Some(frame) = body.frame().await else {
                 ended = true;

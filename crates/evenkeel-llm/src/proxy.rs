@@ -40,7 +40,8 @@ pub(crate) async fn proxy(
     endpoint: Endpoint,
     call: ServerRequest,
 ) -> Result<Response, ApiError> {
-    let (request_id, mut waited) = (call.request_id.clone(), Duration::ZERO);
+    let request_id = call.request_id.clone();
+    let mut waited = Duration::ZERO;
     let mut trace = {
         let head = (call.request.uri(), call.request.headers());
         RequestTrace::begin(llm.walk.watch().tracer(), endpoint, head, &request_id)
@@ -79,7 +80,8 @@ async fn handle(
     let body = call.read_body().await?;
     let (head, _) = call.request.into_parts();
     let ask = read(endpoint, &head.headers, &body)?;
-    let (id, urgency) = (call.request_id, Priority::Interactive);
+    let id = call.request_id;
+    let urgency = Priority::Interactive;
     let errand = ProxyRequest { endpoint, tenant, head, id, deadline, urgency, sent: None };
     errand.run(llm, ask, body, waited, trace).await
 }
@@ -218,9 +220,11 @@ impl LlmApi {
         let node = self.nodes.get(slot.node()).ok_or(AttemptError::NodeRemoved)?;
         trace.sent(slot, &node);
         let begun = async {
-            let (authorization, trace) = (node.authorization(), trace.header());
+            let authorization = node.authorization();
+            let trace = trace.header();
             let key = authorization.filter(|_| outgoing.endpoint.is_anthropic()).and_then(bare_key);
-            let (mut adds, mut count) = ([(REQUEST_ID, &outgoing.id); 4], 1);
+            let mut adds = [(REQUEST_ID, &outgoing.id); 4];
+            let mut count = 1;
             let others = [
                 authorization.map(|value| (AUTHORIZATION.as_str(), value)),
                 key.as_ref().map(|value| (X_API_KEY, value)),

@@ -68,7 +68,8 @@ impl ProxyBody {
             BodyKind::Opaque => BodyScanner::Opaque,
         };
         slot.on_first_byte();
-        let (ready, open) = (Vec::new(), Some((slot, bill)));
+        let ready = Vec::new();
+        let open = Some((slot, bill));
         let mut relay =
             Self { endpoint, reading, ready, next: 0, rest, open, served, bytes: 0, broken: None };
         begun.into_iter().for_each(|chunk| relay.read(chunk));

@@ -121,7 +121,8 @@ impl Scanner {
         if self.found.stopped {
             return self.found;
         }
-        let (mut from, mut start) = (0, 0);
+        let mut from = 0;
+        let mut start = 0;
         if !chunk.is_empty()
             && let Some(fate) = self.returned.take()
         {

@@ -41,7 +41,9 @@ impl TokenReservation {
             llm.walk.tell_rate_limited(tenant.id);
             return Err(refusal);
         }
-        let (llm, tenant, so_far) = (llm.clone(), tenant.clone(), Usage::default());
+        let llm = llm.clone();
+        let tenant = tenant.clone();
+        let so_far = Usage::default();
         Ok(Self { llm, tenant, model, guess, so_far, taken_at, trace: RequestTrace::default() })
     }
 
@@ -70,7 +72,8 @@ impl Drop for TokenReservation {
     fn drop(&mut self) {
         self.trace.used(self.so_far);
         if self.tenant.settings.tpm.is_some() {
-            let (guess, truly) = (self.guess.tokens(), self.so_far.tokens());
+            let guess = self.guess.tokens();
+            let truly = self.so_far.tokens();
             self.tenant.settle_tokens(guess, truly, self.taken_at, self.llm.walk.now());
         }
     }

@@ -79,7 +79,8 @@ impl RequestTrace {
         live.attempts += 1;
         live.waited = slot.waited();
         let mut attempt = Span::begin(live.tracer.within(request.context), SpanKind::Client, "attempt");
-        let (name, url) = (node.options.name.clone(), node.origin(slot.path()).to_string());
+        let name = node.options.name.clone();
+        let url = node.origin(slot.path()).to_string();
         let told = vec![
             ("evenkeel.node", name.clone().into()),
             ("evenkeel.queue_wait_ms", millis(live.waited).into()),

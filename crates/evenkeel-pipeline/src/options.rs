@@ -62,7 +62,8 @@ impl PipelineOptions {
     /// Checks what no part of the walk checks when it is made.
     pub(crate) fn check(&self) -> Result<(), InvalidOptions> {
         self.load.validate()?;
-        let (queue, pressure) = (&self.load.wait_queue, &self.load.backpressure);
+        let queue = &self.load.wait_queue;
+        let pressure = &self.load.backpressure;
         let of_queue = (queue.max_waiting, queue.warning_threshold, queue.overload_threshold);
         let of_pressure = (pressure.max_queue_size, pressure.warning_threshold, pressure.overload_threshold);
         if of_queue != of_pressure {

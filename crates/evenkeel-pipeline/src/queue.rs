@@ -116,7 +116,8 @@ impl WaitQueue {
 
     /// Puts a request that has joined into its lane; its tenant takes turns from then on.
     pub(crate) fn enqueue(&mut self, request: RequestId, ticket: &RequestRecord, end: QueueEnd) {
-        let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
+        let line = ticket.arrival.line();
+        let tenant = ticket.arrival.tenant;
         let Some(ring) = self.rings.get_mut(&line) else { return };
         let begins = ring.enter(request, tenant, end);
         if begins {

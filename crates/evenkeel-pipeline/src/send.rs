@@ -140,7 +140,8 @@ impl OptimizedLoadManager {
         let model = line.model;
         let now = self.now;
         let Some(ticket) = self.requests.get(request) else { return };
-        let (arrival, waited) = (ticket.arrival, ticket.waited(now));
+        let arrival = ticket.arrival;
+        let waited = ticket.waited(now);
         let charged = self.wait_queue.charge(&arrival);
         self.leave_queue(request);
         self.wait_queue.release_place(line, tenant);
@@ -203,7 +204,8 @@ impl OptimizedLoadManager {
         let Some(ticket) = self.requests.get_mut(request) else { return };
         ticket.refused += 1;
         let Some(ticket) = self.requests.get(request) else { return };
-        let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
+        let line = ticket.arrival.line();
+        let tenant = ticket.arrival.tenant;
         let rested_at = self.nodes.cooldown_ends_at(self.now, line.model, &ticket.tried);
         if self.now < rested_at && self.wait_ends_at(ticket) <= rested_at {
             let retry_after = retry_after(Some(rested_at.since(self.now)));
@@ -235,7 +237,8 @@ impl OptimizedLoadManager {
         ticket.waiting_since = now;
         ticket.timeout_at = timeout_at;
         ticket.stage = RequestState::Queued;
-        let (tenant, attempt) = (ticket.arrival.tenant, ticket.attempts);
+        let tenant = ticket.arrival.tenant;
+        let attempt = ticket.attempts;
         self.wait_queue.add_waiting(request, ticket);
         self.wait_queue.enqueue(request, ticket, QueueEnd::Front);
         self.timers.set_request(request, ticket);
@@ -261,7 +264,8 @@ impl OptimizedLoadManager {
         if !self.nodes.has_untried(ticket) {
             return Err(NoRetryReason::NoOtherNode);
         }
-        let (line, tenant) = (ticket.arrival.line(), ticket.arrival.tenant);
+        let line = ticket.arrival.line();
+        let tenant = ticket.arrival.tenant;
         if !self.wait_queue.rejoin(line, tenant) {
             return Err(NoRetryReason::QueueFull);
         }

@@ -421,7 +421,8 @@ mod tests {
 
     /// A window of first tokens while all of the limit is used.
     fn window(limit: &mut ConcurrencyLimit, millis: u64) {
-        let (epoch, in_flight) = (limit.on_send(limit.limit()), limit.limit());
+        let epoch = limit.on_send(limit.limit());
+        let in_flight = limit.limit();
         while limit.on_send(in_flight) == epoch {
             limit.on_first_token(epoch, Duration::from_millis(millis));
         }

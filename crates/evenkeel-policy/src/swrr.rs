@@ -295,7 +295,9 @@ mod tests {
             let mut counts = [0; 4];
             (0..1_600).for_each(|_| counts[swrr.pick().unwrap().index()] += 1);
             assert_eq!(counts, [0, 1_000, 500, 100]);
-            let (a, b, c) = (counts[1] / 16, counts[2] / 16, counts[3] / 16);
+            let a = counts[1] / 16;
+            let b = counts[2] / 16;
+            let c = counts[3] / 16;
             assert!((58..=67).contains(&a) && (28..=35).contains(&b) && (4..=9).contains(&c));
         }
     }
@@ -331,7 +333,8 @@ mod tests {
         let mut swrr = scheduler(&[(A, 10.0)]);
         assert_eq!(swrr.loss_rate(A), Some(0.0));
         swrr.update_path_loss(A, START, 0.5).unwrap();
-        let (rtt, deviation) = (Duration::from_millis(10), Duration::from_millis(5));
+        let rtt = Duration::from_millis(10);
+        let deviation = Duration::from_millis(5);
         assert_eq!((swrr.rtt(A), swrr.rtt_deviation(A)), (Some(rtt), Some(deviation)));
         assert_eq!((swrr.loss_rate(A), swrr.loss_rate(B)), (Some(0.5), None));
     }

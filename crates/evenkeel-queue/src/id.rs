@@ -43,7 +43,8 @@ impl MessageId {
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // By hand: every message that is sent or delivered is named, and the formatter takes ten times as long.
-        let (number, mut text) = (self.number(), [b'-'; 36]);
+        let number = self.number();
+        let mut text = [b'-'; 36];
         let places = (0..text.len()).filter(|place| ![8, 13, 18, 23].contains(place));
         for (digit, place) in places.enumerate() {
             text[place] = b"0123456789abcdef"[(number >> (124 - 4 * digit)) as usize & 15];

@@ -139,7 +139,8 @@ impl Queue {
         let line = if want.wait.is_zero() { WhenEmpty::Return } else { WhenEmpty::Wait };
         let within = if want.wait.is_zero() { ANSWER_MAX } else { want.wait };
         let ReceiveOptions { max, lease, .. } = want;
-        let (began, mut fallen) = (Instant::now(), None);
+        let began = Instant::now();
+        let mut fallen = None;
         loop {
             let left = within.saturating_sub(began.elapsed());
             let kept = match self.wait_for_owner(fallen, left).await {
@@ -168,7 +169,8 @@ impl Queue {
 
     fn delivery(&self, leased: LeasedMessage, payload: Payload, epoch: Epoch) -> Delivery {
         let LeasedMessage { key, name, header, delivered, first_delivered_at, .. } = leased;
-        let (queue, seq) = (self.0.id, header.seq);
+        let queue = self.0.id;
+        let seq = header.seq;
         let claim = DeliveryId { queue, key, seq, epoch, attempt: delivered.number() };
         Delivery {
             id: header.from.map_or(MessageId { queue, key, seq }, |from| from.id),
@@ -424,7 +426,8 @@ mod tests {
     #[test]
     fn a_queue_with_a_million_messages_that_have_a_time_to_live_takes_only_others() {
         let drafts = |ttl| [NewMessage::new("x"), NewMessage { ttl, ..NewMessage::new("x") }];
-        let (with, without) = (drafts(Some(Duration::from_secs(1))), drafts(None));
+        let with = drafts(Some(Duration::from_secs(1)));
+        let without = drafts(None);
         let check = |drafts, timed| {
             check_room(&QueueSettings::default(), drafts, QueueTotals { timed, ..QueueTotals::default() })
         };

@@ -317,7 +317,8 @@ impl QueueActor {
     }
 
     fn ack(&mut self, claims: Vec<DeliveryId>, reply: Reply<ReceiptResults>, me: ActorRef<Msg>) {
-        let (mut seqs, mut changes) = (Vec::with_capacity(claims.len()), Vec::with_capacity(claims.len()));
+        let mut seqs = Vec::with_capacity(claims.len());
+        let mut changes = Vec::with_capacity(claims.len());
         let mut answers = ReceiptResults::with_capacity(claims.len());
         self.book.set_now(self.clock.now());
         for claim in claims {
@@ -360,7 +361,8 @@ impl QueueActor {
         me: &ActorRef<Msg>,
     ) {
         let now = self.clock.now();
-        let (mut answers, mut ended) = (ReceiptResults::with_capacity(which.len()), Vec::new());
+        let mut answers = ReceiptResults::with_capacity(which.len());
+        let mut ended = Vec::new();
         for &(claim, delay) in which {
             let delay = delay.unwrap_or_else(|| self.backoff(self.book.attempts(claim.seq)));
             answers.push(self.book.nack(now, claim, delay).map(|how| ended.push(how)));
@@ -376,7 +378,8 @@ impl QueueActor {
         me: &ActorRef<Msg>,
     ) {
         let now = self.clock.now();
-        let (mut answers, mut ended) = (ReceiptResults::with_capacity(which.len()), Vec::new());
+        let mut answers = ReceiptResults::with_capacity(which.len());
+        let mut ended = Vec::new();
         for &(claim, how) in which {
             answers.push(self.book.abandon(now, claim, how).map(|how| ended.push(how)));
         }
@@ -386,7 +389,8 @@ impl QueueActor {
 
     fn extend(&mut self, which: &[(DeliveryId, Duration)], reply: Reply<ReceiptResults>) {
         let now = self.clock.now();
-        let (mut answers, mut changes) = (ReceiptResults::with_capacity(which.len()), Vec::new());
+        let mut answers = ReceiptResults::with_capacity(which.len());
+        let mut changes = Vec::new();
         for &(claim, lease) in which {
             let extended = self.book.extend(now, claim, lease);
             answers.push(extended.map(|(state, until)| changes.push(MessageChange::Leased(state, until))));
@@ -396,7 +400,8 @@ impl QueueActor {
     }
 
     fn take_back(&mut self, claims: &[DeliveryId], reply: Reply<ReceiptResults>) {
-        let (mut answers, mut changes) = (ReceiptResults::with_capacity(claims.len()), Vec::new());
+        let mut answers = ReceiptResults::with_capacity(claims.len());
+        let mut changes = Vec::new();
         for &claim in claims {
             let taken = self.book.release(claim);
             answers.push(taken.map(|returned| changes.extend(returned.map(MessageChange::Requeued))));
@@ -442,7 +447,8 @@ impl QueueActor {
                 }
             }
             Err(why) => {
-                let (queue, key) = (self.queue.0, ask.key.0);
+                let queue = self.queue.0;
+                let key = ask.key.0;
                 tracing::warn!(queue, key, %why, "messages could not be read, trying again");
                 self.book.fail_prefetch(ask);
             }
@@ -479,13 +485,15 @@ impl QueueActor {
     }
 
     fn write_dispositions(&mut self, ended: Vec<Disposition>, me: &ActorRef<Msg>) {
-        let (mut changes, mut over) = (Vec::with_capacity(ended.len()), Vec::new());
+        let mut changes = Vec::with_capacity(ended.len());
+        let mut over = Vec::new();
         for how in ended {
             match (how, self.settings.redrive) {
                 (Disposition::Requeued(returned), _) => changes.push(MessageChange::Requeued(returned)),
                 (Disposition::Expired { key, header }, _) => over.push((key, header)),
                 (Disposition::DeadLetter { key, header, .. }, Some(redrive)) => {
-                    let (me, seq) = (me.clone(), header.seq);
+                    let me = me.clone();
+                    let seq = header.seq;
                     let commit = self.commit(vec![MessageChange::Moved(key, header, redrive.to)]);
                     self.store.commit(
                         commit,
@@ -507,7 +515,8 @@ impl QueueActor {
         }
         let seqs = over.iter().map(|(_, header)| header.seq).collect();
         let changes = over.into_iter().map(|(key, header)| MessageChange::Removed(key, header)).collect();
-        let (commit, me) = (self.commit_later(changes), me.clone());
+        let commit = self.commit_later(changes);
+        let me = me.clone();
         self.store.commit(commit, Box::new(move |result| me.tell(Msg::Removed(seqs, result, None))));
     }
 

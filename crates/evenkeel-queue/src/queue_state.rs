@@ -335,7 +335,9 @@ impl QueueState {
         handle.delivered.attempts = handle.delivered.attempts.saturating_add(1);
         self.count(now, at, &handle);
         let first_delivered_at = *handle.first_delivered_at.get_or_insert(now);
-        let (until, epoch, take) = (now + lease, self.epoch, self.takes);
+        let until = now + lease;
+        let epoch = self.epoch;
+        let take = self.takes;
         let lane = self.at(at);
         if let Some(in_order) = &mut lane.in_order {
             in_order.taken_in = take;
@@ -466,7 +468,8 @@ impl QueueState {
             self.tenant_lanes.resize(tenant.index() + 1, 0);
         }
         self.tenant_lanes[tenant.index()] += 1;
-        let (weight, gates) = (self.rule(name).weight.unwrap_or_default(), self.gates_of(name));
+        let weight = self.rule(name).weight.unwrap_or_default();
+        let gates = self.gates_of(name);
         let mut lane = KeyQueue::new(key, name.clone(), tenant, weight);
         lane.gates = gates;
         lane.in_order = (self.order == DeliveryOrder::Fifo).then(Box::default);
@@ -511,7 +514,9 @@ impl QueueState {
             key: at,
             weight: if is_whole { Weight::ONE } else { lane.weight },
         };
-        let (is_ready, has_beyond, gates) = (lane.is_ready(), lane.on_disk_len() > 0, lane.gates);
+        let is_ready = lane.is_ready();
+        let has_beyond = lane.on_disk_len() > 0;
+        let gates = lane.gates;
         if gates.tenant.is_some() {
             self.follow_tenant(turns.tenant, gates.tenant);
         }

@@ -124,7 +124,9 @@ fn from_text(text: &str) -> Option<[u8; CLAIM_LEN + MAC_LEN]> {
         return None;
     }
     let mut bytes = [0; LEN];
-    let (mut word, mut bits, mut at) = (0_u32, 0, 0);
+    let mut word = 0_u32;
+    let mut bits = 0;
+    let mut at = 0;
     for digit in text.bytes() {
         word = word << 6 | u32::from(value(digit)?);
         bits += 6;

@@ -221,7 +221,8 @@ pub struct QueueDescriptor {
 impl QueueDescriptor {
     /// A queue as stores are tested with.
     pub(crate) fn plain() -> Self {
-        let (name, notes) = ("jobs".to_owned(), String::new());
+        let name = "jobs".to_owned();
+        let notes = String::new();
         Self { name, settings: QueueSettings::default(), created_at: 0, changed_at: 0, notes }
     }
 }

@@ -78,7 +78,8 @@ fn one_whose_time_is_over_is_served_or_turned_away_and_the_slot_is_free_again() 
 fn one_whose_node_failed_gets_the_slot_that_another_gives_back() {
     check(|| {
         let walk = walk_to(&[1, 1]);
-        let (one, other) = (served(walk.enter(ask())), served(walk.enter(ask())));
+        let one = served(walk.enter(ask()));
+        let other = served(walk.enter(ask()));
         assert_ne!(one.node(), other.node());
         let leaving = thread::spawn(move || drop(other));
         let again = one.fail(Failure::Broken).unwrap();

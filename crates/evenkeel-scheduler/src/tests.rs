@@ -29,7 +29,8 @@ async fn a_freed_slot_wakes_exactly_one_and_is_reserved_for_it() {
     let walk = walk_to(&[1]);
     let slot = walk.submit(ask(0)).await.unwrap();
     let bells = [Bell::new(), Bell::new()];
-    let (mut first, mut second) = (pin!(walk.submit(ask(1))), pin!(walk.submit(ask(2))));
+    let mut first = pin!(walk.submit(ask(1)));
+    let mut second = pin!(walk.submit(ask(2)));
     assert!(poll(&mut first, &bells[0]).is_pending() && poll(&mut second, &bells[1]).is_pending());
     slot.complete(Cost(1), Did::Good);
     assert_eq!(bells.map(|bell| bell.rung()), [1, 0]);

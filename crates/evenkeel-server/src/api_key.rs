@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn keys_are_long_and_differ() {
-        let (one, other) = (make_key().unwrap(), make_key().unwrap());
+        let one = make_key().unwrap();
+        let other = make_key().unwrap();
         assert_eq!(one.len(), 3 + 64);
         assert_ne!(one, other);
     }

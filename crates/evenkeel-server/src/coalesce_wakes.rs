@@ -164,7 +164,8 @@ mod tests {
             wakers.push(cx.waker().clone());
             Poll::<()>::Pending
         }));
-        let (one, other) = (Arc::new(WakeUps::default()), Arc::new(WakeUps::default()));
+        let one = Arc::new(WakeUps::default());
+        let other = Arc::new(WakeUps::default());
         let poll = |quiet: &mut CoalesceWakes<_>, task: &Arc<WakeUps>| {
             let _ = Pin::new(quiet).poll(&mut Context::from_waker(&Waker::from(task.clone())));
         };
@@ -205,7 +206,8 @@ mod tests {
     fn what_happens_at_any_moment_of_a_poll_is_not_missed() {
         const TIMES: u32 = 20_000;
         let bell = Arc::new(WakeState::default());
-        let (happened, seen) = (AtomicU32::new(0), AtomicU32::new(0));
+        let happened = AtomicU32::new(0);
+        let seen = AtomicU32::new(0);
         let task = Waker::from(Arc::new(Unpark(thread::current())));
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -170,7 +170,8 @@ impl HeadFields {
             return;
         }
         let mut parts = line.splitn(2, |byte| *byte == b':');
-        let (name, value) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let name = parts.next().unwrap_or_default();
+        let value = parts.next().unwrap_or_default();
         let is_length = name.eq_ignore_ascii_case(b"content-length");
         let is_encoding = name.eq_ignore_ascii_case(b"transfer-encoding");
         self.lengths += usize::from(is_length);

@@ -275,7 +275,9 @@ impl Connection {
         stream: InspectedStream<I>,
         suspect: SmugglingSuspect,
     ) -> hyper::Result<()> {
-        let (walk, peer, number) = (self.walk, self.peer, AtomicU64::new(0));
+        let walk = self.walk;
+        let peer = self.peer;
+        let number = AtomicU64::new(0);
         let service = service_fn(move |request| {
             let number = number.fetch_add(1, Ordering::Relaxed);
             let length = if suspect.reaches(number) { BodyLength::Doubtful } else { BodyLength::Clear };
@@ -299,7 +301,8 @@ impl Connection {
         mut self,
         stream: InspectedStream<I>,
     ) -> hyper::Result<()> {
-        let (walk, peer) = (self.walk, self.peer);
+        let walk = self.walk;
+        let peer = self.peer;
         let service = service_fn(move |request| {
             let walk = walk.clone();
             async move { Ok::<_, core::convert::Infallible>(walk.answer(request, peer, BodyLength::Clear).await) }

@@ -50,7 +50,8 @@ impl RequestService {
         length: BodyLength,
     ) -> http::Response<TrackedBody> {
         let (presence, disconnect) = RequestGuard::new(self.in_flight.clone());
-        let (method, version) = (request.method().clone(), request.version());
+        let method = request.method().clone();
+        let version = request.version();
         let request_id = self.ids.of(request.headers());
         let (route, wording) = match self.routes.find(&method, request.uri().path()) {
             Ok(route) => (Ok(route), route.wording),

@@ -320,7 +320,8 @@ impl Authenticator {
         unprotected: InsecurePolicy,
     ) -> Result<Self, TenantsError> {
         check_exposure(&tenants, exposure, unprotected)?;
-        let (origin, tenants) = (std::time::Instant::now(), RwLock::new(Arc::new(tenants)));
+        let origin = std::time::Instant::now();
+        let tenants = RwLock::new(Arc::new(tenants));
         Ok(Self { origin, tenants, exposure, unprotected })
     }
 

@@ -114,7 +114,8 @@ impl TranscriptionRequest {
         answer: &CompletionPlan,
     ) -> Response<ResponseBody> {
         let text = answer.pieces.concat();
-        let (input, output) = (answer.prompt_tokens, answer.completion_tokens);
+        let input = answer.prompt_tokens;
+        let output = answer.completion_tokens;
         let usage = json!({
             "type": "tokens", "input_tokens": input, "output_tokens": output, "total_tokens": input + output
         });
@@ -130,7 +131,8 @@ impl TranscriptionRequest {
 
 /// Finds a field of a form.
 fn field(body: &[u8], boundary: &str, name: &str) -> Option<Bytes> {
-    let (dashes, named) = (format!("--{boundary}"), format!("name=\"{name}\""));
+    let dashes = format!("--{boundary}");
+    let named = format!("name=\"{name}\"");
     let find = |from: usize, text: &str| {
         let rest = body.get(from..)?;
         rest.windows(text.len()).position(|part| part == text.as_bytes()).map(|at| from + at)

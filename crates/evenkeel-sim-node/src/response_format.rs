@@ -139,7 +139,8 @@ fn event(value: &Value) -> Bytes {
 }
 
 fn usage(answer: &CompletionPlan) -> Value {
-    let (prompt, completion) = (answer.prompt_tokens, answer.completion_tokens);
+    let prompt = answer.prompt_tokens;
+    let completion = answer.completion_tokens;
     json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
 }
 

@@ -163,7 +163,8 @@ mod tests {
     fn who_goes_away_while_waiting_leaves_nothing_behind() {
         let slots = SlotPool::new(1, 2, 2);
         let held = slots.enter(0).unwrap();
-        let (second, third) = (slots.enter(1).unwrap(), slots.enter(1).unwrap());
+        let second = slots.enter(1).unwrap();
+        let third = slots.enter(1).unwrap();
         let mut third = pin!(third.slot());
         {
             let mut second = pin!(second.slot());

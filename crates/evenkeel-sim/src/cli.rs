@@ -171,7 +171,8 @@ fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
     for workload in workloads() {
         let run = |turns| measure(&workload, turns, seed);
         let ours = run(SchedulingPolicy::Evenkeel)?;
-        let (vtc, fifo) = (run(SchedulingPolicy::Vtc)?, run(SchedulingPolicy::Fifo)?);
+        let vtc = run(SchedulingPolicy::Vtc)?;
+        let fifo = run(SchedulingPolicy::Fifo)?;
         rows.push((workload, [ours, vtc, fifo]));
     }
     Ok(report::fairness(out, seed, &rows)?)
@@ -184,7 +185,9 @@ fn limited(scenario: Scenario, options: &Options) -> Scenario {
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut command = None;
-    let (mut seconds, mut seed, mut detail) = (None, 7, Detail::Table);
+    let mut seconds = None;
+    let mut seed = 7;
+    let mut detail = Detail::Table;
     while let Some(arg) = args.next() {
         let named = match arg.as_str() {
             "-h" | "--help" | "help" => Command::Help,

@@ -195,7 +195,8 @@ impl KneeSim {
     }
 
     fn ask(&mut self) {
-        let (prompt, output) = (64 + self.rng.below(448), 32 + self.rng.below(224));
+        let prompt = 64 + self.rng.below(448);
+        let output = 32 + self.rng.below(224);
         let arrival = Arrival {
             tenant: TenantId(0),
             model: MODEL,
@@ -222,7 +223,8 @@ impl KneeSim {
                 self.agenda.schedule(LOOKS, KneeEvent::Look);
             }
             KneeEvent::Scrape => {
-                let (running, waiting) = (self.running.len() as u32, self.queue.len() as u32);
+                let running = self.running.len() as u32;
+                let waiting = self.queue.len() as u32;
                 let load = EngineLoad { running, waiting, cache_used: None };
                 self.walk.handle_engine_load(now, NODE, Some(load));
                 self.agenda.schedule(SCRAPES, KneeEvent::Scrape);

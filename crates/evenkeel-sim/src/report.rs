@@ -90,7 +90,8 @@ pub(crate) fn events(out: &mut impl Write, done: &SimRun) -> io::Result<()> {
 
 fn nodes(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result<()> {
     for (id, node) in (0..).zip(&scenario.nodes) {
-        let (mut sent, mut by_path) = (0_usize, vec![0_usize; node.paths.len()]);
+        let mut sent = 0_usize;
+        let mut by_path = vec![0_usize; node.paths.len()];
         for TimedEvent { event, .. } in &done.events {
             if let TraceEvent::Dispatched { node, path, .. } = event
                 && node.0 == id

@@ -91,7 +91,8 @@ impl SqsApi {
 
     /// Has deliveries end at another time; at once is to give them back.
     async fn change_all(&self, queue: &Queue, wishes: Vec<(Receipt, Seconds)>) -> Vec<Result<(), SqsError>> {
-        let (mut back, mut longer) = (Vec::new(), Vec::new());
+        let mut back = Vec::new();
+        let mut longer = Vec::new();
         for (receipt, span) in &wishes {
             match span {
                 Seconds(0) => back.push((receipt.clone(), Some(Duration::ZERO))),

@@ -241,7 +241,8 @@ pub(crate) fn seconds(
         None => Ok(None),
         Some(value) if range.contains(&value) => Ok(Some(Seconds(value.unsigned_abs()))),
         Some(value) => {
-            let (least, most) = (range.start(), range.end());
+            let least = range.start();
+            let most = range.end();
             Err(SqsError::value(
                 name,
                 value,

@@ -23,7 +23,8 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
-    let (mut word, mut bits) = (0_u32, 0);
+    let mut word = 0_u32;
+    let mut bits = 0;
     for digit in digits.bytes() {
         word = word << 6 | u32::from(value(digit)?);
         bits += 6;

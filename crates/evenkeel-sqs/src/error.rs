@@ -156,7 +156,8 @@ impl SqsError {
     /// Writes it as a response.
     pub(crate) fn into_response(self) -> Response {
         let ErrorParts { status, space, name, code } = self.look();
-        let (kind, message) = (format!("{space}#{name}"), self.to_string());
+        let kind = format!("{space}#{name}");
+        let message = self.to_string();
         let told = ErrorBody { kind: &kind, message: &message };
         let mut response = Response::new(body::full(serde_json::to_vec(&told).unwrap_or_default()));
         *response.status_mut() = status;

@@ -178,7 +178,8 @@ impl SqsMetrics {
         }
         // The label's own limit would make `other` of the rest, whose gauges would overwrite each other.
         for queue in queues.list("", None, self.queues_max) {
-            let (body, totals) = (queue.body(), queue.totals());
+            let body = queue.body();
+            let totals = queue.totals();
             let is_full = self.queues_max <= shown.len() && !shown.contains_key(&body.name);
             if is_full {
                 continue;

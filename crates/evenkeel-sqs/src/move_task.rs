@@ -278,7 +278,8 @@ impl MoveTasks {
 impl Task {
     fn new(source: QueueId, begun: MoveTaskRecord, moved: u64, state: State) -> Self {
         let MoveTaskRecord { id, source_arn, destination_arn, rate, started_ms, to_move } = begun;
-        let (moved, state) = (AtomicU64::new(moved), Mutex::new(state));
+        let moved = AtomicU64::new(moved);
+        let state = Mutex::new(state);
         Self { id, source, source_arn, destination_arn, rate, started_ms, to_move, moved, state }
     }
 
@@ -314,7 +315,8 @@ async fn run(
     mut stopping: watch::Receiver<bool>,
 ) {
     let (batch, pause) = pace(task.rate);
-    let (mut cursor, mut tries) = (MoveCursor::default(), 0);
+    let mut cursor = MoveCursor::default();
+    let mut tries = 0;
     let state = loop {
         if *task.state.lock() == State::Cancelling {
             break State::Cancelled;

@@ -170,7 +170,8 @@ impl SqsApi {
 
     pub(crate) fn queue_attributes(&self, wish: &GetAttributes) -> Result<AttributesResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
-        let (body, shape) = (queue.body(), QueueSpec::of(&queue));
+        let body = queue.body();
+        let shape = QueueSpec::of(&queue);
         let wants_all = wish.attribute_names.iter().any(|name| name == "All");
         let named =
             wish.attribute_names.iter().filter(|name| *name != "All").map(|name| AttributeName::parse(name));
@@ -192,7 +193,8 @@ impl SqsApi {
     pub(crate) async fn purge_queue(&self, wish: &QueueRequest) -> Result<EmptyResponse, SqsError> {
         let queue = self.queue(wish.queue_url.as_deref())?;
         {
-            let (mut purged, now) = (self.purged.lock(), Instant::now());
+            let mut purged = self.purged.lock();
+            let now = Instant::now();
             purged.retain(|_, at| now.duration_since(*at) < PURGE_EVERY);
             if purged.contains_key(&queue.id()) {
                 return Err(SqsError::PurgeInProgress { queue: queue.body().name.clone() });

@@ -99,7 +99,8 @@ pub(crate) fn check_allow(value: &str) -> Result<Option<String>, SqsError> {
     }
     let wrong = |reason: &str| SqsError::value("RedriveAllowPolicy", value, reason);
     let allow: Allow = serde_json::from_str(value).map_err(|_| wrong("it is not valid JSON."))?;
-    let (permission, arns) = (allow.redrive_permission.unwrap_or_default(), allow.source_queue_arns.len());
+    let permission = allow.redrive_permission.unwrap_or_default();
+    let arns = allow.source_queue_arns.len();
     match (permission.as_str(), arns) {
         ("allowAll" | "denyAll", 0) => Ok(Some(value.to_owned())),
         ("byQueue", 1..=ALLOWED_MAX) => Ok(Some(value.to_owned())),

@@ -260,7 +260,9 @@ fn encode(bytes: &[u8]) -> String {
 }
 
 fn decode(text: &str) -> Vec<u8> {
-    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(text.len());
+    let mut at = 0;
     while at < bytes.len() {
         let escaped = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
         let byte = escaped.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());

@@ -61,11 +61,14 @@ impl<'a> StoredHeaders<'a> {
         let mut rest = HeaderReader(bytes);
         let [LAYOUT, flags] = *rest.take(2)? else { return None };
         let body_md5 = rest.take(16)?.try_into().ok()?;
-        let (sender, trace) = (rest.short()?, rest.short()?);
+        let sender = rest.short()?;
+        let trace = rest.short()?;
         let dedup = if flags & HAS_DEDUP == 0 { None } else { Some(rest.short()?) };
         let mut attributes = Vec::new();
         while !rest.0.is_empty() {
-            let (name, data_type, kind) = (rest.short()?, rest.short()?, rest.take(1)?[0]);
+            let name = rest.short()?;
+            let data_type = rest.short()?;
+            let kind = rest.take(1)?[0];
             let len = u32::from_be_bytes(rest.take(4)?.try_into().ok()?);
             let bytes = rest.take(len as usize)?;
             let value = match kind {

@@ -33,8 +33,12 @@ impl UnixSeconds {
             let digits = &text.get(from..to)?;
             digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u64>().ok())?
         };
-        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
-        let (hour, minute, second) = (number(9, 11)?, number(11, 13)?, number(13, 15)?);
+        let year = number(0, 4)?;
+        let month = number(4, 6)?;
+        let day = number(6, 8)?;
+        let hour = number(9, 11)?;
+        let minute = number(11, 13)?;
+        let second = number(13, 15)?;
         let exists = (1970..=9999).contains(&year)
             && (1..=12).contains(&month)
             && (1..=31).contains(&day)
@@ -46,24 +50,29 @@ impl UnixSeconds {
 
     /// Writes `20150830T123600Z`.
     pub(crate) fn show(self) -> String {
-        let (days, second) = (self.0 / 86_400, self.0 % 86_400);
+        let days = self.0 / 86_400;
+        let second = self.0 % 86_400;
         // Years begin in March, so that the day that comes and goes is the last; 146 097 days are four centuries.
         let days = days + 719_468;
-        let (era, day) = (days / 146_097, days % 146_097);
+        let era = days / 146_097;
+        let day = days % 146_097;
         let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
         let of_year = day - (365 * year + year / 4 - year / 100);
         let shifted = (5 * of_year + 2) / 153;
         let date = of_year - (153 * shifted + 2) / 5 + 1;
         let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
         let year = era * 400 + year + u64::from(month <= 2);
-        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        let hour = second / 3_600;
+        let minute = second / 60 % 60;
+        let second = second % 60;
         format!("{year:04}{month:02}{date:02}T{hour:02}{minute:02}{second:02}Z")
     }
 }
 
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let year = year - u64::from(month <= 2);
-    let (era, of_era) = (year / 400, year % 400);
+    let era = year / 400;
+    let of_era = year % 400;
     let shifted = if 2 < month { month - 3 } else { month + 9 };
     let of_year = (153 * shifted + 2) / 5 + day - 1;
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468

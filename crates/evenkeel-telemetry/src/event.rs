@@ -211,7 +211,8 @@ pub enum NodeEvent {
 macro_rules! words {
     ($name:ty: $($variant:pat => $index:literal $word:literal,)*) => {
         const _: () = {
-            let (indices, mut at) = ([$($index),*], 0);
+            let indices = [$($index),*];
+            let mut at = 0;
             while at < indices.len() {
                 assert!(indices[at] == at, "words are numbered from 0 in their order");
                 at += 1;

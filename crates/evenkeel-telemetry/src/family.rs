@@ -201,7 +201,8 @@ mod tests {
     #[test]
     fn a_value_that_is_too_long_is_other() {
         let (family, over) = by_tenant(2);
-        let (fits, too_long) = ("x".repeat(VALUE_LEN_MAX), "x".repeat(VALUE_LEN_MAX + 1));
+        let fits = "x".repeat(VALUE_LEN_MAX);
+        let too_long = "x".repeat(VALUE_LEN_MAX + 1);
         family.with([&fits]).count();
         family.with([&too_long]).count();
         assert_eq!(counts(&family), [("other", 1), (&fits, 1)].map(owned));
@@ -242,7 +243,8 @@ mod tests {
     #[test]
     fn handles_of_the_same_values_count_together() {
         let (family, _) = by_tenant(2);
-        let (one, two) = (family.with(["a"]), family.with(["a"]));
+        let one = family.with(["a"]);
+        let two = family.with(["a"]);
         one.add(3);
         two.add(4);
         assert_eq!(counts(&family), [owned(("a", 7))]);

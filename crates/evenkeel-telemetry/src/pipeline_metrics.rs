@@ -217,7 +217,8 @@ impl PipelineMetrics {
     /// Shows how a node stands; called before a page is printed. One that has no name of its own is not shown.
     pub fn show_node(&self, node: NodeId, figures: &NodeGauges) {
         let Some(name) = self.node_name(node) else { return };
-        let (families, labels) = (&self.families, [self.pool.as_str(), &*name]);
+        let families = &self.families;
+        let labels = [self.pool.as_str(), &*name];
         families.slots.with(labels).set(figures.slots.into());
         families.busy.with(labels).set(figures.busy.into());
         match figures.engine {

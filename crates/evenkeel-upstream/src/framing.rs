@@ -171,7 +171,8 @@ mod tests {
 
     /// Reads parts as they come, and tells what they say and what is missing.
     fn read(mut framing: Framing, parts: &[&str]) -> Result<(String, Framing), FramingError> {
-        let (mut input, mut body) = (BytesMut::new(), Vec::new());
+        let mut input = BytesMut::new();
+        let mut body = Vec::new();
         for part in parts {
             input.extend_from_slice(part.as_bytes());
             while let Some(part) = framing.take(&mut input)? {

@@ -313,7 +313,8 @@ mod tests {
     fn a_head_is_the_same_wherever_it_is_cut() {
         let said = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\na: b\r\nc: d\r\n\r\nbody";
         for at in 1..said.len() - "body".len() {
-            let (mut input, mut head) = (BytesMut::from(&said[..at]), HeadReader::default());
+            let mut input = BytesMut::from(&said[..at]);
+            let mut head = HeadReader::default();
             assert!(head.take(&mut input, &Method::POST).unwrap().is_none(), "cut at {at}");
             input.extend_from_slice(&said.as_bytes()[at..]);
             let head = head.take(&mut input, &Method::POST).unwrap().unwrap();
@@ -368,7 +369,8 @@ mod tests {
 
     #[test]
     fn word_of_what_the_node_still_does_is_heard_only_so_long() {
-        let (mut head, mut input) = (HeadReader::default(), BytesMut::new());
+        let mut head = HeadReader::default();
+        let mut input = BytesMut::new();
         assert!(head.is_unbegun(&input));
         let word = "HTTP/1.1 102 Processing\r\n\r\n";
         for _ in 0..HEAD_BYTES_MAX / word.len() {

@@ -114,7 +114,8 @@ impl Upstream {
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (settings, stats) = (&self.settings, self.stats());
+        let settings = &self.settings;
+        let stats = self.stats();
         f.debug_struct("Upstream").field("settings", settings).field("stats", &stats).finish_non_exhaustive()
     }
 }

@@ -222,7 +222,8 @@ mod tests {
 
     #[tokio::test]
     async fn requests_on_kept_connections_wake_no_keeper() {
-        let (upstream, (listener, origin)) = (unkept(), host().await);
+        let upstream = unkept();
+        let (listener, origin) = host().await;
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 4096];
@@ -239,7 +240,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_that_takes_its_leave_in_words_is_not_heard_as_an_answer() {
-        let (upstream, (listener, origin)) = (unkept(), host().await);
+        let upstream = unkept();
+        let (listener, origin) = host().await;
         let serving = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 4096]).await.unwrap();

@@ -25,7 +25,8 @@ pub fn parse_response<'a>(
     method: &Method,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Option<ParsedResponse>, UpstreamError> {
-    let (mut input, mut body) = (BytesMut::new(), BytesMut::new());
+    let mut input = BytesMut::new();
+    let mut body = BytesMut::new();
     let (mut head, mut answer): (HeadReader, Option<ResponseHead>) = (HeadReader::default(), None);
     for piece in pieces {
         input.extend_from_slice(piece);

@@ -93,7 +93,8 @@ struct State {
 impl Gateway {
     /// Starts on the runtime this is called on; when it returns, the port is open and the folder says where.
     pub async fn start(mut config: Config, mut folder: DataDir) -> Result<Self, StartError> {
-        let (server, telemetry) = (config.server.clone(), config.telemetry.clone());
+        let server = config.server.clone();
+        let telemetry = config.telemetry.clone();
         let book = TenantStore::read(folder.path(), config.tenants.clone(), &server.admin)?;
         config.check_exposure(book.all().len())?;
         let mut added = NodeStore::read(folder.path())?;
@@ -103,8 +104,8 @@ impl Gateway {
         let refused = |error| StartError::Listen { address: server.listen, error };
         let listener =
             Listener::bind(server.listen, tls.clone(), server.limits.clone()).await.map_err(refused)?;
-        let (address, exposure) =
-            (listener.local_addr().map_err(refused)?, listener.exposure().map_err(refused)?);
+        let address = listener.local_addr().map_err(refused)?;
+        let exposure = listener.exposure().map_err(refused)?;
         let tenants = Tenants::new(book.all(), server.admin.clone())?;
         let gate = Arc::new(Authenticator::new(tenants, exposure, server.unprotected)?);
 
@@ -141,7 +142,9 @@ impl Gateway {
         let core = Arc::new(Core { gate, llm, queue, registry, router, readiness, tls, state });
         core.restore_nodes();
         // Not before all nodes are known: a job for a model that nobody serves fails.
-        let (queues, llm, gate) = (core.queue.queues.clone(), core.llm.clone(), core.gate.clone());
+        let queues = core.queue.queues.clone();
+        let llm = core.llm.clone();
+        let gate = core.gate.clone();
         let dispatcher = Dispatcher::start(queues, llm, gate, poster, &core.registry, queues_max)?;
         let mut routes = Routes::new(core.readiness.clone());
         core.llm.add_routes(&mut routes)?;
@@ -222,7 +225,8 @@ impl Core {
     /// Changes who may ask: decided, written down, then in force.
     fn change_tenants(&self, change: TenantChange) -> Result<Option<Secret<String>>, ChangeError> {
         let mut state = self.state.lock();
-        let (admin, told) = (state.config.server.admin.clone(), change.to_string());
+        let admin = state.config.server.admin.clone();
+        let told = change.to_string();
         let (next, key) = state.book.apply(change, &admin)?;
         state.started.check_exposure(next.all().len())?;
         next.write(&state.folder)?;

@@ -290,7 +290,8 @@ mod tests {
     #[test]
     fn a_new_tenant_has_one_key_whose_hash_alone_is_kept() {
         let (book, key) = book().apply(TenantChange::Add(tenant("acme")), &[]).unwrap();
-        let (key, hashes) = (key.unwrap(), &book.added[0].key_hashes);
+        let key = key.unwrap();
+        let hashes = &book.added[0].key_hashes;
         assert!(hashes.len() == 1 && hashes[0].matches(&KeyHash::of(key.expose())));
         assert!(!format!("{book:?} {key:?}").contains(key.expose()));
     }

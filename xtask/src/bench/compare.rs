@@ -14,7 +14,8 @@ const USAGE: &str = "cargo xtask bench compare BASE CURRENT [--threshold 0.05]";
 /// Compares the two files that the arguments name.
 pub(super) fn run(args: &[String]) -> Result<(), TaskError> {
     let args_given = parse(args)?;
-    let (base, current) = (Results::read(&args_given.base)?, Results::read(&args_given.current)?);
+    let base = Results::read(&args_given.base)?;
+    let current = Results::read(&args_given.current)?;
     if base.better != current.better {
         return Err(TaskError::new("these are figures of two different suites"));
     }
@@ -40,7 +41,9 @@ struct CompareArgs {
 
 fn parse(args: &[String]) -> Result<CompareArgs, TaskError> {
     let misuse = |what: String| TaskError::new(format!("{what}\nusage: {USAGE}"));
-    let (mut files, mut threshold, mut args) = (Vec::new(), THRESHOLD, args.iter());
+    let mut files = Vec::new();
+    let mut threshold = THRESHOLD;
+    let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--threshold" => {

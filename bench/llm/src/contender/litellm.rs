@@ -14,7 +14,8 @@ pub(super) fn litellm(place: &Place) -> io::Result<Started> {
     if !place.litellm.is_file() {
         return Err(missing(&place.litellm));
     }
-    let (address, key) = (free_port()?, make_key()?);
+    let address = free_port()?;
+    let key = make_key()?;
     let file = place.folder.join("litellm.yaml");
     fs::write(&file, config(&place.nodes))?;
     let mut command = Command::new(&place.litellm);

@@ -19,7 +19,8 @@ fn start(place: &Place, program: &str, first: &[&str], level: &str) -> io::Resul
     if !path.is_file() {
         return Err(missing(&path));
     }
-    let (address, metrics) = (free_port()?, free_port()?);
+    let address = free_port()?;
+    let metrics = free_port()?;
     let mut command = Command::new(path);
     command.args(first).arg("--worker-urls").args(place.nodes.iter().map(|node| format!("http://{node}")));
     command.args(["--host", "127.0.0.1", "--port"]).arg(address.port().to_string());

@@ -201,7 +201,8 @@ fn method(channel: u16, method: Method, arguments: &[u8]) -> Vec<u8> {
 }
 
 fn numbers_of((class, method): Method) -> [u8; 4] {
-    let ([a, b], [c, d]) = (class.to_be_bytes(), method.to_be_bytes());
+    let [a, b] = class.to_be_bytes();
+    let [c, d] = method.to_be_bytes();
     [a, b, c, d]
 }
 

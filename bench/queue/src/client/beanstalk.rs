@@ -49,7 +49,8 @@ impl Beanstalk {
                 return Err(refused(line));
             };
             let length = std::str::from_utf8(length).ok().and_then(|length| length.parse::<usize>().ok());
-            let (id, length) = (id.to_vec(), length.ok_or_else(|| refused(line))?);
+            let id = id.to_vec();
+            let length = length.ok_or_else(|| refused(line))?;
             self.wire.exact(length + 2).await?;
             receipts.push(id);
         }

@@ -83,7 +83,9 @@ impl Sqs {
     }
 
     fn parameters(&self, operation: &str, count: usize) -> String {
-        let (url, tenant, body) = (&self.url, self.tenant, &self.body);
+        let url = &self.url;
+        let tenant = self.tenant;
+        let body = &self.body;
         match operation {
             "SendMessage" => {
                 format!(

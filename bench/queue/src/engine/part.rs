@@ -146,7 +146,8 @@ async fn send(
     figures: &mut Figures,
 ) -> io::Result<()> {
     let names: Arc<[Arc<str>]> = (0..keys).map(|key| format!("t{key}").into()).collect();
-    let (cpu, begun) = (cpu(), Instant::now());
+    let cpu = cpu();
+    let begun = Instant::now();
     let batches = messages / producers / batch;
     let producer = |number: usize, queue: Queue, names: Arc<[Arc<str>]>| async move {
         for turn in 0..batches {
@@ -168,7 +169,8 @@ async fn send(
 
 /// Receives and acknowledges everything.
 async fn take(queue: &Queue, messages: usize, figures: &mut Figures) -> io::Result<()> {
-    let (cpu, begun) = (cpu(), Instant::now());
+    let cpu = cpu();
+    let begun = Instant::now();
     let left = Arc::new(AtomicUsize::new(messages));
     let consumer = |queue: Queue, left: Arc<AtomicUsize>| async move {
         while 0 < left.load(Ordering::Relaxed) {
@@ -197,7 +199,8 @@ async fn take(queue: &Queue, messages: usize, figures: &mut Figures) -> io::Resu
 
 /// What the queue answers when it is empty, and when it has one message: middle of some tries.
 async fn probe(queue: &Queue, figures: &mut Figures) -> io::Result<()> {
-    let (mut none, mut one) = (Vec::new(), Vec::new());
+    let mut none = Vec::new();
+    let mut one = Vec::new();
     for _ in 0..PROBES {
         let begun = Instant::now();
         let found = queue.receive(want(1, Duration::ZERO)).await.map_err(io::Error::other)?;
@@ -255,7 +258,9 @@ fn book(keys: usize, messages: usize) -> io::Result<f64> {
     let now = Wall(1);
     // As many wait at a time as every key can have in memory: nothing is read from a store here.
     let waiting = (2 * keys).max(200);
-    let (cpu_before, mut done, mut sent) = (cpu(), 0_usize, 0_usize);
+    let cpu_before = cpu();
+    let mut done = 0_usize;
+    let mut sent = 0_usize;
     while done < messages {
         while sent < done + waiting {
             let key = sent % keys;

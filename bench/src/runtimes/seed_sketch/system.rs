@@ -233,7 +233,8 @@ impl Scheduler {
     }
 
     fn invoke(&self, index: MailboxIndex) -> InvokeResult {
-        let (mailbox, cell) = (self.registry.get_mailbox(index), self.registry.get_actor_cell(index));
+        let mailbox = self.registry.get_mailbox(index);
+        let cell = self.registry.get_actor_cell(index);
         let (Some(mailbox), Some(cell)) = (mailbox, cell) else { return InvokeResult::Stopped };
         let mut behaviour = locked(&cell.behaviour);
         for envelope in mailbox.dequeue_batch(MESSAGE_BATCH) {

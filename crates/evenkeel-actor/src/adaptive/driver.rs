@@ -30,7 +30,8 @@ pub(crate) fn adapt(
     core: &Arc<Core>,
     dispatcher: AdaptiveDispatcher,
 ) -> Result<AdaptiveHandle, SetWorkersError> {
-    let (workers, workers_max) = (dispatcher.options.workers_max, core.config.workers_max);
+    let workers = dispatcher.options.workers_max;
+    let workers_max = core.config.workers_max;
     if workers_max < workers {
         return Err(SetWorkersError::TooMany { workers, workers_max });
     }
@@ -38,7 +39,8 @@ pub(crate) fn adapt(
         return Err(SetWorkersError::Stopping);
     }
     let wanted = Arc::new(());
-    let (there, theirs) = (Arc::downgrade(core), Arc::downgrade(&wanted));
+    let there = Arc::downgrade(core);
+    let theirs = Arc::downgrade(&wanted);
     let mut adaptation = AdaptiveTask { dispatcher, before: core.hub.waits() };
     let task = async move {
         while let Some(sleep) = there.upgrade().map(|core| adaptation.sleep(&core)) {

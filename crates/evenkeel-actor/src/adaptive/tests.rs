@@ -71,7 +71,8 @@ fn a_number_out_of_bounds_is_brought_back_at_once() {
 fn the_number_stays_in_its_bounds_and_moves_by_no_more_than_half() {
     for seed in 0..200 {
         let mut random = Random(seed);
-        let (low, span) = (1 + random.below(4), random.below(30));
+        let low = 1 + random.below(4);
+        let span = random.below(30);
         let mut desk = Desk::new(options(low, low + span));
         desk.workers = number(low);
         for _ in 0..500 {
@@ -118,7 +119,8 @@ fn a_load_that_goes_away_is_followed_at_the_usual_pace() {
 #[test]
 fn options_that_contradict_each_other_are_refused_in_words() {
     let usual = options(1, 4);
-    let (low, high) = (Duration::from_millis(3), Duration::from_millis(2));
+    let low = Duration::from_millis(3);
+    let high = Duration::from_millis(2);
     for (options, expected) in [
         (AdaptiveOptions { workers_min: number(5), ..usual }, "workers_min is 5, above workers_max 4"),
         (AdaptiveOptions { depth_low: 3, depth_high: 2, ..usual }, "depth_low is 3, above depth_high 2"),

@@ -232,7 +232,8 @@ fn everybody_is_woken_at_the_end_and_nobody_sleeps_after_it() {
 
 #[test]
 fn a_worker_of_another_system_is_outside() {
-    let (floor, other) = (Floor::new(1), Floor::new(1));
+    let floor = Floor::new(1);
+    let other = Floor::new(1);
     let cell = floor.cells(1).remove(0);
     let woken = floor.sleep(0).unwrap();
     current::enter(&other.locals[0], || floor.coordinator().register_ready(floor.core(), cell));
@@ -272,7 +273,8 @@ fn the_newest_runs_three_times_in_a_row_and_then_it_is_the_queues_turn() {
         }
     }
     // Then its place in the queue comes, and again three times as the newest.
-    let (three, four) = (vec![eager; 3], vec![eager; 4]);
+    let three = vec![eager; 3];
+    let four = vec![eager; 4];
     assert_eq!(order, [three, vec![waiting], four, vec![waiting]].concat());
 }
 

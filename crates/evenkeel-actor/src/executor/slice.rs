@@ -70,7 +70,8 @@ impl Worker {
 
     /// Lets the host's other tasks go first.
     pub(super) fn yield_to_host(&self) -> impl Future<Output = ()> {
-        let (core, worker) = (self.local.core(), self.local.id);
+        let core = self.local.core();
+        let worker = self.local.id;
         let mut yielding = core.runtime.yield_now();
         wait_with(move |cx| {
             let polled = yielding.as_mut().poll(cx);

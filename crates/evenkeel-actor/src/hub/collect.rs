@@ -92,7 +92,8 @@ struct Readings(Vec<Series>);
 
 impl Readings {
     fn read_kind(&mut self, sources: &Sources<'_>, kind: KindId, label: &str) {
-        let (counters, live) = (sources.kinds.get(kind), sources.live.get(kind));
+        let counters = sources.kinds.get(kind);
+        let live = sources.live.get(kind);
         let actor = || vec![("actor", label.to_string())];
         let mut totals = counters.retained();
         totals += live.totals;

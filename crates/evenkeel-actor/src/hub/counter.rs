@@ -90,7 +90,8 @@ mod narrow {
 
         #[inline]
         pub(super) fn set(&self, count: u64) {
-            let (upper, lower) = ((count >> u32::BITS) as u32, count as u32);
+            let upper = (count >> u32::BITS) as u32;
+            let lower = count as u32;
             let carried = upper != self.upper.load(Relaxed);
             if carried {
                 self.upper.store(upper, Relaxed);

@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn a_label_keeps_its_kind() {
         let mut labels = Labels::new(10);
-        let (a, b) = (labels.intern("Alice"), labels.intern("Bob"));
+        let a = labels.intern("Alice");
+        let b = labels.intern("Bob");
         assert_ne!(a, b);
         assert_eq!(labels.intern("Alice"), a);
         assert_eq!((labels.label(a), labels.label(b)), ("Alice", "Bob"));

@@ -74,7 +74,8 @@ fn the_lanes_of_a_mailbox_are_told_apart() {
 #[test]
 fn the_durations_of_all_workers_are_one_histogram_per_actor() {
     let mut hub = Hub::new(4, 3);
-    let (a, b) = (hub.labels.intern("A"), hub.labels.intern("B"));
+    let a = hub.labels.intern("A");
+    let b = hub.labels.intern("B");
     for worker in &hub.workers {
         worker.invoke_duration(a).record(MS);
         worker.latency(b).record(2 * MS);
@@ -248,7 +249,8 @@ fn a_sink_is_given_the_snapshot_as_read() {
     }
     let mut hub = Hub::new(4, 1);
     hub.ready = 12;
-    let (sink, snapshot) = (Kept::default(), hub.snapshot());
+    let sink = Kept::default();
+    let snapshot = hub.snapshot();
     let published: &dyn MetricsSink = &sink;
     published.publish(&snapshot);
     assert_eq!(sink.0.borrow().as_slice(), [snapshot]);
@@ -268,9 +270,11 @@ fn no_count_shrinks_while_its_worker_writes_and_none_is_lost() {
                 worker.latency(kind).record(MS);
             }
         });
-        let (mut messages, mut waits) = (0, 0);
+        let mut messages = 0;
+        let mut waits = 0;
         while !writer.is_finished() {
-            let (counted, recorded) = (worker.messages.get(), worker.latency(kind).snapshot().count());
+            let counted = worker.messages.get();
+            let recorded = worker.latency(kind).snapshot().count();
             assert!(messages <= counted && waits <= recorded);
             (messages, waits) = (counted, recorded);
             thread::yield_now();

@@ -126,7 +126,8 @@ mod tests {
     fn a_worker_counts_each_kind_apart() {
         let worker = WorkerCounters::new(2);
         let mut labels = Labels::new(2);
-        let (a, b) = (labels.intern("a"), labels.intern("b"));
+        let a = labels.intern("a");
+        let b = labels.intern("b");
         worker.invoke_duration(a).record(Duration::from_micros(5));
         worker.latency(b).record(Duration::from_micros(7));
         worker.latency(b).record(Duration::from_micros(7));

@@ -43,7 +43,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     }
 
     fn decide_failure(&mut self, error: &ActorError) -> SupervisionDecision {
-        let (now, random) = (self.local.core().now(), self.local.random());
+        let now = self.local.core().now();
+        let random = self.local.random();
         let parent = self.body.head.parent.as_ref();
         let root = &self.local.core().root;
         let supervision: &Supervision =

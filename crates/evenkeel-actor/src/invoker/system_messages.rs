@@ -230,7 +230,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// The actor has been idle for as long as it asked, or is looked at again when it may have been.
     fn on_timeout(&mut self, due: Instant) -> Option<NextAction> {
         let core = self.local.core();
-        let (now, awaits) = (core.now(), self.cell.is_awaiting());
+        let now = core.now();
+        let awaits = self.cell.is_awaiting();
         let extra = self.owner.extra.as_deref_mut()?;
         let idle = extra.idle.as_mut().filter(|idle| idle.alarm.due == due)?;
         if awaits || self.handled != 0 {
@@ -290,7 +291,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// A child or a watched actor has ended.
     fn on_terminated(&mut self, who: &CellRef, how: Termination) -> Option<NextAction> {
         let extra = self.extra();
-        let (children, watching) = (extra.children.len(), extra.watching.len());
+        let children = extra.children.len();
+        let watching = extra.watching.len();
         extra.children.retain(|child| !child.is(who));
         extra.watching.retain(|watched| !watched.is(who));
         let was_child = extra.children.len() < children;

@@ -75,7 +75,8 @@ impl<A: Actor> ActorCellInvoker<'_, A> {
     /// Gives up what the actor waits for; its way out is its author's code too.
     pub(super) fn drop_future(&mut self) {
         let extra = self.extra();
-        let (future, trace) = (extra.future.take(), core::mem::take(&mut extra.trace));
+        let future = extra.future.take();
+        let trace = core::mem::take(&mut extra.trace);
         drop(catch(|| trace.within(|| drop(future))));
     }
 

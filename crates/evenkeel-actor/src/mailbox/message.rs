@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn a_watcher_has_two_words_at_most() {
         let rig = Rig::new(1);
-        let (first, second) = (rig.spawn().cell().clone(), rig.spawn().cell().clone());
+        let first = rig.spawn().cell().clone();
+        let second = rig.spawn().cell().clone();
         let watch = |cell: &CellRef| SystemMessage::Watch(cell.clone());
         let unwatch = |cell: &CellRef| SystemMessage::Unwatch(cell.clone());
         let words = [watch(&first), watch(&second), unwatch(&first), watch(&first), unwatch(&first)];
@@ -165,7 +166,8 @@ mod tests {
     #[test]
     fn of_a_child_that_goes_on_by_itself_the_latest_failure_is_told() {
         let failed = |slot, verdict, restarts| {
-            let (child, error) = (MailboxIndex { slot, generation: 0 }, ActorError::new("broken"));
+            let child = MailboxIndex { slot, generation: 0 };
+            let error = ActorError::new("broken");
             SystemMessage::ChildFailed(Box::new(FailureNotification { child, error, verdict, restarts }))
         };
         let failures = [

@@ -65,7 +65,8 @@ impl StoredWaker {
     /// The word was seen with `WAKER`, by acquire; and the waker is used or dropped only by whoever it
     /// belongs to.
     unsafe fn load(&self) -> ManuallyDrop<Waker> {
-        let (data, vtable) = (self.data.load(Ordering::Relaxed), self.vtable.load(Ordering::Relaxed));
+        let data = self.data.load(Ordering::Relaxed);
+        let vtable = self.vtable.load(Ordering::Relaxed);
         // SAFETY: both were stored before the flag was set, so the table is a waker's.
         ManuallyDrop::new(unsafe { Waker::new(data, &*vtable) })
     }
@@ -416,7 +417,8 @@ mod tests {
     #[test]
     fn the_last_waker_is_the_one_that_is_woken() {
         let (sender, mut receiver) = channel();
-        let ((first, waker), (second, other)) = (Wakes::new(), Wakes::new());
+        let (first, waker) = Wakes::new();
+        let (second, other) = Wakes::new();
         assert_eq!(poll(&mut receiver, &waker), Poll::Pending);
         assert_eq!(poll(&mut receiver, &other), Poll::Pending);
         assert_eq!(sender.send(7), Ok(()));

@@ -358,7 +358,8 @@ mod tests {
     #[test]
     fn a_full_house_refuses_and_takes_the_next_when_one_has_left() {
         let house = House::new(2);
-        let (first, _second) = (house.move_in("first"), house.move_in("second"));
+        let first = house.move_in("first");
+        let _second = house.move_in("second");
         assert_eq!(house.slab.occupy(house.guest("third")).map(drop), Err(SlabFull));
         drop(first);
         assert_eq!(house.slab.occupy(house.guest("third")).map(drop), Ok(()));

@@ -94,7 +94,8 @@ mod tests {
     fn a_waker_keeps_the_cell_and_a_lent_one_does_not() {
         let rig = Rig::new(1);
         let cell = idle(&rig);
-        let (number, generation) = (cell.number(), cell.generation());
+        let number = cell.number();
+        let generation = cell.generation();
         let waker = of(&cell);
         assert!(waker.will_wake(&waker.clone()));
         assert!(waker.will_wake(&lend(&cell)));

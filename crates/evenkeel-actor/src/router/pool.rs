@@ -66,7 +66,8 @@ impl<A: Actor> Pool<A> {
     ) -> Props<Self> {
         // What no routee takes is buried here, as theirs is.
         let letters = routee.0.settings.letters;
-        let (routee, places) = (routee.clone(), places.clone());
+        let routee = routee.clone();
+        let places = places.clone();
         let factory = move || Self {
             props: routee.clone(),
             places: places.clone(),
@@ -104,7 +105,8 @@ impl<A: Actor> Pool<A> {
 
     /// When a place whose routee has ended, or could not be made, is to be filled again, if ever.
     fn when(&mut self, at: usize, ctx: &Context<'_, Self>) -> Option<Duration> {
-        let (now, random) = (ctx.now(), ctx.local.random());
+        let now = ctx.now();
+        let random = ctx.local.random();
         let ended = ActorError::new("the routee has ended");
         match decide(&self.refilling, &mut self.seats[at].history, &ended, now, random) {
             SupervisionDecision::Restart { after } => Some(after),

@@ -72,7 +72,8 @@ impl ActorSystemConfig {
         }
         let places_max = if cfg!(feature = "std") { Self::WORKERS_MAX } else { 1 };
         if self.workers_max < self.workers || places_max < self.workers_max.get() {
-            let (workers, workers_max) = (self.workers.get(), self.workers_max.get());
+            let workers = self.workers.get();
+            let workers_max = self.workers_max.get();
             return Err(InvalidConfig::WorkersMax { workers, workers_max, places_max });
         }
         if self.actors_max == 0 || SLOTS_MAX < self.actors_max {

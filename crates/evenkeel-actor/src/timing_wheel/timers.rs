@@ -90,7 +90,8 @@ impl<T> Timers<T> {
 
     pub(super) fn unlink(&mut self, bucket: &mut Bucket, slot: TimerSlot) {
         let node = &self.nodes[slot.index()];
-        let (before, after) = (node.before, node.after);
+        let before = node.before;
+        let after = node.after;
         match before {
             Some(before) => self.nodes[before.index()].after = after,
             None => bucket.first = after,

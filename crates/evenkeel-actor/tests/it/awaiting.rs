@@ -50,8 +50,10 @@ fn one_wait_may_lead_to_the_next() {
 #[test]
 fn a_thousand_futures_that_are_ready_do_not_starve_others() {
     explore(|world| {
-        let (actor, other) = (world.noter("a"), world.noter("b"));
-        let (handle, to) = (world.runtime.handle(), other.clone());
+        let actor = world.noter("a");
+        let other = world.noter("b");
+        let handle = world.runtime.handle();
+        let to = other.clone();
         actor.tell(act(move |_, _| Ok(ready_chain(handle, to, 1_000))));
         assert_eq!(world.lines(), ["b 1", "a done"], "each takes 10 µs, a slice 200");
     });
@@ -60,7 +62,8 @@ fn a_thousand_futures_that_are_ready_do_not_starve_others() {
 #[test]
 fn the_system_lane_is_served_while_the_future_is_pending() {
     explore(|world| {
-        let (actor, other) = (world.noter("a"), world.noter("b"));
+        let actor = world.noter("a");
+        let other = world.noter("b");
         let watched = other.clone();
         actor.tell(go(move |_, ctx| {
             ctx.watch(&watched);

@@ -67,7 +67,8 @@ fn block_producer_makes_a_sender_wait_for_room_and_keeps_its_order() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::BlockProducer);
         assert!(matches!(actor.try_tell(note(0)), Err(SendError::Full(_))), "only `send` waits");
-        let (to, log) = (actor.clone(), world.log.clone());
+        let to = actor.clone();
+        let log = world.log.clone();
         let producer = async move {
             for number in 4..12 {
                 to.send(note(number)).await.unwrap();
@@ -116,7 +117,8 @@ fn every_producer_that_waits_gets_its_turn() {
 fn a_producer_that_waits_for_an_actor_that_stops_has_its_message_back() {
     explore(|world| {
         let actor = full(world, OverflowStrategy::BlockProducer);
-        let (to, log) = (actor.clone(), world.log.clone());
+        let to = actor.clone();
+        let log = world.log.clone();
         let producer = async move {
             match to.send(note(4)).await {
                 Err(SendError::Closed(Msg::Note(number))) => log.note(format!("{number} is back")),
@@ -231,7 +233,8 @@ fn an_actor_told_full_goes_on_when_the_other_stops() {
 fn an_actor_that_was_not_told_full_does_not_wait_for_room() {
     explore(|world| {
         let actor = world.noter("a");
-        let (reason, until) = (SuspendReason::Backpressure, ResumeCondition::WhenCapacityAvailable);
+        let reason = SuspendReason::Backpressure;
+        let until = ResumeCondition::WhenCapacityAvailable;
         actor.tell(act(move |_, _| Ok(Flow::Suspend(reason, until))));
         actor.tell(note(1));
         assert_eq!(world.lines(), ["a 1"]);
@@ -252,7 +255,8 @@ fn at_most_65536_producers_wait_for_one_mailbox() {
     let world = World::new(runtime::test::TestOptions::new(1), config());
     let actor = full(&world, OverflowStrategy::BlockProducer);
     for _ in 0..=65_536 {
-        let (to, log) = (actor.clone(), world.log.clone());
+        let to = actor.clone();
+        let log = world.log.clone();
         let produce = async move {
             if let Err(SendError::Full(_)) = to.send(note(9)).await {
                 log.note("refused");

@@ -50,8 +50,8 @@ async fn on_a_single_thread_sockets_are_served_between_actors_that_never_rest() 
     let runtime = TokioRuntime::current().unwrap();
     let system = ActorSystemRunner::new(ActorSystemConfig::default()).start(runtime).unwrap();
     let props = Props::of_values().build();
-    let (one, other) =
-        (system.spawn_value(Juggler, &props).unwrap(), system.spawn_value(Juggler, &props).unwrap());
+    let one = system.spawn_value(Juggler, &props).unwrap();
+    let other = system.spawn_value(Juggler, &props).unwrap();
     one.tell(Ball(other.clone()));
     assert!(timeout(CASE_MAX, echo_round_trips()).await.is_ok(), "not done after {CASE_MAX:?}");
     [one, other].iter().for_each(|juggler| juggler.stop(StopMode::Now));

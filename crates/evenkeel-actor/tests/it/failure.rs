@@ -344,7 +344,8 @@ fn a_stopped_hook_or_a_drop_that_panics_does_not_hide_the_end() {
 fn a_message_that_panics_when_it_is_dropped_takes_nobody_with_it() {
     explore_with(ActorSystemConfig { dead_letters_max: 0, ..config() }, |world| {
         let probe = Probe::<()>::new(&world.runtime, &world.system).unwrap();
-        let (a, b) = (world.noter("a"), world.noter("b"));
+        let a = world.noter("a");
+        let b = world.noter("b");
         probe.watch(&a);
         a.tell(hold(1));
         let bomb = Bomb;
@@ -362,7 +363,8 @@ fn a_message_that_panics_when_it_is_dropped_takes_nobody_with_it() {
 #[test]
 fn a_decider_that_panics_stops_the_actor() {
     explore_with(supervised(directing(|_| panic!("cannot decide"))), |world| {
-        let (a, b) = (world.noter("a"), world.noter("b"));
+        let a = world.noter("a");
+        let b = world.noter("b");
         a.tell(fail("broken"));
         world.run();
         assert_eq!(a.state(), ActorState::Stopped);

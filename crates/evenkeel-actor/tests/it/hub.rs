@@ -159,7 +159,8 @@ fn an_actor_without_a_label_is_called_by_its_type() {
 #[test]
 fn a_worker_is_as_busy_as_its_actors_were() {
     explore(|world| {
-        let (actor, handle) = (world.noter("a"), world.runtime.handle());
+        let actor = world.noter("a");
+        let handle = world.runtime.handle();
         world.pass(100);
         world.system.metrics();
         actor.tell(go(move |_, _| handle.elapse(30 * MS)));
@@ -175,7 +176,8 @@ fn a_worker_is_as_busy_as_its_actors_were() {
 #[test]
 fn one_run_in_64_is_timed() {
     explore_batches(|world| {
-        let (actor, handle) = (world.noter("a"), world.runtime.handle());
+        let actor = world.noter("a");
+        let handle = world.runtime.handle();
         for _ in 0..6_400 {
             let handle = handle.clone();
             actor.tell(go(move |_, _| handle.elapse(2 * MS)));
@@ -192,7 +194,8 @@ fn one_run_in_64_is_timed() {
 #[test]
 fn one_wait_in_64_for_a_worker_is_timed() {
     explore(|world| {
-        let (actor, handle) = (world.noter("a"), world.runtime.handle());
+        let actor = world.noter("a");
+        let handle = world.runtime.handle();
         for _ in 0..640 {
             actor.tell(note(1));
             handle.elapse(3 * MS);
@@ -257,7 +260,8 @@ fn a_sink_is_given_every_reading() {
         }
     }
     explore(|world| {
-        let (sink, actor) = (Kept::default(), world.noter("a"));
+        let sink = Kept::default();
+        let actor = world.noter("a");
         for number in 0..3 {
             actor.tell(note(number));
             world.run();

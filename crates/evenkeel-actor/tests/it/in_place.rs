@@ -118,7 +118,8 @@ async fn most_questions_are_answered_without_a_wait_and_all_are_answered_right()
 #[tokio::test]
 async fn whoever_asks_all_the_time_leaves_others_their_turn() {
     let system = system(1);
-    let (asked, other) = (link(&system, None), link(&system, None));
+    let asked = link(&system, None);
+    let other = link(&system, None);
     let stop = Arc::new(AtomicU64::new(0));
     let stopped = stop.clone();
     let asking = system.spawn_task(async move {
@@ -162,7 +163,8 @@ async fn an_actor_that_panics_in_its_askers_place_fails_alone() {
 #[tokio::test]
 async fn the_deadline_of_one_question_stands_while_others_are_answered_in_place() {
     let system = system(1);
-    let (silent, quick) = (link(&system, None), link(&system, None));
+    let silent = link(&system, None);
+    let quick = link(&system, None);
     let (answers, _) = among_actors(&system, async move {
         warm_up(&quick).await;
         let mut kept = pin!(silent.ask(Told::Keep).within(Duration::from_millis(50)));

@@ -63,7 +63,8 @@ fn a_run_ends_after_its_budget_of_messages() {
     let budget = 3;
     for seed in 0..12 {
         let world = World::new(with_budget(seed, budget), one_worker());
-        let (a, b) = (world.noter("a"), world.noter("b"));
+        let a = world.noter("a");
+        let b = world.noter("b");
         from_inside(&world, move || {
             (0..9).for_each(|number| a.tell(note(number)));
             (0..9).for_each(|number| b.tell(note(number)));
@@ -77,7 +78,8 @@ fn a_run_ends_after_its_budget_of_messages() {
 fn a_run_ends_when_the_slice_is_used_up_once_the_worker_knows_how_long_messages_take() {
     for seed in 0..12 {
         let world = World::new(with_budget(seed, 64), one_worker());
-        let (a, b) = (world.noter("a"), world.noter("b"));
+        let a = world.noter("a");
+        let b = world.noter("b");
         let handle = world.runtime.handle();
         from_inside(&world, move || {
             for number in 0..400 {
@@ -100,7 +102,8 @@ fn a_run_ends_when_the_slice_is_used_up_once_the_worker_knows_how_long_messages_
 fn yield_lets_others_go_first() {
     for seed in 0..12 {
         let world = World::new(with_budget(seed, 64), one_worker());
-        let (a, b) = (world.noter("a"), world.noter("b"));
+        let a = world.noter("a");
+        let b = world.noter("b");
         from_inside(&world, move || {
             b.tell(note(1));
             a.tell(act(|me, _| {
@@ -181,7 +184,8 @@ fn an_actor_is_running_then_suspended_then_stopping_then_stopped() {
 #[test]
 fn a_task_runs_to_its_end_among_the_actors() {
     explore(|world| {
-        let (log, handle) = (world.log.clone(), world.runtime.handle());
+        let log = world.log.clone();
+        let handle = world.runtime.handle();
         let actor = world.noter("a");
         let task = async move {
             runtime::RuntimeHandle::sleep_until(&handle, at_ms(5)).await;

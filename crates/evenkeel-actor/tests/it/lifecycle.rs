@@ -79,7 +79,8 @@ fn the_stopped_hook_comes_first_then_the_mailbox_goes_then_the_index() {
         let system = world.system.clone();
         let watcher = world.puppet("w").signal(move |signal, ctx| {
             let Signal::Terminated { who, .. } = signal else { return Ok(Flow::Continue) };
-            let (state, found) = (system.actor_state(*who), system.signal(*who, SignalKey(1)));
+            let state = system.actor_state(*who);
+            let found = system.signal(*who, SignalKey(1));
             let told = format!("{state:?}, found: {found}");
             ctx.me().tell(go(move |me, _| me.note(told)));
             Ok(Flow::Continue)
@@ -88,7 +89,8 @@ fn the_stopped_hook_comes_first_then_the_mailbox_goes_then_the_index() {
         let system = world.system.clone();
         let actor = world.puppet("a").stopped(move |me, ctx| {
             let me_too = ctx.me();
-            let (state, sent) = (system.actor_state(me_too.index()), me_too.try_tell(note(1)));
+            let state = system.actor_state(me_too.index());
+            let sent = me_too.try_tell(note(1));
             let found = system.signal(me_too.index(), SignalKey(1));
             me.note(format_args!("{state:?}, {sent:?}, found: {found}"));
         });
@@ -258,9 +260,11 @@ fn an_actor_that_is_stopped_before_it_ran_is_started_and_stopped() {
 #[test]
 fn a_child_command_reaches_children_only() {
     explore(|world| {
-        let (parent, other) = (world.noter("p"), world.noter("o"));
+        let parent = world.noter("p");
+        let other = world.noter("o");
         let child = child_of(world, &parent, world.puppet("c").loud());
-        let (mine, not_mine) = (child.index(), other.index());
+        let mine = child.index();
+        let not_mine = other.index();
         parent.tell(go(move |me, ctx| {
             let stop = guardian::SupervisionCommand::Stop;
             let reached = [not_mine, mine].map(|index| ctx.command(index, stop));

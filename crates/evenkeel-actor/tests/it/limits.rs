@@ -119,8 +119,10 @@ fn the_signal_that_is_waited_for_is_not_lost_among_others() {
 #[test]
 fn a_watch_taken_back_and_renewed_in_a_loop_stays_one_watch() {
     explore(|world| {
-        let (watcher, target) = (world.noter("watcher"), world.noter("target"));
-        let (whom, system) = (target.clone(), world.system.clone());
+        let watcher = world.noter("watcher");
+        let target = world.noter("target");
+        let whom = target.clone();
+        let system = world.system.clone();
         watcher.tell(go(move |me, ctx| {
             for _ in 0..1_000 {
                 ctx.watch(&whom);
@@ -141,7 +143,8 @@ fn commands_to_a_child_that_does_not_run_do_not_pile_up() {
         let parent = world.noter("parent");
         let child = crate::harness::child_of(world, &parent, world.puppet("child").loud());
         world.log.take();
-        let (index, system) = (child.index(), world.system.clone());
+        let index = child.index();
+        let system = world.system.clone();
         parent.tell(go(move |me, ctx| {
             for _ in 0..500 {
                 ctx.command(index, guardian::SupervisionCommand::Resume);

@@ -83,10 +83,12 @@ fn what_the_system_says_passes_a_held_actor_and_lets_no_message_through() {
 #[test]
 fn a_break_closes_what_was_opened_before_it_and_nothing_else() {
     explore(|world| {
-        let (gate, log) = (Gate::default(), world.log.clone());
+        let gate = Gate::default();
+        let log = world.log.clone();
         let shut = gate.clone();
         let chain = move || {
-            let (outer, inner) = (Ring::new("outer", &log), Ring::new("inner", &log));
+            let outer = Ring::new("outer", &log);
+            let inner = Ring::new("inner", &log);
             CompositeMiddleware::new().with(outer).with(shut.clone()).with(inner)
         };
         let actor = world.spawn(world.puppet("a").middleware(chain));

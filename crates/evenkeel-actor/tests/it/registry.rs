@@ -27,7 +27,8 @@ fn an_actor_is_found_by_its_name() {
 fn a_name_that_is_taken_is_refused_until_it_is_taken_back() {
     explore(|world| {
         let names = world.system.names();
-        let (first, second) = (world.noter("a"), world.noter("b"));
+        let first = world.noter("a");
+        let second = world.noter("b");
         names.register("printer", &first).unwrap();
         let refused = names.register("printer", &second).unwrap_err();
         assert_eq!(refused, RegisterError::Taken { by: first.index() });
@@ -57,7 +58,8 @@ fn another_type_of_message_is_an_error_that_says_which() {
 fn a_name_is_free_when_its_actor_has_ended_though_somebody_holds_its_address() {
     explore(|world| {
         let names = world.system.names();
-        let (old, new) = (world.noter("a"), world.noter("b"));
+        let old = world.noter("a");
+        let new = world.noter("b");
         names.register("printer", &old).unwrap();
         old.stop(StopMode::Now);
         world.run();
@@ -92,7 +94,8 @@ fn whoever_hears_of_an_end_finds_the_name_free() {
             ctx.names().register("printer", &ctx.me()).unwrap();
             Ok(Flow::Continue)
         });
-        let (actor, heir) = (world.noter("a"), world.spawn(heir));
+        let actor = world.noter("a");
+        let heir = world.spawn(heir);
         world.system.names().register("printer", &actor).unwrap();
         let watched = actor.clone();
         heir.tell(go(move |_, ctx| ctx.watch(&watched)));
@@ -123,7 +126,8 @@ fn an_actor_names_itself_before_its_first_message_or_fails() {
                 Err(refused) => Err(ActorError::new(refused.to_string())),
             })
         };
-        let (first, second) = (world.spawn(named()), world.spawn(named()));
+        let first = world.spawn(named());
+        let second = world.spawn(named());
         assert_eq!((first.state(), second.state()), (ActorState::Running, ActorState::Stopped));
         assert!(world.system.names().find::<Msg>("printer").unwrap().is(&first));
     });
@@ -134,7 +138,8 @@ fn there_are_at_most_so_many_names_and_the_ended_do_not_count() {
     let config = ActorSystemConfig { names_max: 100, ..config() };
     explore_with(config, |world| {
         let names = world.system.names();
-        let (lasting, passing) = (world.noter("a"), world.noter("b"));
+        let lasting = world.noter("a");
+        let passing = world.noter("b");
         (0..60).for_each(|number| names.register(&format!("lasting {number}"), &lasting).unwrap());
         (0..40).for_each(|number| names.register(&format!("passing {number}"), &passing).unwrap());
         assert_eq!(names.register("one more", &lasting), Err(RegisterError::Full { names_max: 100 }));
@@ -150,7 +155,8 @@ fn there_are_at_most_so_many_names_and_the_ended_do_not_count() {
 #[test]
 fn a_name_has_a_length() {
     let world = World::new(runtime::test::TestOptions::new(0), config());
-    let (names, actor) = (world.system.names(), world.noter("a"));
+    let names = world.system.names();
+    let actor = world.noter("a");
     let longest = "n".repeat(NAME_LEN_MAX);
     assert_eq!(names.register(&longest, &actor), Ok(()));
     assert_eq!(names.register(&(longest + "n"), &actor), Err(RegisterError::Length { len: 257 }));

@@ -126,7 +126,8 @@ fn a_deadline_counts_from_the_question_however_long_the_handler_took_before() {
         let silent = world.noter("silent");
         silent.tell(hold(1));
         world.run();
-        let (handle, log) = (world.runtime.handle(), world.log.clone());
+        let handle = world.runtime.handle();
+        let log = world.log.clone();
         let asker = world.noter("asker");
         asker.tell(go(|_, _| {}));
         world.run();
@@ -152,7 +153,8 @@ fn a_question_that_changes_hands_takes_one_place_in_the_wheel() {
         let silent = world.noter("silent");
         silent.tell(hold(1));
         world.run();
-        let (handle, log) = (world.runtime.handle(), world.log.clone());
+        let handle = world.runtime.handle();
+        let log = world.log.clone();
         let task = async move {
             let mut question = pin!(silent.ask(|reply| Msg::Ask(1, reply)).within(2_000 * MS));
             poll_fn(|cx| {
@@ -181,7 +183,8 @@ fn an_actor_made_while_the_system_ends_ends_or_is_refused() {
             begun.send(()).unwrap();
             wait.lock().unwrap().recv().unwrap();
         });
-        let (props, system) = (props.props(), world.system.clone());
+        let props = props.props();
+        let system = world.system.clone();
         let spawner = std::thread::spawn(move || system.spawn(&props).map(|actor| actor.state()));
         begins.recv().unwrap();
         world.system.force_stop();
@@ -199,7 +202,8 @@ fn a_worker_that_its_host_drops_leaves_its_work_to_the_others() {
         let runtime = TestRuntime::with(TestOptions::new(seed));
         let host = Murderous { inner: runtime.handle(), victims: Victims::default() };
         let victims = host.victims.clone();
-        let (system, log) = (ActorSystemRunner::new(config()).start(host).unwrap(), Log::default());
+        let system = ActorSystemRunner::new(config()).start(host).unwrap();
+        let log = Log::default();
         let actor = system.spawn(&puppet("a", &log).props()).unwrap();
         runtime.run_until_idle();
         victims.lock().unwrap()[dropped].lock().unwrap().take();
@@ -231,7 +235,8 @@ fn a_system_that_ended_is_forgotten() {
         for seed in 0..4 {
             let runtime = TestRuntime::with(TestOptions::new(seed));
             let token = Arc::new(());
-            let (held, log) = (Arc::downgrade(&token), Log::default());
+            let held = Arc::downgrade(&token);
+            let log = Log::default();
             let system = ActorSystemRunner::new(config())
                 .start(Held { inner: runtime.handle(), _token: token })
                 .unwrap();

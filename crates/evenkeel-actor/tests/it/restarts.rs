@@ -55,7 +55,8 @@ proptest! {
 
     #[test]
     fn a_random_number_that_is_larger_never_waits_longer(before in 0..20_u32, a in any::<u32>(), b in any::<u32>()) {
-        let (less, more) = (a.min(b), a.max(b));
+        let less = a.min(b);
+        let more = a.max(b);
         prop_assert!(Backoff::DOUBLING.delay(before, more) <= Backoff::DOUBLING.delay(before, less));
     }
 }

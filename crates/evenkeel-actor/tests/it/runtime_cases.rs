@@ -73,7 +73,8 @@ pub(crate) async fn one_senders_messages_keep_their_order(system: ReadyQueueSche
 
 pub(crate) async fn a_timer_repeats_until_it_is_cancelled(system: ReadyQueueScheduler) {
     let actor = puppet(&system);
-    let (fast, slow) = (TimerId(1), TimerId(2));
+    let fast = TimerId(1);
+    let slow = TimerId(2);
     actor.tell(act(move |_, ctx| {
         assert!(ctx.set_timer(fast, MS, Repeat::Every(MS)));
         Ok(Flow::Continue)
@@ -133,7 +134,8 @@ pub(crate) async fn a_suspension_ends_by_itself_after_its_time(system: ReadyQueu
 }
 
 pub(crate) async fn what_is_awaited_comes_back_before_what_waited(system: ReadyQueueScheduler) {
-    let (actor, other) = (puppet(&system), puppet(&system));
+    let actor = puppet(&system);
+    let other = puppet(&system);
     actor.tell(act(|_, _| {
         Ok(Flow::wait(async move { note(other.ask(|reply| answer(reply, 7)).await.unwrap()) }))
     }));
@@ -151,7 +153,8 @@ pub(crate) async fn a_drained_stop_handles_what_was_accepted(system: ReadyQueueS
 }
 
 pub(crate) async fn a_stop_at_once_makes_dead_letters(system: ReadyQueueScheduler) {
-    let (actor, watcher) = (puppet(&system), puppet(&system));
+    let actor = puppet(&system);
+    let watcher = puppet(&system);
     watch(&watcher, &actor).await;
     suspend(&actor).await;
     (0..3).for_each(|n| actor.tell(note(n)));
@@ -161,7 +164,8 @@ pub(crate) async fn a_stop_at_once_makes_dead_letters(system: ReadyQueueSchedule
 }
 
 pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueScheduler) {
-    let (actor, watcher) = (puppet(&system), puppet(&system));
+    let actor = puppet(&system);
+    let watcher = puppet(&system);
     watch(&watcher, &actor).await;
     actor.stop(StopMode::Drained);
     let told = ended(&actor, Termination::Stopped);
@@ -171,7 +175,8 @@ pub(crate) async fn the_end_of_a_watched_actor_is_told_once(system: ReadyQueueSc
 }
 
 pub(crate) async fn children_end_before_their_parent(system: ReadyQueueScheduler) {
-    let (parent, watcher) = (puppet(&system), puppet(&system));
+    let parent = puppet(&system);
+    let watcher = puppet(&system);
     let child = child_of(&parent).await;
     watch(&watcher, &child).await;
     watch(&watcher, &parent).await;
@@ -188,7 +193,8 @@ pub(crate) async fn a_sender_waits_for_room(system: ReadyQueueScheduler) {
     let room = u32::try_from(options.user_capacity()).unwrap();
     (0..room).for_each(|n| assert!(matches!(actor.try_tell(note(n)), Ok(SendOutcome::Queued))));
     assert!(matches!(actor.try_tell(note(room)), Err(SendError::Full(_))));
-    let (sender, seen) = (actor.clone(), witness.clone());
+    let sender = actor.clone();
+    let seen = witness.clone();
     let waits = async move {
         sender.send(note(room)).await.unwrap();
         seen.tell(note(0));

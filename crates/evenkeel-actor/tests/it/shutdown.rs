@@ -58,7 +58,8 @@ fn a_producer_that_waits_for_room_has_its_message_back_when_the_system_stops() {
         actor.tell(world.wait_until_ms(50, 1));
         world.run();
         actor.tell(note(2));
-        let (to, log) = (actor.clone(), Log::default());
+        let to = actor.clone();
+        let log = Log::default();
         let told = log.clone();
         spawn_outside(world, async move {
             let back = to.send(note(3)).await;
@@ -88,7 +89,8 @@ fn a_system_is_draining_while_its_actors_end() {
 #[test]
 fn what_cannot_be_handled_in_time_becomes_dead_letters() {
     explore(|world| {
-        let (held, busy) = (world.noter("held"), world.noter("busy"));
+        let held = world.noter("held");
+        let busy = world.noter("busy");
         held.tell(hold(1));
         held.tell(note(1));
         busy.tell(note(2));
@@ -115,7 +117,8 @@ fn a_future_that_an_actor_waits_for_is_waited_for() {
 #[test]
 fn timers_and_empty_suspensions_hold_no_shutdown_up() {
     explore(|world| {
-        let (timed, held) = (world.noter("t"), world.noter("h"));
+        let timed = world.noter("t");
+        let held = world.noter("h");
         timed.tell(go(|_, ctx| ctx.set_timer(TimerId(1), 3_600 * SECOND, Repeat::Every(MS))));
         timed.tell(go(|_, ctx| ctx.set_receive_timeout(Some(SECOND))));
         held.tell(hold(1));
@@ -209,10 +212,13 @@ fn while_producers_send_nothing_accepted_is_lost_silently() {
     explore(|world| {
         let actors: Vec<_> =
             (0..5).map(|_| world.spawn(world.puppet("a").places(8, OverflowStrategy::Reject))).collect();
-        let (accepted, buried) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let accepted = Arc::new(AtomicU64::new(0));
+        let buried = Arc::new(AtomicU64::new(0));
         for nth in 0..10 {
-            let (to, handle) = (actors[nth % 5].clone(), world.runtime.handle());
-            let (accepted, buried) = (accepted.clone(), buried.clone());
+            let to = actors[nth % 5].clone();
+            let handle = world.runtime.handle();
+            let accepted = accepted.clone();
+            let buried = buried.clone();
             spawn_outside(world, async move {
                 for number in 0..200 {
                     match (nth + number as usize) % 3 {
@@ -249,7 +255,8 @@ fn while_producers_send_nothing_accepted_is_lost_silently() {
 
 /// Shuts the system down in a task of its own; its outcome is the line of the log.
 fn shut_down(world: &World, within: Duration) -> Log {
-    let (log, system) = (Log::default(), world.system.clone());
+    let log = Log::default();
+    let system = world.system.clone();
     let told = log.clone();
     spawn_outside(world, async move {
         let end = system.graceful_shutdown(within).await;

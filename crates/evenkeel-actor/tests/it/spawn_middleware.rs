@@ -174,7 +174,8 @@ async fn on_threads_every_spawn_is_seen_and_quotas_hold() {
 
 /// A world whose spawns are noted by each of these; `guard` refuses the actors named.
 fn watched(names: &[&'static str], refused: &'static [&'static str]) -> (World, Log) {
-    let (runtime, log) = (TestRuntime::with(TestOptions::new(0)), Log::default());
+    let runtime = TestRuntime::with(TestOptions::new(0));
+    let log = Log::default();
     let runner = names.iter().fold(ActorSystemRunner::new(config()), |runner, name| {
         runner.spawn_middleware(Note { name, log: log.clone(), refused })
     });

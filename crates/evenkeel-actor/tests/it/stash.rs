@@ -122,7 +122,8 @@ fn a_signal_can_take_back_too_before_the_next_message() {
             ctx.unstash_all();
             Ok(Flow::Continue)
         });
-        let (actor, ended) = (world.spawn(hears), world.noter("ended"));
+        let actor = world.spawn(hears);
+        let ended = world.noter("ended");
         ended.stop(StopMode::Now);
         world.run();
         actor.tell(aside(1..=2));

@@ -31,7 +31,8 @@ fn under_random_load_every_message_ends_up_in_one_place_and_in_order() {
     let seconds = number("EVENKEEL_STRESS_SECONDS").unwrap_or(3);
     let mut seed = number("EVENKEEL_STRESS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     let end = Instant::now() + Duration::from_secs(seconds);
-    let (mut rounds, mut messages) = (0, 0);
+    let mut rounds = 0;
+    let mut messages = 0;
     while rounds == 0 || Instant::now() < end {
         println!("EVENKEEL_STRESS_SEED={seed}");
         messages += Round::of(seed).play();
@@ -190,7 +191,9 @@ impl Round {
     ) -> Vec<ActorRef<Note>> {
         let mut clerks: Vec<ActorRef<Note>> = Vec::new();
         for id in 0..self.actors {
-            let (ledger, keys, next) = (ledger.clone(), keys.clone(), clerks.last().cloned());
+            let ledger = ledger.clone();
+            let keys = keys.clone();
+            let next = clerks.last().cloned();
             let make = move || Clerk::new(id, ledger.clone(), keys.clone(), next.clone());
             let props = Props::new(make)
                 .mailbox(chaos_actor::mailbox(random))

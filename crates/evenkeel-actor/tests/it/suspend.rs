@@ -50,7 +50,8 @@ fn for_every_reason_room_ends_the_wait_for_it() {
             world.run();
             target.tell(note(1));
             target.tell(note(2));
-            let (actor, to) = (world.noter("a"), target.clone());
+            let actor = world.noter("a");
+            let to = target.clone();
             actor.tell(act(move |_, ctx| {
                 assert!(matches!(ctx.try_tell(&to, note(3)), Err(SendError::Full(_))));
                 Ok(Flow::Suspend(reason, ResumeCondition::WhenCapacityAvailable))
@@ -160,7 +161,8 @@ fn a_signal_for_a_wait_to_come_does_not_end_the_wait_for_a_future() {
 #[test]
 fn the_system_is_heard_during_a_suspension() {
     explore(|world| {
-        let (actor, other) = (world.noter("a"), world.noter("b"));
+        let actor = world.noter("a");
+        let other = world.noter("b");
         let watched = other.clone();
         actor.tell(go(move |_, ctx| {
             ctx.watch(&watched);

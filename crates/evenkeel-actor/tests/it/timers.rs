@@ -55,7 +55,8 @@ fn a_timer_that_repeats_keeps_its_beat() {
 #[test]
 fn a_timer_that_is_late_skips_what_it_missed_and_keeps_its_beat() {
     explore(|world| {
-        let (actor, handle) = (world.noter("a"), world.runtime.handle());
+        let actor = world.noter("a");
+        let handle = world.runtime.handle();
         timer(&actor, 1, 10 * MS, Repeat::Every(10 * MS));
         world.run();
         actor.tell(go(move |_, _| handle.elapse(35 * MS)));
@@ -124,7 +125,8 @@ fn a_timer_set_anew_fires_at_its_new_time_only() {
 #[test]
 fn timers_end_with_their_actor_and_with_its_value() {
     explore_with(supervised(at_once()), |world| {
-        let (ended, renewed) = (world.noter("e"), world.noter("r"));
+        let ended = world.noter("e");
+        let renewed = world.noter("r");
         for actor in [&ended, &renewed] {
             timer(actor, 1, 10 * MS, Repeat::Once);
             actor.tell(go(|_, ctx| ctx.set_receive_timeout(Some(10 * MS))));
@@ -194,7 +196,8 @@ fn what_the_system_says_is_no_message() {
 #[test]
 fn a_handler_that_takes_longer_than_the_receive_timeout_is_not_idle() {
     explore(|world| {
-        let (actor, handle) = (idle_after(world, 20 * MS), world.runtime.handle());
+        let actor = idle_after(world, 20 * MS);
+        let handle = world.runtime.handle();
         actor.tell(go(move |_, _| handle.elapse(50 * MS)));
         actor.tell(note(1));
         world.run();
@@ -267,7 +270,8 @@ fn a_question_waits_five_seconds_unless_it_says_otherwise() {
 #[test]
 fn a_question_inside_of_an_actor_has_its_deadline_too() {
     explore(|world| {
-        let (asker, whom) = (world.noter("a"), world.noter("b"));
+        let asker = world.noter("a");
+        let whom = world.noter("b");
         whom.tell(hold(1));
         asker.tell(act(move |_, _| {
             Ok(Flow::wait(async move {
@@ -327,7 +331,8 @@ fn a_full_wheel_refuses_timers_with_a_value_and_frees_their_places() {
 #[test]
 fn a_full_wheel_fails_a_suspension_and_ends_a_question_instead_of_losing_them() {
     explore_with(ActorSystemConfig { timers_max: 1, ..supervised(at_once()) }, |world| {
-        let (hog, actor) = (world.noter("hog"), world.spawn(world.puppet("a").loud()));
+        let hog = world.noter("hog");
+        let actor = world.spawn(world.puppet("a").loud());
         timer(&hog, 1, HOUR, Repeat::Once);
         actor.tell(act(|_, _| Ok(Flow::Suspend(SuspendReason::RateLimit, ResumeCondition::After(MS)))));
         let lines = world.lines();

@@ -35,7 +35,8 @@ fn one_span_links_sender_queue_and_handler() {
 #[test]
 fn what_a_handler_sends_is_part_of_what_it_was_sent() {
     let seen = seen(Level::TRACE, |world| {
-        let (first, second) = (world.noter("first"), world.noter("second"));
+        let first = world.noter("first");
+        let second = world.noter("second");
         first.tell(go(move |_, _| second.tell(go(|_, _| trace!("reached")))));
         first.tell(go(|_, _| trace!("another")));
         world.run();
@@ -69,7 +70,8 @@ fn a_question_is_one_span_from_asking_to_the_answer() {
 #[test]
 fn an_answer_that_comes_from_somewhere_else_belongs_to_the_question() {
     let seen = seen(Level::TRACE, |world| {
-        let (front, back) = (world.noter("front"), world.noter("back"));
+        let front = world.noter("front");
+        let back = world.noter("back");
         let forward =
             |reply| go(move |_, _| back.tell(go(move |_, _| evenkeel_actor::Reply::send(reply, 1))));
         assert_eq!(world.runtime.block_on(front.ask(forward)), Ok(1));
@@ -82,7 +84,8 @@ fn an_answer_that_comes_from_somewhere_else_belongs_to_the_question() {
 fn an_actor_that_awaits_names_the_key_of_its_wait_and_goes_on_in_the_same_span() {
     let seen = seen(Level::TRACE, |world| {
         let actor = world.noter("a");
-        let (slot, sleep) = (actor.index().slot, world.wait_until_ms(5, 1));
+        let slot = actor.index().slot;
+        let sleep = world.wait_until_ms(5, 1);
         assert_eq!(slot, 0);
         actor.tell(act(move |me, ctx| {
             let Msg::Act(sleep) = sleep else { return Ok(Flow::Continue) };

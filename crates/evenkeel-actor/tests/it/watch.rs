@@ -24,7 +24,8 @@ fn everybody_who_watches_is_told_once() {
 #[test]
 fn a_failure_that_ends_an_actor_is_told_with_its_error() {
     explore_with(supervised(directing(|_| SupervisionDirective::Stop)), |world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         watch(&a, &x);
         world.run();
         x.tell(fail("broken"));
@@ -35,7 +36,8 @@ fn a_failure_that_ends_an_actor_is_told_with_its_error() {
 #[test]
 fn one_who_has_ended_is_told_at_once() {
     explore(|world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         x.stop(StopMode::Now);
         world.run();
         watch(&a, &x);
@@ -48,7 +50,8 @@ fn one_who_has_ended_is_told_at_once() {
 #[test]
 fn one_who_is_ending_is_told_when_it_has() {
     explore(|world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         let child = child_of(world, &x, world.puppet("child"));
         let handle = world.runtime.handle();
         child.tell(go(move |_, _| handle.elapse(MS)));
@@ -63,7 +66,8 @@ fn one_who_is_ending_is_told_when_it_has() {
 #[test]
 fn watching_twice_is_watching_once() {
     explore(|world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         watch(&a, &x);
         watch(&a, &x);
         world.run();
@@ -76,7 +80,8 @@ fn watching_twice_is_watching_once() {
 #[test]
 fn a_watch_that_was_taken_back_tells_nothing() {
     explore(|world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         watch(&a, &x);
         unwatch(&a, &x);
         world.run();
@@ -91,7 +96,8 @@ fn a_watch_that_was_taken_back_tells_nothing() {
 #[test]
 fn a_watch_taken_back_while_the_end_is_under_way_tells_nothing() {
     explore(|world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         watch(&a, &x);
         world.run();
         let whom = x.clone();
@@ -108,7 +114,8 @@ fn a_watch_taken_back_while_the_end_is_under_way_tells_nothing() {
 #[test]
 fn a_watch_taken_back_and_set_again_tells_once() {
     explore(|world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         watch(&a, &x);
         unwatch(&a, &x);
         watch(&a, &x);
@@ -134,7 +141,8 @@ fn a_parent_that_watches_its_child_is_told_once() {
 #[test]
 fn two_who_watch_each_other_can_both_end() {
     explore(|world| {
-        let (a, b) = (world.noter("a"), world.noter("b"));
+        let a = world.noter("a");
+        let b = world.noter("b");
         watch(&a, &b);
         watch(&b, &a);
         watch(&a, &a);
@@ -149,7 +157,8 @@ fn two_who_watch_each_other_can_both_end() {
 #[test]
 fn a_watch_survives_the_restart_of_the_watcher() {
     explore_with(supervised(at_once()), |world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         watch(&a, &x);
         a.tell(fail("broken"));
         world.run();
@@ -161,7 +170,8 @@ fn a_watch_survives_the_restart_of_the_watcher() {
 #[test]
 fn a_restart_of_the_watched_is_not_an_end() {
     explore_with(supervised(at_once()), |world| {
-        let (a, x) = (world.noter("a"), world.noter("x"));
+        let a = world.noter("a");
+        let x = world.noter("x");
         watch(&a, &x);
         world.run();
         x.tell(fail("broken"));
@@ -195,7 +205,8 @@ fn whoever_watches_from_many_sides_at_once_misses_no_end() {
 #[test]
 fn an_actor_watches_at_most_65536_others() {
     let world = World::new(runtime::test::TestOptions::new(1), config());
-    let (a, props) = (world.noter("a"), world.puppet("x").props());
+    let a = world.noter("a");
+    let props = world.puppet("x").props();
     let others: Vec<_> = (0..=65_536).map(|_| world.system.spawn(&props).unwrap()).collect();
     a.tell(go(move |me, ctx| {
         let watched = others.iter().filter(|other| ctx.watch(other)).count();

@@ -109,7 +109,8 @@ impl Pair {
     }
 
     fn insert(&mut self, span: Duration) -> Result<(), TestCaseError> {
-        let (due, id) = (self.now + span, self.keys.len());
+        let due = self.now + span;
+        let id = self.keys.len();
         match self.wheel.insert(due, id) {
             Ok(key) => {
                 self.keys.push(key);

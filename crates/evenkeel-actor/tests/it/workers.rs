@@ -44,7 +44,8 @@ fn a_handler_changes_the_number_of_its_own_workers() {
         let actors = ["a", "b", "c"].map(|name| world.noter(name));
         for number in 0..30_u32 {
             for (nth, actor) in actors.iter().enumerate() {
-                let (system, wanted) = (world.system.clone(), 1 + (number as usize * 7 + nth) % 5);
+                let system = world.system.clone();
+                let wanted = 1 + (number as usize * 7 + nth) % 5;
                 actor.tell(go(move |_, _| system.set_workers(workers(wanted)).unwrap()));
                 actor.tell(note(number));
             }
@@ -67,7 +68,8 @@ fn what_a_leaver_had_is_done_by_one_who_slept() {
         for round in 0..10 {
             set(world, 2);
             world.run();
-            let (told, system) = (crowd.clone(), world.system.clone());
+            let told = crowd.clone();
+            let system = world.system.clone();
             crowd[0].tell(go(move |_, _| {
                 told[1..].iter().for_each(|actor| actor.tell(note(round)));
                 system.set_workers(workers(1)).unwrap();
@@ -82,7 +84,8 @@ fn what_a_leaver_had_is_done_by_one_who_slept() {
 fn what_many_leave_behind_is_done_by_the_one_who_stays() {
     explore_with(ActorSystemConfig::with_workers(workers(8)), |world| {
         let crowd: Vec<_> = (0..40).map(|_| world.noter("crowd")).collect();
-        let (told, system) = (crowd.clone(), world.system.clone());
+        let told = crowd.clone();
+        let system = world.system.clone();
         crowd[0].tell(go(move |_, _| {
             told.iter().for_each(|actor| actor.tell(note(1)));
             system.set_workers(workers(1)).unwrap();
@@ -170,7 +173,8 @@ fn what_waits_behind_a_leaver_in_a_long_handler_is_found_by_others() {
         for _ in 0..10 {
             system.set_workers(workers(4)).unwrap();
             let (handled, wait) = std::sync::mpsc::channel();
-            let (short, system) = (short.clone(), system.clone());
+            let short = short.clone();
+            let system = system.clone();
             let done = long.ask(|reply| {
                 go(move |_, _| {
                     short.tell(go(move |_, _| handled.send(()).unwrap()));

@@ -52,7 +52,9 @@ pub(super) fn has_gauges(engine: Engine) -> bool {
 /// An engine of several parts has a sample for each: counts add up, and the fullest cache counts.
 pub fn read_metrics(engine: Engine, page: &[u8]) -> Option<EngineLoad> {
     let names = gauges(engine)?;
-    let (mut running, mut waiting, mut cache_used) = (None, 0.0, None);
+    let mut running = None;
+    let mut waiting = 0.0;
+    let mut cache_used = None;
     for line in page.split(|byte| *byte == b'\n') {
         let Some((name, value)) = sample(line) else { continue };
         if name == names.running.as_bytes() {
@@ -98,7 +100,8 @@ fn sample(line: &[u8]) -> Option<(&[u8], f64)> {
 
 /// What follows the labels of a sample; `None` where they do not end, or tell of a part of a sum that is told, too.
 fn after_labels(labels: &[u8]) -> Option<&[u8]> {
-    let (mut quoted, mut escaped) = (false, false);
+    let mut quoted = false;
+    let mut escaped = false;
     for (at, byte) in labels.iter().enumerate() {
         match byte {
             _ if escaped => escaped = false,

@@ -51,7 +51,9 @@ impl NodeMonitor {
     fn begin(&self, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
         // One that fires during the wait could begin no other.
         ctx.cancel_timer(NEXT);
-        let (caller, origins, known) = (self.caller.clone(), self.origins.clone(), self.engine);
+        let caller = self.caller.clone();
+        let origins = self.origins.clone();
+        let known = self.engine;
         Ok(Flow::wait(async move { NodeMonitorMsg::Surveyed(discover(&caller, &origins, known).await) }))
     }
 
@@ -60,8 +62,11 @@ impl NodeMonitor {
         for (number, origin) in self.origins.iter().enumerate() {
             // With one path only there is nothing to tell apart.
             let path = (1 < self.origins.len()).then_some(PathId(number as u32));
-            let (voice, caller, origin) = (self.voice.clone(), self.caller.clone(), origin.clone());
-            let (node, interval) = (node.clone(), self.health.interval);
+            let voice = self.voice.clone();
+            let caller = self.caller.clone();
+            let origin = origin.clone();
+            let node = node.clone();
+            let interval = self.health.interval;
             let props = Props::new(move || Prober {
                 voice: voice.clone(),
                 caller: caller.clone(),
@@ -79,7 +84,9 @@ impl NodeMonitor {
 
     fn watch_load(&mut self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
         let Some(interval) = self.health.load_interval else { return Ok(()) };
-        let (voice, caller, origins) = (self.voice.clone(), self.caller.clone(), self.origins.clone());
+        let voice = self.voice.clone();
+        let caller = self.caller.clone();
+        let origins = self.origins.clone();
         let patience = self.health.models_interval;
         let props = Props::new(move || Scraper {
             voice: voice.clone(),

@@ -41,7 +41,9 @@ pub(super) struct CheckDone {
 
 impl Prober {
     fn begin(&self) -> HandlerResult<CheckDone> {
-        let (caller, origin, question) = (self.caller.clone(), self.origin.clone(), self.question);
+        let caller = self.caller.clone();
+        let origin = self.origin.clone();
+        let question = self.question;
         Ok(Flow::wait(async move {
             let began_at = Instant::now();
             let (check, next) = check(&caller, &origin, question).await;

@@ -42,7 +42,8 @@ pub(super) enum ScraperMsg {
 
 impl Scraper {
     fn ask(&self, engine: Engine) -> HandlerResult<ScraperMsg> {
-        let (caller, origins) = (self.caller.clone(), self.origins.clone());
+        let caller = self.caller.clone();
+        let origins = self.origins.clone();
         Ok(Flow::wait(async move { ScraperMsg::Load(load(&caller, &origins, engine).await) }))
     }
 

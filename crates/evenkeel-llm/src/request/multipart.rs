@@ -28,7 +28,8 @@ impl LlmRequest {
 fn read(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
     let boundary =
         boundary(content_type).ok_or_else(|| ApiError::invalid("the form's type names no boundary"))?;
-    let (mut model, mut stream) = (None, None);
+    let mut model = None;
+    let mut stream = None;
     for part in parts(boundary, body)? {
         let Some((head, value)) = split(part) else { return Err(broken()) };
         let field = match field(head) {

@@ -88,7 +88,8 @@ impl Listener {
 
     /// Waits for everything that a survey tells.
     async fn survey(&mut self) -> (Engine, Option<u32>, Vec<String>) {
-        let (mut engine, mut slots) = (None, None);
+        let mut engine = None;
+        let mut slots = None;
         let models = self.until(|finding| match finding {
             Finding::Engine(told) => {
                 engine = Some(told);
@@ -107,7 +108,8 @@ impl Listener {
 }
 
 async fn surveyed(pages: Vec<Page>) -> (Engine, Option<u32>, Vec<String>) {
-    let (node, mut listener) = (Pages::start(pages).await, listen(eager()));
+    let node = Pages::start(pages).await;
+    let mut listener = listen(eager());
     listener.watch(vec![node.origin()]);
     listener.survey().await
 }
@@ -173,7 +175,8 @@ async fn engines_whose_models_are_owned_by_others_are_known_by_clues() {
 
 #[tokio::test]
 async fn a_node_that_answers_is_well() {
-    let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
+    let node = Pages::start(vec![page("/health", 200, "")]).await;
+    let mut listener = listen(eager());
     listener.watch(vec![node.origin()]);
     for _ in 0..3 {
         assert!(matches!(listener.check().await, HealthCheckResult::Healthy { .. }));
@@ -183,7 +186,8 @@ async fn a_node_that_answers_is_well() {
 #[tokio::test]
 async fn a_node_without_health_is_asked_for_its_models() {
     let list = page("/v1/models", 200, r#"{"data":[]}"#);
-    let (node, mut listener) = (Pages::start(vec![list]).await, listen(eager()));
+    let node = Pages::start(vec![list]).await;
+    let mut listener = listen(eager());
     listener.watch(vec![node.origin()]);
     for _ in 0..5 {
         assert!(matches!(listener.check().await, HealthCheckResult::Healthy { .. }));
@@ -195,11 +199,13 @@ async fn a_node_without_health_is_asked_for_its_models() {
 #[tokio::test]
 async fn a_busy_node_is_not_broken_and_a_broken_one_is() {
     for status in [429, 503] {
-        let (node, mut listener) = (Pages::start(vec![page("/health", status, "")]).await, listen(eager()));
+        let node = Pages::start(vec![page("/health", status, "")]).await;
+        let mut listener = listen(eager());
         listener.watch(vec![node.origin()]);
         assert!(matches!(listener.check().await, HealthCheckResult::Busy { .. }));
     }
-    let (node, mut listener) = (Pages::start(vec![page("/health", 500, "")]).await, listen(eager()));
+    let node = Pages::start(vec![page("/health", 500, "")]).await;
+    let mut listener = listen(eager());
     listener.watch(vec![node.origin()]);
     assert!(matches!(listener.check().await, HealthCheckResult::Failed { .. }));
 }
@@ -219,7 +225,8 @@ async fn a_node_that_is_not_there_fails_and_one_that_says_nothing_is_lost() {
 #[tokio::test]
 async fn an_answer_without_end_fails() {
     let long = "x".repeat((4 << 20) + 1);
-    let (node, mut listener) = (Pages::start(vec![page("/health", 200, &long)]).await, listen(eager()));
+    let node = Pages::start(vec![page("/health", 200, &long)]).await;
+    let mut listener = listen(eager());
     listener.watch(vec![node.origin()]);
     assert!(matches!(listener.check().await, HealthCheckResult::Failed { .. }));
 }
@@ -242,13 +249,14 @@ async fn checks_are_an_interval_apart() {
 #[tokio::test]
 async fn an_engine_that_says_how_loaded_it_is_is_asked_until_it_does_not_and_is_well_all_the_while() {
     let list = page("/v1/models", 200, r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#);
-    let (health, metrics) = (page("/health", 200, ""), |running| {
+    let health = page("/health", 200, "");
+    let metrics = |running| {
         page(
             "/metrics",
             200,
             &format!("vllm:num_requests_running{{engine=\"0\"}} {running}.0\nvllm:num_requests_waiting 2\n"),
         )
-    });
+    };
     let node = Pages::start(vec![health.clone(), list.clone(), metrics(3)]).await;
     let mut listener = listen(HealthOptions { load_interval: Some(Duration::from_millis(1)), ..eager() });
     listener.watch(vec![node.origin()]);
@@ -339,7 +347,9 @@ async fn every_path_is_checked_and_any_tells_what_the_node_serves() {
     let node = Pages::start(vec![page("/health", 200, ""), page("/v1/models", 200, list)]).await;
     let mut listener = listen(eager());
     listener.watch(vec![gone, node.origin()]);
-    let (mut failed, mut well, mut models) = (false, false, false);
+    let mut failed = false;
+    let mut well = false;
+    let mut models = false;
     let all = listener.until(|finding| {
         match finding {
             Finding::Checked { path: Some(PathId(0)), check } => {
@@ -359,7 +369,8 @@ async fn every_path_is_checked_and_any_tells_what_the_node_serves() {
 
 #[tokio::test]
 async fn a_node_is_called_with_its_key() {
-    let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
+    let node = Pages::start(vec![page("/health", 200, "")]).await;
+    let mut listener = listen(eager());
     let authorization = Some(HeaderValue::from_static("Bearer sk-node"));
     listener.monitors.watch(MonitorTarget { authorization, ..watched(vec![node.origin()]) }).unwrap();
     listener.check().await;
@@ -368,7 +379,8 @@ async fn a_node_is_called_with_its_key() {
 
 #[tokio::test]
 async fn nothing_is_told_of_a_node_that_was_forgotten() {
-    let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
+    let node = Pages::start(vec![page("/health", 200, "")]).await;
+    let mut listener = listen(eager());
     listener.monitors.watch(MonitorTarget { node: NodeId(1), ..watched(vec![node.origin()]) }).unwrap();
     assert_eq!(listener.reports.recv().await.unwrap().node, NodeId(1));
     listener.monitors.forget(NodeId(1));
@@ -390,7 +402,8 @@ async fn a_monitor_that_fails_comes_back() {
         let _ = tell.send(report);
     });
     monitors.as_ref().unwrap().watch(watched(vec![node.origin()])).unwrap();
-    let (mut checks, mut engines) = (0, 0);
+    let mut checks = 0;
+    let mut engines = 0;
     while checks < 3 || engines < 1 {
         match reports.recv().await.unwrap().finding {
             Finding::Checked { .. } => checks += 1,
@@ -402,7 +415,8 @@ async fn a_monitor_that_fails_comes_back() {
 
 #[tokio::test]
 async fn monitors_that_are_dropped_end() {
-    let (node, mut listener) = (Pages::start(vec![page("/health", 200, "")]).await, listen(eager()));
+    let node = Pages::start(vec![page("/health", 200, "")]).await;
+    let mut listener = listen(eager());
     listener.watch(vec![node.origin()]);
     listener.check().await;
     let Listener { monitors, mut reports } = listener;

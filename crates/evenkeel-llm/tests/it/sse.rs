@@ -188,7 +188,8 @@ fn an_event_too_long_to_hold_is_passed_on_unread() {
         format!("{event}{}\n\ndata: [DONE]\n\n", " ".repeat(len - event.len() - 2))
     };
     let cuts = [1, EVENT_BYTES_MAX / 2, EVENT_BYTES_MAX - 1, EVENT_BYTES_MAX, EVENT_BYTES_MAX + 1];
-    let (fits, too_long) = (stream(EVENT_BYTES_MAX), stream(EVENT_BYTES_MAX + 1));
+    let fits = stream(EVENT_BYTES_MAX);
+    let too_long = stream(EVENT_BYTES_MAX + 1);
     for at in cuts {
         for len in [at, EVENT_BYTES_MAX + 20] {
             let all = told(HideUsage::Usage, fits.as_bytes().chunks(len.max(1_000)));

@@ -49,7 +49,8 @@ pub(crate) struct NodeSelectionCache {
 
 impl NodeSelectionCache {
     pub(crate) fn new(config: NodeCacheConfig) -> Self {
-        let (entries, expiries) = (BTreeMap::new(), BTreeSet::new());
+        let entries = BTreeMap::new();
+        let expiries = BTreeSet::new();
         Self { config, entries, expiries, stats: CacheStats::default() }
     }
 

@@ -162,7 +162,9 @@ mod tests {
     /// Whatever it asks for: who refuses for half a minute is asked forty times, not thirty thousand.
     #[test]
     fn rests_in_a_row_get_longer_up_to_the_usual_one() {
-        let (mut rest, mut now, mut asked) = (Cooldown::new(Duration::from_secs(1)), at(0), 0);
+        let mut rest = Cooldown::new(Duration::from_secs(1));
+        let mut now = at(0);
+        let mut asked = 0;
         while now < at(30) {
             rest.on_send(now, FIRST);
             now = rest.begin(now, Duration::ZERO);

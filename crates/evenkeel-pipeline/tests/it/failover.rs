@@ -75,7 +75,8 @@ fn a_request_that_is_tried_again_goes_before_those_that_wait_and_keeps_its_deadl
     let mut door = Door::to(&[1, 1]);
     let failing = door.arrive(Arrival { deadline: Some(3 * SECOND), ..asks(0) });
     let other = door.ask(0);
-    let (takes_its_slot, waiting) = (door.ask(0), door.ask(0));
+    let takes_its_slot = door.ask(0);
+    let waiting = door.ask(0);
     door.pass(SECOND);
     door.fail(failing, AttemptFailure::BadResponse);
     let entry = door.walk.wait_entry(failing).unwrap();
@@ -133,7 +134,8 @@ fn a_busy_node_rests_as_long_as_it_asks_for_and_is_not_broken() {
 #[test]
 fn a_busy_node_is_spared_for_the_longest_it_asked_for() {
     let mut door = Door::to(&[2]);
-    let (first, second) = (door.ask(0), door.ask(0));
+    let first = door.ask(0);
+    let second = door.ask(0);
     door.fail(first, AttemptFailure::Busy { retry_after: Some(9 * SECOND) });
     door.fail(second, AttemptFailure::Busy { retry_after: None });
     assert_eq!(door.walk.status().nodes[0].spared_until, Some(door.now + 9 * SECOND));
@@ -183,7 +185,8 @@ fn a_node_that_stays_busy_refuses_one_request_per_rest() {
 #[test]
 fn a_rested_node_is_taken_to_have_room_when_it_does_not_refuse_at_once() {
     let mut door = Door::to(&[2]);
-    let (first, second) = (door.ask(0), door.ask(0));
+    let first = door.ask(0);
+    let second = door.ask(0);
     door.fail(first, AttemptFailure::Busy { retry_after: Some(5 * SECOND) });
     door.end(second, 500);
     door.ask(0);
@@ -196,7 +199,8 @@ fn a_rested_node_is_taken_to_have_room_when_it_does_not_refuse_at_once() {
 #[test]
 fn when_every_node_rests_longer_than_anybody_waits_all_are_turned_away_at_once() {
     let mut door = Door::to(&[1, 1]);
-    let (one, other) = (door.ask(0), door.ask(0));
+    let one = door.ask(0);
+    let other = door.ask(0);
     let waits = door.ask(0);
     let patient = door.arrive(Arrival { deadline: Some(120 * SECOND), ..asks(0) });
     door.fail(one, AttemptFailure::Busy { retry_after: Some(50 * SECOND) });

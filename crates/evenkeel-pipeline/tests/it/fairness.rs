@@ -197,7 +197,8 @@ fn a_tenant_that_changes_models_to_leave_its_debt_behind_gains_nothing() {
         }
         served(&door)
     };
-    let (staying, changing) = (served_by([MODEL, MODEL]), served_by([MODEL, OTHER]));
+    let staying = served_by([MODEL, MODEL]);
+    let changing = served_by([MODEL, OTHER]);
     println!("staying {staying:?}, changing {changing:?}");
     assert!(changing[0] <= 1.05 * staying[0], "{} by changing, {} by staying", changing[0], staying[0]);
     assert!(changing[0] < changing[1]);

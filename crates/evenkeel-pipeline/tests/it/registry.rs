@@ -17,7 +17,8 @@ use crate::driver::{Door, MODEL, OTHER, asks, spec};
 fn a_drained_node_finishes_what_it_has_and_takes_work_again_when_resumed() {
     let mut door = Door::to(&[2]);
     let node = NodeId(0);
-    let (running, also) = (door.ask(0), door.ask(0));
+    let running = door.ask(0);
+    let also = door.ask(0);
     let waiting = door.ask(0);
     door.walk.drain_node(door.now, node).unwrap();
     door.settle();

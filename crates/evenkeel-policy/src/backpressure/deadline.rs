@@ -81,7 +81,8 @@ mod tests {
     /// A tenant's own drain rate is what it was served lately: next to nothing for one that asks once an hour.
     #[test]
     fn a_quiet_tenant_is_not_turned_away_for_having_been_quiet() {
-        let (one_request, deadline) = (Cost(1_000), 30 * SECOND);
+        let one_request = Cost(1_000);
+        let deadline = 30 * SECOND;
         let own_rate = 1_000.0 / 3_600.0;
         let defective = expected_wait(one_request, own_rate, 1.0);
         assert!(admit_by_deadline(defective, deadline).is_err(), "by its own rate it waits an hour");

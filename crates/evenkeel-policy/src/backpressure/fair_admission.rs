@@ -253,7 +253,8 @@ mod tests {
     #[test]
     fn a_flood_is_turned_away_and_a_quiet_tenant_is_not() {
         let mut queue = admission(100);
-        let (mut flood_rejected, mut plain_rejected_quiet) = (0, 0);
+        let mut flood_rejected = 0;
+        let mut plain_rejected_quiet = 0;
         for request in 0..1_000 {
             if offer(&mut queue, FLOOD) == Offer::Rejected {
                 flood_rejected += 1;
@@ -341,8 +342,8 @@ mod tests {
     fn below_its_share_a_tenant_skips_the_warning_delay() {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 70);
-        let (flood, quiet) =
-            (queue.decide(FLOOD, Weight::ONE).decision, queue.decide(QUIET, Weight::ONE).decision);
+        let flood = queue.decide(FLOOD, Weight::ONE).decision;
+        let quiet = queue.decide(QUIET, Weight::ONE).decision;
         assert_eq!((flood.state, quiet.state), (BackpressureState::Warning, BackpressureState::Warning));
         assert_eq!(flood.delay, Duration::ZERO, "alone, its share is all of the 80 places");
         assert_eq!(quiet.delay, Duration::ZERO);

@@ -470,7 +470,9 @@ impl DrrLevel {
     /// Fails unless every list is sorted by label and holds who belongs there.
     pub(super) fn check(&self, slots: &KeyAccounts) {
         let labels = |keys: &[u32]| keys.iter().map(|&key| slots[key].label).collect::<alloc::vec::Vec<_>>();
-        let (ring, due, later) = (self.ring.keys(slots), self.due.keys(slots), self.later.keys(slots));
+        let ring = self.ring.keys(slots);
+        let due = self.due.keys(slots);
+        let later = self.later.keys(slots);
         for list in [&ring, &due, &later] {
             assert!(labels(list).is_sorted(), "out of order: {:?}", labels(list));
         }

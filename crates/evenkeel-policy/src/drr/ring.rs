@@ -33,7 +33,8 @@ impl Ring {
 
     /// Takes out a key that is in this ring; if it was the head, the one after it is now.
     pub(super) fn remove(&mut self, slots: &mut KeyAccounts, key: u32) {
-        let (prev, next) = (slots[key].prev, slots[key].next);
+        let prev = slots[key].prev;
+        let next = slots[key].next;
         if next == key {
             self.head = NIL;
             return;
@@ -56,7 +57,8 @@ impl Ring {
         if other_head == NIL {
             return;
         }
-        let (tail, other_tail) = (slots[head].prev, slots[other_head].prev);
+        let tail = slots[head].prev;
+        let other_tail = slots[other_head].prev;
         slots[tail].next = other_head;
         slots[other_head].prev = tail;
         slots[other_tail].next = head;

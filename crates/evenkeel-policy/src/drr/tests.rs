@@ -122,7 +122,8 @@ fn weight_counts_inside_a_round() {
     drr.start_new_round();
     assert_eq!(serve_round(&mut drr), [ALICE, ALICE, ALICE, BOB]);
 
-    let (mut deficits, mut served) = ([3_000_i64, 1_000], [0, 0]);
+    let mut deficits = [3_000_i64, 1_000];
+    let mut served = [0, 0];
     for pick in 0..2_000 {
         let key = pick % 2;
         if deficits[key] > 0 {
@@ -226,7 +227,8 @@ fn every_step_leaves_the_lists_in_order() {
         let mut state = 1_u64;
         for _ in 0..steps {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (key, cost) = (Key((state >> 33) as u32 % 9), Cost((state >> 40) % 4_000));
+            let key = Key((state >> 33) as u32 % 9);
+            let cost = Cost((state >> 40) % 4_000);
             match (state >> 60) & 15 {
                 0..=2 => drr.add_key(key, Weight::new(0.3).unwrap()).unwrap(),
                 3 => drr.remove_key(key),
@@ -260,7 +262,8 @@ fn a_key_idle_while_nobody_was_served_goes_first() {
 #[test]
 fn coming_back_again_and_again_goes_first_for_one_grant_a_round() {
     let mut drr = busy(1);
-    let (heavy, round) = (Key(1), drr.round());
+    let heavy = Key(1);
+    let round = drr.round();
     let mut went_first = 0;
     for _ in 0..50 {
         drr.add_key(heavy, Weight::whole(10).unwrap()).unwrap();

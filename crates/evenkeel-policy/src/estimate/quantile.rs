@@ -28,7 +28,8 @@ impl Quantile {
             return None;
         }
         // Whole millions apart from the rest, so that no product exceeds 64 bits.
-        let (millions, rest) = (samples / 1_000_000, samples % 1_000_000);
+        let millions = samples / 1_000_000;
+        let rest = samples % 1_000_000;
         let millionths = u64::from(self.0);
         let rank = millions * millionths + (rest * millionths).div_ceil(1_000_000);
         Some(rank.max(1))

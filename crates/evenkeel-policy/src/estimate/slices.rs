@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn what_a_merge_brings_too_late_is_left_out() {
-        let (mut ours, mut theirs) = (three_seconds(), three_seconds());
+        let mut ours = three_seconds();
+        let mut theirs = three_seconds();
         hit(&mut ours, 5_000);
         hit(&mut theirs, 2_000);
         hit(&mut theirs, 3_000);

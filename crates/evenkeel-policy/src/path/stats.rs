@@ -180,7 +180,8 @@ impl PathStats {
 
     fn condition(&self, slo: Duration) -> Condition {
         let config = &self.rule.config;
-        let (loss, p95) = (self.loss(), self.p95());
+        let loss = self.loss();
+        let p95 = self.p95();
         if let Some(p95) = p95.filter(|&p95| p95 > slo) {
             return Condition::Unhealthy(Cause::IsSlow { p95, slo });
         }

@@ -19,7 +19,8 @@ pub(super) fn choose(
     scratch: &mut Vec<f64>,
 ) -> Option<Choice> {
     let load_max = cold_load_max(config, candidates, scratch)?;
-    let (mut cold, mut hot) = (0, 0);
+    let mut cold = 0;
+    let mut hot = 0;
     let mut quickest: Option<&Candidate> = None;
     let mut coolest: Option<&Candidate> = None;
     for candidate in candidates {

@@ -133,7 +133,8 @@ impl Credits {
             *old = new;
         }
         let total = self.weights.iter().sum();
-        let (to, from) = (i128::from(total), i128::from(self.total));
+        let to = i128::from(total);
+        let from = i128::from(self.total);
         self.total = total;
         if from == 0 || to == from {
             return;

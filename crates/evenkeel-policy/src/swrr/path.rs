@@ -23,7 +23,8 @@ pub(super) struct Path {
 
 impl Path {
     pub(super) fn new(id: PathId, rules: &SwrrRules) -> Self {
-        let (rtt, loss) = (Ewma::new(rules.rtt_gains), Ewma::new(rules.loss_gains));
+        let rtt = Ewma::new(rules.rtt_gains);
+        let loss = Ewma::new(rules.loss_gains);
         Self { id, active: false, rtt, loss, weight: PathWeight::unknown() }
     }
 

@@ -189,7 +189,9 @@ pub(super) struct UnhealthyCap {
 impl UnhealthyCap {
     /// Measures the set; a set without a healthy path is not capped.
     pub(super) fn over<'a>(active: impl Iterator<Item = &'a PathWeight>, rules: &SwrrRules) -> Self {
-        let (mut healthy, mut sum, mut count) = (0, 0, 0);
+        let mut healthy = 0;
+        let mut sum = 0;
+        let mut count = 0;
         for weight in active {
             match weight.health {
                 Health::Healthy => healthy += weight.in_force,
@@ -359,7 +361,8 @@ mod tests {
     #[test]
     fn a_weight_that_comes_after_the_ramp_began_does_not_start_it_from_the_least() {
         let rules = SwrrRules::default();
-        let (mut given, mut measured) = (PathWeight::unknown(), PathWeight::unknown());
+        let mut given = PathWeight::unknown();
+        let mut measured = PathWeight::unknown();
         given.start(Instant::ORIGIN, &rules);
         given.give(100, &rules);
         assert_eq!(slewed(&mut given, MS), 1_000);

@@ -78,7 +78,8 @@ proptest! {
     #[test]
     fn more_load_never_means_less_delay(config in config(), waiting in 0..1_000_usize) {
         let controller = BackpressureController::new(config).unwrap();
-        let (less, more) = (controller.decide(waiting), controller.decide(waiting + 1));
+        let less = controller.decide(waiting);
+        let more = controller.decide(waiting + 1);
         prop_assert!(less.delay <= more.delay || more.state == BackpressureState::Overloaded);
         prop_assert!(less.accept || !more.accept);
     }
@@ -91,7 +92,8 @@ proptest! {
         deadline in (0..600_000_u64).prop_map(Duration::from_millis),
     ) {
         prop_assert!(admit_by_deadline(expected_wait(Cost::ZERO, rate, share), deadline).is_ok());
-        let (less, more) = (expected_wait(Cost(queued), rate, share), expected_wait(Cost(queued + 1), rate, share));
+        let less = expected_wait(Cost(queued), rate, share);
+        let more = expected_wait(Cost(queued + 1), rate, share);
         prop_assert!(less <= more);
         match admit_by_deadline(less, deadline) {
             Ok(()) => prop_assert!(less.is_none_or(|wait| wait <= deadline)),
@@ -116,7 +118,8 @@ proptest! {
         for step in steps {
             match step {
                 Step::Arrive(id) => {
-                    let (tenant, at) = (TenantId(id), id as usize);
+                    let tenant = TenantId(id);
+                    let at = id as usize;
                     let admission = queue.decide(tenant, weights[at]);
                     let overloaded = admission.decision.state == BackpressureState::Overloaded;
                     let holds = (held[at].queued + held[at].reserved) as f64;

@@ -122,7 +122,9 @@ proptest! {
     #[test]
     fn under_next_round_backlogged_keys_are_served_by_weight_too((weights, steps) in backlog_and_churn()) {
         let mut drr = scheduler(NewKey::NextRound);
-        let (mut served, mut cost_max, mut joined) = (vec![[0_u64; 2]], 0, None);
+        let mut served = vec![[0_u64; 2]];
+        let mut cost_max = 0;
+        let mut joined = None;
         for step in steps {
             if drr.next_key().is_none() {
                 drr.start_new_round();
@@ -145,7 +147,8 @@ proptest! {
     #[test]
     fn somebody_is_served_as_long_as_somebody_is_active(steps in prop::collection::vec(step(0..12), 1..500)) {
         let mut drr = scheduler(NewKey::First);
-        let (mut active, mut parked) = (BTreeSet::new(), BTreeSet::new());
+        let mut active = BTreeSet::new();
+        let mut parked = BTreeSet::new();
         for step in steps {
             apply(&mut drr, step);
             match step {
@@ -246,7 +249,8 @@ proptest! {
                 None => drr.start_new_round(),
             }
         }
-        let (mut theirs, mut deficits) = (vec![], vec![0_i64; weights.len()]);
+        let mut theirs = vec![];
+        let mut deficits = vec![0_i64; weights.len()];
         for round in 2..300_u64 {
             for (key, deficit) in (0..).zip(&mut deficits) {
                 *deficit += i64::from(weights[key as usize].millis()) * 1_000;
@@ -296,10 +300,12 @@ proptest! {
         for tenant in 0..2 {
             drr.add_key(lane(tenant, tenant, Weight::ONE)).unwrap();
         }
-        let (mut served, mut cost_max) = (vec![[0_u64; 2]], 0);
+        let mut served = vec![[0_u64; 2]];
+        let mut cost_max = 0;
         for (pick, joins, cost) in steps {
             let at = pick as usize % keys.len();
-            let (key, (tenant, weight)) = (2 + at as u32, keys[at]);
+            let key = 2 + at as u32;
+            let (tenant, weight) = keys[at];
             if joins {
                 drr.add_key(lane(key, tenant, weight)).unwrap();
             } else {

@@ -19,7 +19,8 @@ proptest! {
         samples in vec(0.0..1e9_f64, 1..100), mean in 0.001..=1.0_f64, deviation in 0.001..=1.0_f64,
     ) {
         let mut ewma = Ewma::new(Gains::new(mean, deviation).unwrap());
-        let (mut lowest, mut highest) = (f64::INFINITY, 0.0_f64);
+        let mut lowest = f64::INFINITY;
+        let mut highest = 0.0_f64;
         for sample in samples {
             ewma.record(sample).unwrap();
             lowest = lowest.min(sample);
@@ -63,7 +64,8 @@ proptest! {
     fn merged_halves_are_the_whole(
         samples in timeline(), sides in vec(any::<bool>(), 200), quantile in quantile(),
     ) {
-        let (mut left, mut right) = (LatencyWindow::default(), LatencyWindow::default());
+        let mut left = LatencyWindow::default();
+        let mut right = LatencyWindow::default();
         for (&(at, latency), goes_left) in samples.iter().zip(sides) {
             let half = if goes_left { &mut left } else { &mut right };
             half.record(Instant::from_nanos(at), Duration::from_nanos(latency));
@@ -109,7 +111,8 @@ proptest! {
     ) {
         const SLICE: u64 = 5_000 * MILLI;
         let mut window = RatioWindow::default();
-        let (mut at, mut outcomes) = (0, Vec::new());
+        let mut at = 0;
+        let mut outcomes = Vec::new();
         for (gap, is_bad) in gaps {
             at += gap;
             window.record(Instant::from_nanos(at), if is_bad { Outcome::Bad } else { Outcome::Good });

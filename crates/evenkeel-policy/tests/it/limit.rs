@@ -42,7 +42,8 @@ proptest! {
         history in proptest::collection::vec(happens(), 0..2_000),
     ) {
         let mut limit = ConcurrencyLimit::new(config).unwrap();
-        let (mut epoch, mut most_used) = (limit.on_send(0), 0_u32);
+        let mut epoch = limit.on_send(0);
+        let mut most_used = 0_u32;
         for what in history {
             let before = limit.status().limit;
             let is_eased = |limit: &ConcurrencyLimit| format!("{limit:?}").contains("Eased");

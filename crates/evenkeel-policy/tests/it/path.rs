@@ -73,7 +73,8 @@ proptest! {
         for (now, probe) in steps {
             let was_answered = matches!(probe, Probe::Answered { .. });
             for transition in step(&mut path, now, probe, SLO, Role::OneOfMany) {
-                let (p95, loss) = (path.p95(), path.loss().as_f64());
+                let p95 = path.p95();
+                let loss = path.loss().as_f64();
                 match transition.to {
                     Degraded => prop_assert!(p95 > Some(SLO) || loss > 0.08),
                     Recovery => prop_assert!(p95 < Some(SLO * 9 / 10) && loss < 0.05),
@@ -192,7 +193,8 @@ fn a_path_yields_its_share_while_unwell_and_ramps_back_to_it() {
     let mut odds = 0.0;
     for (tick, &rtt) in (20..).zip(&steps) {
         pair.sample(at(tick), Probe::Answered { rtt });
-        let (state, share) = (pair.ailing.state(), pair.swrr.share(AILING).unwrap_or(0.0));
+        let state = pair.ailing.state();
+        let share = pair.swrr.share(AILING).unwrap_or(0.0);
         states.push(state);
         assert_eq!(share > 0.0, state.is_usable(), "{share} while {state}");
         assert!(share < 0.1 || state == Active, "{share} while {state}");

@@ -55,7 +55,8 @@ proptest! {
     ) {
         let limits = Limits::default();
         for (figure, better) in improvements(&stats, better_by) {
-            let (before, after) = (limits.parts(&stats).score(request), limits.parts(&better).score(request));
+            let before = limits.parts(&stats).score(request);
+            let after = limits.parts(&better).score(request);
             prop_assert!(after >= before - 1e-12, "{}: {} became {}", figure, before, after);
             let closed = limits.gate(&stats, request).is_ok() && limits.gate(&better, request).is_err();
             prop_assert!(!closed, "a better {} closed a gate", figure);
@@ -164,7 +165,8 @@ proptest! {
         let mass = |(node, scored): &(Candidate, ScoreBreakdown)| scored.score.powi(power as i32) * node.weight.as_f64();
         let total: f64 = places.iter().map(mass).sum();
         for place in &places {
-            let (share, drawn) = (mass(place) / total, times.get(&place.0.node).copied().unwrap_or(0));
+            let share = mass(place) / total;
+            let drawn = times.get(&place.0.node).copied().unwrap_or(0);
             prop_assert!((place.1.chance - share).abs() < 1e-9);
             let off = f64::from(drawn) - share * f64::from(DRAWS);
             prop_assert!(off.abs() <= 1.0 + 1e-6, "drawn {} times for a share of {}", drawn, share);

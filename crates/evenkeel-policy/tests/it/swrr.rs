@@ -61,7 +61,9 @@ fn pick(swrr: &mut SwrrScheduler) -> usize {
 
 /// Picks, and tells the most picks in a row of each path.
 fn longest_runs(swrr: &mut SwrrScheduler, paths: usize, picks: usize) -> Vec<(usize, u32)> {
-    let (mut longest, mut last, mut run) = (vec![0; paths], usize::MAX, 0);
+    let mut longest = vec![0; paths];
+    let mut last = usize::MAX;
+    let mut run = 0;
     for _ in 0..picks {
         let path = pick(swrr);
         run = if path == last { run + 1 } else { 1 };
@@ -178,7 +180,8 @@ proptest! {
         let mut swrr = given(&weights);
         let sum = f64::from(weights.iter().sum::<u32>());
         let size_max = *sizes.iter().max().unwrap() as f64;
-        let (mut served, mut all) = (vec![0.0; weights.len()], 0.0);
+        let mut served = vec![0.0; weights.len()];
+        let mut all = 0.0;
         for size in sizes {
             served[swrr.pick_sized(Cost(size), |_| true).unwrap().index()] += size as f64;
             all += size as f64;
@@ -268,12 +271,14 @@ proptest! {
     fn a_weight_rises_by_a_quarter_per_interval_at_most(
         samples in vec((1..400_u64, 0.5..800.0_f64, 0.0..0.3_f64), 1..80),
     ) {
-        let (a, b) = (PathId(0), PathId(1));
+        let a = PathId(0);
+        let b = PathId(1);
         let mut swrr = SwrrScheduler::new(SwrrRules::default());
         [a, b].into_iter().for_each(|path| join_measured(&mut swrr, path, 50.0));
         // Beside a path that does not change, a weight is read off the shares.
         let weight = |swrr: &SwrrScheduler| swrr.share(a).unwrap() / swrr.share(b).unwrap();
-        let (mut now, mut raised_at) = (START, START);
+        let mut now = START;
+        let mut raised_at = START;
         for (wait_ms, rtt_ms, loss) in samples {
             now += Duration::from_millis(wait_ms);
             let before = weight(&swrr);
@@ -356,7 +361,8 @@ fn run_of(path: usize, mut pick: impl FnMut() -> usize) -> u32 {
 
 #[test]
 fn the_literal_rule_agrees_with_ours_where_nothing_changes() {
-    let (mut literal, mut ours) = (Literal::new(&[7, 2, 3, 3]), given(&[7, 2, 3, 3]));
+    let mut literal = Literal::new(&[7, 2, 3, 3]);
+    let mut ours = given(&[7, 2, 3, 3]);
     (0..60).for_each(|_| assert_eq!(literal.pick(), pick(&mut ours)));
 }
 
@@ -442,7 +448,8 @@ fn where_all_are_unhealthy_none_is_held_down() {
 
 #[test]
 fn a_reactivated_path_ramps_from_a_tenth_of_its_weight() {
-    let (steady, returning) = (PathId(0), PathId(1));
+    let steady = PathId(0);
+    let returning = PathId(1);
     let mut swrr = SwrrScheduler::new(SwrrRules::default());
     join(&mut swrr, 0, 100);
     join(&mut swrr, 1, 100);

@@ -56,9 +56,11 @@ impl Queue {
     /// Goes on though its caller leaves: what is written down and not told would be undone by the next.
     async fn put_rule(&self, name: &str, rule: KeyRule, alone: OwnedMutexGuard<()>) -> Result<(), Rejection> {
         check_key(name)?;
-        let (name, (done, answered)) = (Arc::<str>::from(name), oneshot::channel());
+        let name = Arc::<str>::from(name);
+        let (done, answered) = oneshot::channel();
         // The store runs this on a thread of its own, which must not be the last to hold it.
-        let (queue, told) = (Arc::downgrade(&self.0), name.clone());
+        let queue = Arc::downgrade(&self.0);
+        let told = name.clone();
         let tell = move |key: Result<KeyId, StoreError>| {
             let owner = queue.upgrade().map_or(Owner::Stopping, |queue| queue.owner.borrow().clone());
             let untold = key.map(|key| match owner {

@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_keeper_that_falls_again_and_again_is_replaced_ever_later() {
-        let (mut falls, start) = (RestartBackoff::default(), Instant::now());
+        let mut falls = RestartBackoff::default();
+        let start = Instant::now();
         let pauses: Vec<u128> = (0..10).map(|_| falls.add(start).as_millis()).collect();
         assert_eq!(pauses, [0, 100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert_eq!(falls.add(start + RECENTLY), Duration::ZERO);

@@ -38,7 +38,9 @@ impl QueueState {
             AbandonMode::DeadLetter => {
                 let InvisibleMessage { lane, mut handle, .. } = out;
                 self.settle_time(lane, &mut handle);
-                let (key, header, attempts) = (self.at(lane).key, handle.header, handle.delivered.attempts);
+                let key = self.at(lane).key;
+                let header = handle.header;
+                let attempts = handle.delivered.attempts;
                 self.hide(lane, handle, InvisibleState::Moving);
                 Ok(Disposition::DeadLetter { key, header, attempts })
             }

@@ -168,7 +168,8 @@ impl QueueState {
 
     /// Has a message leave that is out of its lane: [`acked`](Self::acked) or [`undo_ack`](Self::undo_ack) must follow.
     pub(super) fn expire(&mut self, at: Key, handle: MessageEntry) -> (KeyId, MessageMeta) {
-        let (key, header) = (self.at(at).key, handle.header);
+        let key = self.at(at).key;
+        let header = handle.header;
         self.hide(at, handle, InvisibleState::Expired { again: None });
         (key, header)
     }

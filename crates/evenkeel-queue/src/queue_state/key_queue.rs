@@ -461,7 +461,8 @@ mod tests {
 
     #[test]
     fn large_messages_shorten_the_window_of_their_own_key_only() {
-        let (mut large, mut small) = (lane(), lane());
+        let mut large = lane();
+        let mut small = lane();
         for seq in 1..=20 {
             let mut handle = handle(seq);
             handle.header.size = 1 << 20;

@@ -342,7 +342,8 @@ impl QueueState {
             return Disposition::Expired { key, header };
         }
         if self.limits.attempts_max.is_some_and(|max| max <= attempts) {
-            let (key, header) = (self.at(lane).key, handle.header);
+            let key = self.at(lane).key;
+            let header = handle.header;
             self.hide(lane, handle, InvisibleState::Moving);
             return Disposition::DeadLetter { key, header, attempts };
         }

@@ -355,7 +355,8 @@ impl QueueState {
 
     /// Counts a delivery against the rates of its gates.
     pub(super) fn take_token(&mut self, at: Key) {
-        let (now, KeyLimiters { own, tenant }) = (self.now, self.lane(at).gates);
+        let now = self.now;
+        let KeyLimiters { own, tenant } = self.lane(at).gates;
         for gate in [own, tenant].into_iter().flatten() {
             if let Some(bucket) = self.gates.gate_mut(gate).and_then(|gate| gate.bucket.as_mut()) {
                 bucket.take(now);

@@ -244,7 +244,8 @@ impl QueueState {
 
     fn explain_at(&self, key: KeyId, seq: Seq) -> Explanation {
         if let Some(out) = self.out.get(&seq) {
-            let (attempts, expires_at) = (out.handle.delivered.attempts, out.handle.header.expires_at);
+            let attempts = out.handle.delivered.attempts;
+            let expires_at = out.handle.header.expires_at;
             return match out.how {
                 InvisibleState::Leased { until, .. } => {
                     Explanation::InFlight { attempt: attempts, until, expires_at }
@@ -265,7 +266,8 @@ impl QueueState {
             None if lane.cursor() < seq && lane.on_disk_len() > 0 => lane.in_memory(),
             None => return Explanation::Unknown,
         };
-        let (key, tenant) = (self.drr.standing(at), self.drr.tenant_status(lane.tenant));
+        let key = self.drr.standing(at);
+        let tenant = self.drr.tenant_status(lane.tenant);
         let expires_at = lane.ready().find(|handle| handle.header.seq == seq);
         let expires_at = expires_at.and_then(|handle| handle.header.expires_at);
         Explanation::Waiting { before, key, tenant, held: self.throttle(at), expires_at }

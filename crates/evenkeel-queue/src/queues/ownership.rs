@@ -128,8 +128,11 @@ impl Queues {
         ear: &AppendForwarder,
         claimed: Ownership,
     ) -> Result<(), OpenError> {
-        let (id, body) = (queue.id(), queue.body());
-        let (secret, random, clock) = (self.draw(), self.draw().0, self.clock);
+        let id = queue.id();
+        let body = queue.body();
+        let secret = self.draw();
+        let random = self.draw().0;
+        let clock = self.clock;
         let Ownership { epoch, told_from } = claimed;
         let (keys, states) =
             self.blocking(move |store| Ok((store.keys(id, told_from)?, store.state(id, told_from)?))).await?;

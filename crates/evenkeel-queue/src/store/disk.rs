@@ -100,7 +100,8 @@ impl DiskStore {
         let mut threads = vec![spawn("queue-writer".into(), move || writer.run())?];
         let looked: reader::ReadQueue = Arc::new(Mutex::new(looked));
         for number in 0..READERS {
-            let (looked, opened) = (looked.clone(), opened.clone());
+            let looked = looked.clone();
+            let opened = opened.clone();
             threads.push(spawn(format!("queue-reader-{number}"), move || reader::run(&looked, &opened))?);
         }
         Ok(Self {
@@ -306,7 +307,8 @@ mod tests {
         let (told, answered) = sync_channel(1);
         // Five groups of the writer, all waiting when the first is written.
         for number in 0..40_000 {
-            let (told, flushes) = (told.clone(), store.flushes.clone());
+            let told = told.clone();
+            let flushes = store.flushes.clone();
             let batch = Batch {
                 queue,
                 drafts: vec![NewMessage::new("body")],

@@ -185,7 +185,8 @@ impl Store for MemoryStore {
     }
 
     fn put_result(&self, of: MessageId, kept: StoredResult, max: usize, done: Completion<()>) {
-        let (mut held, until) = (self.0.lock(), kept.expires_at);
+        let mut held = self.0.lock();
+        let until = kept.expires_at;
         held.results.insert(of, kept);
         held.book.keep(of, until);
         while let Some((_, first)) = held.book.evict_over_limit(max, of) {
@@ -297,9 +298,11 @@ impl MemoryQueue {
     }
 
     fn append(&mut self, batch: Batch, seq: &mut u64) -> (Vec<EnqueueResult>, Vec<AppendedMessage>) {
-        let (queue, now) = (batch.queue, batch.sent_at);
+        let queue = batch.queue;
+        let now = batch.sent_at;
         self.forget_names(now);
-        let (mut sent, mut appended) = (Vec::new(), Vec::new());
+        let mut sent = Vec::new();
+        let mut appended = Vec::new();
         for draft in batch.drafts {
             if let Some((_, id)) = draft.dedup.and_then(|name| self.named.get(&name)) {
                 sent.push(EnqueueResult::Duplicate(*id));
@@ -361,7 +364,8 @@ impl MemoryQueue {
         seq: &mut u64,
     ) -> AppendedMessage {
         *seq += 1;
-        let (key, header) = (self.intern(&name), MessageMeta { seq: Seq(*seq), ..header });
+        let key = self.intern(&name);
+        let header = MessageMeta { seq: Seq(*seq), ..header };
         self.messages.insert((key, header.seq), (header, payload.clone()));
         AppendedMessage { key, name, weight: None, header, not_before: None, payload }
     }

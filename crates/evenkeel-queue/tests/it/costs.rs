@@ -15,7 +15,8 @@ use evenkeel_queue::{CostMode, Epoch, KeyId, QueueId, QueueSettings, Seq, UnixMi
 fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u64) -> [(f64, f64); 2] {
     let settings = QueueSettings { cost_mode, ..QueueSettings::default() };
     let mut book = QueueState::new(Epoch(1), &settings, (1, 2)).unwrap();
-    let (mut seq, mut got) = (0, [(0.0, 0.0); 2]);
+    let mut seq = 0;
+    let mut got = [(0.0, 0.0); 2];
     let mut send = |book: &mut QueueState, key: usize, now: u64| {
         seq += 1;
         let size = keys[key].0;
@@ -28,7 +29,8 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
             expires_at: None,
         };
         let name = ["light", "heavy"][key].into();
-        let (key, payload) = (KeyId(key as u32), Payload::default());
+        let key = KeyId(key as u32);
+        let payload = Payload::default();
         book.append(
             UnixMillis(now),
             AppendedMessage { key, name, weight: None, header, not_before: None, payload },
@@ -45,7 +47,8 @@ fn serve(cost_mode: CostMode, keys: [(u32, u64); 2], workers: usize, until_ms: u
         while working.len() < workers {
             let leased =
                 book.lease_messages(UnixMillis(now), 1, Duration::from_secs(600)).unwrap().leased.remove(0);
-            let (key, seq) = (leased.key, leased.header.seq);
+            let key = leased.key;
+            let seq = leased.header.seq;
             let (size, ms) = keys[key.0 as usize];
             let sum = &mut got[key.0 as usize];
             *sum = (sum.0 + f64::from(size), sum.1 + ms as f64);

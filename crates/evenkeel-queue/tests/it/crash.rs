@@ -72,7 +72,8 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Takes in what the process says, until it has said so much or is silent for ever.
     pub(crate) fn read(&mut self, out: &mut impl BufRead, lines_max: u64) {
-        let (mut line, mut count) = (String::new(), 0);
+        let mut line = String::new();
+        let mut count = 0;
         while count < lines_max && out.read_line(&mut line).unwrap() > 0 {
             // A line that was cut off by the death was not said.
             if line.ends_with('\n') {
@@ -94,7 +95,8 @@ impl Ledger {
                         .push(format!("{line}: delivered after its acknowledgement, in life {}", self.lives));
                 }
                 self.redelivered += u64::from(!self.delivered.insert(body.into()));
-                let (key, seq) = (body.split('.').next().unwrap(), u64::from_str_radix(seq, 16).unwrap());
+                let key = body.split('.').next().unwrap();
+                let seq = u64::from_str_radix(seq, 16).unwrap();
                 if attempt == "1" {
                     let before = self.order.insert((key.into(), consumer.into()), seq);
                     if before.is_some_and(|before| seq <= before) {

@@ -256,7 +256,8 @@ async fn a_second_acknowledgement_does_not_overtake_the_first() {
         let receipts = [take(&queue, 1).await[0].receipt.clone()];
         store.hold();
         let first = tokio::spawn({
-            let (queue, receipts) = (queue.clone(), receipts.clone());
+            let queue = queue.clone();
+            let receipts = receipts.clone();
             async move { queue.ack(&receipts).await }
         });
         while store.holds() == 0 {

@@ -139,7 +139,8 @@ async fn turns_cost_less_than_a_twentieth_of_a_delivery() {
     let deliveries = cpu() - began;
     let mut drr = TenantDrr::new(Cost(1_000), 1_000).unwrap();
     for number in 0..100 {
-        let (tenant, key) = (TenantId(number), Key(number));
+        let tenant = TenantId(number);
+        let key = Key(number);
         let lane = WeightedKey { tenant, tenant_weight: Weight::ONE, key, weight: Weight::ONE };
         drr.add_key(lane).unwrap();
     }

@@ -28,7 +28,8 @@ const MINUTE: QueueSettings = QueueSettings { retention_ms: 60_000, ..QueueSetti
 #[test]
 fn what_a_consumer_has_may_be_acknowledged_after_its_time_and_does_not_come_back() {
     let mut desk = Desk::new(&QueueSettings::default());
-    let (acked, lost) = (desk.send(0, 0, Some(150)), desk.send(0, 0, Some(150)));
+    let acked = desk.send(0, 0, Some(150));
+    let lost = desk.send(0, 0, Some(150));
     let leased = desk.take(100, 10);
     assert_eq!(leased, [acked, lost]);
     assert!(matches!(desk.explain(lost), Explanation::InFlight { expires_at: Some(UnixMillis(150)), .. }));
@@ -263,8 +264,9 @@ fn a_shorter_retention_acts_on_what_waits() {
 fn an_expired_head_frees_its_fifo_key() {
     let fifo = QueueSettings { order: DeliveryOrder::Fifo, ..QueueSettings::default() };
     let mut desk = Desk::new(&fifo);
-    let (first, second, third) =
-        (desk.send(0, 0, Some(100)), desk.send(0, 0, Some(200)), desk.send(0, 0, None));
+    let first = desk.send(0, 0, Some(100));
+    let second = desk.send(0, 0, Some(200));
+    let third = desk.send(0, 0, None);
     assert_eq!(desk.take(0, 1), [first]);
     desk.book.nack(UnixMillis(0), claim(first), Duration::from_secs(60)).unwrap();
     assert_eq!(desk.take(99, 3), [] as [u64; 0], "the first is to come back before the others");
@@ -279,7 +281,8 @@ fn an_expired_head_frees_its_fifo_key() {
 #[test]
 fn what_is_over_and_not_removed_yet_is_neither_delivered_nor_peeked_nor_moved() {
     let mut desk = Desk::new(&QueueSettings::default());
-    let (over, lives) = (desk.send(0, 0, Some(100)), desk.send(0, 0, None));
+    let over = desk.send(0, 0, Some(100));
+    let lives = desk.send(0, 0, None);
     assert!(matches!(desk.explain(over), Explanation::Waiting { expires_at: Some(UnixMillis(100)), .. }));
     assert!(desk.explain(over).to_string().ends_with("; it expires at 100 ms"));
     assert_eq!(desk.explain(lives).expires_at(), None);
@@ -318,7 +321,8 @@ async fn messages_with_a_time_to_live_are_counted_while_they_wait() {
     for rig in Rig::both().await {
         let queue = rig.queue(QueueSettings::default()).await;
         let draft = |ttl, delay| NewMessage { ttl, delay, ..NewMessage::new("x") };
-        let (ttl, delay) = (Some(Duration::from_secs(3_600)), Some(Duration::from_secs(60)));
+        let ttl = Some(Duration::from_secs(3_600));
+        let delay = Some(Duration::from_secs(60));
         let drafts = vec![draft(None, None), draft(ttl, None), draft(ttl, delay), draft(ttl, None)];
         queue.enqueue(drafts).await.unwrap();
         until(async || queue.totals().timed == 3).await;
@@ -371,7 +375,8 @@ async fn a_message_that_expires_in_line_is_not_delivered_and_its_name_still_coun
 
 #[tokio::test]
 async fn what_was_over_at_a_start_is_removed_from_disk_and_not_delivered() {
-    let (folder, now) = (TempDir::new().unwrap(), WallClock::start().now());
+    let folder = TempDir::new().unwrap();
+    let now = WallClock::start().now();
     let stale = MINUTE.retention_ms + 1_000;
     let store = open(&folder);
     let queue = put_queue(&*store, MINUTE).await;
@@ -509,8 +514,8 @@ impl Desk {
         };
         self.sent.push(header);
         self.keys.push(key);
-        let (name, payload) =
-            (format!("key{key}").into(), Payload { body: "x".into(), ..Payload::default() });
+        let name = format!("key{key}").into();
+        let payload = Payload { body: "x".into(), ..Payload::default() };
         let message = AppendedMessage { key: KeyId(key), name, weight: None, header, not_before, payload };
         self.book.append(UnixMillis(now), message).unwrap();
         seq

@@ -62,7 +62,8 @@ impl Shop {
                 expires_at: None,
             };
             self.stored.entry(key).or_default().push(header);
-            let (name, payload) = (self.names[key.0 as usize].clone(), self.payload.clone());
+            let name = self.names[key.0 as usize].clone();
+            let payload = self.payload.clone();
             let message = AppendedMessage { key, name, weight: None, header, not_before: None, payload };
             self.book.append(UnixMillis(self.now), message).unwrap();
         }
@@ -88,7 +89,8 @@ impl Shop {
             .unwrap()
             .leased
             .pop()?;
-        let (key, seq) = (leased.key, leased.header.seq);
+        let key = leased.key;
+        let seq = leased.header.seq;
         self.book.ack(DeliveryId { queue: QueueId(1), key, seq, epoch: Epoch(1), attempt: 1 }).unwrap();
         self.book.confirm_removal(seq);
         self.unread += usize::from(leased.payload.is_none());

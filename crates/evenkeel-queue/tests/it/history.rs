@@ -246,7 +246,8 @@ impl World {
         }
         let before = self.held.len();
         for leased in taken.leased {
-            let (key, seq) = (leased.key, leased.header.seq);
+            let key = leased.key;
+            let seq = leased.header.seq;
             assert!(self.stored.contains_key(&(key.0, seq.0)), "{seq:?} was delivered after it was gone");
             assert!(!self.held.iter().any(|held| held.seq == seq), "{seq:?} was delivered to two consumers");
             assert!(!self.dead.contains(&seq.0), "{seq:?} was delivered from the dead letters");

@@ -26,7 +26,9 @@ async fn messages_from_nowhere_are_left_and_hold_up_nobody() {
         while dead.totals().pending < 3 * 400 + 3 * 20 {
             tokio::task::yield_now().await;
         }
-        let (mut cursor, mut moved, mut left) = (Some(MoveCursor::default()), 0, 0);
+        let mut cursor = Some(MoveCursor::default());
+        let mut moved = 0;
+        let mut left = 0;
         while let Some(from) = cursor {
             let step = dead.move_some(from, None, 7).await.unwrap();
             assert!(step.moved <= 7);

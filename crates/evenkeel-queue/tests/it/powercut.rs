@@ -18,7 +18,8 @@ use crate::crash::{HASTY, LAST, Ledger, ROUNDS, STOPPED, lines_of, start};
 #[test]
 fn twenty_power_cuts_lose_nothing_that_was_confirmed() {
     let bench = Bench::new();
-    let (mut ledger, mut undone) = (Ledger::default(), 0);
+    let mut ledger = Ledger::default();
+    let mut undone = 0;
     for round in 0..ROUNDS {
         let mut process = bench.start(&round.to_string());
         let mut out = BufReader::new(process.stdout.take().unwrap());
@@ -293,8 +294,10 @@ fn read_notes(mut bytes: &[u8]) -> Vec<Note> {
     // The last one may have been cut off by the kill.
     while let Some((header, rest)) = bytes.split_first_chunk::<40>() {
         let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap());
-        let (kind, path_len) = (header[0], word(0) >> 32);
-        let (path_len, len) = (path_len as usize, word(24) as usize);
+        let kind = header[0];
+        let path_len = word(0) >> 32;
+        let path_len = path_len as usize;
+        let len = word(24) as usize;
         let Some((path, rest)) = rest.split_at_checked(path_len) else { break };
         let Some((old, rest)) = rest.split_at_checked(len) else { break };
         let path = PathBuf::from(String::from_utf8(path.to_vec()).unwrap());

@@ -95,9 +95,11 @@ async fn a_key_and_its_queue_tell_how_long_messages_waited() {
         let of =
             |stats: &[KeyStats], name: &str| stats.iter().find(|key| &*key.name == name).unwrap().clone();
         let stats = queue.key_stats(0, 10).await.unwrap();
-        let (a, b) = (of(&stats, "a"), of(&stats, "b"));
+        let a = of(&stats, "a");
+        let b = of(&stats, "b");
         assert_eq!((a.delivered, b.delivered, b.pending), (1, 1, 1));
-        let (a, b) = (a.waits.unwrap(), b.waits.unwrap());
+        let a = a.waits.unwrap();
+        let b = b.waits.unwrap();
         assert!(a.p50 <= a.p99 && b.p50 <= b.p99);
         while queue.totals().pending + queue.totals().delayed > 0 {
             crate::harness::await_some(&queue, 2).await;

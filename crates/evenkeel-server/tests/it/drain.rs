@@ -19,7 +19,8 @@ async fn a_request_in_flight_is_answered_and_idle_connections_end() {
     let mut busy = house.connect().await;
     busy.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     house.arrivals.recv().await.unwrap();
-    let (address, release) = (house.address, house.release.clone());
+    let address = house.address;
+    let release = house.release.clone();
     let stopping = house.stop();
     assert_eq!(read_all(&mut idle).await, "");
     assert_eq!(read_all(&mut silent).await, "");

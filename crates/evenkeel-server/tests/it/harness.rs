@@ -51,7 +51,8 @@ impl House {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), plan.tls, plan.limits).await.unwrap();
         let tenants = Tenants::new(plan.tenants, vec![KeyHash::of("ek-root")]).unwrap();
         let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
-        let (readiness, release) = (Readiness::default(), Arc::new(Notify::new()));
+        let readiness = Readiness::default();
+        let release = Arc::new(Notify::new());
         let (arrived, arrivals) = mpsc::channel(16);
         let routes = routes(readiness.clone(), release.clone(), arrived);
         let (stop, stopped) = oneshot::channel();
@@ -89,7 +90,8 @@ impl House {
 
 /// Reads until the server closes; a reset ends it too. What is no text shows as `\u{fffd}`.
 pub(crate) async fn read_all(stream: &mut TcpStream) -> String {
-    let (mut all, mut part) = (Vec::new(), [0; 4096]);
+    let mut all = Vec::new();
+    let mut part = [0; 4096];
     while let Ok(read @ 1..) = stream.read(&mut part).await {
         all.extend_from_slice(&part[..read]);
     }
@@ -119,7 +121,8 @@ fn routes(readiness: Readiness, release: Arc<Notify>, arrived: mpsc::Sender<Disc
     add(Method::GET, "/v1/*", Access::Tenant, handler(async |_| Ok(say("fallback"))));
     let slow_arrived = arrived.clone();
     let slow = handler(move |call: ServerRequest| {
-        let (arrived, release) = (slow_arrived.clone(), release.clone());
+        let arrived = slow_arrived.clone();
+        let release = release.clone();
         async move {
             arrived.send(call.disconnect).await.unwrap();
             release.notified().await;

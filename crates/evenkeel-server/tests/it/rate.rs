@@ -10,7 +10,9 @@ proptest! {
         limit in 1_u64..50,
         calls in prop::collection::vec((0_u64..20_000, 1_u64..10), 1..300),
     ) {
-        let (mut minute, mut now, mut taken) = (MinuteWindow::default(), Instant::ORIGIN, Vec::new());
+        let mut minute = MinuteWindow::default();
+        let mut now = Instant::ORIGIN;
+        let mut taken = Vec::new();
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
             if minute.take(amount, limit, now) == RateDecision::Allowed {
@@ -26,7 +28,8 @@ proptest! {
         limit in 1_u64..50,
         calls in prop::collection::vec((0_u64..3_000, 1_u64..10), 1..200),
     ) {
-        let (mut minute, mut now) = (MinuteWindow::default(), Instant::ORIGIN);
+        let mut minute = MinuteWindow::default();
+        let mut now = Instant::ORIGIN;
         for (millis, amount) in calls {
             now += Duration::from_millis(millis);
             if let RateDecision::Limited { retry_after } = minute.take(amount, limit, now) {

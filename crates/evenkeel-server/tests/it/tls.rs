@@ -82,7 +82,9 @@ async fn probe(stream: &mut TlsStream<TcpStream>) -> String {
 
 #[tokio::test]
 async fn a_reload_changes_the_certificate_and_drops_no_connection() {
-    let (folder, old, new) = (Folder::new("reload"), made(), made());
+    let folder = Folder::new("reload");
+    let old = made();
+    let new = made();
     folder.write(&old);
     let tls = Arc::new(folder.load().unwrap());
     let house = House::with(Plan { tls: Some(tls.clone()), ..Plan::default() }).await;
@@ -102,7 +104,8 @@ async fn a_reload_changes_the_certificate_and_drops_no_connection() {
 
 #[tokio::test]
 async fn h2_is_agreed_on_if_the_client_wants_it() {
-    let (folder, own) = (Folder::new("alpn"), made());
+    let folder = Folder::new("alpn");
+    let own = made();
     folder.write(&own);
     let house = House::with(Plan { tls: Some(Arc::new(folder.load().unwrap())), ..Plan::default() }).await;
     let stream = connect(&house, own.cert.der(), &["h2", "http/1.1"]).await.unwrap();
@@ -121,7 +124,8 @@ async fn h2_is_agreed_on_if_the_client_wants_it() {
 
 #[tokio::test]
 async fn a_client_without_tls_harms_nobody() {
-    let (folder, own) = (Folder::new("plain"), made());
+    let folder = Folder::new("plain");
+    let own = made();
     folder.write(&own);
     let house = House::with(Plan { tls: Some(Arc::new(folder.load().unwrap())), ..Plan::default() }).await;
     assert!(!house.ask("GET /livez", "").await.contains("HTTP"), "clear text was answered");
@@ -130,7 +134,9 @@ async fn a_client_without_tls_harms_nobody() {
 
 #[test]
 fn files_that_do_not_serve_are_named() {
-    let (folder, own, other) = (Folder::new("errors"), made(), made());
+    let folder = Folder::new("errors");
+    let own = made();
+    let other = made();
     let told = || folder.load().unwrap_err();
     assert!(matches!(told(), TlsError::File { path, .. } if path == folder.cert()));
     folder.write(&own);

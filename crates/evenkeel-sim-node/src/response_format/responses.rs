@@ -45,7 +45,8 @@ pub(super) fn piece(shape: &ResponseFormat, answer: &CompletionPlan, token: u32,
 }
 
 pub(super) fn closing(shape: &ResponseFormat, answer: &CompletionPlan) -> Vec<Bytes> {
-    let (text, number) = (answer.pieces.concat(), OPENING_EVENTS + answer.completion_tokens);
+    let text = answer.pieces.concat();
+    let number = OPENING_EVENTS + answer.completion_tokens;
     let place = json!({"item_id": item_id(shape), "output_index": 0});
     let placed = |more: Value| {
         let mut data = place.clone();
@@ -111,7 +112,8 @@ fn part(text: &str) -> Value {
 }
 
 fn usage(answer: &CompletionPlan) -> Value {
-    let (input, output) = (answer.prompt_tokens, answer.completion_tokens);
+    let input = answer.prompt_tokens;
+    let output = answer.completion_tokens;
     json!({
         "input_tokens": input, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output

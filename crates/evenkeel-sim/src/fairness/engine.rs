@@ -74,7 +74,8 @@ mod tests {
         let mut engine = TokenEngine::default();
         let request = Sequence { ticket: 0, client: 0, input: 256, output: 256, said: 0 };
         (0..SLOTS).for_each(|_| engine.join(request));
-        let (mut done, mut took) = (0, Duration::ZERO);
+        let mut done = 0;
+        let mut took = Duration::ZERO;
         while done < 200 {
             took += engine.begin().unwrap();
             for sequence in engine.end() {

@@ -44,7 +44,8 @@ pub fn measure(workload: &Workload, turns: SchedulingPolicy, seed: u64) -> Resul
         stage.follow();
     }
     let service = (0..workload.clients.len()).map(|client| stage.settled.service(client)).collect();
-    let (gap, from_start) = (stage.settled.worst(), stage.from_start.worst());
+    let gap = stage.settled.worst();
+    let from_start = stage.from_start.worst();
     Ok(FairnessResult { gap, from_start, service, refused: stage.refused })
 }
 

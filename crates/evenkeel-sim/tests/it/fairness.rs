@@ -10,18 +10,21 @@ use crate::seeds;
 #[test]
 fn once_the_engine_is_busy_clients_drift_no_further_apart_than_vtc_is_said_to_let_them() {
     for workload in workloads() {
-        let (name, to_beat) = (workload.name, workload.vtc_gap);
+        let name = workload.name;
+        let to_beat = workload.vtc_gap;
         let runs: Vec<_> =
             seeds().map(|seed| simulate(&workload, SchedulingPolicy::Evenkeel, seed)).collect();
         let mut gaps: Vec<_> = runs.iter().map(|run| run.gap.since_both_waited).collect();
         gaps.sort_unstable();
-        let (most, worst) = (gaps[(gaps.len() * 19).div_ceil(20) - 1], gaps[gaps.len() - 1]);
+        let most = gaps[(gaps.len() * 19).div_ceil(20) - 1];
+        let worst = gaps[gaps.len() - 1];
         let mean = Cost(gaps.iter().copied().sum::<Cost>().0 / gaps.len() as u64);
         println!("{name}: {mean} on average, {most} in 19 of 20, {worst} at worst; to beat: {to_beat}");
         assert!(mean <= to_beat && most <= to_beat, "{name}: {gaps:?}");
         assert!(worst.0 <= 2 * to_beat.0, "{name}: {worst} at worst, {gaps:?}");
         for run in runs {
-            let (least, most) = (run.service.iter().min().unwrap(), run.service.iter().max().unwrap());
+            let least = run.service.iter().min().unwrap();
+            let most = run.service.iter().max().unwrap();
             assert!(98 * most.0 <= 100 * least.0, "{name}: not within 2 %: {:?}", run.service);
         }
     }
@@ -33,7 +36,8 @@ fn once_the_engine_is_busy_clients_drift_no_further_apart_than_vtc_is_said_to_le
 #[test]
 fn from_the_start_a_run_drifts_no_further_apart_than_vtc_is_said_to() {
     for workload in workloads() {
-        let (name, to_beat) = (workload.name, workload.vtc_gap);
+        let name = workload.name;
+        let to_beat = workload.vtc_gap;
         let from_start =
             |seed| simulate(&workload, SchedulingPolicy::Evenkeel, seed).from_start.since_both_waited;
         let mut gaps: Vec<_> = (1..=11).map(from_start).collect();

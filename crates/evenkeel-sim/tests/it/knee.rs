@@ -21,7 +21,9 @@ fn a_limit_settles_near_the_knee_and_costs_hardly_any_throughput() {
         let figures = |run: &KneeRun| {
             (run.throughput(SETTLED, END), run.first_token_p95(SETTLED, END), run.mean_queue(SETTLED, END))
         };
-        let (of_ours, of_known, of_guessed) = (figures(&adaptive), figures(&known), figures(&guessed));
+        let of_ours = figures(&adaptive);
+        let of_known = figures(&known);
+        let of_guessed = figures(&guessed);
         println!(
             "seed {seed}, {scrapes:?}: limit {limit} beside a knee of {KNEE}; answers a second, first token p95, engine's queue: {of_ours:?}; knee known {of_known:?}; four times the knee {of_guessed:?}"
         );

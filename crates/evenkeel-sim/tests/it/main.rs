@@ -20,7 +20,9 @@ const MESSAGE_TIME: Duration = Duration::from_millis(10);
 #[test]
 fn the_same_seed_gives_the_same_events_and_another_does_not() {
     for make in [flood_and_trickle, park_wake_storm, demo] {
-        let (first, again, other) = (simulate(&make(7)), simulate(&make(7)), simulate(&make(8)));
+        let first = simulate(&make(7));
+        let again = simulate(&make(7));
+        let other = simulate(&make(8));
         assert!(!first.events.is_empty());
         assert!(first == again, "the same seed gave other events");
         assert_eq!(first.fingerprint(), again.fingerprint());
@@ -59,7 +61,8 @@ fn beside_a_flood_a_quiet_tenant_is_never_refused_and_waits_at_most_two_service_
 #[test]
 fn no_more_wait_than_there_are_places() {
     for seed in seeds() {
-        let (mut waiting, mut most) = (0_i64, 0);
+        let mut waiting = 0_i64;
+        let mut most = 0;
         for stamped in simulate(&flood_and_trickle(seed)).events {
             waiting += match stamped.event {
                 TraceEvent::Arrived { .. } => 1,
@@ -191,7 +194,8 @@ fn in_an_inference_pool_tokens_are_shared_by_weight_and_conversations_stay_on_th
         let done = simulate(&inference(seed));
         let [long, short, talk] = tenants(&done);
         let ratio = long.service.0 as f64 / (2.0 * short.service.0 as f64);
-        let (half, most) = (talk.wait_percentile(50), talk.wait_percentile(99));
+        let half = talk.wait_percentile(50);
+        let most = talk.wait_percentile(99);
         let sent = long.dispatched + short.dispatched + talk.dispatched;
         let at_home = done.cache_hits as f64 / sent as f64;
         println!(
@@ -213,7 +217,8 @@ fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application()
     for seed in seeds() {
         let scenario = database(seed);
         let [reports, app] = tenants(&simulate(&scenario));
-        let (half, most) = (app.wait_percentile(50), app.wait_percentile(99));
+        let half = app.wait_percentile(50);
+        let most = app.wait_percentile(99);
         assert_eq!(app.rejected, 0, "seed {seed}");
         assert!(most < Duration::from_millis(50), "seed {seed}: {most:?}");
         assert!(reports.service.0 > 5 * app.service.0, "seed {seed}: what the application leaves is used");

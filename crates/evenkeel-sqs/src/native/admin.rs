@@ -58,7 +58,8 @@ impl Native {
     }
 
     fn shown(&self, queue: &Queue) -> Result<Value, ApiError> {
-        let (mut shown, body) = (totals(queue), queue.body());
+        let mut shown = totals(queue);
+        let body = queue.body();
         shown["created_at_ms"] = json!(body.created_at);
         shown["changed_at_ms"] = json!(body.changed_at);
         shown["settings"] = Value::Object(self.settings_of(&body.settings)?);
@@ -193,7 +194,8 @@ impl Native {
         if to.as_ref().is_some_and(|to| to.body().settings.order != queue.body().settings.order) {
             return Err(ApiError::invalid(OTHER_ORDER));
         }
-        let (mut moved, mut cursor) = (0, Some(MoveCursor::default()));
+        let mut moved = 0;
+        let mut cursor = Some(MoveCursor::default());
         while let Some(from) = cursor.take().filter(|_| moved < max) {
             let left = (max - moved) as usize;
             let step = queue.move_some(from, to.as_ref().map(Queue::id), left).await.map_err(queue_error)?;
@@ -206,7 +208,8 @@ impl Native {
 
 /// A queue's name and what it holds.
 fn totals(queue: &Queue) -> Value {
-    let (body, totals) = (queue.body(), queue.totals());
+    let body = queue.body();
+    let totals = queue.totals();
     json!({
         "name": body.name, "pending": totals.pending, "in_flight": totals.in_flight, "delayed": totals.delayed,
         "bytes": totals.bytes, "expired": totals.expired,

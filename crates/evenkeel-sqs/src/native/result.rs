@@ -29,7 +29,9 @@ pub(super) async fn explain(queue: &Queue, id: &str) -> Result<Response, ApiErro
         let what = format!("message {id} in this queue: acknowledged, expired, or never sent");
         return Err(ApiError::NotFound { what });
     };
-    let (attempt, status, at) = (head.attempt, head.status, UnixMillis(head.finished_at_ms));
+    let attempt = head.attempt;
+    let status = head.status;
+    let at = UnixMillis(head.finished_at_ms);
     let words = match head.state {
         ResultState::Done => format!("done with status {status} at {at}, attempt {attempt}"),
         ResultState::Failed => format!("failed for good with status {status} at {at}, attempt {attempt}"),

@@ -58,7 +58,8 @@ impl Native {
             let message = format!("{bytes} bytes of messages at once; at most {BATCH_BYTES_MAX}");
             return Err(ApiError::invalid(message));
         }
-        let (sender, once) = (sender_of(call), DedupPolicy::of(&queue.body()));
+        let sender = sender_of(call);
+        let once = DedupPolicy::of(&queue.body());
         let drafts =
             wishes.into_iter().map(|message| message.draft(sender, once)).collect::<Result<Vec<_>, _>>()?;
         let ids = queue.enqueue(drafts).await.map_err(queue_error)?;

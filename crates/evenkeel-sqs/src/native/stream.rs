@@ -87,7 +87,8 @@ impl Streams {
     }
 
     fn hold(&self, hand: &Arc<UnackedDeliveries>, deliveries: &[Delivery], until: Instant) {
-        let (mut hands, mut held) = (self.hands.lock(), hand.held.lock());
+        let mut hands = self.hands.lock();
+        let mut held = hand.held.lock();
         for delivery in deliveries {
             hands.insert(delivery.receipt.clone(), hand.clone());
             held.insert(delivery.receipt.clone(), until);
@@ -96,7 +97,8 @@ impl Streams {
 
     /// Takes out of a hand what is no longer its own, and tells how much it holds and until when.
     fn held(&self, hand: &UnackedDeliveries) -> (usize, Option<Instant>) {
-        let (mut hands, mut held) = (self.hands.lock(), hand.held.lock());
+        let mut hands = self.hands.lock();
+        let mut held = hand.held.lock();
         let now = Instant::now();
         held.retain(|receipt, until| {
             let is_held = now < *until;
@@ -110,7 +112,8 @@ impl Streams {
 
     /// Empties a hand.
     fn drain(&self, hand: &UnackedDeliveries) -> Vec<Receipt> {
-        let (mut hands, mut held) = (self.hands.lock(), hand.held.lock());
+        let mut hands = self.hands.lock();
+        let mut held = hand.held.lock();
         let receipts: Vec<Receipt> = held.drain().map(|(receipt, _)| receipt).collect();
         receipts.iter().for_each(|receipt| drop(hands.remove(receipt)));
         receipts

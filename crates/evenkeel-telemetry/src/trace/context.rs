@@ -18,7 +18,10 @@ impl TraceParent {
     pub fn parse(header: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(header).ok()?.trim();
         let mut parts = text.split('-');
-        let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let version = parts.next()?;
+        let trace = parts.next()?;
+        let span = parts.next()?;
+        let flags = parts.next()?;
         // Later versions may say more, but not less.
         if version == "ff" || (version == "00" && parts.next().is_some()) {
             return None;
@@ -71,7 +74,8 @@ mod tests {
 
     #[test]
     fn only_what_is_well_formed_says_anything() {
-        let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+        let trace = "0af7651916cd43dd8448eb211c80319c";
+        let span = "b7ad6b7169203331";
         let parse = |text: &str| TraceParent::parse(text.as_bytes());
         assert!(parse(&format!("00-{trace}-{span}-00")).is_some_and(|parent| !parent.sampled));
         assert!(parse(&format!("01-{trace}-{span}-03-more")).is_some_and(|parent| parent.sampled));

@@ -67,7 +67,8 @@ fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let record = |thread: u64| {
-            let (histogram, gauge) = (histogram.clone(), gauge.clone());
+            let histogram = histogram.clone();
+            let gauge = gauge.clone();
             let counter = family.with([&thread.to_string()]);
             move || {
                 for number in 0..EACH {

@@ -31,7 +31,8 @@ pub(crate) fn read(page: &str) -> Result<Vec<Family>, String> {
         if families.iter().any(|family| family.name == name) {
             return Err(format!("{name} comes twice"));
         }
-        let (name, help) = (checked_name(name)?.to_owned(), unescape(help, None)?);
+        let name = checked_name(name)?.to_owned();
+        let help = unescape(help, None)?;
         let mut family = Family { name, help, kind: rest.to_owned(), samples: Vec::new() };
         while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
             family.samples.push(sample(line)?);

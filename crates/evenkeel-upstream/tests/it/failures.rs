@@ -6,7 +6,8 @@ use super::*;
 
 #[tokio::test]
 async fn a_kept_connection_that_its_node_has_closed_is_replaced() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     drop(first_exchange(&upstream, &stub).await);
     first_exchange(&upstream, &stub).await;
     assert_eq!((upstream.stats().connections_created, upstream.stats().connections_reused), (2, 0));
@@ -14,7 +15,8 @@ async fn a_kept_connection_that_its_node_has_closed_is_replaced() {
 
 #[tokio::test]
 async fn a_kept_connection_that_closes_on_the_request_is_replaced() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let mut peer = first_exchange(&upstream, &stub).await;
     let serving = async {
@@ -32,7 +34,8 @@ async fn a_kept_connection_that_closes_on_the_request_is_replaced() {
 
 #[tokio::test]
 async fn a_kept_connection_is_replaced_once() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let mut peer = first_exchange(&upstream, &stub).await;
     let serving = async {
@@ -47,7 +50,8 @@ async fn a_kept_connection_is_replaced_once() {
 
 #[tokio::test]
 async fn a_kept_connection_that_closes_within_the_head_is_not_replaced() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let mut peer = first_exchange(&upstream, &stub).await;
     let serving = async {
@@ -108,7 +112,8 @@ async fn a_body_that_ends_with_its_connection_is_whole() {
 
 /// Reads what a node says that closes after it.
 async fn answer_to(said: &str) -> Result<String, UpstreamError> {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -123,7 +128,8 @@ async fn answer_to(said: &str) -> Result<String, UpstreamError> {
 
 #[tokio::test]
 async fn an_answer_before_the_request_was_read_is_an_answer() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;

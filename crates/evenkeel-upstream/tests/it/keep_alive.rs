@@ -15,7 +15,8 @@ use super::*;
 
 #[tokio::test]
 async fn a_connection_is_used_again_once_its_answer_was_read() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let mut peer = first_exchange(&upstream, &stub).await;
     let origin = stub.origin();
     let (request, second) = join!(peer.answer("two"), read(&upstream, &origin));
@@ -33,7 +34,8 @@ async fn a_connection_is_used_again_once_its_answer_was_read() {
 
 #[tokio::test]
 async fn a_connection_in_use_is_active_and_given_back_with_the_last_byte() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -53,7 +55,8 @@ async fn a_connection_in_use_is_active_and_given_back_with_the_last_byte() {
 
 #[tokio::test]
 async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -69,7 +72,8 @@ async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
 
 #[tokio::test]
 async fn a_body_dropped_midway_closes_its_connection() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let (peer, body) = stream(&upstream, &stub).await;
     drop(body);
     peer.closed().await;
@@ -78,7 +82,8 @@ async fn a_body_dropped_midway_closes_its_connection() {
 
 #[tokio::test]
 async fn a_request_dropped_before_its_answer_closes_its_connection() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let mut asking = Box::pin(ask(&upstream, &origin));
     let mut peer = tokio::select! {
@@ -116,7 +121,8 @@ async fn no_more_than_max_idle_per_host_are_kept() {
 
 #[tokio::test]
 async fn the_connection_used_last_is_used_first() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let (mut older, mut first) = stream(&upstream, &stub).await;
     let (mut newer, mut second) = stream(&upstream, &stub).await;
     for (peer, body) in [(&mut older, &mut first), (&mut newer, &mut second)] {
@@ -130,7 +136,8 @@ async fn the_connection_used_last_is_used_first() {
 
 #[tokio::test]
 async fn paths_of_one_host_share_its_connections() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let mut peer = first_exchange(&upstream, &stub).await;
     let origin = Origin::parse(&format!("{}/team/a", stub.url())).unwrap();
     let (request, answer) = join!(peer.answer("two"), read(&upstream, &origin));
@@ -141,7 +148,8 @@ async fn paths_of_one_host_share_its_connections() {
 
 #[tokio::test]
 async fn a_connection_that_its_node_closes_after_the_answer_is_not_kept() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -157,7 +165,8 @@ async fn a_connection_that_its_node_closes_after_the_answer_is_not_kept() {
 
 #[tokio::test]
 async fn an_idle_connection_that_its_node_closes_is_noticed_without_anybody_asking() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     drop(first_exchange(&upstream, &stub).await);
     while upstream.stats().idle_connections != 0 {
         yield_now().await;
@@ -167,7 +176,8 @@ async fn an_idle_connection_that_its_node_closes_is_noticed_without_anybody_aski
 
 #[tokio::test]
 async fn what_a_node_says_without_being_asked_answers_nobody() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -184,7 +194,8 @@ async fn what_a_node_says_without_being_asked_answers_nobody() {
 
 #[tokio::test]
 async fn clients_that_leave_at_any_moment_leave_nothing_behind() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = tokio::spawn(async move {
         let mut peers = JoinSet::new();
@@ -211,7 +222,8 @@ async fn clients_that_leave_at_any_moment_leave_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_on_many_threads_all_end() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = tokio::spawn(async move {
         let mut peers = JoinSet::new();
@@ -230,7 +242,8 @@ async fn requests_on_many_threads_all_end() {
     });
     let mut asking = JoinSet::new();
     for _ in 0..16 {
-        let (upstream, origin) = (upstream.clone(), origin.clone());
+        let upstream = upstream.clone();
+        let origin = origin.clone();
         asking.spawn(async move {
             for _ in 0..50 {
                 assert_eq!(read(&upstream, &origin).await.as_deref(), Ok("one two three"));
@@ -266,7 +279,8 @@ impl Wake for WakeUps {
 
 #[tokio::test]
 async fn a_chunk_wakes_its_reader_once() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let (mut peer, mut body) = stream(&upstream, &stub).await;
     let wake_ups = Arc::new(WakeUps::default());
     let waker = Waker::from(wake_ups.clone());

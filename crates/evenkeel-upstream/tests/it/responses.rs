@@ -20,7 +20,8 @@ async fn answer_in(
     pieces: &[&str],
     request: &Request<Bytes>,
 ) -> Result<(StatusCode, String, Afterwards), UpstreamError> {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -178,7 +179,8 @@ fn much() -> Request<Bytes> {
 
 #[tokio::test]
 async fn an_answer_that_does_not_wait_for_the_request_is_read_and_its_connection_closed() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -196,7 +198,8 @@ async fn an_answer_that_does_not_wait_for_the_request_is_read_and_its_connection
 
 #[tokio::test]
 async fn a_request_goes_on_while_its_answer_is_read() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let much = much();
     let serving = async {
@@ -222,7 +225,8 @@ async fn a_request_goes_on_while_its_answer_is_read() {
 
 #[tokio::test]
 async fn a_node_that_answers_and_closes_before_it_has_read_all_is_heard() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
@@ -241,7 +245,8 @@ async fn a_node_that_answers_and_closes_before_it_has_read_all_is_heard() {
 
 #[tokio::test]
 async fn a_kept_connection_that_closes_after_word_of_an_answer_is_not_replaced() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let origin = stub.origin();
     let mut peer = first_exchange(&upstream, &stub).await;
     let serving = async {
@@ -256,7 +261,8 @@ async fn a_kept_connection_that_closes_after_word_of_an_answer_is_not_replaced()
 
 #[tokio::test]
 async fn what_follows_an_answer_in_chunks_answers_nobody() {
-    let (stub, upstream) = (Stub::start().await, upstream(defaults()));
+    let stub = Stub::start().await;
+    let upstream = upstream(defaults());
     let (mut peer, mut body) = stream(&upstream, &stub).await;
     peer.say(&format!("0\r\n\r\n{}", stub::whole("smuggled"))).await;
     assert!(body.frame().await.is_none());

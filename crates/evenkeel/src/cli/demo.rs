@@ -54,17 +54,20 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
 
 /// Runs the demo, and tells what each tenant got after the first moments.
 async fn show(args: &DemoArgs) -> Result<Vec<DemoTotals>, CliError> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     let mut demo = Demo::start(args.listen).await?;
     if !args.quiet {
         print(&introduction(&demo))?;
     }
     demo.begin()?;
     let seconds = if args.seconds == 0 { u64::MAX } else { args.seconds };
-    let (end, warm_up) = (Duration::from_secs(seconds), Duration::from_secs((seconds / 4).min(5)));
+    let end = Duration::from_secs(seconds);
+    let warm_up = Duration::from_secs((seconds / 4).min(5));
     let mut tick = interval(Duration::from_secs(1));
     tick.tick().await;
-    let (mut first, mut shown) = (vec![DemoTotals::default(); APPETITES.len()], 0);
+    let mut first = vec![DemoTotals::default(); APPETITES.len()];
+    let mut shown = 0;
     let mut ended = std::pin::pin!(sleep(end));
     let mut warmed = std::pin::pin!(sleep(warm_up));
     let mut warm = false;
@@ -97,7 +100,8 @@ fn figures(demo: &Demo) -> Vec<DemoTotals> {
 }
 
 fn introduction(demo: &Demo) -> String {
-    let (url, mut text) = (demo.url(), String::new());
+    let url = demo.url();
+    let mut text = String::new();
     let _ = writeln!(text, "gateway  {url}   (/v1/..., /api/load-status, /metrics)");
     for (name, address) in demo.nodes() {
         let _ = writeln!(text, "node     http://{address}   {name}");
@@ -124,7 +128,8 @@ fn table(figures: &[DemoTotals]) -> String {
     );
     for (appetite, figures) in APPETITES.iter().zip(figures) {
         let share = 100.0 * figures.cost as f64 / total.max(1) as f64;
-        let (p50, p99) = (figures.wait_p50.as_millis(), figures.wait_p99.as_millis());
+        let p50 = figures.wait_p50.as_millis();
+        let p99 = figures.wait_p99.as_millis();
         let _ = writeln!(
             text,
             "{:8}{:>7}{:>9}{:>9}{:>13}{:>11}{:>7.1}%{:>8} ms{:>8} ms",

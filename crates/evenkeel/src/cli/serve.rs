@@ -87,7 +87,8 @@ async fn serve(args: &ServeArgs, config: Config, folder: DataDir) -> Result<(), 
     tokio::select! {
         drained = gateway.stop() => {
             let cut = drained?;
-            let (connections_cut, requests_cut) = (cut.connections_cut, cut.requests_cut);
+            let connections_cut = cut.connections_cut;
+            let requests_cut = cut.requests_cut;
             tracing::info!(target: "evenkeel", connections_cut, requests_cut, "stopped");
         }
         () = signals.end() => tracing::warn!(target: "evenkeel", "ended by a second signal"),
@@ -109,8 +110,9 @@ fn reload(args: &ServeArgs, gateway: &Gateway) {
     let reloaded = args.read().and_then(|config| Ok(gateway.reload(config)?));
     match reloaded {
         Ok(done) => {
-            let (tenants, added, removed) =
-                (done.tenants, done.nodes_added.join(","), done.nodes_removed.join(","));
+            let tenants = done.tenants;
+            let added = done.nodes_added.join(",");
+            let removed = done.nodes_removed.join(",");
             tracing::info!(target: "evenkeel", tenants, nodes_added = added, nodes_removed = removed, "reloaded");
             for trouble in done.troubles {
                 tracing::warn!(target: "evenkeel", trouble, "reloaded but for this");

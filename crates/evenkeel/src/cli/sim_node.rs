@@ -113,9 +113,10 @@ pub(super) fn run(args: SimNodeArgs) -> Result<(), CliError> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (models, slots) = (options.models.join(", "), options.slots);
-        let (mut interrupt, mut terminate) =
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let models = options.models.join(", ");
+        let slots = options.slots;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
         let node = SimNode::bind(options).await?;
         println!("sim-node at http://{}: {models}; {slots} slots", node.address());
         tokio::select! {

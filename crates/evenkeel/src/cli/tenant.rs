@@ -243,7 +243,8 @@ fn sqs_key(args: NamedArgs) -> Result<(), CliError> {
     let newest =
         keys.as_array().and_then(|keys| keys.last()).ok_or("the tenant has no key; rotate gives it one")?;
     let told = |field: &str| newest[field].as_str().ok_or("the server told no key");
-    let (id, secret) = (told("access_key_id")?, told("secret_access_key")?);
+    let id = told("access_key_id")?;
+    let secret = told("secret_access_key")?;
     print(&format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY={secret}\n"))
 }
 

@@ -76,7 +76,8 @@ impl EffectiveConfig {
 
     /// Names the settings that differ, as `section.key`, of the sections that are single tables.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let (mine, others) = (self.flat(), other.flat());
+        let mine = self.flat();
+        let others = other.flat();
         let changed = mine.iter().filter(|(name, value)| !others.contains(&(name.clone(), *value)));
         let gone = others.iter().filter(|(name, _)| !mine.iter().any(|(mine, _)| mine == name));
         changed.chain(gone).map(|(name, _)| name.clone()).collect()

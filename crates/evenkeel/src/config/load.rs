@@ -22,7 +22,8 @@ pub(super) fn read(root: &mut Section<'_>) -> (LoadManagerConfig, Cost) {
 }
 
 fn load_manager(section: &mut Section<'_>) -> (WaitQueueConfig, BackpressureConfig, Cost) {
-    let (queue, pressure) = (WaitQueueConfig::default(), BackpressureConfig::default());
+    let queue = WaitQueueConfig::default();
+    let pressure = BackpressureConfig::default();
     let max_waiting = section.read("max_waiting", Integer(queue.max_waiting as i64));
     let timeout = section.read("default_timeout_secs", secs(queue.default_timeout));
     let warning = section.read("warning_threshold", Float(queue.warning_threshold));

@@ -275,7 +275,8 @@ impl<'a> Section<'a> {
         if range.contains(&read.value) {
             return Some(read.value);
         }
-        let (least, most) = (range.start().show(), range.end().show());
+        let least = range.start().show();
+        let most = range.end().show();
         self.reader.error(&read.origin, format!("{key} must be from {least} to {most}"));
         None
     }

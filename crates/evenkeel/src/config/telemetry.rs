@@ -50,7 +50,8 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
         LogOptions::new(None, format).expect("the default filter is one")
     });
     let metrics = section.word("metrics", "admin", &[("admin", Access::Admin), ("public", Access::Public)]);
-    let (meters, journal) = (MetricLimits::default(), RequestLogLimits::default());
+    let meters = MetricLimits::default();
+    let journal = RequestLogLimits::default();
     let mut count = |key, default: usize, least, most| {
         section.within(key, Integer(default as i64), Integer(least)..=Integer(most)).as_usize()
     };

@@ -78,7 +78,9 @@ fn every_variable_of_the_seed_wins_over_the_file() {
         ("LLMLB_CACHE_TTL_SECS", "0.25"),
     ];
     let load = Config::read(&sources(text, &env)).unwrap().llm.options.pipeline.load;
-    let (queue, pool, cache) = (load.wait_queue, load.connection_pool, load.node_cache);
+    let queue = load.wait_queue;
+    let pool = load.connection_pool;
+    let cache = load.node_cache;
     assert_eq!((queue.max_waiting, queue.default_timeout), (101, Duration::from_secs(31)));
     assert_eq!((queue.warning_threshold, queue.overload_threshold), (0.6, 0.9));
     assert_eq!((pool.max_idle_per_host, pool.idle_timeout), (33, Duration::from_secs(91)));
@@ -334,7 +336,8 @@ fn tenants_that_cannot_be_are_told() {
 
 #[test]
 fn no_secret_is_shown_or_told() {
-    let (hash, secret) = (KeyHash::of("ek-1"), "sk-very-secret");
+    let hash = KeyHash::of("ek-1");
+    let secret = "sk-very-secret";
     let text = format!(
         "[[llm.nodes]]\nurl = 'http://a'\napi_key = '{secret}'\n[[tenants]]\nname = 'a'\nkey_hashes = ['{hash}']\n"
     );
@@ -371,8 +374,8 @@ fn what_is_shown_reads_as_the_same_configuration() {
 
 #[test]
 fn settings_that_differ_are_named() {
-    let (old, new) =
-        (read("[llm]\nfirst_byte_max_secs = 1\n").shown, read("[server]\ndrain_secs = 5\n").shown);
+    let old = read("[llm]\nfirst_byte_max_secs = 1\n").shown;
+    let new = read("[server]\ndrain_secs = 5\n").shown;
     assert_eq!(old.differences(&new), ["server.drain_secs", "llm.first_byte_max_secs"]);
 }
 

@@ -98,7 +98,8 @@ impl Dispatcher {
 impl DispatchContext {
     async fn serve(self: Arc<Self>, mut phase: watch::Receiver<StopPhase>) {
         let mut changes = self.queues.changes();
-        let (mut runners, mut running) = (JoinSet::new(), HashMap::<QueueId, AbortHandle>::new());
+        let mut runners = JoinSet::new();
+        let mut running = HashMap::<QueueId, AbortHandle>::new();
         let mut sweep = interval(SWEEP_EVERY);
         while *phase.borrow_and_update() == StopPhase::Serving {
             running.retain(|_, runner| !runner.is_finished());

@@ -70,7 +70,8 @@ fn service() -> Attributes {
 }
 
 async fn export(tracer: Arc<Tracer>, collector: Collector, mut stopped: oneshot::Receiver<()>) {
-    let (mut tries_max, mut was_well) = (TRIES_MAX, true);
+    let mut tries_max = TRIES_MAX;
+    let mut was_well = true;
     loop {
         let spans = tracer.take(BATCH_MAX);
         if spans.is_empty() {

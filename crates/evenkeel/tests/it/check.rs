@@ -61,7 +61,8 @@ fn the_reference_names_every_setting_with_its_default() {
         let file = Some(("configuration.md".to_owned(), text.to_owned()));
         Config::read(&ConfigSources { file, ..ConfigSources::default() }).unwrap().shown.to_json()
     };
-    let (written, default) = (read(blocks[0]), read(""));
+    let written = read(blocks[0]);
+    let default = read("");
     for (section, settings) in default.as_object().unwrap() {
         for (key, setting) in settings.as_object().unwrap() {
             let told = &written[section][key];

@@ -27,7 +27,8 @@ impl Bench {
     /// Starts all; `config` comes before what the engine needs, `settings` are the queue's.
     fn start(name: &str, engine: SimOptions, config: &str, settings: &Value) -> Self {
         let slots = engine.slots;
-        let (folder, node) = (Folder::new(name), Node::start(engine));
+        let folder = Folder::new(name);
+        let node = Node::start(engine);
         let engine = format!(
             "[[llm.nodes]]\nname = 'one'\nurl = 'http://{}'\nmodels = ['sim']\nmax_concurrency = {slots}\n",
             node.address()

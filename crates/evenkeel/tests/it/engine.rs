@@ -102,7 +102,8 @@ fn embeddings_come_as_numbers_and_as_base64() {
         let body = json!({"model": "sim", "input": ["a", "b"], "dimensions": 3, "encoding_format": encoding});
         node.post("/v1/embeddings", &body).json()
     };
-    let (numbers, encoded) = (ask("float"), ask("base64"));
+    let numbers = ask("float");
+    let encoded = ask("base64");
     assert_eq!(numbers["data"][1]["embedding"].as_array().unwrap().len(), 3);
     assert_eq!(encoded["data"][1]["embedding"].as_str().unwrap().len(), 16);
     assert_eq!(numbers["usage"], json!({"prompt_tokens": 2, "total_tokens": 2}));

@@ -52,7 +52,8 @@ fn every_example_starts_and_serves() {
 
 #[test]
 fn the_tenants_of_the_example_are_told_apart_by_their_keys() {
-    let (folder, node) = (Folder::new("example-tenants"), Node::start(fast()));
+    let folder = Folder::new("example-tenants");
+    let node = Node::start(fast());
     let text = fs::read_to_string(Path::new(EXAMPLES).join("tenants.toml")).unwrap();
     folder.write("evenkeel.toml", &pointed_at(&text, &node));
     let served = Served::start(&folder, &[]);

@@ -171,7 +171,8 @@ fn a_certificate_that_nobody_vouches_for_and_one_that_somebody_does() {
     let folder = crate::folder::Folder::new("tls-files");
     folder.write("cert.pem", &made.cert.pem());
     folder.write("key.pem", &made.signing_key.serialize_pem());
-    let (cert, key) = (folder.file("cert.pem"), folder.file("key.pem"));
+    let cert = folder.file("cert.pem");
+    let key = folder.file("key.pem");
     let config = format!("[server.tls]\ncert = {cert:?}\nkey = {key:?}\n");
     let behind = Fleet::start("tls-behind", &config, vec![("well", Behind::Sim(fast()))]);
     let url = format!("https://{}", behind.address);
@@ -189,7 +190,8 @@ fn a_certificate_that_nobody_vouches_for_and_one_that_somebody_does() {
 
 #[test]
 fn all_nodes_down() {
-    let (one, other) = (Nobody::there(), Nobody::there());
+    let one = Nobody::there();
+    let other = Nobody::there();
     let config = format!("[load_manager]\ndefault_timeout_secs = 1\n{CONFIG}");
     let nodes = vec![("one", Behind::Url(one.url("http"))), ("other", Behind::Url(other.url("http")))];
     let fleet = Fleet::start("all-down", &config, nodes);

@@ -66,11 +66,13 @@ fn a_flood_of_a_thousand_to_one_neither_turns_the_quiet_tenant_away_nor_delays_i
     let config = tenant("flood", "") + &tenant("quiet", "");
     let fleet = Fleet::start("flood-wait", &config, vec![("one", Behind::Sim(engine))]);
     let address = fleet.address;
-    let (arrived, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let arrived = Arc::new(AtomicU64::new(0));
+    let ended = Arc::new(AtomicBool::new(false));
     let (floods, quiet) = fleet.runtime.block_on(async {
         let mut floods = JoinSet::new();
         for _ in 0..150 {
-            let (arrived, ended) = (arrived.clone(), ended.clone());
+            let arrived = arrived.clone();
+            let ended = ended.clone();
             floods.spawn(flood(address, arrived, ended));
         }
         let quiet = timeout(PATIENCE, quiet(address, &arrived)).await.unwrap();
@@ -82,7 +84,8 @@ fn a_flood_of_a_thousand_to_one_neither_turns_the_quiet_tenant_away_nor_delays_i
     let mut services: Vec<Duration> = served.iter().map(Answered::service).collect();
     services.sort_unstable();
     let service = services[services.len() / 2];
-    let (arrived, served) = (arrived.load(Ordering::Relaxed), served.len());
+    let arrived = arrived.load(Ordering::Relaxed);
+    let served = served.len();
     println!("{arrived} of the flood arrived, {served} were served, half of them within {service:?}");
     println!("the quiet tenant waited for {waited:?} at most");
     assert!(quiet.iter().all(|answered| answered.status == 200), "{quiet:?}");
@@ -209,7 +212,8 @@ impl Client {
         self.requests.ready().await.unwrap();
         let began = Instant::now();
         let response = self.requests.send_request(request).await.unwrap();
-        let (status, waited) = (response.status().as_u16(), queue_wait(response.headers()));
+        let status = response.status().as_u16();
+        let waited = queue_wait(response.headers());
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let body = String::from_utf8(body.into()).unwrap();
         Answered { status, waited, took: began.elapsed(), body }

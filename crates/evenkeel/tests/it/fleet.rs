@@ -41,12 +41,15 @@ impl Fleet {
     pub(crate) fn start(name: &str, config: &str, nodes: Vec<(&str, Behind)>) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (folder, mut text, mut sims) = (Folder::new(name), config.to_owned(), Vec::new());
+        let folder = Folder::new(name);
+        let mut text = config.to_owned();
+        let mut sims = Vec::new();
         for (name, behind) in nodes {
             let (url, models, slots) = match behind {
                 Behind::Url(url) => (url, vec!["sim".to_owned()], 8),
                 Behind::Sim(options) => {
-                    let (models, slots) = (options.models.clone(), options.slots);
+                    let models = options.models.clone();
+                    let slots = options.slots;
                     let sim = runtime.block_on(SimNode::bind(options)).unwrap();
                     let url = format!("http://{}", sim.address());
                     sims.push(sim);

@@ -41,7 +41,8 @@ fn a_full_disk_is_told_in_both_protocols_and_passes() {
 
 /// Starts a gateway whose disk is full while there is a file of that name.
 pub(crate) fn serve(folder: &Folder) -> (Served, PathBuf) {
-    let (layer, full) = (build(folder), folder.file("full"));
+    let layer = build(folder);
+    let full = folder.file("full");
     fs::create_dir(folder.file("kept")).unwrap();
     let mut command = folder.command(&["serve", "--listen", "127.0.0.1:0", "--data-dir", "data"]);
     command.env("LD_PRELOAD", layer).env("POWERCUT_ROOT", folder.file("data"));

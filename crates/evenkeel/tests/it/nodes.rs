@@ -13,7 +13,8 @@ const BOOK: &str = "evenkeel-data/nodes.toml";
 
 #[test]
 fn a_node_that_was_added_is_there_after_a_kill_and_a_removed_one_is_not() {
-    let (folder, engine) = (Folder::new("nodes-kill"), Node::start(fast()));
+    let folder = Folder::new("nodes-kill");
+    let engine = Node::start(fast());
     let url = format!("http://{}", engine.address());
     let served = Served::start(&folder, &[]);
     let add = |name: &str| json!({"name": name, "url": url, "models": ["sim"], "max_concurrency": 3, "weight": 2.5, "api_key": "sk-secret"});
@@ -56,7 +57,9 @@ fn a_node_that_was_added_is_there_after_a_kill_and_a_removed_one_is_not() {
 
 #[test]
 fn a_node_of_the_config_file_wins_over_one_of_its_name_and_that_is_said() {
-    let (folder, one, other) = (Folder::new("nodes-wins"), Node::start(fast()), Node::start(fast()));
+    let folder = Folder::new("nodes-wins");
+    let one = Node::start(fast());
+    let other = Node::start(fast());
     let served = Served::start(&folder, &[]);
     let add = json!({"name": "a", "url": format!("http://{}", one.address()), "models": ["sim"]});
     assert_eq!(served.post("/api/nodes", &add).status, 201);
@@ -79,7 +82,8 @@ fn a_node_of_the_config_file_wins_over_one_of_its_name_and_that_is_said() {
 /// A reload that names an added node in the file makes it the file's.
 #[test]
 fn a_reload_wins_over_an_added_node_and_a_drained_one_stays_drained() {
-    let (folder, engine) = (Folder::new("nodes-reload"), Node::start(fast()));
+    let folder = Folder::new("nodes-reload");
+    let engine = Node::start(fast());
     let served = Served::start(&folder, &[]);
     let url = format!("http://{}", engine.address());
     let add = json!({"name": "a", "url": url, "models": ["sim"], "max_concurrency": 1});

@@ -130,7 +130,8 @@ fn a_queue_counts_turns_in_bytes_when_it_is_told_so_also_after_a_restart() {
     let folder = Folder::new("native-cost");
     let served = Served::start(&folder, &[]);
     told(201, &put(&served, "/api/queues/q", &json!({})));
-    let (large, small) = ("x".repeat(10_000), "x".repeat(1_000));
+    let large = "x".repeat(10_000);
+    let small = "x".repeat(1_000);
     let sent: Vec<(&str, &str)> =
         (0..60).flat_map(|_| [("large", large.as_str()), ("small", small.as_str())]).collect();
     for _ in 0..2 {
@@ -232,7 +233,8 @@ fn a_message_is_not_delivered_after_its_time_to_live_also_over_a_kill() {
         let message = json!({"body": body, "ttl_ms": ttl_ms, "fairness_key": body});
         told(201, &served.post("/api/queues/q/messages", &message))["ids"][0].as_str().unwrap().to_owned()
     };
-    let (lives, over) = (send(&served, "lives", 3_600_000), send(&served, "over", 1));
+    let lives = send(&served, "lives", 3_600_000);
+    let over = send(&served, "over", 1);
     // Nobody receives.
     while told(200, &served.get("/api/queues/q"))["expired"] != 1 {}
     let explained = |id: &str| served.get(&format!("/api/queues/q/messages/{id}"));
@@ -352,7 +354,8 @@ fn a_stream_hands_out_as_much_as_its_consumer_may_have_and_takes_it_back_when_it
     for accept in ["text/event-stream", "application/x-ndjson"] {
         send(&served, "q", &[("a", "1"), ("a", "2"), ("a", "3"), ("a", "4")]);
         let mut consumer = Consumer::open(&served, "/api/queues/q/stream?max_in_flight=2", accept);
-        let (first, second) = (consumer.message(), consumer.message());
+        let first = consumer.message();
+        let second = consumer.message();
         assert_eq!((&first["body"], &second["body"]), (&json!("1"), &json!("2")));
         assert_eq!(told(200, &served.get("/api/queues/q"))["in_flight"], 2);
         // An acknowledgement, by whatever protocol, makes room for one more.

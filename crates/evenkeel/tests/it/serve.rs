@@ -17,7 +17,8 @@ fn with_node(folder: &Folder, node: &Node, more: &str) {
 
 #[test]
 fn a_chat_goes_through_and_shows_in_the_metrics() {
-    let (folder, node) = (Folder::new("serve-chat"), Node::start(fast()));
+    let folder = Folder::new("serve-chat");
+    let node = Node::start(fast());
     with_node(&folder, &node, "");
     let served = Served::start(&folder, &[]);
     let reply = served.post("/v1/chat/completions", &chat(json!({})));
@@ -49,7 +50,8 @@ fn a_chat_goes_through_and_shows_in_the_metrics() {
 
 #[test]
 fn a_node_given_by_flag_is_asked_what_it_serves() {
-    let (folder, node) = (Folder::new("serve-flag"), Node::start(fast()));
+    let folder = Folder::new("serve-flag");
+    let node = Node::start(fast());
     let served = Served::start(&folder, &["--node", &format!("http://{}", node.address())]);
     while !served.get("/v1/models").body.contains("\"sim\"") {}
     assert_eq!(served.post("/v1/chat/completions", &chat(json!({}))).status, 200);
@@ -112,7 +114,8 @@ fn sigterm_finishes_what_is_in_flight_and_takes_nothing_new() {
 
 #[test]
 fn what_does_not_finish_in_drain_secs_is_cut_and_counted() {
-    let (folder, node) = (Folder::new("serve-cut"), Node::start(stuck()));
+    let folder = Folder::new("serve-cut");
+    let node = Node::start(stuck());
     with_node(&folder, &node, "[server]\ndrain_secs = 0.01\n");
     let served = Served::start(&folder, &[]);
     let waiting = served.send("POST", "/v1/chat/completions", "", &chat(json!({})));
@@ -126,7 +129,8 @@ fn what_does_not_finish_in_drain_secs_is_cut_and_counted() {
 
 #[test]
 fn before_it_stops_it_says_that_it_is_not_ready_and_a_second_signal_ends_it() {
-    let (folder, node) = (Folder::new("serve-unready"), Node::start(fast()));
+    let folder = Folder::new("serve-unready");
+    let node = Node::start(fast());
     with_node(&folder, &node, "[server]\nunready_secs = 3600\n");
     let served = Served::start(&folder, &[]);
     served.signal("INT");
@@ -141,13 +145,16 @@ fn before_it_stops_it_says_that_it_is_not_ready_and_a_second_signal_ends_it() {
 
 #[test]
 fn sighup_brings_tenants_and_nodes_and_a_bad_one_changes_nothing() {
-    let (folder, first, second) = (Folder::new("serve-hup"), Node::start(fast()), Node::start(fast()));
+    let folder = Folder::new("serve-hup");
+    let first = Node::start(fast());
+    let second = Node::start(fast());
     let key = || {
         let said = folder.run(&["tenant", "key"]).ok();
         let (key, hash) = said.trim().split_once('\n').unwrap();
         (key.to_owned(), hash.to_owned())
     };
-    let ((old, old_hash), (new, new_hash)) = (key(), key());
+    let (old, old_hash) = key();
+    let (new, new_hash) = key();
     with_node(&folder, &first, &format!("[[tenants]]\nname = 'acme'\nkey_hashes = ['{old_hash}']\n"));
     let served = Served::start(&folder, &[]);
     let status = |key: &str| served.get_with_key("/v1/models", key).status;
@@ -190,7 +197,8 @@ fn sighup_brings_tenants_and_nodes_and_a_bad_one_changes_nothing() {
 
 #[test]
 fn a_running_servers_tenants_are_changed_through_it_at_once() {
-    let (folder, node) = (Folder::new("serve-tenants"), Node::start(fast()));
+    let folder = Folder::new("serve-tenants");
+    let node = Node::start(fast());
     with_node(&folder, &node, "");
     let served = Served::start(&folder, &[]);
     assert_eq!(served.get("/v1/models").status, 200, "open at first");
@@ -220,7 +228,9 @@ fn a_running_servers_tenants_are_changed_through_it_at_once() {
 
 #[test]
 fn nodes_are_listed_drained_resumed_added_and_removed() {
-    let (folder, first, second) = (Folder::new("serve-nodes"), Node::start(fast()), Node::start(fast()));
+    let folder = Folder::new("serve-nodes");
+    let first = Node::start(fast());
+    let second = Node::start(fast());
     with_node(&folder, &first, "");
     let served = Served::start(&folder, &[]);
     let node = |args: &[&str]| folder.run(&[&["node"], args].concat());

@@ -439,7 +439,8 @@ fn send(served: &Served, operation: &str, body: &Value) -> TcpStream {
 
 /// Sends on a connection that shall be kept, as SDKs do: that is how it is noticed that they left.
 fn send_and_stay(served: &Served, operation: &str, body: &Value) -> TcpStream {
-    let (mut socket, body) = (TcpStream::connect(served.address).unwrap(), body.to_string());
+    let mut socket = TcpStream::connect(served.address).unwrap();
+    let body = body.to_string();
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\nx-amz-target: AmazonSQS.{operation}\r\n");
     write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     socket

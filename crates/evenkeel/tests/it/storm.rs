@@ -93,7 +93,8 @@ fn no_wake_up_is_lost_among_clients_that_come_and_go() {
         for round in 0..200_u64 {
             let mut clients = JoinSet::new();
             for index in 0..16_u64 {
-                let (address, seed) = (fleet.address, round * 16 + index);
+                let address = fleet.address;
+                let seed = round * 16 + index;
                 clients.spawn(async move { come_and_go(address, seed).await });
             }
             // Nothing else happens by the end of a round: who was forgotten stays forgotten.

@@ -20,14 +20,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_request_is_traced_from_its_client_to_its_node() {
-    let (collector, node) = (Recorder::start(200, "{}"), Recorder::start(200, SAID));
+    let collector = Recorder::start(200, "{}");
+    let node = Recorder::start(200, SAID);
     let folder = folder("traces-through", &collector, node.address);
     let served = Served::start(&folder, &[]);
     let headers = format!("traceparent: 00-{TRACE}-b7ad6b7169203331-01\r\nx-request-id: mine\r\n");
     assert_eq!(read(served.send("POST", CHAT, &headers, &ask())).status, 200);
     let told = node.next("/v1/chat").header("traceparent").unwrap();
     let spans = collector.spans(2);
-    let (request, attempt) = (&spans["POST /v1/chat/completions"], &spans["attempt"]);
+    let request = &spans["POST /v1/chat/completions"];
+    let attempt = &spans["attempt"];
     assert_eq!((&request["traceId"], &request["parentSpanId"]), (&json!(TRACE), &json!("b7ad6b7169203331")));
     assert_eq!(attempt["parentSpanId"], request["spanId"], "{attempt}");
     assert_eq!(told, format!("00-{TRACE}-{}-01", attempt["spanId"].as_str().unwrap()));
@@ -59,14 +61,16 @@ fn a_request_is_traced_from_its_client_to_its_node() {
 
 #[test]
 fn a_request_that_fails_says_so_in_its_trace() {
-    let (collector, nobody) = (Recorder::start(200, "{}"), TcpListener::bind("127.0.0.1:0").unwrap());
+    let collector = Recorder::start(200, "{}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);
     let folder = folder("traces-failure", &collector, address);
     let served = Served::start(&folder, &[]);
     assert_eq!(served.post(CHAT, &ask()).status, 502);
     let spans = collector.spans(2);
-    let (request, attempt) = (&spans["POST /v1/chat/completions"], &spans["attempt"]);
+    let request = &spans["POST /v1/chat/completions"];
+    let attempt = &spans["attempt"];
     assert_eq!((&request["status"]["code"], &attempt["status"]["code"]), (&json!(2), &json!(2)));
     assert_eq!(attribute(request, "error.type"), "bad_upstream");
     assert_eq!(attribute(request, "evenkeel.ending"), "refused");
@@ -75,7 +79,8 @@ fn a_request_that_fails_says_so_in_its_trace() {
 
 #[test]
 fn who_does_not_want_to_be_traced_is_not_and_its_word_reaches_the_node() {
-    let (collector, node) = (Recorder::start(200, "{}"), Recorder::start(200, SAID));
+    let collector = Recorder::start(200, "{}");
+    let node = Recorder::start(200, SAID);
     let folder = folder("traces-unwanted", &collector, node.address);
     let served = Served::start(&folder, &[]);
     let unwanted = format!("00-{TRACE}-b7ad6b7169203331-00");
@@ -89,7 +94,8 @@ fn who_does_not_want_to_be_traced_is_not_and_its_word_reaches_the_node() {
 
 #[test]
 fn the_last_spans_reach_the_collector_when_the_gateway_stops() {
-    let (collector, node) = (Recorder::start(200, "{}"), Recorder::start(200, SAID));
+    let collector = Recorder::start(200, "{}");
+    let node = Recorder::start(200, SAID);
     let folder = folder("traces-stop", &collector, node.address);
     let served = Served::start(&folder, &[]);
     assert_eq!(served.post(CHAT, &ask()).status, 200);
@@ -101,7 +107,8 @@ fn the_last_spans_reach_the_collector_when_the_gateway_stops() {
 
 #[test]
 fn what_no_collector_takes_is_counted_and_nobody_waits_for_it() {
-    let (collector, node) = (Recorder::start(400, "{}"), Recorder::start(200, SAID));
+    let collector = Recorder::start(400, "{}");
+    let node = Recorder::start(200, SAID);
     let folder = folder("traces-refused", &collector, node.address);
     let served = Served::start(&folder, &[]);
     assert_eq!(served.post(CHAT, &ask()).status, 200);
@@ -178,7 +185,8 @@ impl Recorder {
     /// The next spans, by name.
     #[track_caller]
     fn spans(&self, count: usize) -> Value {
-        let (mut found, mut seen) = (json!({}), 0);
+        let mut found = json!({});
+        let mut seen = 0;
         while seen < count {
             let heard = self.next("/v1/traces");
             assert_eq!(heard.header("content-type").as_deref(), Some("application/json"));

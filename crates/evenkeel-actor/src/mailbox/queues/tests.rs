@@ -7,7 +7,8 @@ use crate::test_rig::Wakes;
 
 #[test]
 fn what_is_taken_takes_places_until_it_is_handled() {
-    let (lanes, state) = (lanes(2, OverflowStrategy::Reject), CellState::new());
+    let lanes = lanes(2, OverflowStrategy::Reject);
+    let state = CellState::new();
     let mut private = VecDeque::new();
     assert_eq!(
         (lanes.push(1), lanes.push(2), lanes.push(3)),
@@ -22,9 +23,11 @@ fn what_is_taken_takes_places_until_it_is_handled() {
 
 #[test]
 fn taking_everything_lowers_the_flag_and_taking_one_of_two_does_not() {
-    let (all, one) = (lanes(4, OverflowStrategy::Reject), lanes(4, OverflowStrategy::DropOldest));
+    let all = lanes(4, OverflowStrategy::Reject);
+    let one = lanes(4, OverflowStrategy::DropOldest);
     for (lanes, left) in [(all, 0), (one, USER)] {
-        let (state, mut private) = (CellState::new(), VecDeque::new());
+        let state = CellState::new();
+        let mut private = VecDeque::new();
         (1..=2).for_each(|message| assert_eq!(lanes.push(message), PushResult::Queued));
         state.set(USER);
         assert_eq!((lanes.take(&mut private, &state), state.flags()), (Some(1), left));
@@ -33,7 +36,8 @@ fn taking_everything_lowers_the_flag_and_taking_one_of_two_does_not() {
 
 #[test]
 fn the_oldest_makes_room_and_what_the_owner_has_in_hand_takes_none() {
-    let (lanes, state) = (lanes(1, OverflowStrategy::DropOldest), CellState::new());
+    let lanes = lanes(1, OverflowStrategy::DropOldest);
+    let state = CellState::new();
     let mut private = VecDeque::new();
     assert_eq!((lanes.push(1), lanes.push(2)), (PushResult::Queued, PushResult::Displaced(1)));
     assert_eq!((lanes.take(&mut private, &state), private), (Some(2), VecDeque::new()));
@@ -42,7 +46,8 @@ fn the_oldest_makes_room_and_what_the_owner_has_in_hand_takes_none() {
 
 #[test]
 fn a_closed_lane_refuses_users_and_wakes_who_waits_for_room() {
-    let (lanes, state) = (lanes(1, OverflowStrategy::BlockProducer), CellState::new());
+    let lanes = lanes(1, OverflowStrategy::BlockProducer);
+    let state = CellState::new();
     let (wakes, waker) = Wakes::new();
     assert_eq!(lanes.push(1), PushResult::Queued);
     assert_eq!(lanes.push_or_wait(2, &waker, &state), Ok(PushResult::Full(2)));
@@ -57,7 +62,8 @@ fn a_closed_lane_refuses_users_and_wakes_who_waits_for_room() {
     ignore = "Miri gives one waker's table several addresses, so it is taken for several wakers"
 )]
 fn one_waker_waits_once_and_is_woken_at_the_low_mark() {
-    let (lanes, state) = (lanes(2, OverflowStrategy::BlockProducer), CellState::new());
+    let lanes = lanes(2, OverflowStrategy::BlockProducer);
+    let state = CellState::new();
     let (wakes, waker) = Wakes::new();
     assert!(!lanes.wake_waiters(0), "nobody has ever waited");
     (1..=2).for_each(|message| assert_eq!(lanes.push(message), PushResult::Queued));
@@ -70,7 +76,8 @@ fn one_waker_waits_once_and_is_woken_at_the_low_mark() {
 
 #[test]
 fn who_waits_for_room_that_an_idle_cell_has_is_woken_at_once() {
-    let (lanes, state) = (lanes(1, OverflowStrategy::BlockProducer), CellState::new());
+    let lanes = lanes(1, OverflowStrategy::BlockProducer);
+    let state = CellState::new();
     let (wakes, waker) = Wakes::new();
     assert!(lanes.wait_for_room(&waker, &state));
     assert_eq!((wakes.count(), state.flags()), (1, crate::raw::state::WAITERS));
@@ -79,7 +86,8 @@ fn who_waits_for_room_that_an_idle_cell_has_is_woken_at_once() {
 #[test]
 #[cfg_attr(miri, ignore = "65 536 wakers take Miri minutes")]
 fn past_the_limit_nobody_else_may_wait() {
-    let (lanes, state) = (lanes(1, OverflowStrategy::BlockProducer), CellState::new());
+    let lanes = lanes(1, OverflowStrategy::BlockProducer);
+    let state = CellState::new();
     let (_, last) = Wakes::new();
     assert_eq!(lanes.push(0), PushResult::Queued);
     lanes.shared.with(|shared| shared.cold().waiters = alloc::vec![Wakes::new().1; WAITERS_MAX]);

@@ -137,7 +137,8 @@ fn the_last_waker_is_the_one_that_is_woken() {
     check(3, || {
         let (sender, mut receiver) = channel();
         let answerer = thread::spawn(move || sender.send(7));
-        let (first, second) = (Bell::new(), Bell::new());
+        let first = Bell::new();
+        let second = Bell::new();
         let waker = Waker::from(first.clone());
         let ended = match receiver.poll_with(&waker, || waker.clone()) {
             Poll::Ready(end) => end,

@@ -199,7 +199,8 @@ fn unregistering_after_a_run_that_found_nothing_more_strands() {
         let ready = Arc::new(Lock::new(Registered::default()));
         let lane = Arc::new(Locked::new());
         let sender = {
-            let (ready, lane) = (ready.clone(), lane.clone());
+            let ready = ready.clone();
+            let lane = lane.clone();
             thread::spawn(move || {
                 for message in [1, 2] {
                     lane.push(message);

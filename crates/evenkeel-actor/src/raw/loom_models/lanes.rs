@@ -56,7 +56,8 @@ fn messages_held_back_by_a_suspension_are_handled_after_it() {
 fn a_resume_that_races_with_the_suspension_is_not_lost() {
     check(2, || {
         let cell = Miniature::new(8);
-        let (first, second) = (cell.clone(), cell.clone());
+        let first = cell.clone();
+        let second = cell.clone();
         let threads = [
             thread::spawn(move || drop(first.tell(SUSPEND))),
             thread::spawn(move || second.order(Order::Resume).unwrap()),

@@ -178,14 +178,16 @@ enum Look {
 
 /// One sleeps; one has found something and is about to be busy for long; a third makes more work.
 fn finder_and_maker(look: Look) {
-    let (idle, queue) = (Arc::new(IdleWorkers::new()), Arc::new(AtomicU32::new(0)));
+    let idle = Arc::new(IdleWorkers::new());
+    let queue = Arc::new(AtomicU32::new(0));
     let bell = Bell::new();
     idle.begin_search();
     let waker = Waker::from(StdArc::clone(&bell));
     assert_eq!(idle.poll_sleep(0, &waker, || false), Poll::Pending);
     idle.begin_search();
     let maker = {
-        let (idle, queue) = (idle.clone(), queue.clone());
+        let idle = idle.clone();
+        let queue = queue.clone();
         thread::spawn(move || {
             queue.store(1, Ordering::Relaxed);
             idle.notify();

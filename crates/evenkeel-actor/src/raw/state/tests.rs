@@ -96,7 +96,8 @@ fn flags_are_set_and_lowered_one_by_one() {
 
 #[test]
 fn who_waits_for_room_learns_whether_anybody_will_look() {
-    let (running, idle) = (word(SCHEDULED), word(0));
+    let running = word(SCHEDULED);
+    let idle = word(0);
     assert!(running.await_room());
     assert!(!idle.await_room());
     assert_eq!((running.flags(), idle.flags()), (SCHEDULED | WAITERS, WAITERS));

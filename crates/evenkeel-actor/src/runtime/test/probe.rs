@@ -53,7 +53,8 @@ impl<'r, M: Debug + Send + 'static> Probe<'r, M> {
         system: &ReadyQueueScheduler,
         children: Supervision,
     ) -> Result<Self, SpawnError> {
-        let (messages, signals) = (nothing(), nothing());
+        let messages = nothing();
+        let signals = nothing();
         let inbox = Inbox(messages.clone());
         let inbox = system.spawn_value(inbox, &Props::of_values().label("probe").build())?;
         let host = Props::of_values().label("probe").supervise(children).build();

@@ -78,7 +78,8 @@ fn time_passes_from_sleep_to_sleep_and_in_order() {
 fn a_task_that_sleeps_again_and_again_keeps_up_with_time() {
     let runtime = TestRuntime::new(1);
     let beats = Arc::new(AtomicU32::new(0));
-    let (handle, counted) = (runtime.handle(), beats.clone());
+    let handle = runtime.handle();
+    let counted = beats.clone();
     spawn(&runtime, async move {
         loop {
             handle.sleep_until(handle.now() + 10 * MS).await;
@@ -193,7 +194,8 @@ fn a_probe_hears_messages_in_order_and_as_late_as_they_come() {
     probe.actor().tell(2);
     probe.expect_eq(&1, Duration::ZERO);
     assert_eq!(probe.expect(Duration::ZERO), 2);
-    let (to, handle) = (probe.actor().clone(), runtime.handle());
+    let to = probe.actor().clone();
+    let handle = runtime.handle();
     system
         .spawn_task(async move {
             handle.sleep_until(Instant::from_millis(50)).await;
@@ -390,7 +392,8 @@ fn record_after(
     log: &Arc<Lock<Vec<u64>>>,
     ms: u64,
 ) -> impl Future<Output = ()> + Send + 'static {
-    let (handle, noted) = (runtime.handle(), note(log, ms));
+    let handle = runtime.handle();
+    let noted = note(log, ms);
     async move {
         handle.sleep_until(Instant::from_millis(ms)).await;
         noted.await;

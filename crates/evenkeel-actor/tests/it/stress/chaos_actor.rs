@@ -75,7 +75,8 @@ impl Clerk {
 
     fn wait(&self) -> Flow<Note> {
         self.ledger.awaited(self.id);
-        let (to, from) = (self.id, self.id);
+        let to = self.id;
+        let from = self.id;
         Flow::wait(async move {
             tokio::task::yield_now().await;
             Note { to, from, number: 0, task: Task::Woken }

@@ -93,7 +93,8 @@ impl Ledger {
             let book = book.lock().unwrap();
             assert!(book.stopped, "actor {actor} did not end, {round}");
             assert!(book.woken <= book.awaited, "actor {actor} heard of a future twice, {round}");
-            let (woken, left_behind) = (book.woken == book.awaited, book.left_behind == 0);
+            let woken = book.woken == book.awaited;
+            let left_behind = book.left_behind == 0;
             assert!(book.told_to_stop || (woken && left_behind), "actor {actor} ended early, {round}");
             for (from, page) in book.pages.iter().enumerate() {
                 let what = || format!("from {from} to actor {actor}, {round}");

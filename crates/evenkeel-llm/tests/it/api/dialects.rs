@@ -71,7 +71,8 @@ async fn who_leaves_a_stream_of_messages_pays_for_what_it_was_sent_before_it_was
         (0..50).for_each(|_| named(&pen, "content_block_delta", PIECE));
         pen
     });
-    let (mut body, mut said) = (response.into_body(), String::new());
+    let mut body = response.into_body();
+    let mut said = String::new();
     while said.matches("text_delta").count() < 50 {
         said.push_str(&piece(&mut body).await.unwrap());
     }

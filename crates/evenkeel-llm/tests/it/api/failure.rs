@@ -159,7 +159,8 @@ async fn a_stream_that_begins_with_the_clients_own_mistake_is_passed_on_and_blam
 
 #[tokio::test]
 async fn a_first_byte_that_is_late_is_awaited_elsewhere() {
-    let (mut slow, mut quick) = (Engine::start().await, Engine::start().await);
+    let mut slow = Engine::start().await;
+    let mut quick = Engine::start().await;
     let nodes = vec![node("slow", &slow.url, 1)];
     let first_byte_max = Some(Duration::from_secs(3));
     let house = House::with(LlmOptions { nodes, first_byte_max, ..LlmOptions::default() }, vec![]).await;

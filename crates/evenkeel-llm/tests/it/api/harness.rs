@@ -107,7 +107,8 @@ impl House {
         let tenants = Tenants::new(tenants, vec![KeyHash::of("ek-root")]).unwrap();
         llm.set_tenants(&tenants.all()).unwrap();
         let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
-        let (address, gate) = (listener.local_addr().unwrap(), Arc::new(gate));
+        let address = listener.local_addr().unwrap();
+        let gate = Arc::new(gate);
         let mut routes = Routes::new(Readiness::default());
         llm.add_routes(&mut routes).unwrap();
         tokio::spawn(listener.serve(gate.clone(), routes, std::future::pending()));

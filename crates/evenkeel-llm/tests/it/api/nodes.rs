@@ -87,7 +87,8 @@ async fn only_administrators_see_nodes() {
 
 #[tokio::test]
 async fn a_conversation_returns_to_its_node() {
-    let (mut one, mut two) = (Engine::start().await, Engine::start().await);
+    let mut one = Engine::start().await;
+    let mut two = Engine::start().await;
     let house = Arc::new(House::to(vec![node("1", &one.url, 8), node("2", &two.url, 8)]).await);
     let mut met = Vec::new();
     for _ in 0..4 {

@@ -19,7 +19,8 @@ async fn every_answer_tells_its_name_and_how_long_it_waited() {
     ];
     let options = LlmOptions { nodes: vec![node("a", &url, 8)], ..LlmOptions::default() };
     let house = House::with(options, tenants).await;
-    let (get, post) = (Method::GET, Method::POST);
+    let get = Method::GET;
+    let post = Method::POST;
     let unknown = ASK.replace("\"m\"", "\"nobody's\"");
     for (method, who, path, body, status) in [
         (&post, "any", CHAT, ASK, 200),

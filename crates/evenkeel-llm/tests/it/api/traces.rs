@@ -14,7 +14,8 @@ const COUNTS: &str = r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tok
 
 #[tokio::test]
 async fn every_node_that_was_asked_has_its_span() {
-    let (mut broken, mut well) = (Engine::start().await, Engine::start().await);
+    let mut broken = Engine::start().await;
+    let mut well = Engine::start().await;
     let house = Arc::new(House::traced(vec![node("broken", &broken.url, 1)], vec![]).await);
     let asking = house.ask("none", ASK);
     let heard = broken.hears().await;

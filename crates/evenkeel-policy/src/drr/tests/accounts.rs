@@ -9,7 +9,9 @@ fn a_tiny_weight_costs_no_empty_visits() {
     let served = serve(&mut drr, 1_010);
     assert_eq!(count(&served), [1_000, 10, 0]);
 
-    let (mut visits, mut messages, mut deficits) = (0, 0, [0_i64, 0]);
+    let mut visits = 0;
+    let mut messages = 0;
+    let mut deficits = [0_i64, 0];
     while messages < 1_010 {
         for (deficit, grant) in deficits.iter_mut().zip([1_000, 10]) {
             visits += 1;

@@ -126,8 +126,9 @@ pub(super) fn entry_value(entry: &DedupEntry) -> [u8; 20] {
 }
 
 fn read_entry(queue: QueueId, bytes: &[u8]) -> Option<DedupEntry> {
-    let (at, key, seq) =
-        (UnixMillis(layout::long(bytes, 0)?), KeyId(layout::word(bytes, 8)?), Seq(layout::long(bytes, 12)?));
+    let at = UnixMillis(layout::long(bytes, 0)?);
+    let key = KeyId(layout::word(bytes, 8)?);
+    let seq = Seq(layout::long(bytes, 12)?);
     Some(DedupEntry { at, id: MessageId { queue, key, seq } })
 }
 

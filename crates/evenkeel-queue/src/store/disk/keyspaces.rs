@@ -118,8 +118,11 @@ impl Keyspaces {
         let settings = Database::builder(folder).cache_size(cache_bytes).max_journaling_size(JOURNAL_MAX);
         let db = settings.open().map_err(|why| unusable(folder, why))?;
         let keyspace = |name| db.keyspace(name, KeyspaceCreateOptions::default).map_err(io);
-        let (meta, keys, state) = (keyspace("meta")?, keyspace("keys")?, keyspace("state")?);
-        let (results, results_due) = (keyspace("results")?, keyspace("results_due")?);
+        let meta = keyspace("meta")?;
+        let keys = keyspace("keys")?;
+        let state = keyspace("state")?;
+        let results = keyspace("results")?;
+        let results_due = keyspace("results_due")?;
         let secret = check_format(&db, &meta, folder)?;
         let seq = number(&meta, b"seq")?.unwrap_or(1);
         let shelves = open_shelves(&db, &meta, Seq(seq))?;
@@ -167,7 +170,8 @@ impl Keyspaces {
         let made = number(&self.meta, b"made")?.unwrap_or(0);
         let made = u32::try_from(made).map_err(|_| corrupt("the number of queues"))?;
         // Nothing is known of how far the last block was used, so it is not used further.
-        let (results_swept, results) = (UnixMillis(0), self.read_results()?);
+        let results_swept = UnixMillis(0);
+        let results = self.read_results()?;
         Ok(Catalog {
             queues,
             made,
@@ -356,7 +360,8 @@ fn check_format(db: &Database, meta: &Keyspace, folder: &Path) -> Result<[u8; 32
 }
 
 fn open_shelves(db: &Database, meta: &Keyspace, next: Seq) -> Result<Segments, StoreError> {
-    let (mut generations, mut old) = (Vec::new(), Vec::new());
+    let mut generations = Vec::new();
+    let mut old = Vec::new();
     for name in db.list_keyspace_names() {
         let part = |prefix| name.strip_prefix(prefix).and_then(|number| number.parse::<u64>().ok());
         if let Some(first) = part("m_") {

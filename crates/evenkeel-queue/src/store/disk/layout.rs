@@ -95,7 +95,8 @@ pub(super) fn read_message_key(bytes: &[u8]) -> Option<(QueueId, KeyId, MessageM
     let (from, len) = if queue == QueueId(0) {
         (None, SENT_KEY)
     } else {
-        let (first, key) = (QueueId(word(bytes, 40)?), KeyId(word(bytes, 44)?));
+        let first = QueueId(word(bytes, 40)?);
+        let key = KeyId(word(bytes, 44)?);
         let id = MessageId { queue: first, key, seq: Seq(long(bytes, 48)?) };
         (Some(MoveOrigin { queue, id }), MOVED_KEY)
     };
@@ -153,7 +154,9 @@ pub(super) fn state_value(
 }
 
 pub(super) fn read_state(key: KeyId, header: MessageMeta, bytes: &[u8]) -> Option<StoredMessage> {
-    let (first, until, epoch) = (long(bytes, 5)?, UnixMillis(long(bytes, 13)?), Epoch(long(bytes, 21)?));
+    let first = long(bytes, 5)?;
+    let until = UnixMillis(long(bytes, 13)?);
+    let epoch = Epoch(long(bytes, 21)?);
     let standing = match *bytes.first()? {
         LEASED => StoredState::Leased { until, epoch },
         DELAYED => StoredState::Delayed { until },

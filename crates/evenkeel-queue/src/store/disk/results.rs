@@ -50,7 +50,8 @@ impl ExpiredResult {
 
 /// Reads which result expires when.
 fn read_due(due: &[u8]) -> Option<(UnixMillis, MessageId)> {
-    let (queue, key) = (QueueId(layout::word(due, 8)?), KeyId(layout::word(due, 12)?));
+    let queue = QueueId(layout::word(due, 8)?);
+    let key = KeyId(layout::word(due, 12)?);
     Some((UnixMillis(layout::long(due, 0)?), MessageId { queue, key, seq: Seq(layout::long(due, 16)?) }))
 }
 
@@ -82,7 +83,8 @@ impl Keyspaces {
         max: usize,
     ) -> Result<Vec<ExpiredResult>, StoreError> {
         let range = from.0.to_be_bytes()..until.0.saturating_add(1).to_be_bytes();
-        let (mut expired, mut read) = (Vec::new(), 0);
+        let mut expired = Vec::new();
+        let mut read = 0;
         for entry in self.results_due.range(range).take(max) {
             let key = entry.key().map_err(io)?;
             let due: [u8; 24] = key.as_ref().try_into().map_err(|_| corrupt("when a result expires"))?;
@@ -133,7 +135,8 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let open = || DiskStore::open(folder.path().join("queue"), DiskOptions::default()).unwrap();
         let store = open();
-        let (few, many) = (queue(&store), queue(&store));
+        let few = queue(&store);
+        let many = queue(&store);
         let put = |store: &DiskStore, queue, seq: u64, at: u64| {
             let of = MessageId { queue, key: KeyId(1), seq: Seq(seq) };
             let kept = StoredResult { expires_at: UnixMillis(at), bytes: "x".into() };

@@ -109,7 +109,8 @@ impl JobAttempt {
     /// Asks a model.
     async fn ask(&self, route: Route) -> Result<AttemptEnd, ApiError> {
         let (job, sent) = self.job(route)?;
-        let (attempt, since) = (self.delivery.attempt, self.queue.now());
+        let attempt = self.delivery.attempt;
+        let since = self.queue.now();
         self.queue.record_job(self.delivery.id, JobStatus::Admitted { attempt, since });
         Ok(self.run_with_lease(async { JobOutcome::of(self.dispatch.llm.run(job).await) }, &sent).await)
     }
@@ -120,7 +121,8 @@ impl JobAttempt {
         if standing.is_ok_and(|standing| standing == TenantState::Disabled) {
             return Err(ApiError::TenantDisabled);
         }
-        let (attempt, since) = (self.delivery.attempt, self.queue.now());
+        let attempt = self.delivery.attempt;
+        let since = self.queue.now();
         self.queue.record_job(self.delivery.id, JobStatus::Posted { to: url.to_string(), attempt, since });
         let name = &self.queue.body().name;
         let posting = self.dispatch.poster.post(url, name, &self.delivery);
@@ -130,7 +132,9 @@ impl JobAttempt {
     /// Makes the request, and what says whether it was sent.
     fn job(&self, target: Route) -> Result<(Job, Arc<AtomicBool>), ApiError> {
         let tenant = self.tenant.clone()?;
-        let (queue, id, attempt) = (self.queue.clone(), self.delivery.id, self.delivery.attempt);
+        let queue = self.queue.clone();
+        let id = self.delivery.id;
+        let attempt = self.delivery.attempt;
         let sent = Arc::new(AtomicBool::new(false));
         let told = sent.clone();
         let job = Job {
@@ -141,7 +145,9 @@ impl JobAttempt {
             accepted_at: self.dispatch.gate.now(),
             sent: Box::new(move |node, path| {
                 told.store(true, Ordering::Relaxed);
-                let (node, path, since) = (node.to_owned(), path.to_owned(), queue.now());
+                let node = node.to_owned();
+                let path = path.to_owned();
+                let since = queue.now();
                 queue.record_job(id, JobStatus::Sent { node, path, attempt, since });
             }),
         };
@@ -249,7 +255,8 @@ impl JobAttempt {
         let finished_at_ms = self.queue.now().0;
         let head = ResultHead { state, status, content_type, attempt: *attempt, finished_at_ms };
         let result = JobResult { head, body };
-        let (ttl, max) = (self.settings.result_ttl(), self.settings.results_max as usize);
+        let ttl = self.settings.result_ttl();
+        let max = self.settings.results_max as usize;
         let mut phase = self.phase.clone();
         loop {
             let Err(why) = self.queue.put_result(*id, &result, ttl, max).await else { return true };

@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn no_answer_puts_a_job_off_for_longer_than_an_hour() {
-        let (status, retry_after) = (StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(3_601)));
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let retry_after = Some(Duration::from_secs(3_601));
         let answer = JobResponse { status, content_type: None, retry_after, body: Bytes::new() };
         let outcome = JobOutcome::of(Ok(answer));
         assert!(matches!(outcome, JobOutcome::Retry(_, Some(RETRY_AFTER_MAX))), "{outcome:?}");

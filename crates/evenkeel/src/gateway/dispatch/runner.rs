@@ -112,7 +112,9 @@ impl QueueRunner {
         if let Ok(tenant) = &tenant {
             self.sync_tenant_limits(tenant, &delivery.key).await;
         }
-        let (dispatch, queue, phase) = (self.dispatch.clone(), self.queue.clone(), self.phase.clone());
+        let dispatch = self.dispatch.clone();
+        let queue = self.queue.clone();
+        let phase = self.phase.clone();
         JobAttempt { dispatch, queue, settings, delivery, lease, tenant, phase }
     }
 

@@ -38,7 +38,8 @@ impl Url {
     fn parse(given: &str) -> Result<Self, BadUrl> {
         let host = given.find("://").map_or(0, |at| at + "://".len());
         let end = given[host..].find(['/', '?', '#']).map_or(given.len(), |at| host + at);
-        let (origin, path) = (Origin::parse(&given[..end])?, &given[end..]);
+        let origin = Origin::parse(&given[..end])?;
+        let path = &given[end..];
         if path.contains('#') {
             return Err(BadUrl::Fragment);
         }

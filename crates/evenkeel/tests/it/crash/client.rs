@@ -113,7 +113,8 @@ impl Client {
             "QueueUrl": QUEUE, "MaxNumberOfMessages": max, "VisibilityTimeout": lease_secs, "WaitTimeSeconds": 1,
             "MessageSystemAttributeNames": ["ApproximateReceiveCount", "MessageGroupId"],
         });
-        let (begun, started) = (self.book.begin_receive(), Instant::now());
+        let begun = self.book.begin_receive();
+        let started = Instant::now();
         let told = self.ask("ReceiveMessage", &asked)?;
         let messages = told["Messages"].as_array().cloned().unwrap_or_default();
         let taken: Vec<(Delivery, &Value)> =

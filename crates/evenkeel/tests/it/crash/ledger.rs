@@ -49,7 +49,10 @@ impl FromStr for Body {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.split(' ');
         let mut next = || parts.next().unwrap_or_default().parse::<u64>();
-        let (producer, group, round, number) = (next()?, next()?, next()?, next()?);
+        let producer = next()?;
+        let group = next()?;
+        let round = next()?;
+        let number = next()?;
         Ok(Self { producer: usize::try_from(producer).unwrap(), group, round, number })
     }
 }

@@ -25,13 +25,16 @@ struct Seen {
 #[test]
 fn jobs_of_a_group_run_in_order_one_at_a_time_and_groups_beside_each_other() {
     let seen = Arc::new((Mutex::new(Seen::default()), Condvar::new()));
-    let (shared, has_failed) = (seen.clone(), AtomicBool::new(false));
+    let shared = seen.clone();
+    let has_failed = AtomicBool::new(false);
     let worker = Worker::start(move |posted| {
         let job: Value = serde_json::from_str(&posted.body).unwrap();
-        let (group, number) = (job["group"].as_str().unwrap().to_owned(), job["number"].as_u64().unwrap());
+        let group = job["group"].as_str().unwrap().to_owned();
+        let number = job["number"].as_u64().unwrap();
         let mut seen = shared.0.lock().unwrap();
         *seen.under_way.entry(group.clone()).or_default() += 1;
-        let (of_group, at_all) = (seen.under_way[&group], seen.under_way.values().sum());
+        let of_group = seen.under_way[&group];
+        let at_all = seen.under_way.values().sum();
         seen.most_of_one_group = seen.most_of_one_group.max(of_group);
         seen.most_at_all = seen.most_at_all.max(at_all);
         shared.1.notify_all();

@@ -85,7 +85,8 @@ fn jobs_of_two_tenants_share_by_weight() {
     wait_for("a beginning", || (100 <= bench.counted("done")).then_some(()));
     let before = (served("three"), served("one"));
     wait_for("progress", || (900 <= bench.counted("done")).then_some(()));
-    let (three, one) = (served("three") - before.0, served("one") - before.1);
+    let three = served("three") - before.0;
+    let one = served("one") - before.1;
     let share = three as f64 / (three + one) as f64;
     println!("{three} of weight 3, {one} of weight 1: {share:.4}");
     assert!((share - 0.75).abs() < 0.03, "{share}");
@@ -100,7 +101,8 @@ fn whoever_waits_goes_before_thousands_of_jobs_and_jobs_use_what_is_idle() {
     let long = super::chat(json!({"max_tokens": 40}));
     bench.send(&vec![("batch", long.clone()); 4_000]);
     bench.node.wait_for(4, 0);
-    let (began, done_before) = (Instant::now(), bench.counted("done"));
+    let began = Instant::now();
+    let done_before = bench.counted("done");
     let asked = request("person", CHAT, &long);
     let ask = |address| {
         let began = Instant::now();
@@ -112,13 +114,15 @@ fn whoever_waits_goes_before_thousands_of_jobs_and_jobs_use_what_is_idle() {
         let people = [person(), person()];
         people.into_iter().flat_map(|person| person.join().unwrap()).collect()
     });
-    let (jobs, took) = (bench.counted("done") - done_before, began.elapsed());
+    let jobs = bench.counted("done") - done_before;
+    let took = began.elapsed();
     assert!(answers.iter().all(|(reply, _)| reply.status == 200), "{answers:?}");
     let waits: Vec<Duration> = answers.iter().map(|(reply, _)| queue_wait(reply)).collect();
     let mut services: Vec<Duration> =
         answers.iter().zip(&waits).map(|((_, took), waited)| took.saturating_sub(*waited)).collect();
     services.sort_unstable();
-    let (service, longest) = (services[services.len() / 2], waits.iter().max().unwrap());
+    let service = services[services.len() / 2];
+    let longest = waits.iter().max().unwrap();
     println!("beside 4000 jobs, 30 requests waited for {longest:?} at most, at {service:?} each");
     println!("{jobs} jobs were done meanwhile, in {took:?}");
     assert!(*longest <= service + service / 2, "{longest:?} of {service:?}");

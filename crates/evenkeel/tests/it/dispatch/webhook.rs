@@ -162,8 +162,10 @@ fn after_a_kill_of_the_gateway_every_job_was_posted_and_has_its_result() {
 #[test]
 fn tenants_take_turns_and_no_more_jobs_are_posted_at_once_than_the_queue_says() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
-    let (under_way, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
-    let (opened, seen) = (gate.clone(), most.clone());
+    let under_way = AtomicUsize::new(0);
+    let most = Arc::new(AtomicUsize::new(0));
+    let opened = gate.clone();
+    let seen = most.clone();
     let worker = Worker::start(move |_| {
         seen.fetch_max(under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         let open = opened.1.wait_timeout_while(opened.0.lock().unwrap(), PATIENCE, |open| !*open).unwrap();
@@ -203,7 +205,8 @@ fn a_job_that_takes_longer_than_its_lease_is_posted_once() {
 
 #[test]
 fn a_tenants_limit_of_jobs_at_once_holds_from_its_first_jobs_on() {
-    let (under_way, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let under_way = AtomicUsize::new(0);
+    let most = Arc::new(AtomicUsize::new(0));
     let seen = most.clone();
     let worker = Worker::start(move |_| {
         seen.fetch_max(under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);

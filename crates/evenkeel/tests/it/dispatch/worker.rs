@@ -52,7 +52,8 @@ impl Worker {
     pub(super) fn start(answers: impl Fn(&Posted) -> Answered + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let (state, answers) = (Arc::new(State::default()), Arc::new(answers));
+        let state = Arc::new(State::default());
+        let answers = Arc::new(answers);
         let shared = state.clone();
         let accepting = thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
@@ -60,7 +61,8 @@ impl Worker {
                     return;
                 }
                 shared.sockets.lock().unwrap().push(socket.try_clone().unwrap());
-                let (state, answers) = (shared.clone(), answers.clone());
+                let state = shared.clone();
+                let answers = answers.clone();
                 thread::spawn(move || serve(socket, &state, &*answers));
             }
         });

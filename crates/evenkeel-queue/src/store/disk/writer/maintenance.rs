@@ -47,7 +47,8 @@ impl Writer {
         }
         let mut batch = opened.db.batch();
         let end = sweep.queue.0.saturating_add(1).to_be_bytes().to_vec();
-        let (mut looked, mut removed) = (0, 0);
+        let mut looked = 0;
+        let mut removed = 0;
         for entry in shelf.keyspace.range(sweep.from.clone()..end).take(LOOK_MAX) {
             looked += 1;
             let place = entry.key().map_err(io)?;
@@ -113,7 +114,8 @@ impl Writer {
         let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_ref()) else { return Ok(None) };
         let sparse = |shelf: &Segment| shelf.live > 0 && shelf.is_sparse();
         let Some(at) = opened.shelves.segments.iter().position(sparse) else { return Ok(None) };
-        let (mut batch, mut copied) = (opened.db.batch(), 0);
+        let mut batch = opened.db.batch();
+        let mut copied = 0;
         let keyspace = opened.shelves.segments[at].keyspace.clone();
         for entry in keyspace.iter() {
             let (place, value) = entry.into_inner().map_err(io)?;
@@ -274,10 +276,11 @@ mod tests {
             let folder = place.path().join("queue");
             let Recovery { mut opened, mut ledger, .. } = Keyspaces::open(&folder, 1 << 20).unwrap();
             assert_eq!(opened.shelves.current().first, Seq(1), "it begins right after the old shelf");
-            let (old, current) =
-                (opened.shelves.compacted.keyspace.clone(), opened.shelves.current().keyspace.clone());
+            let old = opened.shelves.compacted.keyspace.clone();
+            let current = opened.shelves.current().keyspace.clone();
             ledger.swept.push(PurgeCursor::new(QUEUE, Seq(10_000)));
-            let (opened, inbox) = (Arc::new(RwLock::new(Some(opened))), Arc::new(WriteQueue::new(16)));
+            let opened = Arc::new(RwLock::new(Some(opened)));
+            let inbox = Arc::new(WriteQueue::new(16));
             let writer = Writer::new(folder, DiskOptions::default(), inbox, opened, ledger, Arc::default());
             Self { writer, old, current, _place: place }
         }
@@ -288,7 +291,8 @@ mod tests {
         }
 
         fn put(&self, shelf: Where, key: KeyId, seq: u64) {
-            let (sent_at, cost) = (UnixMillis(1), Cost(1));
+            let sent_at = UnixMillis(1);
+            let cost = Cost(1);
             let header = MessageMeta { seq: Seq(seq), sent_at, size: 4, cost, from: None, expires_at: None };
             let place = layout::message_key(QUEUE, key, &header);
             let value = layout::message_value(&Payload { headers: "".into(), body: "body".into() });

@@ -27,7 +27,8 @@ const RESULTS_DROPPED_MAX: usize = 1_000;
 impl Writer {
     /// Puts a request into a group; what cannot be done is answered at once.
     pub(super) fn stage(&mut self, group: &mut CommitGroup, op: WriteOp) {
-        let (free, reserve) = (self.free, self.options.reserve_bytes);
+        let free = self.free;
+        let reserve = self.options.reserve_bytes;
         let mut opened = self.opened.write();
         let (Some(opened), Some(ledger)) = (opened.as_mut(), self.ledger.as_mut()) else {
             drop(op.refuse(&StoreError::Closed));
@@ -70,7 +71,8 @@ impl StagingContext<'_> {
             return done(Err(why));
         }
         let mut appended = Vec::with_capacity(drafts.len());
-        let (mut sent, mut named) = (Vec::with_capacity(drafts.len()), HashMap::new());
+        let mut sent = Vec::with_capacity(drafts.len());
+        let mut named = HashMap::new();
         for draft in drafts {
             let place = draft.dedup.map(|id| dedup::place(queue, &id));
             match place.map(|place| self.sent_before(queue, sent_at, &place, &named)).transpose() {
@@ -83,7 +85,8 @@ impl StagingContext<'_> {
                 Err(why) => return done(Err(why)),
             }
             let not_before = due_of(&draft, delay_ms, sent_at);
-            let (cost, size) = (cost_of(&draft), draft.payload.size() as u32);
+            let cost = cost_of(&draft);
+            let size = draft.payload.size() as u32;
             let expires_at = expiry_of(&draft, sent_at);
             let key = match self.intern(queue, &draft.key) {
                 Ok(key) => key,
@@ -94,7 +97,9 @@ impl StagingContext<'_> {
             let id = MessageId { queue, key, seq: header.seq };
             sent.push(EnqueueResult::Stored(id));
             named.extend(place.map(|place| (place, DedupEntry { at: sent_at, id })));
-            let (name, weight, payload) = (draft.key, draft.weight, draft.payload);
+            let name = draft.key;
+            let weight = draft.weight;
+            let payload = draft.payload;
             appended.push(AppendedMessage { key, name, weight, header, not_before, payload });
         }
         if let Err(why) = self.write_names(sent_at, named) {
