@@ -32,6 +32,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "qemu", about: "run the firmware on emulated machines", run: || qemu::run_machines(&[]) },
     Stage { name: "loom", about: "model-check the concurrent code with few preemptions", run: loom },
     Stage { name: "docs", about: "build the documentation, broken links are errors", run: docs },
+    Stage { name: "package", about: "package the crates that are published as libraries", run: package },
     Stage { name: "demo", about: "run the README's first command for ten seconds", run: demo },
     Stage {
         name: "doctests",
@@ -56,6 +57,9 @@ const OTHER_WORKSPACES: &[&str] = &["bench", "firmware", "fuzz"];
 
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
 const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };
+
+/// Libraries that are published, dependencies first.
+const PUBLISHED_CRATES: &[&str] = &["evenkeel-policy", "evenkeel-pipeline", "evenkeel-actor"];
 
 pub(crate) fn run(args: &CiArgs) -> Result<(), TaskError> {
     let plan =
@@ -158,6 +162,14 @@ fn docs() -> Result<(), TaskError> {
         Call::cargo("doc --workspace --no-deps --all-features --locked").env("RUSTDOCFLAGS", "-D warnings");
     doc.clone().args(["--document-private-items"]).run()?;
     doc.run()
+}
+
+/// Packages the published crates together, so that each finds the others in the same version, and builds the packages.
+fn package() -> Result<(), TaskError> {
+    // Downloads only what is missing; packaging itself would otherwise update the index.
+    Call::cargo("fetch --locked").run()?;
+    let packages = PUBLISHED_CRATES.iter().flat_map(|name| ["--package", name]);
+    Call::cargo("package --offline --locked --allow-dirty").args(packages).run()
 }
 
 #[cfg(test)]
