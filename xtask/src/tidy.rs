@@ -2,6 +2,7 @@
 //!
 //! Each check is a pure function from text to findings; this file reads the tree and prints the findings.
 
+mod code_references;
 mod doc_comments;
 mod documents;
 mod field_terms;
@@ -112,6 +113,7 @@ fn find(packages: &[Package], files: &[File]) -> Vec<Finding> {
     findings.extend(layers::dependencies(packages, files));
     findings.extend(readmes::presence(packages, files));
     findings.extend(documents::links(files));
+    findings.extend(code_references::missing(files, &rust_files));
     findings.extend(field_terms::presence(files));
     findings.sort();
     findings
