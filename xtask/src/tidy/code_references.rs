@@ -140,16 +140,18 @@ mod tests {
 
     #[test]
     fn the_architecture_follows_a_request() {
-        let of = |text: &str| messages_of(&[file(ARCHITECTURE, text)]);
+        let check_architecture = |text: &str| messages_of(&[file(ARCHITECTURE, text)]);
         let expected =
             ["1: the section \"## The life of a request\" with references to functions is missing"];
-        assert_eq!(of("# Architecture\n"), expected);
+        assert_eq!(check_architecture("# Architecture\n"), expected);
         assert_eq!(
-            of("## The life of a request\n\nNothing.\n\n## Next\n\n`crates/a/src/b.rs::handle`\n"),
+            check_architecture(
+                "## The life of a request\n\nNothing.\n\n## Next\n\n`crates/a/src/b.rs::handle`\n"
+            ),
             expected
         );
         assert_eq!(
-            of("## The life of a request\n\n### A chat\n\n- `crates/a/src/b.rs::handle`\n"),
+            check_architecture("## The life of a request\n\n### A chat\n\n- `crates/a/src/b.rs::handle`\n"),
             [] as [String; 0]
         );
     }

@@ -62,8 +62,8 @@ fn without_code(line: &str) -> String {
 fn line_targets(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (opening, closing) in [("](", ')'), ("src=\"", '"'), ("href=\"", '"')] {
-        for (at, _) in line.match_indices(opening) {
-            let rest = &line[at + opening.len()..];
+        for (index, _) in line.match_indices(opening) {
+            let rest = &line[index + opening.len()..];
             found.extend(rest.find(closing).map(|end| first_word(&rest[..end])));
         }
     }

@@ -68,8 +68,10 @@ fn has_mark(line: &str, mark: &str) -> bool {
 }
 
 fn names_issue(line: &str) -> bool {
-    let digit_follows = |at: usize| line[at..].starts_with(|c: char| c.is_ascii_digit());
-    ["#", "issue "].iter().any(|sign| line.match_indices(sign).any(|(at, _)| digit_follows(at + sign.len())))
+    let digit_follows = |index: usize| line[index..].starts_with(|c: char| c.is_ascii_digit());
+    ["#", "issue "]
+        .iter()
+        .any(|sign| line.match_indices(sign).any(|(index, _)| digit_follows(index + sign.len())))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ fn is_vague(name: &str) -> bool {
     let numbered = |name: &str| {
         name.strip_prefix("Handler").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    let handler_numbered = name.match_indices("Handler").any(|(at, _)| numbered(&name[at..]));
+    let handler_numbered = name.match_indices("Handler").any(|(index, _)| numbered(&name[index..]));
     let vague = handler_numbered || VAGUE_TYPES.iter().any(|word| name.contains(word));
     vague && !SPECIFIED_TYPES.contains(&name)
 }

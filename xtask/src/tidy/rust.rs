@@ -118,15 +118,15 @@ impl Flat<'_> {
     }
 
     /// Adds a doc comment, to the block of the line before if it continues that.
-    fn push_doc_comment(&mut self, at: LineColumn) {
-        let rest: String = self.lines[at.line - 1].chars().skip(at.column).collect();
+    fn push_doc_comment(&mut self, start: LineColumn) {
+        let rest: String = self.lines[start.line - 1].chars().skip(start.column).collect();
         let Some(marker) = ["///", "//!", "/**", "/*!"].into_iter().find(|marker| rest.starts_with(marker))
         else {
             return;
         };
         let mut text = rest[marker.len()..].to_owned();
         if marker.starts_with("/*") {
-            for line in &self.lines[at.line..] {
+            for line in &self.lines[start.line..] {
                 if text.contains("*/") {
                     break;
                 }
@@ -135,12 +135,12 @@ impl Flat<'_> {
             text.truncate(text.find("*/").unwrap_or(text.len()));
         } else if let Some(block) = self.docs.last_mut()
             && block.marker == marker
-            && block.line + block.text.split('\n').count() == at.line
+            && block.line + block.text.split('\n').count() == start.line
         {
             block.text = format!("{}\n{text}", block.text);
             return;
         }
-        self.docs.push(Doc { text, line: at.line, marker });
+        self.docs.push(Doc { text, line: start.line, marker });
     }
 
     /// Adds attributes such as `#[doc = ".."]`.
@@ -155,8 +155,8 @@ impl Flat<'_> {
         }
     }
 
-    fn is_comment(&self, at: LineColumn) -> bool {
-        let mut rest = self.lines[at.line - 1].chars().skip(at.column);
+    fn is_comment(&self, start: LineColumn) -> bool {
+        let mut rest = self.lines[start.line - 1].chars().skip(start.column);
         rest.next() == Some('/') && matches!(rest.next(), Some('/' | '*'))
     }
 }

@@ -152,19 +152,19 @@ fn definitions(file: &RustFile) -> Vec<(&str, Definition<'_>)> {
     let mut found = Vec::new();
     let mut blocks: Vec<Block> = Vec::new();
     let mut item_start = 0;
-    for (at, token) in file.tokens.iter().enumerate() {
+    for (index, token) in file.tokens.iter().enumerate() {
         match token.text.as_str() {
             "{" => {
-                blocks.push(block(&file.tokens[item_start..at]));
-                item_start = at + 1;
+                blocks.push(block(&file.tokens[item_start..index]));
+                item_start = index + 1;
             }
             "}" => {
                 blocks.pop();
-                item_start = at + 1;
+                item_start = index + 1;
             }
-            ";" => item_start = at + 1,
+            ";" => item_start = index + 1,
             "struct" | "enum" | "union" | "trait" | "type" => {
-                let name = file.tokens.get(at + 1).filter(|name| name.is_name());
+                let name = file.tokens.get(index + 1).filter(|name| name.is_name());
                 let is_associated = matches!(blocks.last(), Some(Block::Associated));
                 let is_test = blocks.iter().any(|block| matches!(block, Block::TestModule));
                 if let Some(name) = name
@@ -195,12 +195,14 @@ fn module_path(path: &str, blocks: &[Block]) -> String {
 /// Classifies the block that an item opens.
 fn block(item: &[Token]) -> Block {
     let Some(depth) = item.last().map(|token| token.depth) else { return Block::Other };
-    for (at, token) in item.iter().enumerate().filter(|(_, token)| token.depth == depth) {
+    for (index, token) in item.iter().enumerate().filter(|(_, token)| token.depth == depth) {
         match token.text.as_str() {
             "impl" | "trait" => return Block::Associated,
             "fn" | "struct" | "enum" | "union" | "match" | "=" => return Block::Other,
-            "mod" if is_for_tests(&item[..at]) => return Block::TestModule,
-            "mod" => return Block::Module(item.get(at + 1).map_or(String::new(), |name| name.text.clone())),
+            "mod" if is_for_tests(&item[..index]) => return Block::TestModule,
+            "mod" => {
+                return Block::Module(item.get(index + 1).map_or(String::new(), |name| name.text.clone()));
+            }
             _ => {}
         }
     }
