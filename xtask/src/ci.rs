@@ -1,6 +1,5 @@
-//! `cargo xtask ci`: what must pass before a change is taken, in stages, within a time limit.
+//! `cargo xtask ci`: the checks that a change must pass, in stages, within a time limit.
 
-use crate::args::{Command, Rest, Wanted, Words};
 use crate::error::TaskError;
 use crate::metadata;
 use crate::process::Call;
@@ -9,55 +8,63 @@ use crate::tools::{self, Tool};
 use crate::{qemu, test, tidy};
 use std::time::Duration;
 
-pub(crate) const COMMAND: Command = Command {
-    name: "ci",
-    about: "what must pass before a change is taken",
-    words: Words::Any { noun: "stage", list: || stage::words(STAGES) },
-    rest: Rest::Refused,
-    examples: &[
-        ("cargo xtask ci", "every stage, up to the first that fails"),
-        ("cargo xtask ci fmt clippy", "these two only"),
-    ],
-    run,
-};
+/// Run the checks that a change must pass
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask ci              run every stage, up to the first that fails
+  cargo xtask ci fmt clippy   run two stages")]
+pub(crate) struct CiArgs {
+    /// Stages to run; all of them by default
+    #[arg(value_name = "STAGE", value_parser = stage::value_parser(STAGES))]
+    pub(crate) stages: Vec<String>,
+}
 
 const TOTAL_MAX: Duration = Duration::from_secs(40 * 60);
 
-/// Quick stages first; the tests last, so that a log ends with their runner's own summary.
+/// Quick stages come first; the tests come last, so that a log ends with the summary of their runner.
 const STAGES: &[Stage] = &[
-    Stage { name: "fmt", about: "every file is formatted", run: fmt },
-    Stage { name: "tidy", about: "the house rules no compiler checks", run: tidy::check },
-    Stage { name: "clippy", about: "no lint fires, in any target", run: clippy },
-    Stage { name: "features", about: "each crate builds with each of its features", run: features },
-    Stage { name: "no_std", about: "what claims to need no std builds and runs without one", run: no_std },
-    Stage { name: "qemu", about: "the firmware runs on emulated machines", run: || qemu::run_machines(&[]) },
-    Stage { name: "loom", about: "what threads share holds in every order, within bounds", run: loom },
-    Stage { name: "docs", about: "documentation builds, links resolve", run: docs },
-    Stage { name: "demo", about: "the README's first command does what it says", run: demo },
-    Stage { name: "doctests", about: "examples in the documentation hold", run: || test::run_doc_tests(&[]) },
-    Stage { name: "tests", about: "every test passes", run: || test::run_tests(&[]) },
+    Stage { name: "fmt", about: "check that every file is formatted", run: fmt },
+    Stage { name: "tidy", about: "check the house rules that no compiler checks", run: tidy::check },
+    Stage { name: "clippy", about: "run clippy on every target, warnings are errors", run: clippy },
+    Stage { name: "features", about: "build each crate with each of its features", run: features },
+    Stage { name: "no_std", about: "build and run the no_std crates without std", run: no_std },
+    Stage { name: "qemu", about: "run the firmware on emulated machines", run: || qemu::run_machines(&[]) },
+    Stage { name: "loom", about: "model-check the concurrent code with few preemptions", run: loom },
+    Stage { name: "docs", about: "build the documentation, broken links are errors", run: docs },
+    Stage { name: "package", about: "package the crates that are published as libraries", run: package },
+    Stage { name: "demo", about: "run the README's first command for ten seconds", run: demo },
+    Stage {
+        name: "doctests",
+        about: "run the examples in the documentation",
+        run: || test::run_doc_tests(&[]),
+    },
+    Stage { name: "tests", about: "run every unit and integration test", run: || test::run_tests(&[]) },
 ];
 
-/// Crates that need no std, each with one of the sets of features with which it needs none.
+/// Crates that build without std, each with a set of features that does not need it.
 const NO_STD_CRATES: &[(&str, &str)] =
     &[("evenkeel-policy", ""), ("evenkeel-actor", ""), ("evenkeel-actor", "embassy")];
-/// One without and one with atomic compare-and-swap; where there is none, the final program says how it
-/// is made, and here we are the final program.
+/// One target without and one with atomic compare-and-swap. Where there is none, the final program chooses how to
+/// emulate it; here, that is us.
 const NO_STD_TARGETS: &[(&str, &str)] = &[
     ("thumbv6m-none-eabi", "--cfg portable_atomic_unsafe_assume_single_core"),
     ("thumbv8m.main-none-eabi", ""),
 ];
 
-/// Workspaces of their own; what they need is too much for everybody, or nothing for this machine.
+/// Separate workspaces: their dependencies are too many for every build, or their target is another machine.
 const OTHER_WORKSPACES: &[&str] = &["bench", "firmware", "fuzz"];
 
 const RUSTFMT: Tool = Tool::Component { name: "rustfmt", subcommand: "fmt" };
 const CLIPPY: Tool = Tool::Component { name: "clippy", subcommand: "clippy" };
 
-fn run(wanted: &Wanted) -> Result<(), TaskError> {
+/// Libraries that are published, dependencies first.
+const PUBLISHED_CRATES: &[&str] = &["evenkeel-policy", "evenkeel-pipeline", "evenkeel-actor"];
+
+pub(crate) fn run(args: &CiArgs) -> Result<(), TaskError> {
     let plan =
         Plan { command: "ci", stages: STAGES, after_failure: AfterFailure::Stop, total_max: Some(TOTAL_MAX) };
-    plan.run(&wanted.words)
+    plan.run(&args.stages)
 }
 
 fn fmt() -> Result<(), TaskError> {
@@ -69,7 +76,6 @@ fn fmt() -> Result<(), TaskError> {
     Ok(())
 }
 
-/// Runs the README's first command for as long as it takes to see whether it works.
 fn demo() -> Result<(), TaskError> {
     Call::cargo("run --release --locked -- demo --seconds 10").run()
 }
@@ -88,9 +94,9 @@ fn features() -> Result<(), TaskError> {
     Ok(())
 }
 
-/// Lists the flags under which a crate must build: nothing on, each feature alone, everything on.
+/// Lists the flags with which a crate must build: no feature, each feature alone, all features.
 ///
-/// `default` counts as a feature like any other, so what users get by default is among them.
+/// `default` is a feature like any other, so the build that users get by default is included.
 fn feature_combinations(features: &[String]) -> Vec<Vec<String>> {
     if features.is_empty() {
         return vec![Vec::new()];
@@ -103,21 +109,21 @@ fn feature_combinations(features: &[String]) -> Vec<Vec<String>> {
     combinations
 }
 
-/// Builds for machines without std, in a folder of its own because of the flags; then runs the core for
-/// such machines on this one.
+/// Builds for targets without std, in a separate target directory because the flags differ, then runs the tests of
+/// the no_std configuration on this machine.
 fn no_std() -> Result<(), TaskError> {
     tools::ensure(&[CLIPPY])?;
     for &(target, flags) in NO_STD_TARGETS {
         tools::ensure(&[Tool::Target(target)])?;
         for &(package, features) in NO_STD_CRATES {
-            let of = |command| {
+            let cargo = |command| {
                 Call::cargo(command)
                     .env("RUSTFLAGS", flags)
                     .args(["--locked", "--target-dir", "target/no_std", "--target", target])
                     .args(["--package", package, "--no-default-features", "--features", features])
             };
-            of("check").run()?;
-            of("clippy").args(["--", "-D", "warnings"]).run()?;
+            cargo("check").run()?;
+            cargo("clippy").args(["--", "-D", "warnings"]).run()?;
         }
         Call::cargo("clippy --release --locked --manifest-path firmware/Cargo.toml")
             .args(["--target-dir", "target/firmware", "--target", target, "--", "-D", "warnings"])
@@ -129,34 +135,41 @@ fn no_std() -> Result<(), TaskError> {
     .run()
 }
 
-/// The crates with models of what threads share.
+/// Crates with loom models.
 pub(crate) const LOOM_CRATES: &[&str] = &["evenkeel-actor", "evenkeel-scheduler"];
 
-/// Runs the models of one crate.
-pub(crate) fn loom_of(package: &str) -> Call {
+/// Runs the loom models of one crate.
+pub(crate) fn loom_call(package: &str) -> Call {
     Call::cargo("test --locked --release --no-default-features --lib")
         .args(["--package", package, "--target-dir", "target/loom"])
         .env("RUSTFLAGS", "--cfg loom")
-        // Built once and run for seconds: nothing to gain from a slow linker.
+        // The models run for seconds, so link-time optimization would cost more than it gains.
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
 }
 
-/// Runs the models of what threads share, each in every order with few preemptions.
 fn loom() -> Result<(), TaskError> {
     for &package in LOOM_CRATES {
-        loom_of(package).run()?;
+        loom_call(package).run()?;
     }
     Ok(())
 }
 
-/// Builds the documentation twice: private items for whoever works here, then, left in `target/doc`,
-/// what users see, where a link to a private item is an error.
+/// Builds the documentation twice: with private items, then as users see it, where a link to a private item is an
+/// error. `target/doc` keeps the latter.
 fn docs() -> Result<(), TaskError> {
     let doc =
         Call::cargo("doc --workspace --no-deps --all-features --locked").env("RUSTDOCFLAGS", "-D warnings");
     doc.clone().args(["--document-private-items"]).run()?;
     doc.run()
+}
+
+/// Packages the published crates together, so that each finds the others in the same version, and builds the packages.
+fn package() -> Result<(), TaskError> {
+    // Downloads only what is missing; packaging itself would otherwise update the index.
+    Call::cargo("fetch --locked").run()?;
+    let packages = PUBLISHED_CRATES.iter().flat_map(|name| ["--package", name]);
+    Call::cargo("package --offline --locked --allow-dirty").args(packages).run()
 }
 
 #[cfg(test)]
@@ -182,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_are_the_last_stage() {
+    fn tests_are_the_last_stage() {
         assert_eq!(STAGES.last().map(|stage| stage.name), Some("tests"));
     }
 

@@ -1,81 +1,83 @@
-//! `cargo xtask deep`: what takes too long for CI.
+//! `cargo xtask deep`: the checks that take too long for CI.
 
-use crate::args::{Command, Rest, Wanted, Words};
-use crate::ci::{LOOM_CRATES, loom_of};
+use crate::ci::{LOOM_CRATES, loom_call};
 use crate::error::TaskError;
 use crate::process::Call;
 use crate::stage::{self, AfterFailure, Plan, Stage};
 use crate::tools::{self, Tool};
 use crate::{bench, fuzz};
 
-pub(crate) const COMMAND: Command = Command {
-    name: "deep",
-    about: "what takes too long for ci",
-    words: Words::Any { noun: "stage", list: || stage::words(STAGES) },
-    rest: Rest::Refused,
-    examples: &[
-        ("cargo xtask deep", "every stage, also after one fails"),
-        ("cargo xtask deep miri mutants", "these two only"),
-    ],
-    run,
-};
+/// Run the checks that take too long for ci
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask deep                run every stage, even after one fails
+  cargo xtask deep miri mutants   run two stages
+
+EVENKEEL_FUZZ_SECS sets for how long each fuzz target runs; the default is 60.")]
+pub(crate) struct DeepArgs {
+    /// Stages to run; all of them by default
+    #[arg(value_name = "STAGE", value_parser = stage::value_parser(STAGES))]
+    pub(crate) stages: Vec<String>,
+}
 
 const STAGES: &[Stage] = &[
-    Stage { name: "miri", about: "no undefined behaviour in the unit tests", run: miri },
-    Stage { name: "loom", about: "the models hold with one preemption more", run: loom },
-    Stage { name: "properties", about: "bounds hold for 20 000 random inputs each", run: properties },
-    Stage { name: "fuzz", about: "no bytes are misread, a minute per target", run: fuzz::run_targets },
-    Stage { name: "soak", about: "the simulator's claims hold for 200 seeds each", run: soak },
-    Stage { name: "coverage", about: "how much of the actor runtime its tests run", run: coverage },
-    Stage { name: "mutants", about: "a test notices every change of the code", run: mutants },
-    Stage { name: "bench", about: "how fast the decisions are", run: || bench::run_micro(&[]) },
+    Stage { name: "miri", about: "run unit tests under Miri to find undefined behaviour", run: miri },
+    Stage { name: "loom", about: "run the loom models with one more preemption than ci", run: loom },
+    Stage { name: "properties", about: "run each property test with 20 000 random cases", run: properties },
+    Stage { name: "fuzz", about: "fuzz every parser, a minute per target", run: fuzz::run_targets },
+    Stage { name: "soak", about: "run the simulator's tests with 200 seeds each", run: soak },
+    Stage { name: "coverage", about: "measure the test coverage of the actor runtime", run: coverage },
+    Stage { name: "mutants", about: "mutate evenkeel-policy and check that a test fails", run: mutants },
+    Stage { name: "bench", about: "measure the decisions of evenkeel-policy", run: || bench::run_micro(&[]) },
 ];
 
-fn run(wanted: &Wanted) -> Result<(), TaskError> {
-    let plan = Plan { command: "deep", stages: STAGES, after_failure: AfterFailure::GoOn, total_max: None };
-    plan.run(&wanted.words)
+pub(crate) fn run(args: &DeepArgs) -> Result<(), TaskError> {
+    let plan =
+        Plan { command: "deep", stages: STAGES, after_failure: AfterFailure::Continue, total_max: None };
+    plan.run(&args.stages)
 }
 
 fn miri() -> Result<(), TaskError> {
     let nextest = Tool::Subcommand { name: "nextest", package: "cargo-nextest" };
     tools::ensure(&[Tool::Nightly, Tool::Miri, nextest])?;
     Call::new("rustup", "run nightly cargo miri test --locked --package evenkeel-policy --lib").run()?;
-    // A process per test, so that a long one holds up no other and each is told when it is done.
+    // nextest runs a process per test, so that a long test delays no other and each is reported when it is done.
     let actor =
         "run nightly cargo miri nextest run --profile miri --locked --package evenkeel-actor --all-features";
-    // A panic that a test wants would be told with a backtrace, which takes Miri minutes.
-    let of =
+    // Without this, an expected panic prints a backtrace, which takes Miri minutes.
+    let miri =
         |flags| Call::new("rustup", actor).args(["--lib"]).env("RUST_BACKTRACE", "0").env("MIRIFLAGS", flags);
-    // Queues of crossbeam leave their last blocks to the end of the program, and keep to Tree Borrows
-    // only (crossbeam issue 545); what is unsafe here keeps to both.
-    of("-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-tree-borrows").run()?;
-    of("-Zmiri-disable-isolation -Zmiri-ignore-leaks").args(["raw::", "mailbox::"]).run()
+    // crossbeam's queues leak their last blocks at exit and satisfy Tree Borrows only (crossbeam issue 545); our own
+    // unsafe code satisfies both models.
+    miri("-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-tree-borrows").run()?;
+    miri("-Zmiri-disable-isolation -Zmiri-ignore-leaks").args(["raw::", "mailbox::"]).run()
 }
 
 fn loom() -> Result<(), TaskError> {
     for &package in LOOM_CRATES {
-        loom_of(package).env("LOOM_MAX_PREEMPTIONS", "4").run()?;
+        loom_call(package).env("LOOM_MAX_PREEMPTIONS", "4").run()?;
     }
     Ok(())
 }
 
 fn properties() -> Result<(), TaskError> {
-    // Not in release: an overflow check is one more property.
-    let of = |line| Call::cargo(line).env("PROPTEST_CASES", "20000");
-    of("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it").run()?;
-    of("test --locked --package evenkeel-queue --test it -- history::").run()?;
-    // Its other tests open sockets.
-    of("test --locked --package evenkeel-llm --test it -- request:: sse::").run()
+    // Not in release mode, so that overflow checks stay on.
+    let cargo = |line| Call::cargo(line).env("PROPTEST_CASES", "20000");
+    cargo("test --locked --package evenkeel-policy --package evenkeel-pipeline --test it").run()?;
+    cargo("test --locked --package evenkeel-queue --test it -- history::").run()?;
+    // The other tests of this crate open sockets.
+    cargo("test --locked --package evenkeel-llm --test it -- request:: sse::").run()
 }
 
 fn soak() -> Result<(), TaskError> {
     Call::cargo("test --locked --package evenkeel-sim --test it").env("EVENKEEL_SIM_SEEDS", "200").run()
 }
 
-/// Prints regions, functions, lines and branches by file.
+/// Prints the coverage of regions, functions, lines and branches by file.
 fn coverage() -> Result<(), TaskError> {
     let llvm_cov = Tool::Subcommand { name: "llvm-cov", package: "cargo-llvm-cov" };
-    // Branches are counted by nightly only.
+    // Only nightly counts branches.
     tools::ensure(&[Tool::Nightly, Tool::LlvmTools, llvm_cov])?;
     Call::new(
         "rustup",

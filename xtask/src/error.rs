@@ -1,21 +1,14 @@
-//! Why a chore ended badly, as the phrase its user reads.
+//! The error of every task, as the phrase that its user reads.
 
-use std::fmt;
-
-/// A chore that could not be done.
+/// A task that could not be done.
 ///
-/// One kind only: whatever failed, every caller passes it up and `main` prints it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// There is one kind only: every caller passes it up and `main` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct TaskError(String);
 
 impl TaskError {
-    pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self(what.into())
-    }
-}
-
-impl fmt::Display for TaskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
     }
 }

@@ -1,61 +1,61 @@
-//! `cargo xtask deep fuzz`: bytes that nobody thought of, against everything that reads bytes.
+//! `cargo xtask deep fuzz`: fuzzes every parser of untrusted bytes.
 
 use crate::error::TaskError;
 use crate::process::Call;
 use crate::tools::{self, Tool};
 use std::fs;
 
-/// What is fuzzed, and where inputs are that it must have seen.
-struct Target {
+/// A fuzz target and the directory of its seed corpus.
+struct FuzzTarget {
     name: &'static str,
     corpus: &'static str,
 }
 
-const TARGETS: &[Target] = &[
-    Target { name: "answer", corpus: "crates/evenkeel-llm/tests/corpus/answer" },
-    Target { name: "config", corpus: "crates/evenkeel/tests/corpus/config" },
-    Target { name: "request", corpus: "crates/evenkeel-llm/tests/corpus/request" },
-    Target { name: "sse", corpus: "crates/evenkeel-llm/tests/corpus/sse" },
+const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "config", corpus: "crates/evenkeel/tests/corpus/config" },
+    FuzzTarget { name: "request", corpus: "crates/evenkeel-llm/tests/corpus/request" },
+    FuzzTarget { name: "response", corpus: "crates/evenkeel-upstream/tests/corpus/response" },
+    FuzzTarget { name: "sse", corpus: "crates/evenkeel-llm/tests/corpus/sse" },
 ];
 
-/// How long each target is fuzzed unless the environment says otherwise.
-const SECS: u64 = 60;
-const SECS_NAME: &str = "EVENKEEL_FUZZ_SECS";
-/// Longer inputs take longer and reach nothing new; limits on length have tests of their own.
+/// Duration for each target unless the environment sets another.
+const SECS_DEFAULT: u64 = 60;
+const SECS_VARIABLE: &str = "EVENKEEL_FUZZ_SECS";
+/// Longer inputs are slower and reach no new code; length limits have tests of their own.
 const INPUT_BYTES_MAX: u32 = 2_048;
-/// Where inputs are kept that reach new code, from one run to the next.
-const FOUND: &str = "target/fuzz-corpus";
+/// Directory of the inputs that reached new code, kept between runs.
+const FOUND_DIRECTORY: &str = "target/fuzz-corpus";
 
-const NEEDED: &[Tool] = &[
+const TOOLS: &[Tool] = &[
     Tool::Nightly,
     Tool::Subcommand { name: "fuzz", package: "cargo-fuzz" },
     Tool::Debian { program: "c++", package: "g++" },
 ];
 
-/// Fuzzes every target for its time, also after one fails.
+/// Fuzzes every target, even after one fails.
 pub(crate) fn run_targets() -> Result<(), TaskError> {
-    let secs = secs(std::env::var(SECS_NAME).ok().as_deref())?;
-    tools::ensure(NEEDED)?;
+    let secs = secs(std::env::var(SECS_VARIABLE).ok().as_deref())?;
+    tools::ensure(TOOLS)?;
     let mut failed = Vec::new();
     for target in TARGETS {
-        let found = format!("{FOUND}/{}", target.name);
+        let found = format!("{FOUND_DIRECTORY}/{}", target.name);
         fs::create_dir_all(&found).map_err(|error| TaskError::new(format!("{found}: {error}")))?;
-        if let Err(failure) = call(target, found, secs).run() {
-            failed.push(failure.to_string());
+        if let Err(error) = call(target, found, secs).run() {
+            failed.push(error.to_string());
         }
     }
     if failed.is_empty() { Ok(()) } else { Err(TaskError::new(failed.join("; "))) }
 }
 
-fn secs(given: Option<&str>) -> Result<u64, TaskError> {
-    let Some(given) = given else { return Ok(SECS) };
-    given
+fn secs(value: Option<&str>) -> Result<u64, TaskError> {
+    let Some(value) = value else { return Ok(SECS_DEFAULT) };
+    value
         .parse()
-        .map_err(|_| TaskError::new(format!("{SECS_NAME} is {given:?}, which is no number of seconds")))
+        .map_err(|_| TaskError::new(format!("{SECS_VARIABLE} is {value:?}, expected a number of seconds")))
 }
 
-/// The code has no `unsafe`, so that panics are what is looked for, and no sanitizer slows it down.
-fn call(target: &Target, found: String, secs: u64) -> Call {
+/// Runs without a sanitizer, which would slow it down: the code has no `unsafe`, so only panics can be found.
+fn call(target: &FuzzTarget, found: String, secs: u64) -> Call {
     Call::new(
         "rustup",
         "run nightly cargo fuzz run --fuzz-dir fuzz --target-dir target/fuzz --sanitizer none",
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn every_target_has_a_corpus_and_a_program() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for Target { name, corpus } in TARGETS {
+        for FuzzTarget { name, corpus } in TARGETS {
             let first = fs::read_dir(root.join(corpus)).unwrap().next();
             assert!(first.is_some(), "{corpus} is empty");
             assert!(root.join(format!("fuzz/fuzz_targets/{name}.rs")).is_file(), "{name}");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_kept_apart_from_the_corpus() {
+    fn found_inputs_are_kept_apart_from_the_corpus() {
         let target = TARGETS.iter().find(|target| target.name == "request").unwrap();
         let line = call(target, "found".to_owned(), 7).to_string();
         assert!(line.contains(" request found crates/evenkeel-llm/tests/corpus/request -- "), "{line}");
@@ -89,9 +89,9 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_none_is_refused() {
-        assert_eq!((secs(None), secs(Some("5"))), (Ok(SECS), Ok(5)));
-        let refused = secs(Some("soon")).unwrap_err().to_string();
-        assert_eq!(refused, "EVENKEEL_FUZZ_SECS is \"soon\", which is no number of seconds");
+    fn an_invalid_duration_is_rejected() {
+        assert_eq!((secs(None), secs(Some("5"))), (Ok(SECS_DEFAULT), Ok(5)));
+        let error = secs(Some("soon")).unwrap_err().to_string();
+        assert_eq!(error, "EVENKEEL_FUZZ_SECS is \"soon\", expected a number of seconds");
     }
 }

@@ -1,4 +1,4 @@
-//! What cargo knows about the workspace: its crates, their features, and which use which.
+//! The workspace as `cargo metadata` describes it: crates, features and the dependencies between them.
 
 use crate::error::TaskError;
 use crate::process::Call;
@@ -9,20 +9,20 @@ use std::path::Path;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Its `Cargo.toml`, from the repository's root, with forward slashes.
+    /// Path of its `Cargo.toml`, relative to the repository's root, with forward slashes.
     pub(crate) manifest: String,
     pub(crate) features: Vec<String>,
-    /// The crates of ours it depends on, for building, testing or running, each named once.
+    /// Crates of the workspace that it depends on, build and dev-dependencies included, without duplicates.
     pub(crate) uses: Vec<String>,
 }
 
-/// Asks cargo for the crates of the workspace.
+/// Lists the crates of the workspace.
 pub(crate) fn packages() -> Result<Vec<Package>, TaskError> {
     parse(&Call::cargo("metadata --no-deps --locked --format-version 1").output()?)
 }
 
 fn parse(json: &str) -> Result<Vec<Package>, TaskError> {
-    let unreadable = || TaskError::new("`cargo metadata` speaks a format unknown to xtask");
+    let unreadable = || TaskError::new("`cargo metadata` printed an unknown format");
     let metadata: Value = serde_json::from_str(json).map_err(|_| unreadable())?;
     let root = metadata["workspace_root"].as_str().ok_or_else(unreadable)?;
     let packages = metadata["packages"].as_array().ok_or_else(unreadable)?;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_dependencies_with_a_path_are_ours() {
+    fn only_dependencies_with_a_path_belong_to_the_workspace() {
         let json = r#"{"workspace_root": "/repo", "packages": [{
             "name": "hull", "manifest_path": "/repo/crates/hull/Cargo.toml",
             "features": {"sail": [], "default": ["sail"]},
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn another_format_is_refused() {
+    fn an_unknown_format_is_an_error() {
         assert!(parse("{}").is_err());
         assert!(parse("no json").is_err());
     }

@@ -1,4 +1,4 @@
-//! Starting other programs, always showing the line that a person could type instead.
+//! Runs other programs and prints the equivalent shell command.
 
 use crate::error::TaskError;
 use std::fmt;
@@ -14,22 +14,22 @@ pub(crate) struct Call {
     envs: Vec<(&'static str, &'static str)>,
 }
 
-/// How a program with a time limit ended.
+/// The end of a program that has a time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitKind {
-    /// By itself, with this exit code.
-    With(i32),
-    /// By a signal of somebody else's.
+    /// It exited with this code.
+    Code(i32),
+    /// A signal ended it.
     Killed,
-    /// By us, at its limit.
-    TooLate,
+    /// We killed it at its time limit.
+    TimedOut,
 }
 
-/// How often a program with a time limit is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Interval at which a program with a time limit is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Call {
-    /// Prepares a call; `line` is split at its spaces.
+    /// Creates a call; `line` is split at its spaces.
     pub(crate) fn new(program: impl Into<String>, line: &str) -> Self {
         let program = program.into();
         Self { program, args: line.split_whitespace().map(str::to_owned).collect(), envs: Vec::new() }
@@ -39,7 +39,7 @@ impl Call {
         Self::new("cargo", line)
     }
 
-    /// Adds arguments as they are, spaces included.
+    /// Adds arguments without splitting them.
     pub(crate) fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
@@ -50,53 +50,54 @@ impl Call {
         self
     }
 
-    /// Prints the line, runs it with our own input and output, and waits for its end.
+    /// Prints the command, runs it with our own input and output, and waits for it to finish.
     pub(crate) fn run(&self) -> Result<(), TaskError> {
         println!("$ {self}");
         let status = self.command().status().map_err(|error| self.not_started(&error))?;
         if !status.success() {
-            return Err(TaskError::new(format!("`{self}` ended with {status}")));
+            return Err(TaskError::new(format!("`{self}` failed with {status}")));
         }
         Ok(())
     }
 
-    /// Prints the line, runs it without input, and ends it when it takes longer than `limit`.
+    /// Prints the command, runs it without input, and kills it after `limit`.
     pub(crate) fn run_within(&self, limit: Duration) -> Result<ExitKind, TaskError> {
         println!("$ {self}");
-        let lost = |error| TaskError::new(format!("`{self}` is out of sight: {error}"));
+        let wait_error = |error| TaskError::new(format!("cannot wait for `{self}`: {error}"));
         let mut child =
             self.command().stdin(Stdio::null()).spawn().map_err(|error| self.not_started(&error))?;
         let started = Instant::now();
         while started.elapsed() < limit {
-            if let Some(status) = child.try_wait().map_err(lost)? {
-                return Ok(status.code().map_or(ExitKind::Killed, ExitKind::With));
+            if let Some(status) = child.try_wait().map_err(wait_error)? {
+                return Ok(status.code().map_or(ExitKind::Killed, ExitKind::Code));
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
-        child.kill().map_err(lost)?;
-        child.wait().map_err(lost)?;
-        Ok(ExitKind::TooLate)
+        child.kill().map_err(wait_error)?;
+        child.wait().map_err(wait_error)?;
+        Ok(ExitKind::TimedOut)
     }
 
-    /// Runs it silently and says whether it ended well; a program that is not there did not.
+    /// Runs the program without output and reports whether it succeeded; a missing program did not.
     pub(crate) fn succeeds(&self) -> bool {
         let mut command = self.command();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Runs it and returns what it printed.
+    /// Runs the program and returns its standard output.
     pub(crate) fn output(&self) -> Result<String, TaskError> {
         let output =
             self.command().stderr(Stdio::inherit()).output().map_err(|error| self.not_started(&error))?;
         if !output.status.success() {
-            return Err(TaskError::new(format!("`{self}` ended with {}", output.status)));
+            return Err(TaskError::new(format!("`{self}` failed with {}", output.status)));
         }
-        String::from_utf8(output.stdout).map_err(|_| TaskError::new(format!("`{self}` printed no UTF-8")))
+        String::from_utf8(output.stdout)
+            .map_err(|_| TaskError::new(format!("`{self}` printed invalid UTF-8")))
     }
 
     fn command(&self) -> Command {
-        // Cargo names itself to its children: the same cargo even where several are installed.
+        // Cargo sets `CARGO` for its children: use the same cargo even if several are installed.
         let mut command = match std::env::var_os("CARGO") {
             Some(cargo) if self.program == "cargo" => Command::new(cargo),
             Some(_) | None => Command::new(&self.program),
@@ -106,7 +107,7 @@ impl Call {
     }
 
     fn not_started(&self, error: &std::io::Error) -> TaskError {
-        TaskError::new(format!("`{}` cannot be started: {error}", self.program))
+        TaskError::new(format!("cannot start `{}`: {error}", self.program))
     }
 }
 
@@ -133,24 +134,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_reads_as_a_line_to_type() {
+    fn a_call_is_displayed_as_a_shell_command() {
         let call = Call::cargo("doc --no-deps").env("RUSTDOCFLAGS", "-D warnings").args(["it's", ""]);
         assert_eq!(call.to_string(), r"RUSTDOCFLAGS='-D warnings' cargo doc --no-deps 'it'\''s' ''");
     }
 
     #[test]
-    fn a_program_past_its_limit_is_ended() {
+    fn a_program_is_killed_at_its_time_limit() {
         let limit = Duration::from_secs(60);
-        assert_eq!(Call::new("true", "").run_within(limit), Ok(ExitKind::With(0)));
-        assert_eq!(Call::new("false", "").run_within(limit), Ok(ExitKind::With(1)));
-        assert_eq!(Call::new("sleep", "3600").run_within(Duration::ZERO), Ok(ExitKind::TooLate));
+        assert_eq!(Call::new("true", "").run_within(limit), Ok(ExitKind::Code(0)));
+        assert_eq!(Call::new("false", "").run_within(limit), Ok(ExitKind::Code(1)));
+        assert_eq!(Call::new("sleep", "3600").run_within(Duration::ZERO), Ok(ExitKind::TimedOut));
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn an_error_names_the_missing_program() {
         let call = Call::new("no-such-program-of-ours", "--version");
         assert!(!call.succeeds());
-        let failure = call.output().unwrap_err().to_string();
-        assert!(failure.starts_with("`no-such-program-of-ours` cannot be started: "), "{failure}");
+        let error = call.output().unwrap_err().to_string();
+        assert!(error.starts_with("cannot start `no-such-program-of-ours`: "), "{error}");
     }
 }

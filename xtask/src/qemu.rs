@@ -1,27 +1,26 @@
-//! `cargo xtask qemu`: the firmware on emulated machines, within a time limit each.
+//! `cargo xtask qemu`: runs the firmware on emulated machines, within a time limit each.
 //!
-//! Every machine also runs a negative control, which expects what does not happen: a machine on which
-//! nothing can fail proves nothing.
+//! Every machine also runs a negative control that must fail: a machine on which nothing can fail proves nothing.
 
-use crate::args::{Command, Rest, Wanted, Word, Words};
 use crate::error::TaskError;
 use crate::process::{Call, ExitKind};
 use crate::tools::{self, Tool};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::time::Duration;
 
-pub(crate) const COMMAND: Command = Command {
-    name: "qemu",
-    about: "runs the firmware on emulated machines",
-    words: Words::Any { noun: "machine", list: words },
-    rest: Rest::Refused,
-    examples: &[
-        ("cargo xtask qemu", "every machine"),
-        ("cargo xtask qemu microbit", "the smallest of them only"),
-    ],
-    run: |wanted: &Wanted| run_machines(&wanted.words),
-};
+/// Run the firmware on emulated machines
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask qemu            run on every machine
+  cargo xtask qemu microbit   run on the smallest one")]
+pub(crate) struct QemuArgs {
+    /// Machines to run on; all of them by default
+    #[arg(value_name = "MACHINE", value_parser = value_parser())]
+    machines: Vec<String>,
+}
 
-/// A machine that QEMU knows, and what is built for it.
+/// A machine that QEMU emulates, and the Rust target to build for it.
 struct Machine {
     name: &'static str,
     core: &'static str,
@@ -33,7 +32,7 @@ const MACHINES: &[Machine] = &[
     Machine { name: "mps2-an505", core: "cortex-m33", target: "thumbv8m.main-none-eabi" },
 ];
 
-/// What the firmware is run for.
+/// The purpose of a run, which decides the expected result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// Every case must pass.
@@ -45,36 +44,52 @@ enum Purpose {
 const QEMU: Tool = Tool::Debian { program: "qemu-system-arm", package: "qemu-system-arm" };
 const RUN_MAX: Duration = Duration::from_secs(30);
 const TARGET_DIR: &str = "target/firmware";
-/// How the firmware ends when an expectation of its own is not met.
+/// Exit code of the firmware after a panic.
 const PANICKED: i32 = 101;
 
-fn words() -> Vec<Word> {
-    MACHINES.iter().map(|machine| Word { name: machine.name, about: machine.core }).collect()
+fn value_parser() -> PossibleValuesParser {
+    MACHINES
+        .iter()
+        .map(|machine| PossibleValue::new(machine.name).help(machine.core))
+        .collect::<Vec<_>>()
+        .into()
 }
 
-/// Builds and runs for the machines that were named, or all if none was.
-pub(crate) fn run_machines(named: &[&str]) -> Result<(), TaskError> {
+pub(crate) fn run(args: &QemuArgs) -> Result<(), TaskError> {
+    run_machines(&args.machines)
+}
+
+/// Builds and runs the firmware for the named machines, or all if none is named.
+pub(crate) fn run_machines(names: &[String]) -> Result<(), TaskError> {
     tools::ensure(&[QEMU])?;
     let mut rows = Vec::new();
-    for machine in MACHINES.iter().filter(|machine| named.is_empty() || named.contains(&machine.name)) {
+    let is_chosen = |machine: &&Machine| names.is_empty() || names.iter().any(|name| name == machine.name);
+    for machine in MACHINES.iter().filter(is_chosen) {
         tools::ensure(&[Tool::Target(machine.target)])?;
         for purpose in [Purpose::Cases, Purpose::Control] {
             build(machine, purpose)?;
-            let ended = start(machine).run_within(RUN_MAX)?;
-            rows.push((machine, purpose, ended));
+            let exit = start(machine).run_within(RUN_MAX)?;
+            rows.push(Run { machine, purpose, exit });
         }
     }
     println!("\n{}", table(&rows));
-    match rows.iter().find(|(_, purpose, ended)| !is_as_expected(*purpose, *ended)) {
-        Some((machine, purpose, ended)) => Err(TaskError::new(format!(
-            "on {}, {} {}; {} expected",
-            machine.name,
-            subject(*purpose),
-            described(*ended),
-            described(expected(*purpose))
+    match rows.iter().find(|run| !is_expected(run.purpose, run.exit)) {
+        Some(run) => Err(TaskError::new(format!(
+            "on {}, {} {}; expected: {}",
+            run.machine.name,
+            subject(run.purpose),
+            describe(run.exit),
+            describe(expected(run.purpose))
         ))),
         None => Ok(()),
     }
+}
+
+/// One run of the firmware.
+struct Run {
+    machine: &'static Machine,
+    purpose: Purpose,
+    exit: ExitKind,
 }
 
 fn build(machine: &Machine, purpose: Purpose) -> Result<(), TaskError> {
@@ -96,13 +111,13 @@ fn start(machine: &Machine) -> Call {
 
 fn expected(purpose: Purpose) -> ExitKind {
     match purpose {
-        Purpose::Cases => ExitKind::With(0),
-        Purpose::Control => ExitKind::With(PANICKED),
+        Purpose::Cases => ExitKind::Code(0),
+        Purpose::Control => ExitKind::Code(PANICKED),
     }
 }
 
-fn is_as_expected(purpose: Purpose, ended: ExitKind) -> bool {
-    ended == expected(purpose)
+fn is_expected(purpose: Purpose, exit: ExitKind) -> bool {
+    exit == expected(purpose)
 }
 
 fn subject(purpose: Purpose) -> &'static str {
@@ -112,22 +127,22 @@ fn subject(purpose: Purpose) -> &'static str {
     }
 }
 
-fn described(ended: ExitKind) -> String {
-    match ended {
-        ExitKind::With(0) => "passed".to_owned(),
-        ExitKind::With(PANICKED) => "failed".to_owned(),
-        ExitKind::With(code) => format!("ended with {code}"),
-        ExitKind::Killed => "was killed".to_owned(),
-        ExitKind::TooLate => format!("did not end within {} s", RUN_MAX.as_secs()),
+fn describe(exit: ExitKind) -> String {
+    match exit {
+        ExitKind::Code(0) => "passed".to_owned(),
+        ExitKind::Code(PANICKED) => "failed".to_owned(),
+        ExitKind::Code(code) => format!("exited with code {code}"),
+        ExitKind::Killed => "was killed by a signal".to_owned(),
+        ExitKind::TimedOut => format!("did not finish within {} s", RUN_MAX.as_secs()),
     }
 }
 
-fn table(rows: &[(&Machine, Purpose, ExitKind)]) -> String {
-    let lines = rows.iter().map(|(machine, purpose, ended)| {
-        let verdict = if is_as_expected(*purpose, *ended) { "as it must" } else { "wrong" };
+fn table(rows: &[Run]) -> String {
+    let lines = rows.iter().map(|Run { machine, purpose, exit }| {
+        let verdict = if is_expected(*purpose, *exit) { "as expected" } else { "unexpected" };
         let subject = subject(*purpose);
-        let ended = described(*ended);
-        format!("{:<12}{:<12}{subject:<22}{ended:<10}{verdict}", machine.name, machine.core)
+        let exit = describe(*exit);
+        format!("{:<12}{:<12}{subject:<22}{exit:<10}{verdict}", machine.name, machine.core)
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -137,36 +152,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_its_own_panic_fails_the_negative_control_as_it_must() {
-        assert!(is_as_expected(Purpose::Control, ExitKind::With(PANICKED)));
-        for other in [ExitKind::With(0), ExitKind::With(1), ExitKind::Killed, ExitKind::TooLate] {
-            assert!(!is_as_expected(Purpose::Control, other), "{other:?}");
+    fn the_negative_control_must_end_with_its_own_panic() {
+        assert!(is_expected(Purpose::Control, ExitKind::Code(PANICKED)));
+        for other in [ExitKind::Code(0), ExitKind::Code(1), ExitKind::Killed, ExitKind::TimedOut] {
+            assert!(!is_expected(Purpose::Control, other), "{other:?}");
         }
     }
 
     #[test]
-    fn only_success_passes_the_cases() {
-        assert!(is_as_expected(Purpose::Cases, ExitKind::With(0)));
-        for other in [ExitKind::With(1), ExitKind::With(PANICKED), ExitKind::Killed, ExitKind::TooLate] {
-            assert!(!is_as_expected(Purpose::Cases, other), "{other:?}");
+    fn the_cases_must_end_with_success() {
+        assert!(is_expected(Purpose::Cases, ExitKind::Code(0)));
+        for other in [ExitKind::Code(1), ExitKind::Code(PANICKED), ExitKind::Killed, ExitKind::TimedOut] {
+            assert!(!is_expected(Purpose::Cases, other), "{other:?}");
         }
     }
 
     #[test]
     fn the_table_has_a_line_for_each_run() {
         let rows = [
-            (&MACHINES[0], Purpose::Cases, ExitKind::With(0)),
-            (&MACHINES[0], Purpose::Control, ExitKind::With(0)),
+            Run { machine: &MACHINES[0], purpose: Purpose::Cases, exit: ExitKind::Code(0) },
+            Run { machine: &MACHINES[0], purpose: Purpose::Control, exit: ExitKind::Code(0) },
         ];
         assert_eq!(
             table(&rows),
-            "microbit    cortex-m0   the cases             passed    as it must\n\
-             microbit    cortex-m0   the negative control  passed    wrong"
+            "microbit    cortex-m0   the cases             passed    as expected\n\
+             microbit    cortex-m0   the negative control  passed    unexpected"
         );
     }
 
     #[test]
-    fn the_line_that_starts_a_machine_can_be_typed() {
+    fn a_machine_is_started_by_a_line_that_can_be_typed() {
         assert_eq!(
             start(&MACHINES[0]).to_string(),
             "qemu-system-arm -nographic -monitor none -serial none -semihosting-config \

@@ -1,90 +1,92 @@
-//! Running a list of stages: each is named as it starts, timed as it ends, and all are tabled last.
+//! Runs a list of stages: prints each stage's name and time, and a table of all at the end.
 
-use crate::args::Word;
 use crate::error::TaskError;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::time::{Duration, Instant};
 
-/// One part of a long chore that can also be run alone.
+/// A part of a long task that can also be run alone.
 pub(crate) struct Stage {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     pub(crate) run: fn() -> Result<(), TaskError>,
 }
 
-/// How a list of stages is run.
+/// A list of stages and the rules for running it.
 pub(crate) struct Plan {
-    /// The command that runs a stage alone when its name follows.
+    /// The subcommand of `cargo xtask` that runs a stage alone.
     pub(crate) command: &'static str,
     pub(crate) stages: &'static [Stage],
     pub(crate) after_failure: AfterFailure,
     pub(crate) total_max: Option<Duration>,
 }
 
-/// What a failed stage means for those after it.
+/// The consequence of a failed stage for the stages after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterFailure {
     Stop,
-    GoOn,
+    Continue,
 }
 
-/// A stage that was run.
+/// The result and duration of one stage.
 struct StageResult {
     name: &'static str,
     took: Duration,
     result: Result<(), TaskError>,
 }
 
-/// Lists the stages as words of the command line.
-pub(crate) fn words(stages: &[Stage]) -> Vec<Word> {
-    stages.iter().map(|stage| Word { name: stage.name, about: stage.about }).collect()
+/// Accepts the names of the stages on the command line, and lists them in the help.
+pub(crate) fn value_parser(stages: &[Stage]) -> PossibleValuesParser {
+    stages.iter().map(|stage| PossibleValue::new(stage.name).help(stage.about)).collect::<Vec<_>>().into()
 }
 
 impl Plan {
-    /// Runs the stages that were named, or all if none was, in the order of the table.
-    pub(crate) fn run(&self, named: &[&str]) -> Result<(), TaskError> {
-        let mut ended = Vec::new();
-        for stage in self.stages.iter().filter(|stage| named.is_empty() || named.contains(&stage.name)) {
+    /// Runs the named stages, or all if none is named, in the order of the table.
+    pub(crate) fn run(&self, names: &[String]) -> Result<(), TaskError> {
+        let is_chosen = |stage: &&Stage| names.is_empty() || names.iter().any(|name| name == stage.name);
+        let mut results = Vec::new();
+        for stage in self.stages.iter().filter(is_chosen) {
             println!("\n==> {}: {}", stage.name, stage.about);
             let started = Instant::now();
             let result = (stage.run)();
             let took = started.elapsed();
             println!("<== {}: {}", stage.name, seconds(took));
-            ended.push(StageResult { name: stage.name, took, result });
-            if self.after_failure == AfterFailure::Stop && self.verdict(&ended).is_err() {
+            results.push(StageResult { name: stage.name, took, result });
+            if self.after_failure == AfterFailure::Stop && self.check(&results).is_err() {
                 break;
             }
         }
-        println!("\n{}", table(&ended));
-        self.verdict(&ended)
+        println!("\n{}", table(&results));
+        self.check(&results)
     }
 
-    fn verdict(&self, ended: &[StageResult]) -> Result<(), TaskError> {
-        let mut wrong = Vec::new();
-        for StageResult { name, result, .. } in ended {
-            if let Err(failure) = result {
+    /// Fails if a stage failed or the total time is over the limit.
+    fn check(&self, results: &[StageResult]) -> Result<(), TaskError> {
+        let mut errors = Vec::new();
+        for StageResult { name, result, .. } in results {
+            if let Err(error) = result {
                 let again = format!("cargo xtask {} {name}", self.command);
-                wrong.push(format!("stage {name} failed: {failure}\nto repeat it alone: {again}"));
+                errors.push(format!("stage {name} failed: {error}\nto run it alone: {again}"));
             }
         }
-        let total = total(ended);
+        let total = total(results);
         if let Some(max) = self.total_max.filter(|max| *max < total) {
-            wrong.push(format!("the stages took {}; they may take {}", seconds(total), seconds(max)));
+            errors.push(format!("the stages took {}, the limit is {}", seconds(total), seconds(max)));
         }
-        if wrong.is_empty() { Ok(()) } else { Err(TaskError::new(wrong.join("\n"))) }
+        if errors.is_empty() { Ok(()) } else { Err(TaskError::new(errors.join("\n"))) }
     }
 }
 
-fn total(ended: &[StageResult]) -> Duration {
-    ended.iter().map(|stage| stage.took).sum()
+fn total(results: &[StageResult]) -> Duration {
+    results.iter().map(|stage| stage.took).sum()
 }
 
-fn table(ended: &[StageResult]) -> String {
+fn table(results: &[StageResult]) -> String {
     let row = |name: &str, took: Duration, note: &str| format!("{name:<12}{:>10}{note}", seconds(took));
-    let mut rows: Vec<_> = ended
+    let mut rows: Vec<_> = results
         .iter()
         .map(|stage| row(stage.name, stage.took, if stage.result.is_err() { "  failed" } else { "" }))
         .collect();
-    rows.push(row("total", total(ended), ""));
+    rows.push(row("total", total(results), ""));
     rows.join("\n")
 }
 
@@ -99,26 +101,26 @@ mod tests {
     #[test]
     fn a_total_at_the_limit_passes_and_past_it_fails() {
         let limit = Duration::from_secs(60);
-        assert_eq!(verdict(Some(limit), &[fine("fmt", 20_000), fine("docs", 40_000)]), Ok(()));
+        assert_eq!(check(Some(limit), &[passed("fmt", 20_000), passed("docs", 40_000)]), Ok(()));
         assert_eq!(
-            verdict(Some(limit), &[fine("fmt", 20_000), fine("docs", 41_000)]),
-            Err("the stages took 61.0 s; they may take 60.0 s".to_owned())
+            check(Some(limit), &[passed("fmt", 20_000), passed("docs", 41_000)]),
+            Err("the stages took 61.0 s, the limit is 60.0 s".to_owned())
         );
-        assert_eq!(verdict(None, &[fine("soak", 9_000_000)]), Ok(()));
+        assert_eq!(check(None, &[passed("soak", 9_000_000)]), Ok(()));
     }
 
     #[test]
-    fn a_failed_stage_is_named_with_the_command_that_repeats_it() {
+    fn a_failed_stage_is_reported_with_the_command_that_runs_it_alone() {
         assert_eq!(
-            verdict(None, &[fine("fmt", 1), failed("docs", 2)]),
-            Err("stage docs failed: broken link\nto repeat it alone: cargo xtask ci docs".to_owned())
+            check(None, &[passed("fmt", 1), failed("docs", 2)]),
+            Err("stage docs failed: broken link\nto run it alone: cargo xtask ci docs".to_owned())
         );
     }
 
     #[test]
     fn the_table_ends_with_the_total() {
         assert_eq!(
-            table(&[fine("fmt", 1_040), failed("docs", 62_000)]),
+            table(&[passed("fmt", 1_040), failed("docs", 62_000)]),
             "fmt              1.0 s\n\
              docs            62.0 s  failed\n\
              total           63.0 s"
@@ -127,17 +129,17 @@ mod tests {
 
     #[test]
     fn only_named_stages_run() {
-        assert_eq!(plan(AfterFailure::Stop).run(&["good"]), Ok(()));
+        assert_eq!(plan(AfterFailure::Stop).run(&["good".to_owned()]), Ok(()));
     }
 
     #[test]
-    fn the_first_failure_stops_what_may_stop_and_nothing_else() {
+    fn a_failure_stops_the_stages_after_it_only_if_the_plan_says_so() {
         let stopped = plan(AfterFailure::Stop).run(&[]).unwrap_err().to_string();
         assert!(stopped.contains("stage bad failed"));
         assert!(!stopped.contains("stage worse failed"));
-        let went_on = plan(AfterFailure::GoOn).run(&[]).unwrap_err().to_string();
-        assert!(went_on.contains("stage bad failed"));
-        assert!(went_on.contains("stage worse failed"));
+        let continued = plan(AfterFailure::Continue).run(&[]).unwrap_err().to_string();
+        assert!(continued.contains("stage bad failed"));
+        assert!(continued.contains("stage worse failed"));
     }
 
     const STAGES: &[Stage] = &[
@@ -150,16 +152,16 @@ mod tests {
         Plan { command: "ci", stages: STAGES, after_failure, total_max: None }
     }
 
-    fn verdict(total_max: Option<Duration>, ended: &[StageResult]) -> Result<(), String> {
+    fn check(total_max: Option<Duration>, results: &[StageResult]) -> Result<(), String> {
         let plan = Plan { total_max, ..plan(AfterFailure::Stop) };
-        plan.verdict(ended).map_err(|failure| failure.to_string())
+        plan.check(results).map_err(|error| error.to_string())
     }
 
-    fn fine(name: &'static str, millis: u64) -> StageResult {
+    fn passed(name: &'static str, millis: u64) -> StageResult {
         StageResult { name, took: Duration::from_millis(millis), result: Ok(()) }
     }
 
     fn failed(name: &'static str, millis: u64) -> StageResult {
-        StageResult { result: Err(TaskError::new("broken link")), ..fine(name, millis) }
+        StageResult { result: Err(TaskError::new("broken link")), ..passed(name, millis) }
     }
 }

@@ -1,51 +1,52 @@
-//! `cargo xtask test`: gets what the tests need, then runs them all.
+//! `cargo xtask test`: installs what the tests need, then runs all of them.
 
-use crate::args::{Command, Rest, Wanted, Words};
 use crate::error::TaskError;
 use crate::process::Call;
 use crate::tools;
 
-pub(crate) const COMMAND: Command = Command {
-    name: "test",
-    about: "gets what the tests need, then runs them all",
-    words: Words::None,
-    rest: Rest::PassedTo("the test runner"),
-    examples: &[
-        ("cargo xtask test", "every test, then every doc test"),
-        ("cargo xtask test -- drr", "those whose name contains `drr`"),
-    ],
-    run,
-};
+/// Install what the tests need, then run every test and doctest
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask test          run every test, then every doctest
+  cargo xtask test -- drr   run those whose name contains `drr`")]
+pub(crate) struct TestArgs {
+    /// Arguments of the test runner
+    #[arg(last = true, value_name = "ARG")]
+    pub(crate) runner_args: Vec<String>,
+}
 
-/// The seed of random cases, unless the caller set one: a change is judged by the same cases wherever it is
-/// tested. `cargo xtask deep properties` draws new ones.
-const PROPERTY_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20261116");
+/// The seed of property tests unless the environment sets one, so that a change is tested with the same cases
+/// everywhere. `cargo xtask deep properties` draws new ones.
+const PROPERTY_SEED_NAME: &str = "PROPTEST_RNG_SEED";
+const PROPERTY_SEED: &str = "20261116";
 
-fn run(wanted: &Wanted) -> Result<(), TaskError> {
-    run_tests(&wanted.rest)?;
-    run_doc_tests(&wanted.rest)
+pub(crate) fn run(args: &TestArgs) -> Result<(), TaskError> {
+    run_tests(&args.runner_args)?;
+    run_doc_tests(&args.runner_args)
 }
 
 /// Runs unit and integration tests of every crate, with all features.
 pub(crate) fn run_tests(runner_args: &[String]) -> Result<(), TaskError> {
     tools::ensure(tools::FOR_TESTS)?;
-    let runner = if tools::has_subcommand("nextest") {
+    let mut runner = if tools::has_subcommand("nextest") {
         Call::cargo("nextest run --workspace --all-features --locked")
     } else {
-        println!("cargo nextest is not installed, so `cargo test` runs the tests; it does as well, slower");
+        println!("cargo nextest is not installed; running the tests with `cargo test`, which is slower");
         Call::cargo("test --workspace --all-features --locked --tests --no-fail-fast")
     };
-    let (name, seed) = PROPERTY_SEED;
-    let runner = if std::env::var_os(name).is_some() { runner } else { runner.env(name, seed) };
-    passing(runner, runner_args).run()
+    if std::env::var_os(PROPERTY_SEED_NAME).is_none() {
+        runner = runner.env(PROPERTY_SEED_NAME, PROPERTY_SEED);
+    }
+    with_runner_args(runner, runner_args).run()
 }
 
-/// Runs the examples in the documentation, which nextest does not know.
+/// Runs the doctests, which nextest does not support.
 pub(crate) fn run_doc_tests(runner_args: &[String]) -> Result<(), TaskError> {
-    passing(Call::cargo("test --workspace --all-features --locked --doc"), runner_args).run()
+    with_runner_args(Call::cargo("test --workspace --all-features --locked --doc"), runner_args).run()
 }
 
-fn passing(runner: Call, runner_args: &[String]) -> Call {
+fn with_runner_args(runner: Call, runner_args: &[String]) -> Call {
     if runner_args.is_empty() {
         return runner;
     }

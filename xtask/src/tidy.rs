@@ -1,7 +1,8 @@
-//! `cargo xtask tidy`: the house rules that neither compiler nor clippy checks.
+//! `cargo xtask tidy`: checks the house rules that neither the compiler nor clippy checks.
 //!
-//! Each rule is a pure function from text to findings; this file reads the tree and prints.
+//! Each check is a pure function from text to findings; this file reads the tree and prints the findings.
 
+mod code_references;
 mod doc_comments;
 mod documents;
 mod field_terms;
@@ -18,7 +19,6 @@ mod tuples;
 mod type_names;
 mod words;
 
-use crate::args::{Command, Rest, Words};
 use crate::error::TaskError;
 use crate::metadata::{self, Package};
 use crate::process::Call;
@@ -27,23 +27,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-pub(crate) const COMMAND: Command = Command {
-    name: "tidy",
-    about: "checks the house rules no compiler checks",
-    words: Words::None,
-    rest: Rest::Refused,
-    examples: &[("cargo xtask tidy", "prints file:line: what is wrong [rule]")],
-    run: |_| check(),
-};
+/// Check the house rules that no compiler checks
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Prints `file:line: message [rule]` for every finding, then a count per rule.
+
+Example:
+  cargo xtask tidy | grep retired-words")]
+pub(crate) struct TidyArgs {}
 
 /// A text file of the repository.
 struct File {
-    /// From the repository's root, with forward slashes.
+    /// Relative to the repository's root, with forward slashes.
     path: String,
     text: String,
 }
 
-/// One breach of one rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
@@ -110,9 +110,10 @@ fn find(packages: &[Package], files: &[File]) -> Vec<Finding> {
     }
     findings.extend(rust_files.iter().flat_map(check_rust));
     findings.extend(type_names::repeated(&rust_files));
-    findings.extend(layers::arrows(packages, files));
+    findings.extend(layers::dependencies(packages, files));
     findings.extend(readmes::presence(packages, files));
     findings.extend(documents::links(files));
+    findings.extend(code_references::missing(files, &rust_files));
     findings.extend(field_terms::presence(files));
     findings.sort();
     findings
@@ -137,17 +138,17 @@ fn counts(findings: &[Finding]) -> String {
 }
 
 fn read_tree() -> Result<Vec<File>, TaskError> {
-    // A checkout often belongs to another user than the one CI runs as; git would refuse to list it.
+    // CI often runs as another user than the owner of the checkout, which git refuses by default.
     let git = Call::new("git", "-c safe.directory=* ls-files -z");
     let listed = git.args(["--cached", "--others", "--exclude-standard", "--deduplicate"]).output()?;
     let mut files = Vec::new();
     for path in listed.split_terminator('\0') {
-        // Deleted but not yet committed, or a link to what is checked under its own name.
+        // Skip files that are deleted but not yet committed, and links, whose targets are checked anyway.
         if !Path::new(path).is_file() || Path::new(path).is_symlink() {
             continue;
         }
         let bytes = std::fs::read(path).map_err(|error| TaskError::new(format!("{path}: {error}")))?;
-        // What is not UTF-8 is no text, and no rule is about it.
+        // No rule is about binary files.
         if let Ok(text) = String::from_utf8(bytes) {
             files.push(File { path: path.to_owned(), text });
         }
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_reads_as_place_fault_and_rule() {
+    fn a_finding_is_displayed_as_place_message_and_rule() {
         assert_eq!(finding("src/a.rs", 3, "too long", "length").to_string(), "src/a.rs:3: too long [length]");
     }
 
@@ -195,7 +196,7 @@ mod tests {
         RustFile::parse(&file(path, text)).expect("the example lexes")
     }
 
-    /// The line and the fault of each finding.
+    /// Returns the line and the message of each finding.
     pub(super) fn messages(findings: &[Finding]) -> Vec<(usize, &str)> {
         findings.iter().map(|finding| (finding.line, finding.message.as_str())).collect()
     }

@@ -1,90 +1,73 @@
 //! `cargo xtask bench compare`: fails if a row became worse by more than a threshold.
 //!
-//! Only ratios to the baseline of the same round are compared, never times: a file may come from a slower hour, or
-//! from another machine. Where the baseline is further from itself than the threshold, nothing is blamed on the code.
+//! It compares only ratios to the baseline of the same round, never times, so the two files may come from different
+//! hours or machines. Where the baseline differs from itself by more than the threshold, a change counts as noise.
 
-use super::results::{Better, Results};
+use super::results::{Better, Results, Row};
 use crate::error::TaskError;
 use std::fmt;
 use std::path::PathBuf;
 
-const THRESHOLD: f64 = 0.05;
-const USAGE: &str = "cargo xtask bench compare BASE CURRENT [--threshold 0.05]";
-
-/// Compares the two files that the arguments name.
-pub(super) fn run(args: &[String]) -> Result<(), TaskError> {
-    let args_given = parse(args)?;
-    let base = Results::read(&args_given.base)?;
-    let current = Results::read(&args_given.current)?;
-    if base.better != current.better {
-        return Err(TaskError::new("these are figures of two different suites"));
-    }
-    let changes = changes(&base, &current, args_given.threshold);
-    if changes.is_empty() {
-        return Err(TaskError::new("no row is in both files"));
-    }
-    print!("{}", table(&changes));
-    for (these, others, file) in [(&base, &current, &args_given.current), (&current, &base, &args_given.base)]
-    {
-        let missing = these.rows.iter().filter(|row| others.find(&row.name).is_none());
-        missing.for_each(|row| println!("{} is not in {}", row.name, file.display()));
-    }
-    judge(&changes, args_given.threshold)
-}
-
-#[derive(Debug, PartialEq)]
-struct CompareArgs {
+/// Compare two result files, row by row, and fail if a row became worse
+#[derive(Debug, PartialEq, clap::Args)]
+#[command(after_help = "\
+Example:
+  cargo xtask bench compare target/base.json target/current.json --threshold 0.05")]
+pub(crate) struct CompareArgs {
+    /// File that a suite's `--json` wrote before the change
     base: PathBuf,
+    /// File that the same suite wrote after it
     current: PathBuf,
+    /// Largest loss that passes, as a fraction
+    #[arg(long, value_name = "FRACTION", default_value = "0.05", value_parser = parse_threshold)]
     threshold: f64,
 }
 
-fn parse(args: &[String]) -> Result<CompareArgs, TaskError> {
-    let misuse = |what: String| TaskError::new(format!("{what}\nusage: {USAGE}"));
-    let mut files = Vec::new();
-    let mut threshold = THRESHOLD;
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--threshold" => {
-                let given = args.next().map_or("", String::as_str);
-                let part = given.parse().ok().filter(|part| (0.0..1.0).contains(part));
-                threshold = part.ok_or_else(|| {
-                    misuse(format!("--threshold takes a number from 0 to below 1, not `{given}`"))
-                })?;
-            }
-            flag if flag.starts_with('-') => return Err(misuse(format!("no flag is called `{flag}`"))),
-            file => files.push(PathBuf::from(file)),
-        }
-    }
-    let count = files.len();
-    let [base, current] = <[PathBuf; 2]>::try_from(files)
-        .map_err(|_| misuse(format!("two files are compared, and {count} were named")))?;
-    Ok(CompareArgs { base, current, threshold })
+fn parse_threshold(text: &str) -> Result<f64, String> {
+    let threshold = text.parse().ok().filter(|threshold| (0.0..1.0).contains(threshold));
+    threshold.ok_or_else(|| "must be at least 0 and below 1".to_owned())
 }
 
-/// How a row that is in both files changed.
+pub(super) fn run(args: &CompareArgs) -> Result<(), TaskError> {
+    let base = Results::read(&args.base)?;
+    let current = Results::read(&args.current)?;
+    if base.better != current.better {
+        return Err(TaskError::new("the two files are results of different suites"));
+    }
+    let changes = changes(&base, &current, args.threshold);
+    if changes.is_empty() {
+        return Err(TaskError::new("the two files have no row in common"));
+    }
+    print!("{}", table(&changes));
+    for (these, others, file) in [(&base, &current, &args.current), (&current, &base, &args.base)] {
+        let missing = these.rows.iter().filter(|row| others.find(&row.name).is_none());
+        missing.for_each(|row| println!("{} is not in {}", row.name, file.display()));
+    }
+    check(&changes, args.threshold)
+}
+
+/// The change of a row that is in both files.
 #[derive(Debug, PartialEq)]
 struct Change {
     name: String,
     base: f64,
     current: f64,
-    /// By which part it became better; negative for worse.
+    /// The relative improvement; negative if the row became worse.
     gain: f64,
-    /// The larger noise of its group in the two files.
+    /// The noise of the row's group, the larger of the two files.
     noise: Option<f64>,
     verdict: Verdict,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Neither much better nor much worse.
+    /// The change is within the threshold.
     Same,
     Better,
     Worse,
-    /// It would be worse, but so would the baseline be against itself.
+    /// Worse than the threshold, but so is the baseline compared with itself.
     Noise,
-    /// It is the baseline against itself, which says how much noise there is and nothing else.
+    /// The baseline compared with itself, which measures noise.
     Again,
 }
 
@@ -102,20 +85,20 @@ impl fmt::Display for Verdict {
 
 fn changes(base: &Results, current: &Results, threshold: f64) -> Vec<Change> {
     let pairs = base.rows.iter().filter_map(|row| Some((row, current.find(&row.name)?)));
-    let change = |(was, is): (&super::results::Row, &super::results::Row)| {
+    let change = |(before, after): (&Row, &Row)| {
         let gain = match base.better {
-            Better::Higher => is.ratio / was.ratio - 1.0,
-            Better::Lower => 1.0 - is.ratio / was.ratio,
+            Better::Higher => after.ratio / before.ratio - 1.0,
+            Better::Lower => 1.0 - after.ratio / before.ratio,
         };
-        let noises = [base.noise(was.group()), current.noise(was.group())];
+        let noises = [base.noise(before.group()), current.noise(before.group())];
         let noise = noises.into_iter().flatten().reduce(f64::max);
-        let verdict = if was.is_again() { Verdict::Again } else { decide(gain, noise, threshold) };
-        Change { name: was.name.clone(), base: was.ratio, current: is.ratio, gain, noise, verdict }
+        let verdict = if before.is_again() { Verdict::Again } else { decide(gain, noise, threshold) };
+        Change { name: before.name.clone(), base: before.ratio, current: after.ratio, gain, noise, verdict }
     };
     pairs.map(change).collect()
 }
 
-/// Decides whether a change is one of the code; without a baseline that ran twice, nothing excuses it.
+/// Classifies a change; without a second run of the baseline, no change counts as noise.
 fn decide(gain: f64, noise: Option<f64>, threshold: f64) -> Verdict {
     let noisy = noise.is_some_and(|noise| threshold < noise);
     match gain {
@@ -126,7 +109,8 @@ fn decide(gain: f64, noise: Option<f64>, threshold: f64) -> Verdict {
     }
 }
 
-fn judge(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
+/// Fails if a row became worse.
+fn check(changes: &[Change], threshold: f64) -> Result<(), TaskError> {
     let worse: Vec<_> = changes
         .iter()
         .filter(|change| change.verdict == Verdict::Worse)
@@ -160,6 +144,7 @@ fn table(changes: &[Change]) -> String {
 mod tests {
     use super::super::results::tests::results;
     use super::*;
+    use clap::{Args, Command, FromArgMatches};
 
     #[test]
     fn a_change_at_the_threshold_passes_and_past_it_fails() {
@@ -169,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn where_lower_is_better_a_higher_ratio_is_worse() {
+    fn a_higher_ratio_is_worse_where_lower_is_better() {
         assert_eq!(verdicts(Better::Lower, 2.0, 2.51, 0.25), [Verdict::Worse]);
         assert_eq!(verdicts(Better::Lower, 2.0, 2.5, 0.25), [Verdict::Same]);
         assert_eq!(verdicts(Better::Lower, 2.0, 1.4, 0.25), [Verdict::Better]);
@@ -179,30 +164,30 @@ mod tests {
     fn noise_in_either_file_excuses_its_own_group_only() {
         let quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [2.0; 3]), ("ask/own", [2.0; 3])];
         let noisy = [("tell1/tokio (again)", [1.1; 3]), ("tell1/own", [1.0; 3]), ("ask/own", [1.0; 3])];
-        let of = |rows| results(Better::Higher, 7.0, rows);
+        let with_rows = |rows| results(Better::Higher, 7.0, rows);
         for (base, current, expected) in [
-            (of(&quiet), of(&noisy), [Verdict::Again, Verdict::Noise, Verdict::Worse]),
-            (of(&noisy), of(&quiet), [Verdict::Again, Verdict::Better, Verdict::Better]),
+            (with_rows(&quiet), with_rows(&noisy), [Verdict::Again, Verdict::Noise, Verdict::Worse]),
+            (with_rows(&noisy), with_rows(&quiet), [Verdict::Again, Verdict::Better, Verdict::Better]),
         ] {
             let changes = changes(&base, &current, 0.05);
             assert_eq!(changes.iter().map(|change| change.verdict).collect::<Vec<_>>(), expected);
         }
         let base_noisy = [("tell1/tokio (again)", [1.1; 3]), ("tell1/own", [2.0; 3])];
         let current_quiet = [("tell1/tokio (again)", [1.0; 3]), ("tell1/own", [1.0; 3])];
-        let changes = changes(&of(&base_noisy), &of(&current_quiet), 0.05);
+        let changes = changes(&with_rows(&base_noisy), &with_rows(&current_quiet), 0.05);
         assert_eq!(changes[1].verdict, Verdict::Noise);
     }
 
     #[test]
-    fn the_failure_names_every_row_that_became_worse() {
+    fn the_error_names_every_row_that_became_worse() {
         let base = results(Better::Higher, 7.0, &[("a/x", [2.0; 3]), ("a/y", [2.0; 3]), ("b/x", [2.0; 3])]);
         let current =
             results(Better::Higher, 7.0, &[("a/x", [1.0; 3]), ("a/y", [2.0; 3]), ("b/x", [1.8; 3])]);
         assert_eq!(
-            judge(&changes(&base, &current, 0.05), 0.05),
+            check(&changes(&base, &current, 0.05), 0.05),
             Err(TaskError::new("worse by more than 5 %: a/x (-50.0 %), b/x (-10.0 %)"))
         );
-        assert_eq!(judge(&changes(&base, &current, 0.6), 0.6), Ok(()));
+        assert_eq!(check(&changes(&base, &current, 0.6), 0.6), Ok(()));
     }
 
     #[test]
@@ -229,34 +214,47 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_comes_anywhere() {
+    fn the_threshold_may_come_anywhere() {
         let expected = CompareArgs { base: "a".into(), current: "b".into(), threshold: 0.1 };
-        assert_eq!(read("a b --threshold 0.1"), Ok(expected));
-        assert_eq!(read("--threshold 0.1 a b"), read("a --threshold 0.1 b"));
-        assert_eq!(read("a b").map(|args_given| args_given.threshold), Ok(THRESHOLD));
+        assert_eq!(parse("a b --threshold 0.1"), Ok(expected));
+        assert_eq!(parse("--threshold 0.1 a b"), parse("a --threshold 0.1 b"));
+        assert_eq!(parse("a b").map(|args| args.threshold), Ok(0.05));
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
-        for (line, said) in [
-            ("", "two files are compared, and 0 were named"),
-            ("a b c", "two files are compared, and 3 were named"),
-            ("a b --fast", "no flag is called `--fast`"),
-            ("a b --threshold", "--threshold takes a number from 0 to below 1, not ``"),
-            ("a b --threshold 1", "--threshold takes a number from 0 to below 1, not `1`"),
-            ("a b --threshold NaN", "--threshold takes a number from 0 to below 1, not `NaN`"),
+    fn a_wrong_command_line_is_explained() {
+        for (line, message) in [
+            ("", "required arguments were not provided"),
+            ("a", "required arguments were not provided"),
+            ("a b c", "unexpected argument 'c'"),
+            ("a b --fast", "unexpected argument '--fast'"),
+            ("a b --threshold", "a value is required for '--threshold <FRACTION>'"),
+            (
+                "a b --threshold 1",
+                "invalid value '1' for '--threshold <FRACTION>': must be at least 0 and below 1",
+            ),
+            (
+                "a b --threshold NaN",
+                "invalid value 'NaN' for '--threshold <FRACTION>': must be at least 0 and below 1",
+            ),
         ] {
-            let said = format!("{said}\nusage: cargo xtask bench compare BASE CURRENT [--threshold 0.05]");
-            assert_eq!(read(line).map_err(|failure| failure.to_string()), Err(said), "{line}");
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(message), "{line}: {error}");
         }
     }
 
-    fn read(line: &str) -> Result<CompareArgs, TaskError> {
-        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(line: &str) -> Result<CompareArgs, String> {
+        let command = CompareArgs::augment_args(Command::new("compare"));
+        let matches = command.try_get_matches_from(["compare"].into_iter().chain(line.split_whitespace()));
+        let args = matches.and_then(|matches| CompareArgs::from_arg_matches(&matches));
+        args.map_err(|error| error.to_string())
     }
 
     fn verdicts(better: Better, base: f64, current: f64, threshold: f64) -> Vec<Verdict> {
-        let of = |ratio| results(better, 7.0, &[("tell1/own", [ratio; 3])]);
-        changes(&of(base), &of(current), threshold).iter().map(|change| change.verdict).collect()
+        let with_ratio = |ratio| results(better, 7.0, &[("tell1/own", [ratio; 3])]);
+        changes(&with_ratio(base), &with_ratio(current), threshold)
+            .iter()
+            .map(|change| change.verdict)
+            .collect()
     }
 }

@@ -1,10 +1,11 @@
-//! What a suite's `--json` wrote, as far as two of them can be compared.
+//! The parts of a suite's `--json` output that are needed to compare two of them.
 
 use crate::error::TaskError;
 use serde_json::Value;
+use std::fmt::Display;
 use std::path::Path;
 
-/// One file of figures.
+/// The contents of one file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Results {
     pub(super) better: Better,
@@ -12,14 +13,14 @@ pub(super) struct Results {
     pub(super) rows: Vec<Row>,
 }
 
-/// Which of two ratios is the better one.
+/// The direction in which a ratio improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Better {
     Higher,
     Lower,
 }
 
-/// A row: how its contender compares with the baseline of its group.
+/// A contender's ratio to the baseline of its group, with its quartiles.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     /// `group/contender`.
@@ -34,32 +35,33 @@ impl Row {
         self.name.rsplit_once('/').map_or("", |(group, _)| group)
     }
 
-    /// Tells whether it is the baseline against itself.
+    /// Reports whether the row is the second run of the baseline.
     pub(super) fn is_again(&self) -> bool {
         self.name.ends_with(" again") || self.name.ends_with(" (again)")
     }
 }
 
 impl Results {
-    /// Reads a file.
     pub(super) fn read(path: &Path) -> Result<Self, TaskError> {
-        let failure = |what: &dyn std::fmt::Display| TaskError::new(format!("{}: {what}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| failure(&error))?;
-        Self::parse(&text).map_err(|what| failure(&what))
+        let task_error = |error: &dyn Display| TaskError::new(format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| task_error(&error))?;
+        Self::parse(&text).map_err(|message| task_error(&message))
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|error| format!("this is no JSON: {error}"))?;
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
         let better = match value.get("better").map(Value::as_str) {
-            // What `micro` writes is time, which nobody wants more of.
+            // `micro` writes times and does not say that lower is better.
             None | Some(Some("lower")) => Better::Lower,
             Some(Some("higher")) => Better::Higher,
-            Some(_) => return Err("`better` is neither \"higher\" nor \"lower\"".to_owned()),
+            Some(_) => return Err("`better` must be \"higher\" or \"lower\"".to_owned()),
         };
         let rounds = value["rounds"].as_f64().filter(|rounds| 1.0 <= *rounds);
-        let rounds = rounds.ok_or("`rounds` is no number of rounds; did a suite's --json write this?")?;
-        let rows = value["rows"].as_array().ok_or("there is no list of `rows`")?;
-        let rows: Result<Vec<_>, _> = rows.iter().enumerate().map(|(at, row)| parse_row(at, row)).collect();
+        let rounds =
+            rounds.ok_or("`rounds` must be a number of at least 1; is this the --json output of a suite?")?;
+        let rows = value["rows"].as_array().ok_or("the list `rows` is missing")?;
+        let rows: Result<Vec<_>, _> =
+            rows.iter().enumerate().map(|(index, row)| parse_row(index, row)).collect();
         Ok(Self { better, rounds, rows: rows? })
     }
 
@@ -67,22 +69,22 @@ impl Results {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Says how far a group's baseline is from itself, as a part of 1; `None` if it did not run twice.
+    /// Returns the relative difference between two runs of a group's baseline; `None` if it did not run twice.
     ///
-    /// Either its median is that far from 1, or the standard error of that median, as the quartiles tell it, is larger.
+    /// It is the distance of the median from 1, or the standard error of that median if that is larger.
     pub(super) fn noise(&self, group: &str) -> Option<f64> {
         let again = self.rows.iter().find(|row| row.group() == group && row.is_again())?;
-        // For a normal distribution: 1.2533 σ / √n, and σ is the distance of the quartiles / 1.349.
+        // For a normal distribution: 1.2533 σ / √n, where σ is the distance of the quartiles / 1.349.
         let error = 0.93 * (again.upper - again.lower).abs() / self.rounds.sqrt();
         Some(error.max((again.ratio - 1.0).abs()))
     }
 }
 
-fn parse_row(at: usize, row: &Value) -> Result<Row, String> {
-    let name = row["name"].as_str().ok_or_else(|| format!("row {} has no `name`", at + 1))?;
+fn parse_row(index: usize, row: &Value) -> Result<Row, String> {
+    let name = row["name"].as_str().ok_or_else(|| format!("row {} has no `name`", index + 1))?;
     let number = |key: &str| {
         let number = row[key].as_f64().filter(|number| 0.0 < *number);
-        number.ok_or_else(|| format!("`{key}` of row `{name}` is no number above 0"))
+        number.ok_or_else(|| format!("`{key}` of row `{name}` must be a number above 0"))
     };
     Ok(Row {
         name: name.to_owned(),
@@ -97,7 +99,7 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn what_the_micro_suite_writes_is_read() {
+    fn the_output_of_the_micro_suite_is_read() {
         let text = r#"{ "rounds": 36, "batch_ms": 10, "rows": [
             { "name": "pick/8/fifo again", "ns_per_op": 2.0, "wall_ns_per_op": 2.1,
               "ratio": 1.0200, "ratio_lower": 0.9800, "ratio_upper": 1.0400, "more_ns": 0.1 } ] }"#;
@@ -108,7 +110,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_actor_suite_writes_is_read() {
+    fn the_output_of_the_actor_suite_is_read() {
         let text = r#"{ "suite": "actor", "better": "higher", "rounds": 7, "seed": 5, "settings": [], "missing": [],
             "rows": [{ "name": "tell1/tokio-mpsc (again)", "figure": "rate", "median": 13.0, "lower": 10.5,
             "upper": 15.5, "ratio": 1.5, "ratio_lower": 1.25, "ratio_upper": 1.75, "rounds": 7, "medians": {} }] }"#;
@@ -127,31 +129,34 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_garbled_is_said() {
-        for (text, said) in [
-            ("", "this is no JSON: EOF while parsing a value at line 1 column 0"),
-            ("[]", "`rounds` is no number of rounds; did a suite's --json write this?"),
-            (r#"{"rounds": 0}"#, "`rounds` is no number of rounds; did a suite's --json write this?"),
-            (r#"{"rounds": 7}"#, "there is no list of `rows`"),
-            (r#"{"rounds": 7, "better": 1}"#, "`better` is neither \"higher\" nor \"lower\""),
+    fn an_invalid_file_is_explained() {
+        for (text, message) in [
+            ("", "invalid JSON: EOF while parsing a value at line 1 column 0"),
+            ("[]", "`rounds` must be a number of at least 1; is this the --json output of a suite?"),
+            (
+                r#"{"rounds": 0}"#,
+                "`rounds` must be a number of at least 1; is this the --json output of a suite?",
+            ),
+            (r#"{"rounds": 7}"#, "the list `rows` is missing"),
+            (r#"{"rounds": 7, "better": 1}"#, "`better` must be \"higher\" or \"lower\""),
             (r#"{"rounds": 7, "rows": [{}]}"#, "row 1 has no `name`"),
-            (r#"{"rounds": 7, "rows": [{"name": "a/b"}]}"#, "`ratio` of row `a/b` is no number above 0"),
+            (r#"{"rounds": 7, "rows": [{"name": "a/b"}]}"#, "`ratio` of row `a/b` must be a number above 0"),
             (
                 r#"{"rounds": 7, "rows": [{"name": "a/b", "ratio": -1}]}"#,
-                "`ratio` of row `a/b` is no number above 0",
+                "`ratio` of row `a/b` must be a number above 0",
             ),
         ] {
-            assert_eq!(Results::parse(text), Err(said.to_owned()), "{text}");
+            assert_eq!(Results::parse(text), Err(message.to_owned()), "{text}");
         }
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let failure = Results::read(Path::new("no/such/file.json")).unwrap_err().to_string();
-        assert!(failure.starts_with("no/such/file.json: "), "{failure}");
+    fn an_error_names_the_missing_file() {
+        let error = Results::read(Path::new("no/such/file.json")).unwrap_err().to_string();
+        assert!(error.starts_with("no/such/file.json: "), "{error}");
     }
 
-    /// Results whose rows have lower quartile, median and upper quartile.
+    /// Creates results whose rows have a lower quartile, a median and an upper quartile.
     pub(in super::super) fn results(better: Better, rounds: f64, rows: &[(&str, [f64; 3])]) -> Results {
         let row = |(name, [lower, ratio, upper]): &(&str, [f64; 3])| Row {
             name: (*name).to_owned(),

@@ -1,4 +1,4 @@
-//! Documents: the architecture stays short, and links between files lead somewhere.
+//! Markdown: ARCHITECTURE.md stays short, and links between files are not broken.
 
 use super::{File, Finding};
 
@@ -13,18 +13,18 @@ pub(super) fn architecture(file: &File) -> Vec<Finding> {
     vec![Finding {
         path: file.path.clone(),
         line: ARCHITECTURE_MAX + 1,
-        message: format!("the page has {lines} lines, at most {ARCHITECTURE_MAX} are read"),
+        message: format!("the page has {lines} lines, the limit is {ARCHITECTURE_MAX}"),
         rule: "architecture-length",
     }]
 }
 
-/// Finds links in Markdown to files of the repository that are not there.
+/// Finds links in Markdown to missing files of the repository.
 pub(super) fn links(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
         for (line, target) in targets(&file.text) {
-            if !resolves(&file.path, &target, files) {
-                let message = format!("the link to `{target}` leads nowhere");
+            if !exists(&file.path, &target, files) {
+                let message = format!("the link to `{target}` is broken");
                 findings.push(Finding { path: file.path.clone(), line, message, rule: "links" });
             }
         }
@@ -32,7 +32,7 @@ pub(super) fn links(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Lists link targets with their lines, outside of code.
+/// Lists link targets with their lines; links in code are ignored.
 fn targets(markdown: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fence: Option<&str> = None;
@@ -51,7 +51,7 @@ fn targets(markdown: &str) -> Vec<(usize, String)> {
 }
 
 fn without_code(line: &str) -> String {
-    // Between backticks is every second piece; a last backtick without a partner opens nothing.
+    // Every second piece is code; an odd backtick starts none.
     let pieces: Vec<_> = line.split('`').collect();
     if pieces.len() % 2 == 0 {
         return line.to_owned();
@@ -62,8 +62,8 @@ fn without_code(line: &str) -> String {
 fn line_targets(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (opening, closing) in [("](", ')'), ("src=\"", '"'), ("href=\"", '"')] {
-        for (at, _) in line.match_indices(opening) {
-            let rest = &line[at + opening.len()..];
+        for (index, _) in line.match_indices(opening) {
+            let rest = &line[index + opening.len()..];
             found.extend(rest.find(closing).map(|end| first_word(&rest[..end])));
         }
     }
@@ -72,13 +72,13 @@ fn line_targets(line: &str) -> Vec<String> {
     found
 }
 
-/// Drops a link's title and the angle brackets around its target.
+/// Removes a link's title and the angle brackets around its target.
 fn first_word(target: &str) -> String {
     let word = target.split_whitespace().next().unwrap_or("");
     word.trim_start_matches('<').trim_end_matches('>').to_owned()
 }
 
-fn resolves(from: &str, target: &str, files: &[File]) -> bool {
+fn exists(from: &str, target: &str, files: &[File]) -> bool {
     let path = target.split(['#', '?']).next().unwrap_or("");
     let has_scheme = path.split('/').next().is_some_and(|start| start.contains(':'));
     let within_page = path.is_empty() && !target.is_empty();
@@ -88,13 +88,13 @@ fn resolves(from: &str, target: &str, files: &[File]) -> bool {
     if target.is_empty() {
         return false;
     }
-    let Some(path) = joined(from, path) else { return false };
-    let folder = format!("{path}/");
-    path.is_empty() || files.iter().any(|file| file.path == path || file.path.starts_with(&folder))
+    let Some(path) = resolve(from, path) else { return false };
+    let directory = format!("{path}/");
+    path.is_empty() || files.iter().any(|file| file.path == path || file.path.starts_with(&directory))
 }
 
-/// Follows a relative path from a file; `None` if it leaves the repository.
-fn joined(from: &str, target: &str) -> Option<String> {
+/// Resolves a path relative to a file; `None` if it leaves the repository.
+fn resolve(from: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = match target.strip_prefix('/') {
         Some(_) => Vec::new(),
         None => from.split('/').rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect(),
@@ -121,13 +121,13 @@ mod tests {
         assert_eq!(messages(&architecture(&file("ARCHITECTURE.md", &"line\n".repeat(150)))), []);
         assert_eq!(
             messages(&architecture(&file("ARCHITECTURE.md", &"line\n".repeat(151)))),
-            [(151, "the page has 151 lines, at most 150 are read")]
+            [(151, "the page has 151 lines, the limit is 150")]
         );
         assert_eq!(messages(&architecture(&file("README.md", &"line\n".repeat(151)))), []);
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn broken_links_are_found() {
         for bad in [
             "see [it](missing.md)",
             "see [it](../README.md \"title\") and [that](gone/)",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_pass() {
+    fn working_links_pass() {
         for good in [
             "[a](../README.md), [b](other.md#part), [c](/docs/design), [d](./other.md), [e](..)",
             "[a](https://example.org/x), [b](mailto:a@b), [c](#part), [d](<other.md>)",

@@ -150,13 +150,13 @@ fn missing(Terms { terms, files: paths }: &Terms, files: &[File]) -> Vec<Finding
 /// Reports whether a text has a term, in any case, with any ending ("leases"), with hyphens or spaces or over a line break.
 fn contains(found: &[Word], term: &str) -> bool {
     let term = words(term);
-    (0..found.len()).any(|at| term.len() <= found.len() - at && matches_term(&found[at..], &term))
+    (0..found.len()).any(|index| term.len() <= found.len() - index && matches_term(&found[index..], &term))
 }
 
 fn matches_term(found: &[Word], term: &[Word]) -> bool {
-    term.iter().zip(found).enumerate().all(|(at, (expected, word))| {
-        let is_last = at + 1 == term.len();
-        let connected = at == 0 || is_gap(word.gap, expected.gap);
+    term.iter().zip(found).enumerate().all(|(index, (expected, word))| {
+        let is_last = index + 1 == term.len();
+        let connected = index == 0 || is_gap(word.gap, expected.gap);
         let spelled = word.text.get(..expected.text.len()).unwrap_or("");
         let complete = is_last || word.text.len() == expected.text.len();
         connected && complete && spelled.eq_ignore_ascii_case(expected.text)

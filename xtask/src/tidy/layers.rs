@@ -1,9 +1,9 @@
-//! Which crate may use which: arrows point down only.
+//! Dependencies between crates: each crate may use crates of lower layers only.
 
 use super::{File, Finding};
 use crate::metadata::Package;
 
-/// From the top down; a crate uses crates of lower rows only.
+/// Layers from the top down; a crate may use crates of lower rows only.
 const LAYERS: &[&[&str]] = &[
     &["evenkeel"],
     &["evenkeel-llm", "evenkeel-sql", "evenkeel-sqs", "evenkeel-pgwire", "evenkeel-console"],
@@ -24,13 +24,14 @@ const TOOLS: &[&str] = &["evenkeel-sim", "evenkeel-sim-node", "evenkeel-bench", 
 /// The binary runs simulated model servers: `evenkeel demo` and `evenkeel sim-node`.
 const EXCEPTIONS: &[(&str, &str)] = &[("evenkeel", "evenkeel-sim-node")];
 
+/// The position of a crate among the layers.
 enum Layer {
     Row(usize),
     Tool,
 }
 
-/// Finds arrows that point up or sideways, and crates that have no place yet.
-pub(super) fn arrows(packages: &[Package], files: &[File]) -> Vec<Finding> {
+/// Finds dependencies on the same or a higher layer, and crates without a layer.
+pub(super) fn dependencies(packages: &[Package], files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in packages {
         let manifest = files.iter().find(|file| file.path == package.manifest);
@@ -46,7 +47,7 @@ pub(super) fn arrows(packages: &[Package], files: &[File]) -> Vec<Finding> {
             continue;
         }
         for used in &package.uses {
-            if let Some(message) = fault(&package.name, used) {
+            if let Some(message) = violation(&package.name, used) {
                 findings.push(finding(dependency_line(text, used), message));
             }
         }
@@ -54,20 +55,20 @@ pub(super) fn arrows(packages: &[Package], files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Says what is wrong with `from` using `to`; a crate without a place is reported as such, not here.
-fn fault(from: &str, to: &str) -> Option<String> {
+/// Explains why `from` may not use `to`; `None` if it may, or if a crate has no layer, which is reported separately.
+fn violation(from: &str, to: &str) -> Option<String> {
     if from == to || EXCEPTIONS.contains(&(from, to)) {
         return None;
     }
     match (layer(from)?, layer(to)?) {
         (Layer::Tool, _) => None,
-        (Layer::Row(_), Layer::Tool) => Some(format!("`{from}` uses the tool `{to}`; nothing may")),
+        (Layer::Row(_), Layer::Tool) => Some(format!("`{from}` uses the tool `{to}`; no layer may")),
         (Layer::Row(upper), Layer::Row(lower)) if upper < lower => None,
         (Layer::Row(upper), Layer::Row(lower)) if upper == lower => {
-            Some(format!("`{from}` uses `{to}` of its own layer; arrows point down only"))
+            Some(format!("`{from}` uses `{to}` of its own layer; only lower layers are allowed"))
         }
         (Layer::Row(_), Layer::Row(_)) => {
-            Some(format!("`{from}` uses `{to}` of a layer above; arrows point down only"))
+            Some(format!("`{from}` uses `{to}` of a higher layer; only lower layers are allowed"))
         }
     }
 }
@@ -79,7 +80,7 @@ fn layer(name: &str) -> Option<Layer> {
     LAYERS.iter().position(|layer| layer.contains(&name)).map(Layer::Row)
 }
 
-/// Finds the line that names a dependency; the first where a manifest spells it in another way.
+/// Finds the line that names a dependency; 1 if the manifest spells it in another way.
 fn dependency_line(manifest: &str, name: &str) -> usize {
     let names_it = |line: &str| {
         let key = line.strip_prefix("[dependencies.").or_else(|| line.strip_prefix("[dev-dependencies."));
@@ -95,36 +96,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_arrow_down_passes() {
-        assert_eq!(faults("evenkeel", &["evenkeel-sql", "evenkeel-policy"]), [] as [String; 0]);
-        assert_eq!(faults("evenkeel-pipeline", &["evenkeel-actor"]), [] as [String; 0]);
-        assert_eq!(faults("evenkeel-policy", &["evenkeel-policy"]), [] as [String; 0]);
+    fn a_dependency_on_a_lower_layer_passes() {
+        assert_eq!(violations("evenkeel", &["evenkeel-sql", "evenkeel-policy"]), [] as [String; 0]);
+        assert_eq!(violations("evenkeel-pipeline", &["evenkeel-actor"]), [] as [String; 0]);
+        assert_eq!(violations("evenkeel-policy", &["evenkeel-policy"]), [] as [String; 0]);
     }
 
     #[test]
-    fn an_arrow_up_or_sideways_is_found() {
+    fn a_dependency_on_the_same_or_a_higher_layer_is_found() {
         assert_eq!(
-            faults("evenkeel-policy", &["evenkeel-queue"]),
-            ["`evenkeel-policy` uses `evenkeel-queue` of a layer above; arrows point down only"]
+            violations("evenkeel-policy", &["evenkeel-queue"]),
+            ["`evenkeel-policy` uses `evenkeel-queue` of a higher layer; only lower layers are allowed"]
         );
         assert_eq!(
-            faults("evenkeel-llm", &["evenkeel-sql"]),
-            ["`evenkeel-llm` uses `evenkeel-sql` of its own layer; arrows point down only"]
-        );
-    }
-
-    #[test]
-    fn tools_use_anything_and_nothing_uses_them() {
-        assert_eq!(faults("evenkeel-bench", &["evenkeel-sim", "evenkeel"]), [] as [String; 0]);
-        assert_eq!(
-            faults("evenkeel-policy", &["evenkeel-sim"]),
-            ["`evenkeel-policy` uses the tool `evenkeel-sim`; nothing may"]
+            violations("evenkeel-llm", &["evenkeel-sql"]),
+            ["`evenkeel-llm` uses `evenkeel-sql` of its own layer; only lower layers are allowed"]
         );
     }
 
     #[test]
-    fn a_crate_without_a_layer_is_told_where_to_go() {
-        let messages = faults("evenkeel-new", &["evenkeel"]);
+    fn tools_may_use_anything_and_no_layer_may_use_them() {
+        assert_eq!(violations("evenkeel-bench", &["evenkeel-sim", "evenkeel"]), [] as [String; 0]);
+        assert_eq!(
+            violations("evenkeel-policy", &["evenkeel-sim"]),
+            ["`evenkeel-policy` uses the tool `evenkeel-sim`; no layer may"]
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_is_found() {
+        let messages = violations("evenkeel-new", &["evenkeel"]);
         assert_eq!(
             messages,
             ["crate `evenkeel-new` has no layer; add it to the tables in xtask/src/tidy/layers.rs"]
@@ -132,17 +133,17 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_points_at_the_dependency() {
+    fn a_finding_has_the_line_of_the_dependency() {
         let manifest =
             "[package]\nname = \"x\"\n\n[dev-dependencies]\nevenkeel-sim-x = \"1\"\nevenkeel-sim = {}\n";
         let findings =
-            arrows(&[package("evenkeel-actor", &["evenkeel-sim"])], &[file("Cargo.toml", manifest)]);
-        assert_eq!(messages(&findings), [(6, "`evenkeel-actor` uses the tool `evenkeel-sim`; nothing may")]);
+            dependencies(&[package("evenkeel-actor", &["evenkeel-sim"])], &[file("Cargo.toml", manifest)]);
+        assert_eq!(messages(&findings), [(6, "`evenkeel-actor` uses the tool `evenkeel-sim`; no layer may")]);
         assert_eq!(dependency_line("[dependencies.evenkeel-sim]\n", "evenkeel-sim"), 1);
     }
 
-    fn faults(name: &str, uses: &[&str]) -> Vec<String> {
-        arrows(&[package(name, uses)], &[]).into_iter().map(|finding| finding.message).collect()
+    fn violations(name: &str, uses: &[&str]) -> Vec<String> {
+        dependencies(&[package(name, uses)], &[]).into_iter().map(|finding| finding.message).collect()
     }
 
     fn package(name: &str, uses: &[&str]) -> Package {

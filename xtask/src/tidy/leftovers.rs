@@ -1,25 +1,25 @@
-//! What may not stay in the code: unfinished work, traces of debugging, `unsafe` away from its address.
+//! Leftovers: unfinished work, debugging macros, and `unsafe` outside of its directory.
 
 use super::rust::RustFile;
 use super::{File, Finding};
 
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
 
-/// In two halves, for this very file is checked, too.
+/// Split in two, because this file is checked, too.
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
 
-/// The one line in which a program without an operating system says which memory is its heap.
+/// Sets up the heap of a program without an operating system.
 const FIRMWARE_HEAP: &str = "firmware/src/heap.rs";
-const UNSAFE_ADDRESS: &str = "crates/evenkeel-actor/src/raw/";
+const UNSAFE_DIRECTORY: &str = "crates/evenkeel-actor/src/raw/";
 
-/// Finds macros that only make sense while one is still writing.
+/// Finds macros that are for unfinished code.
 pub(super) fn macros(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for three in file.tokens.windows(3) {
         let [name, mark, open] = three else { continue };
         let called = mark.text == "!" && ["(", "[", "{"].contains(&open.text.as_str());
         if called && LEFTOVERS.contains(&name.text.as_str()) {
-            let message = format!("`{}!` is not for code that is kept", name.text);
+            let message = format!("`{}!` may not be committed", name.text);
             findings.push(file.finding(name.line, message, "leftovers"));
         }
     }
@@ -27,18 +27,20 @@ pub(super) fn macros(file: &RustFile) -> Vec<Finding> {
 }
 
 pub(super) fn unsafety(file: &RustFile) -> Vec<Finding> {
-    if file.path.starts_with(UNSAFE_ADDRESS) || file.path == FIRMWARE_HEAP {
+    if file.path.starts_with(UNSAFE_DIRECTORY) || file.path == FIRMWARE_HEAP {
         return Vec::new();
     }
     let found = file.tokens.iter().filter(|token| token.text == "unsafe");
     found
-        .map(|token| file.finding(token.line, format!("`unsafe` lives in {UNSAFE_ADDRESS} only"), "unsafe"))
+        .map(|token| {
+            file.finding(token.line, format!("`unsafe` is allowed in {UNSAFE_DIRECTORY} only"), "unsafe")
+        })
         .collect()
 }
 
-/// Finds marks of unfinished work without the number of an issue on the same line.
+/// Finds marks of unfinished work without an issue number on the same line.
 ///
-/// Between backticks it is a word somebody writes about, not a mark.
+/// A mark between backticks is allowed.
 pub(super) fn unnumbered(file: &File) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
@@ -47,7 +49,7 @@ pub(super) fn unnumbered(file: &File) -> Vec<Finding> {
             findings.push(Finding {
                 path: file.path.clone(),
                 line: index + 1,
-                message: format!("{mark} names no issue; write `{mark}(#12): ...`"),
+                message: format!("{mark} has no issue number; write `{mark}(#12): ...`"),
                 rule: "unfinished",
             });
         }
@@ -56,9 +58,9 @@ pub(super) fn unnumbered(file: &File) -> Vec<Finding> {
 }
 
 fn has_mark(line: &str, mark: &str) -> bool {
-    line.match_indices(mark).any(|(at, _)| {
-        let before = line[..at].chars().next_back();
-        let after = line[at + mark.len()..].chars().next();
+    line.match_indices(mark).any(|(start, _)| {
+        let before = line[..start].chars().next_back();
+        let after = line[start + mark.len()..].chars().next();
         let in_word = [before, after].into_iter().flatten().any(|c| c.is_alphanumeric() || c == '_');
         let in_backticks = before == Some('`') && after == Some('`');
         !in_word && !in_backticks
@@ -66,8 +68,10 @@ fn has_mark(line: &str, mark: &str) -> bool {
 }
 
 fn names_issue(line: &str) -> bool {
-    let digit_follows = |at: usize| line[at..].starts_with(|c: char| c.is_ascii_digit());
-    ["#", "issue "].iter().any(|sign| line.match_indices(sign).any(|(at, _)| digit_follows(at + sign.len())))
+    let digit_follows = |index: usize| line[index..].starts_with(|c: char| c.is_ascii_digit());
+    ["#", "issue "]
+        .iter()
+        .any(|sign| line.match_indices(sign).any(|(index, _)| digit_follows(index + sign.len())))
 }
 
 #[cfg(test)]
@@ -76,27 +80,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn macros_of_unfinished_code_are_found_anywhere() {
+    fn macros_for_unfinished_code_are_found_anywhere() {
         let text = "fn a() {\n    todo!()\n}\nproptest! { fn b() {\n    let c = std::dbg![1];\n} }\n";
         assert_eq!(
             messages(&macros(&rust("a.rs", text))),
-            [(2, "`todo!` is not for code that is kept"), (5, "`dbg!` is not for code that is kept")]
+            [(2, "`todo!` may not be committed"), (5, "`dbg!` may not be committed")]
         );
         assert_eq!(macros(&rust("a.rs", "fn a() { unimplemented!(\"later\") }")).len(), 1);
     }
 
     #[test]
-    fn their_names_alone_are_no_macros() {
+    fn their_names_alone_pass() {
         let text = "// todo!()\nfn dbg(todo: u8) -> bool {\n    todo != 1 && \"todo!()\".is_empty()\n}\n";
         assert_eq!(messages(&macros(&rust("a.rs", text))), []);
     }
 
     #[test]
-    fn unsafe_is_found_away_from_its_address() {
+    fn unsafe_is_found_outside_of_its_directory() {
         let text = "fn a() {\n    unsafe { b() }\n}\n";
         assert_eq!(
             messages(&unsafety(&rust("crates/evenkeel-queue/src/a.rs", text))),
-            [(2, "`unsafe` lives in crates/evenkeel-actor/src/raw/ only")]
+            [(2, "`unsafe` is allowed in crates/evenkeel-actor/src/raw/ only")]
         );
         assert_eq!(messages(&unsafety(&rust("crates/evenkeel-actor/src/raw/a.rs", text))), []);
         assert_eq!(messages(&unsafety(&rust(FIRMWARE_HEAP, text))), []);
@@ -104,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_work_needs_an_issue() {
+    fn unfinished_work_needs_an_issue_number() {
         for mark in UNFINISHED {
             for bad in ["// MARK: later", "# MARK(me)", "no MARK without"] {
                 let text = format!("\n{}\n", bad.replace("MARK", mark));
@@ -112,7 +116,7 @@ mod tests {
                 assert_eq!(findings.len(), 1, "{text}");
                 assert_eq!(findings[0].line, 2);
             }
-            for good in ["// MARK(#12): later", "// MARK, issue 7", "a `MARK` is a word", "autoMARK"] {
+            for good in ["// MARK(#12): later", "// MARK, issue 7", "write a `MARK`", "autoMARK"] {
                 let text = good.replace("MARK", mark);
                 assert_eq!(messages(&unnumbered(&file("a.rs", &text))), [], "{text}");
             }

@@ -1,4 +1,4 @@
-//! How long a file and a function may be, in lines that are neither blank nor comment.
+//! Length limits of files and functions, in lines that are neither blank nor comment.
 
 use super::Finding;
 use super::rust::{RustFile, Token};
@@ -11,23 +11,21 @@ pub(super) fn file(file: &RustFile) -> Vec<Finding> {
     if lines <= FILE_MAX {
         return Vec::new();
     }
-    let message =
-        format!("the file has {lines} lines of code, at most {FILE_MAX} are allowed; make it two files");
+    let message = format!("the file has {lines} lines of code, the limit is {FILE_MAX}; split it");
     vec![file.finding(1, message, "file-length")]
 }
 
 pub(super) fn functions(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (at, pair) in file.tokens.windows(2).enumerate() {
+    for (index, pair) in file.tokens.windows(2).enumerate() {
         let [keyword, name] = pair else { continue };
         if keyword.text != "fn" || !name.is_name() {
             continue;
         }
-        let Some(last) = body_end(&file.tokens[at..]) else { continue };
+        let Some(last) = body_end(&file.tokens[index..]) else { continue };
         let lines = file.code_lines(keyword.line, last);
         if lines > FUNCTION_MAX {
-            let message =
-                format!("`{}` has {lines} lines of code, at most {FUNCTION_MAX} are allowed", name.text);
+            let message = format!("`{}` has {lines} lines of code, the limit is {FUNCTION_MAX}", name.text);
             findings.push(file.finding(keyword.line, message, "function-length"));
         }
     }
@@ -37,9 +35,9 @@ pub(super) fn functions(file: &RustFile) -> Vec<Finding> {
 /// Finds the line of the closing brace of the function that starts `tokens`; `None` if it has no body.
 fn body_end(tokens: &[Token]) -> Option<usize> {
     let depth = tokens.first()?.depth;
-    let mut beside = tokens.iter().filter(|token| token.depth == depth);
-    beside.find(|token| token.text == "{" || token.text == ";").filter(|token| token.text == "{")?;
-    beside.find(|token| token.text == "}").map(|brace| brace.line)
+    let mut siblings = tokens.iter().filter(|token| token.depth == depth);
+    siblings.find(|token| token.text == "{" || token.text == ";").filter(|token| token.text == "{")?;
+    siblings.find(|token| token.text == "}").map(|brace| brace.line)
 }
 
 #[cfg(test)]
@@ -54,7 +52,7 @@ mod tests {
         let past_limit = format!("{at_limit}const A: u8 = 1;\n");
         assert_eq!(
             messages(&file(&rust("a.rs", &past_limit))),
-            [(1, "the file has 501 lines of code, at most 500 are allowed; make it two files")]
+            [(1, "the file has 501 lines of code, the limit is 500; split it")]
         );
     }
 
@@ -63,7 +61,7 @@ mod tests {
         assert_eq!(messages(&functions(&rust("a.rs", &function(70)))), []);
         assert_eq!(
             messages(&functions(&rust("a.rs", &format!("const A: u8 = 1;\n{}", function(71))))),
-            [(2, "`long` has 71 lines of code, at most 70 are allowed")]
+            [(2, "`long` has 71 lines of code, the limit is 70")]
         );
     }
 
@@ -76,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn a_declaration_does_not_borrow_the_next_ones_body() {
+    fn a_declaration_without_a_body_has_no_length() {
         let text = format!("trait A {{\n    fn short();\n{}}}\n", function(70));
         assert_eq!(messages(&functions(&rust("a.rs", &text))), []);
         let pointer = format!("struct A(fn(u8) -> u8);\n{}", function(70));
         assert_eq!(messages(&functions(&rust("a.rs", &pointer))), []);
     }
 
-    /// A function of `lines` lines of code, with a comment and a blank line on top.
+    /// Writes a function of `lines` lines of code that also has a comment and a blank line.
     fn function(lines: usize) -> String {
         format!("fn long() {{\n    // why\n\n{}}}\n", "    step();\n".repeat(lines - 2))
     }

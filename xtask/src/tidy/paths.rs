@@ -1,8 +1,8 @@
-//! Paths: none of somebody's machine in any text, and no `mod.rs` in the tree.
+//! Paths: no text contains an absolute path of one machine, and no module is called `mod.rs`.
 
 use super::{File, Finding};
 
-/// Where people and machines keep what no other machine has.
+/// Directories whose contents differ from machine to machine.
 const MACHINE_ROOTS: &[&str] = &["/home/", "/root/", "/Users/", "/work/"];
 const MACHINE_DRIVE: &str = r"C:\";
 
@@ -15,7 +15,7 @@ pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
             findings.push(Finding {
                 path: file.path.clone(),
                 line: index + 1,
-                message: format!("a path under {start} exists on one machine only; make it relative"),
+                message: format!("a path under {start} exists on one machine only; use a relative path"),
                 rule: "machine-path",
             });
         }
@@ -23,11 +23,11 @@ pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// Whether an absolute path starts with `root` and goes on; `root` alone is a word about paths.
-fn names_machine(line: &str, root: &str, goes_on: fn(char) -> bool) -> bool {
-    line.match_indices(root).any(|(at, _)| {
+/// Reports whether the line has an absolute path below `root`; `root` alone is allowed.
+fn names_machine(line: &str, root: &str, is_next: fn(char) -> bool) -> bool {
+    line.match_indices(root).any(|(start, _)| {
         let inside_longer_path = |c: char| c.is_alphanumeric() || "_-.~})*%$".contains(c);
-        !line[..at].ends_with(inside_longer_path) && line[at + root.len()..].starts_with(goes_on)
+        !line[..start].ends_with(inside_longer_path) && line[start + root.len()..].starts_with(is_next)
     })
 }
 
@@ -35,7 +35,7 @@ fn starts_name(c: char) -> bool {
     c.is_alphanumeric() || "._-$<{".contains(c)
 }
 
-/// Capital or escaped backslash: `C:\n` in a string is a line's end.
+/// Accepts a capital letter or an escaped backslash: `C:\n` in a string is a line break.
 fn starts_windows_name(c: char) -> bool {
     c.is_ascii_uppercase() || c == '\\'
 }
@@ -47,7 +47,7 @@ pub(super) fn mod_files(file: &File) -> Vec<Finding> {
     vec![Finding {
         path: file.path.clone(),
         line: 1,
-        message: "a module's file carries its name: `foo.rs` beside `foo/`".to_owned(),
+        message: "call the file of a module by its name: `foo.rs` next to `foo/`".to_owned(),
         rule: "mod-file",
     }]
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_of_somebodys_machine_is_found() {
+    fn a_path_of_one_machine_is_found() {
         for root in MACHINE_ROOTS {
             for around in ["see PATH for it", "a=\"PATH\"", "(PATH)", "file://PATH", "x:PATH"] {
                 let text = format!("\n{}\n", around.replace("PATH", &format!("{root}alice/repo")));
@@ -72,13 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn words_about_paths_and_parts_of_others_are_not() {
+    fn roots_alone_and_parts_of_other_paths_pass() {
         for good in [
             "neither `/home/…` nor `/root/`",
             "https://example.org/home/page",
             "target/work/x",
             "../root/x",
-            "{folder}/work/x",
+            "{directory}/work/x",
             r#""C:\n""#,
         ] {
             assert_eq!(messages(&machine_paths(&file("a.md", good))), [], "{good}");
@@ -89,7 +89,7 @@ mod tests {
     fn a_mod_file_is_found_by_its_name() {
         assert_eq!(
             messages(&mod_files(&file("crates/a/tests/it/mod.rs", ""))),
-            [(1, "a module's file carries its name: `foo.rs` beside `foo/`")]
+            [(1, "call the file of a module by its name: `foo.rs` next to `foo/`")]
         );
         assert_eq!(messages(&mod_files(&file("crates/a/src/xmod.rs", ""))), []);
     }

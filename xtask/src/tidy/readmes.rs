@@ -8,8 +8,8 @@ const CRATES: &str = "crates/";
 pub(super) fn presence(packages: &[Package], files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in packages.iter().filter(|package| package.manifest.starts_with(CRATES)) {
-        let Some(folder) = package.manifest.strip_suffix("Cargo.toml") else { continue };
-        let readme = format!("{folder}README.md");
+        let Some(directory) = package.manifest.strip_suffix("Cargo.toml") else { continue };
+        let readme = format!("{directory}README.md");
         if !files.iter().any(|file| file.path == readme) {
             findings.push(Finding {
                 message: format!("crate `{}` has no README.md", package.name),

@@ -61,11 +61,16 @@ pub(super) fn phrases(file: &File) -> Vec<Finding> {
     let phrases: Vec<Vec<Word>> = RETIRED.iter().map(|(phrase, _)| words(phrase)).collect();
     let found = words(&file.text);
     let mut findings: Vec<Finding> = Vec::new();
-    for at in 0..found.len() {
+    for index in 0..found.len() {
         for (phrase, (spelling, instead)) in phrases.iter().zip(RETIRED) {
-            if matches_phrase(&found[at..], phrase) && !is_off_the_shelf(&found[..=at]) {
+            if matches_phrase(&found[index..], phrase) && !is_off_the_shelf(&found[..=index]) {
                 let message = format!("\"{spelling}\" is retired; use: {instead}");
-                findings.push(Finding { path: file.path.clone(), line: found[at].line, message, rule: RULE });
+                findings.push(Finding {
+                    path: file.path.clone(),
+                    line: found[index].line,
+                    message,
+                    rule: RULE,
+                });
             }
         }
     }
@@ -81,14 +86,14 @@ fn matches_phrase(found: &[Word], phrase: &[Word]) -> bool {
     if found.len() < phrase.len() {
         return false;
     }
-    found.iter().zip(phrase).enumerate().all(|(at, (word, wanted))| {
-        let connected = match wanted.gap {
-            _ if at == 0 => true,
+    found.iter().zip(phrase).enumerate().all(|(index, (word, expected))| {
+        let connected = match expected.gap {
+            _ if index == 0 => true,
             "'" => word.gap == "'" || word.gap == "\u{2019}",
             "_" => word.gap == "_",
             _ => joins(word.gap),
         };
-        connected && word.text.eq_ignore_ascii_case(wanted.text)
+        connected && word.text.eq_ignore_ascii_case(expected.text)
     })
 }
 

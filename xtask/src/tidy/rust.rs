@@ -1,7 +1,7 @@
-//! A Rust file as its rules see it: flat tokens with their lines, and which lines are code.
+//! A Rust file as the checks see it: a flat list of tokens, the doc comments, and the lines of code.
 //!
-//! Tokens rather than a syntax tree, because rules must also hold inside macros such as `proptest!`,
-//! where no tree reaches, and words in strings and comments must never count.
+//! Tokens rather than a syntax tree, because checks must also look into macros such as `proptest!`, which no tree
+//! covers, and must ignore words in strings and comments.
 
 use super::{File, Finding};
 use proc_macro2::{Delimiter, LineColumn, Span, TokenStream, TokenTree};
@@ -26,7 +26,7 @@ pub(super) struct Doc {
 pub(super) struct Token {
     pub(super) text: String,
     pub(super) line: usize,
-    /// How many brackets are open around it; an opening and its closing bracket share one depth.
+    /// Number of brackets around it; an opening bracket and its closing bracket have the same depth.
     pub(super) depth: usize,
 }
 
@@ -35,7 +35,7 @@ impl RustFile {
         let stream: TokenStream = file.text.parse().map_err(|error: proc_macro2::LexError| Finding {
             path: file.path.clone(),
             line: error.span().start().line,
-            message: "this is not Rust, so no rule can read it".to_owned(),
+            message: "cannot tokenize this file as Rust".to_owned(),
             rule: "parse",
         })?;
         let lines: Vec<&str> = file.text.lines().collect();
@@ -85,7 +85,7 @@ impl Flat<'_> {
     fn push_stream(&mut self, stream: TokenStream, depth: usize) {
         let mut doc_comment = None;
         for tree in stream {
-            // The lexer turns a doc comment into `#[doc = ".."]`, all of it placed where the comment starts.
+            // The lexer turns a doc comment into `#[doc = ".."]`, whose tokens all start where the comment starts.
             let start = tree.span().start();
             if doc_comment == Some(start) {
                 continue;
@@ -111,22 +111,22 @@ impl Flat<'_> {
     fn push(&mut self, text: String, span: Span, depth: usize) {
         let first = span.start().line;
         for line in first..=span.end().line {
-            // A string may hold blank lines.
+            // A string may contain blank lines.
             self.code[line - 1] |= !self.lines[line - 1].trim().is_empty();
         }
         self.tokens.push(Token { text, line: first, depth });
     }
 
     /// Adds a doc comment, to the block of the line before if it continues that.
-    fn push_doc_comment(&mut self, at: LineColumn) {
-        let rest: String = self.lines[at.line - 1].chars().skip(at.column).collect();
+    fn push_doc_comment(&mut self, start: LineColumn) {
+        let rest: String = self.lines[start.line - 1].chars().skip(start.column).collect();
         let Some(marker) = ["///", "//!", "/**", "/*!"].into_iter().find(|marker| rest.starts_with(marker))
         else {
             return;
         };
         let mut text = rest[marker.len()..].to_owned();
         if marker.starts_with("/*") {
-            for line in &self.lines[at.line..] {
+            for line in &self.lines[start.line..] {
                 if text.contains("*/") {
                     break;
                 }
@@ -135,12 +135,12 @@ impl Flat<'_> {
             text.truncate(text.find("*/").unwrap_or(text.len()));
         } else if let Some(block) = self.docs.last_mut()
             && block.marker == marker
-            && block.line + block.text.split('\n').count() == at.line
+            && block.line + block.text.split('\n').count() == start.line
         {
             block.text = format!("{}\n{text}", block.text);
             return;
         }
-        self.docs.push(Doc { text, line: at.line, marker });
+        self.docs.push(Doc { text, line: start.line, marker });
     }
 
     /// Adds attributes such as `#[doc = ".."]`.
@@ -155,8 +155,8 @@ impl Flat<'_> {
         }
     }
 
-    fn is_comment(&self, at: LineColumn) -> bool {
-        let mut rest = self.lines[at.line - 1].chars().skip(at.column);
+    fn is_comment(&self, start: LineColumn) -> bool {
+        let mut rest = self.lines[start.line - 1].chars().skip(start.column);
         rest.next() == Some('/') && matches!(rest.next(), Some('/' | '*'))
     }
 }
@@ -175,19 +175,19 @@ mod tests {
     use super::super::tests::rust;
 
     #[test]
-    fn blank_lines_and_comments_are_no_code() {
-        let text = "//! What it is.\n\n// why\n/* long\n   why */\n/// Does it.\n\n#[inline]\nfn a() {\n    \
+    fn blank_lines_and_comments_are_not_code() {
+        let text = "//! Header.\n\n// why\n/* long\n   why */\n/// Does it.\n\n#[inline]\nfn a() {\n    \
                     // because\n    b(); // why\n}\n";
         assert_eq!(rust("a.rs", text).code_lines_total(), 4);
     }
 
     #[test]
-    fn a_string_over_lines_is_code_and_its_slashes_are_no_comment() {
+    fn a_string_over_several_lines_is_code_even_if_it_has_slashes() {
         assert_eq!(rust("a.rs", "const A: &str = \"one\n// two\n\nthree\";\n").code_lines_total(), 3);
     }
 
     #[test]
-    fn words_in_strings_and_comments_are_no_tokens_of_their_own() {
+    fn words_in_strings_and_comments_are_not_tokens() {
         let file = rust("a.rs", "/// unsafe\nconst A: &str = \"unsafe\"; // unsafe\n");
         assert!(file.tokens.iter().all(|token| token.text != "unsafe"));
         assert!(file.tokens.iter().any(|token| token.text == "A" && token.line == 2));

@@ -8,9 +8,10 @@ use super::rust::{RustFile, Token};
 /// Destructuring the result of a call is fine, and so is matching two values at once (`if let`, `let .. else`).
 pub(super) fn parallel_lets(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (at, token) in file.tokens.iter().enumerate() {
-        let conditional = at > 0 && ["if", "while", "&", "|"].contains(&file.tokens[at - 1].text.as_str());
-        if token.text == "let" && !conditional && is_parallel(&file.tokens[at + 1..]) {
+    for (index, token) in file.tokens.iter().enumerate() {
+        let conditional =
+            index > 0 && ["if", "while", "&", "|"].contains(&file.tokens[index - 1].text.as_str());
+        if token.text == "let" && !conditional && is_parallel(&file.tokens[index + 1..]) {
             let message = "parallel `let`; write one `let` per line".to_owned();
             findings.push(file.finding(token.line, message, "parallel-let"));
         }
@@ -29,12 +30,12 @@ fn is_parallel(tokens: &[Token]) -> bool {
 /// Finds parameters such as `(a, b): (A, B)` of functions; closures may have them.
 pub(super) fn parameters(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (at, pair) in file.tokens.windows(2).enumerate() {
+    for (index, pair) in file.tokens.windows(2).enumerate() {
         let [keyword, name] = pair else { continue };
         if keyword.text != "fn" || !name.is_name() {
             continue;
         }
-        let Some((parameters, _)) = split_tuple(after_generics(&file.tokens[at + 2..])) else { continue };
+        let Some((parameters, _)) = split_tuple(after_generics(&file.tokens[index + 2..])) else { continue };
         for line in tuple_patterns(parameters) {
             let message = format!("`{}` takes a tuple; use two parameters or a struct", name.text);
             findings.push(file.finding(line, message, "tuple-parameters"));
@@ -47,14 +48,14 @@ pub(super) fn parameters(file: &RustFile) -> Vec<Finding> {
 fn tuple_patterns(parameters: &[Token]) -> Vec<usize> {
     let mut lines = Vec::new();
     let Some(depth) = parameters.first().map(|token| token.depth) else { return lines };
-    for (at, token) in parameters.iter().enumerate() {
-        let before = at.checked_sub(1).map(|before| &parameters[before]);
+    for (index, token) in parameters.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| &parameters[before]);
         let starts_pattern = before
             .is_none_or(|before| before.depth == depth && [",", "&", "]"].contains(&before.text.as_str()));
         if token.depth != depth || token.text != "(" || !starts_pattern {
             continue;
         }
-        let Some((_, rest)) = split_tuple(&parameters[at..]) else { continue };
+        let Some((_, rest)) = split_tuple(&parameters[index..]) else { continue };
         let texts = rest.iter().take(2).map(|token| token.text.as_str()).collect::<Vec<_>>();
         if texts.first() == Some(&":") && texts.get(1) != Some(&":") {
             lines.push(token.line);
@@ -82,15 +83,15 @@ fn after_generics(tokens: &[Token]) -> &[Token] {
         return tokens;
     }
     let mut open = 0_usize;
-    for (at, token) in tokens.iter().enumerate() {
-        let is_arrow = at > 0 && tokens[at - 1].text == "-";
+    for (index, token) in tokens.iter().enumerate() {
+        let is_arrow = index > 0 && tokens[index - 1].text == "-";
         match token.text.as_str() {
             "<" => open += 1,
             ">" if !is_arrow => open = open.saturating_sub(1),
             _ => {}
         }
         if open == 0 {
-            return &tokens[at + 1..];
+            return &tokens[index + 1..];
         }
     }
     &[]
@@ -100,12 +101,12 @@ fn after_generics(tokens: &[Token]) -> &[Token] {
 fn after_assignment(tokens: &[Token]) -> Option<&[Token]> {
     let depth = tokens.first()?.depth;
     let mut angles = 0_usize;
-    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.depth == depth) {
+    for (index, token) in tokens.iter().enumerate().filter(|(_, token)| token.depth == depth) {
         match token.text.as_str() {
             "<" => angles += 1,
             ">" => angles = angles.saturating_sub(1),
             ";" => return None,
-            "=" if angles == 0 => return Some(&tokens[at + 1..]),
+            "=" if angles == 0 => return Some(&tokens[index + 1..]),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
-//! How often a type name may be defined: in at most two modules, so that a reader who sees a name can tell which type it is.
+//! Repeated type names: at most two modules may define the same name, so that a reader of a name knows the type.
 //!
-//! Counted are definitions in `src/` of every crate and of the benchmarks. Not counted are associated types (the trait
-//! names them) and modules that exist for tests only.
+//! Definitions in `src/` of every crate and in `bench/` count. Associated types (their trait names them) and modules
+//! for tests do not.
 
 use super::Finding;
 use super::rust::{RustFile, Token};
@@ -9,14 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const MODULES_MAX: usize = 2;
 
-/// Names that may repeat, and the reason.
+/// Names that may repeat, each with the reason.
 const ALLOWED: &[(&[&str], &str)] = &[
     (&["Msg"], "an actor's messages, always read with its module"),
     (&["State", "Inner", "Options", "Command", "Counter"], "private to a module that says the rest"),
     (&["Readme"], "holds the doctests of a README"),
     (&["UsageError", "CliError", "Request", "ListArgs", "NamedArgs"], "one per command-line parser"),
     (
-        &["Contender", "Entrant", "Score", "Outcome", "Message", "Tell", "Ask", "CounterActor", "NodeActor"],
+        &[
+            "Contender",
+            "Entrant",
+            "Score",
+            "Outcome",
+            "Message",
+            "Tell",
+            "Ask",
+            "Addr",
+            "NodeAddr",
+            "CounterActor",
+            "NodeActor",
+        ],
         "one per benchmark or runtime adapter",
     ),
     (
@@ -58,7 +70,7 @@ fn finding(name: &str, definitions: &[Definition]) -> Option<Finding> {
         path: first.path.to_owned(),
         line: first.line,
         message: format!(
-            "`{name}` is defined in {} modules, at most {MODULES_MAX} may; also: {}",
+            "`{name}` is defined in {} modules, the limit is {MODULES_MAX}; also: {}",
             modules.len(),
             others.join(", ")
         ),
@@ -69,31 +81,31 @@ fn finding(name: &str, definitions: &[Definition]) -> Option<Finding> {
 fn is_counted(path: &str, test_modules: &[String]) -> bool {
     let is_source = path.contains("/src/") || path.starts_with("bench/");
     let is_workspace = ["crates/", "xtask/", "bench/"].iter().any(|root| path.starts_with(root));
-    let is_test = path.contains("/tests/") || test_modules.iter().any(|module| is_of_module(path, module));
+    let is_test = path.contains("/tests/") || test_modules.iter().any(|module| belongs_to(path, module));
     is_workspace && is_source && !is_test
 }
 
-fn is_of_module(path: &str, module: &str) -> bool {
+fn belongs_to(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
 /// Lists the paths, without `.rs`, of the modules that a file declares for tests only.
 fn test_module_paths(file: &RustFile) -> Vec<String> {
     let mut paths = Vec::new();
-    for (at, pair) in file.tokens.windows(3).enumerate() {
-        let [keyword, name, end] = pair else { continue };
-        if keyword.text == "mod" && end.text == ";" && is_for_tests(&file.tokens[..at]) {
-            paths.push(format!("{}/{}", module_folder(&file.path), name.text));
+    for (index, three) in file.tokens.windows(3).enumerate() {
+        let [keyword, name, end] = three else { continue };
+        if keyword.text == "mod" && end.text == ";" && is_for_tests(&file.tokens[..index]) {
+            paths.push(format!("{}/{}", module_directory(&file.path), name.text));
         }
     }
     paths
 }
 
-/// Names the folder that holds the files of a file's modules.
-fn module_folder(path: &str) -> &str {
+/// Returns the directory that contains the submodules of a file.
+fn module_directory(path: &str) -> &str {
     let stem = path.strip_suffix(".rs").unwrap_or(path);
     match stem.rsplit_once('/') {
-        Some((folder, "lib" | "main" | "mod")) => folder,
+        Some((directory, "lib" | "main" | "mod")) => directory,
         Some(_) | None => stem,
     }
 }
@@ -126,7 +138,7 @@ fn is_for_tests(before: &[Token]) -> bool {
     }
 }
 
-/// A block around the tokens at hand.
+/// A block in braces.
 enum Block {
     Module(String),
     TestModule,
@@ -140,19 +152,19 @@ fn definitions(file: &RustFile) -> Vec<(&str, Definition<'_>)> {
     let mut found = Vec::new();
     let mut blocks: Vec<Block> = Vec::new();
     let mut item_start = 0;
-    for (at, token) in file.tokens.iter().enumerate() {
+    for (index, token) in file.tokens.iter().enumerate() {
         match token.text.as_str() {
             "{" => {
-                blocks.push(block(&file.tokens[item_start..at]));
-                item_start = at + 1;
+                blocks.push(block(&file.tokens[item_start..index]));
+                item_start = index + 1;
             }
             "}" => {
                 blocks.pop();
-                item_start = at + 1;
+                item_start = index + 1;
             }
-            ";" => item_start = at + 1,
+            ";" => item_start = index + 1,
             "struct" | "enum" | "union" | "trait" | "type" => {
-                let name = file.tokens.get(at + 1).filter(|name| name.is_name());
+                let name = file.tokens.get(index + 1).filter(|name| name.is_name());
                 let is_associated = matches!(blocks.last(), Some(Block::Associated));
                 let is_test = blocks.iter().any(|block| matches!(block, Block::TestModule));
                 if let Some(name) = name
@@ -180,15 +192,17 @@ fn module_path(path: &str, blocks: &[Block]) -> String {
     module
 }
 
-/// Says which kind of block the tokens of an item open.
+/// Classifies the block that an item opens.
 fn block(item: &[Token]) -> Block {
     let Some(depth) = item.last().map(|token| token.depth) else { return Block::Other };
-    for (at, token) in item.iter().enumerate().filter(|(_, token)| token.depth == depth) {
+    for (index, token) in item.iter().enumerate().filter(|(_, token)| token.depth == depth) {
         match token.text.as_str() {
             "impl" | "trait" => return Block::Associated,
             "fn" | "struct" | "enum" | "union" | "match" | "=" => return Block::Other,
-            "mod" if is_for_tests(&item[..at]) => return Block::TestModule,
-            "mod" => return Block::Module(item.get(at + 1).map_or(String::new(), |name| name.text.clone())),
+            "mod" if is_for_tests(&item[..index]) => return Block::TestModule,
+            "mod" => {
+                return Block::Module(item.get(index + 1).map_or(String::new(), |name| name.text.clone()));
+            }
             _ => {}
         }
     }
@@ -211,7 +225,7 @@ mod tests {
             messages(&repeated(&files)),
             [(
                 1,
-                "`Slot` is defined in 3 modules, at most 2 may; also: crates/a/src/y.rs:2, bench/llm/src/z.rs:1"
+                "`Slot` is defined in 3 modules, the limit is 2; also: crates/a/src/y.rs:2, bench/llm/src/z.rs:1"
             )]
         );
         assert_eq!(messages(&repeated(&files[..2])), []);
@@ -238,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_tests_are_not_counted() {
+    fn types_in_tests_are_not_counted() {
         for good in [
             "#[cfg(test)] mod tests { struct Slot; mod deeper { struct Slot; } }",
             "#[cfg(all(test, not(loom)))] #[path = \"x.rs\"] pub(crate) mod tests { struct Slot; }",
@@ -246,7 +260,7 @@ mod tests {
             assert_eq!(messages(&repeated(&thrice(good))), [], "{good}");
         }
         assert_eq!(repeated(&thrice("#[cfg(not(test))] mod a { struct Slot; }")).len(), 1);
-        let of_tests = [
+        let test_files = [
             rust("crates/a/src/lib.rs", "#[cfg(test)]\nmod rig;"),
             rust("crates/a/src/rig.rs", "struct Slot;\nmod deep;"),
             rust("crates/a/src/rig/deep.rs", "struct Slot;"),
@@ -254,7 +268,7 @@ mod tests {
             rust("crates/a/src/x.rs", "struct Slot;"),
             rust("crates/a/src/rigging.rs", "struct Slot;"),
         ];
-        assert_eq!(messages(&repeated(&of_tests)), []);
+        assert_eq!(messages(&repeated(&test_files)), []);
     }
 
     #[test]

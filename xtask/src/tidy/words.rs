@@ -16,17 +16,17 @@ pub(super) fn words(text: &str) -> Vec<Word<'_>> {
     let mut gap_start = 0;
     let mut word_start = None;
     let mut before = ' ';
-    for (at, c) in text.char_indices().chain([(text.len(), ' ')]) {
+    for (index, c) in text.char_indices().chain([(text.len(), ' ')]) {
         let camel_hump = before.is_lowercase() && c.is_uppercase();
         if let Some(start) = word_start
             && (camel_hump || !c.is_alphanumeric())
         {
-            words.push(Word { text: &text[start..at], line, gap: &text[gap_start..start] });
-            gap_start = at;
+            words.push(Word { text: &text[start..index], line, gap: &text[gap_start..start] });
+            gap_start = index;
             word_start = None;
         }
         if c.is_alphanumeric() && word_start.is_none() {
-            word_start = Some(at);
+            word_start = Some(index);
         }
         line += usize::from(c == '\n');
         before = c;
