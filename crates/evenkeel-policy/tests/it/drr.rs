@@ -212,7 +212,7 @@ proptest! {
         }
         drr.add_key(Key(40), newcomer).unwrap();
         // With a newcomer waiting to go first, whoever is in turn goes first as well.
-        let goes_first = |key: &u32| matches!(drr.key_status(Key(*key)), KeyStatus::GoesFirst | KeyStatus::InTurn);
+        let goes_first = |key: &u32| matches!(drr.key_status(Key(*key)), KeyStatus::Prioritized | KeyStatus::Next);
         let limit = (0..40).filter(goes_first).count() + 1;
         let mut picks = 1;
         while drr.next_key() != Some(Key(40)) {
@@ -223,7 +223,7 @@ proptest! {
         }
     }
 
-    /// The calendar changes who is looked at, not who is served: the same work, in the same order, in the same
+    /// The debt_wheel changes who is looked at, not who is served: the same work, in the same order, in the same
     /// rounds as a ring that is visited key by key.
     #[test]
     fn debtors_are_served_when_a_plain_ring_serves_them(
