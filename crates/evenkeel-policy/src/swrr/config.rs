@@ -105,10 +105,9 @@ impl SwrrRules {
         check("loss_floor", config.loss_floor, 0.0..=1.0)?;
         // 0.05 is what lets 128 capped paths fit under one ramping path of weight 1.
         check("unhealthy_share_max", config.unhealthy_share_max, 0.05..=0.95)?;
-        let rtt_alpha = ("rtt_alpha", config.rtt_alpha);
-        let rtt_gains = Gains::named(rtt_alpha, ("deviation_beta", config.deviation_beta))?;
-        let loss_alpha = ("loss_alpha", config.loss_alpha);
-        let loss_gains = Gains::named(loss_alpha, loss_alpha)?;
+        let rtt_gains =
+            Gains::checked("rtt_alpha", config.rtt_alpha, "deviation_beta", config.deviation_beta)?;
+        let loss_gains = Gains::checked("loss_alpha", config.loss_alpha, "loss_alpha", config.loss_alpha)?;
         Ok(Self {
             weight_scale: config.weight_scale,
             weight_cap: config.weight_cap,

@@ -30,12 +30,12 @@ impl Path {
 
     /// Takes in an RTT already known to be finite and not negative.
     pub(super) fn rtt_sample(&mut self, rtt_ms: f64) {
-        self.rtt.fold(rtt_ms.min(RTT_MS_MAX));
+        self.rtt.record_valid(rtt_ms.min(RTT_MS_MAX));
     }
 
     /// Takes in a loss rate already known to lie in 0..=1.
     pub(super) fn loss_sample(&mut self, loss_rate: f64) {
-        self.loss.fold(loss_rate);
+        self.loss.record_valid(loss_rate);
     }
 
     /// Takes the weight's goal from the samples; without one of the RTT there is none to take.
