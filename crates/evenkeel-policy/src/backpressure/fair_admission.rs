@@ -1,4 +1,4 @@
-//! Fair admission: load shedding that rejects or evicts the tenant above its share, not everybody else.
+//! Fair admission: load shedding that rejects or evicts the tenant above its share instead of all others.
 
 use alloc::vec::Vec;
 

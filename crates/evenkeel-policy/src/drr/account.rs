@@ -15,7 +15,7 @@ pub(super) enum KeyLocation {
     Unknown,
     /// Nothing to serve.
     Idle,
-    /// Has work, but is excluded until it is woken.
+    /// Work is waiting, but the key is excluded until it is woken.
     Parked,
     /// Just became active; served first, for one message.
     New,

@@ -118,7 +118,7 @@ proptest! {
         check_every_interval(&served, weights, cost_max)?;
     }
 
-    /// Where the caller opens rounds, from the first one that was opened with both keys in it.
+    /// Under `NextRound` the guarantee counts from the first round that was opened with both keys in it.
     #[test]
     fn under_next_round_backlogged_keys_are_served_by_weight_too((weights, steps) in backlog_and_churn()) {
         let mut drr = scheduler(NewKey::NextRound);
