@@ -203,7 +203,7 @@ impl DrrLevel {
             KeyLocation::Unknown | KeyLocation::Idle => account.deficit = account.deficit.min(0),
             KeyLocation::Parked => {}
             KeyLocation::New | KeyLocation::Ring | KeyLocation::Joining | KeyLocation::DebtWheel => {
-                self.relink(accounts, key, latest)
+                self.relink(accounts, key, latest);
             }
         }
     }
@@ -387,7 +387,7 @@ impl DrrLevel {
             KeyLocation::New => self.new_keys.remove(accounts, key),
             KeyLocation::Ring => self.ring.remove(accounts, key),
             KeyLocation::Joining if self.joining_next.head() == Some(key) => {
-                self.joining_next.remove(accounts, key)
+                self.joining_next.remove(accounts, key);
             }
             // A key that is not the head of its list is unlinked alike from either list.
             KeyLocation::Joining => self.joining.remove(accounts, key),
