@@ -179,7 +179,7 @@ fn batch(work: &mut dyn Work, batch_time: Duration) -> u64 {
     let mut ops = 64.min(ops_max);
     loop {
         let elapsed = run_once(work, ops).cpu;
-        if batch_time / 4 <= elapsed {
+        if elapsed >= batch_time / 4 {
             let scale = batch_time.as_secs_f64() / elapsed.as_secs_f64();
             return ((ops as f64 * scale) as u64).clamp(1, ops_max);
         }

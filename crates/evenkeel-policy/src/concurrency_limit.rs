@@ -112,7 +112,7 @@ enum EngineQueue {
 pub struct LimitStatus {
     /// Limit including its fraction.
     pub limit: f64,
-    /// Time to first token while the engine is not full, in milliseconds; `None` until it is measure.
+    /// Time to first token while the engine is not full, in milliseconds; `None` until it is measured.
     pub idle_ms: Option<f64>,
     /// Mean time to first token in the last whole window, in milliseconds.
     pub recent_ms: Option<f64>,
@@ -158,7 +158,7 @@ impl ConcurrencyLimit {
         }
         self.window.samples += 1;
         self.window.sum_ms += after.as_secs_f64() * 1_000.0;
-        if self.window_len() <= self.window.samples {
+        if self.window.samples >= self.window_len() {
             self.close_window();
         }
     }
@@ -205,7 +205,7 @@ impl ConcurrencyLimit {
     }
 
     fn is_used(&self, in_flight: u32) -> bool {
-        0.75 * f64::from(self.limit()) <= f64::from(in_flight)
+        f64::from(in_flight) >= 0.75 * f64::from(self.limit())
     }
 
     fn close_window(&mut self) {

@@ -35,7 +35,7 @@ pub enum NewKey {
     First,
 }
 
-/// Finality of a settlement.
+/// Kind of a settlement: interim or final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {
     /// The work continues: the charge can only rise.
@@ -258,7 +258,7 @@ impl DrrScheduler {
     }
 
     fn ensure_key(&mut self, key: Key) -> Result<(), TooManyKeys> {
-        if self.keys_max <= key.0 {
+        if key.0 >= self.keys_max {
             return Err(TooManyKeys { keys_max: self.keys_max });
         }
         self.accounts.ensure_known(key.0);

@@ -1,6 +1,6 @@
 //! Estimators: recent observations in bounded memory, shared by every decision that needs them.
 //!
-//! Guarantees, each held by `tests/it/estimate.rs`:
+//! Guarantees, each checked by `tests/it/estimate.rs`:
 //! - An [`Ewma`] never leaves the range of its samples.
 //! - A quantile of a [`LatencyWindow`] is within 1/32 of the exact one (below 1 µs: within 32 ns), up to 73 minutes; the
 //!   window takes less than 16 KiB however many samples it records.

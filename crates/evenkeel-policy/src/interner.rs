@@ -50,7 +50,7 @@ impl<I: Id> Interner<I> {
         if let Some(key) = self.get(name) {
             return Ok(key);
         }
-        if self.names_max as usize <= self.len() {
+        if self.len() >= self.names_max as usize {
             return Err(InternerFull { names_max: self.names_max });
         }
         if self.table.len() < 2 * (self.len() + 1) {

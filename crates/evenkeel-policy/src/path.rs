@@ -1,6 +1,6 @@
 //! Path health: classifies the paths to a node by their samples, chooses hop counts, and replaces slow paths.
 //!
-//! Guarantees, each held by `tests/it/path.rs`:
+//! Guarantees, each checked by `tests/it/path.rs`:
 //! - A path follows only these arrows, at most one per sample, and each only after the run of samples that its rule
 //!   requires:
 //!

@@ -75,7 +75,7 @@ impl SwrrScheduler {
         let Err(index) = self.find(path) else {
             return Err(SwrrError::DuplicatePath { path });
         };
-        if self.rules.paths_max <= self.paths.len() {
+        if self.paths.len() >= self.rules.paths_max {
             return Err(SwrrError::TooManyPaths { paths_max: self.rules.paths_max });
         }
         self.paths.insert(index, Path::new(path, &self.rules));

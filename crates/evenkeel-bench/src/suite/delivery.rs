@@ -292,7 +292,7 @@ impl<W: WaitingMessages> Queue<W> {
     fn send(&mut self, body: u32) {
         let start = body as usize * BODY;
         self.outgoing.extend_from_slice(&self.bodies[start..start + BODY]);
-        if OUTGOING_MAX <= self.outgoing.len() {
+        if self.outgoing.len() >= OUTGOING_MAX {
             black_box(&self.outgoing);
             self.outgoing.clear();
         }

@@ -99,10 +99,10 @@ impl FairAdmission {
 
     /// Counts a waiting request that was not decided on here, such as one moved from another queue.
     pub fn join(&mut self, tenant: TenantId, weight: Weight) -> Result<(), TooManyTenants> {
-        if self.tenants_max <= tenant.0 {
+        if tenant.0 >= self.tenants_max {
             return Err(TooManyTenants { tenants_max: self.tenants_max });
         }
-        if self.occupancies.len() <= tenant.index() {
+        if tenant.index() >= self.occupancies.len() {
             self.occupancies.resize(tenant.index() + 1, TenantOccupancy::NONE);
         }
         let occupancy = &mut self.occupancies[tenant.index()];

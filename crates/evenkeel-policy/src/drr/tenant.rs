@@ -234,7 +234,7 @@ impl TenantDrr {
     /// Ensures that the tenant and the key exist and that the tenant owns the key.
     fn ensure_key(&mut self, weighted_key: WeightedKey) -> Result<(), AddKeyError> {
         let WeightedKey { tenant, tenant_weight, key, .. } = weighted_key;
-        if self.keys_max <= key.0 {
+        if key.0 >= self.keys_max {
             return Err(AddKeyError::TooMany { keys_max: self.keys_max });
         }
         self.ensure_tenant(tenant)?;
@@ -257,7 +257,7 @@ impl TenantDrr {
     }
 
     fn ensure_tenant(&mut self, tenant: TenantId) -> Result<(), AddKeyError> {
-        if self.keys_max <= tenant.0 {
+        if tenant.0 >= self.keys_max {
             return Err(AddKeyError::TooMany { keys_max: self.keys_max });
         }
         self.tenant_accounts.ensure_known(tenant.0);

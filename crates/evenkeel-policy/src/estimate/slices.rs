@@ -94,7 +94,7 @@ impl<S: SliceCounter, const N: usize> Slices<S, N> {
         }
         self.advance(other.latest);
         for number in (0..N as u64).filter_map(|age| other.newest.checked_sub(age)) {
-            if N as u64 <= self.newest - number {
+            if self.newest - number >= N as u64 {
                 break;
             }
             let theirs = &other.ring[Self::index(number)];

@@ -30,19 +30,19 @@ impl HopCount {
 /// `longer_rtt` is a millisecond to a day, losses are 0..=1, and no `shorter_` value exceeds its `longer_` one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HopConfig {
-    /// Smallest number of hops, at least 1: 3.
+    /// Smallest number of hops, at least 1 (default 3).
     pub hops_min: u8,
-    /// Largest number of hops: 7.
+    /// Largest number of hops (default 7).
     pub hops_max: u8,
-    /// Initial number of hops: 5.
+    /// Initial number of hops (default 5).
     pub hops_start: u8,
-    /// Loss above which a hop is added: 0.1.
+    /// Loss above which a hop is added (default 0.1).
     pub longer_loss: f64,
-    /// Round trip above which a hop is added: 500 ms.
+    /// Round trip above which a hop is added (default 500 ms).
     pub longer_rtt: Duration,
-    /// Loss below which a hop may be dropped: 0.01.
+    /// Loss below which a hop may be dropped (default 0.01).
     pub shorter_loss: f64,
-    /// Round trip below which a hop may be dropped: 100 ms.
+    /// Round trip below which a hop may be dropped (default 100 ms).
     pub shorter_rtt: Duration,
 }
 

@@ -10,11 +10,11 @@ use crate::time::{Duration, Instant, scaled};
 /// The interval is a millisecond to a day, `margin` 0..=100, `samples` 1..=1 000 000.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PruneConfig {
-    /// Shortest interval between two replacements: 30 s.
+    /// Shortest interval between two replacements (default 30 s).
     pub prune_interval: Duration,
-    /// Fraction of the alternative's p95 by which a path must be worse: 0.15.
+    /// Fraction of the alternative's p95 by which a path must be worse (default 0.15).
     pub margin: f64,
-    /// Number of consecutive samples for which it must be worse, and of answers the alternative must have: 10.
+    /// Number of consecutive samples for which it must be worse, and of answers the alternative must have (default 10).
     pub samples: u32,
 }
 
@@ -97,7 +97,7 @@ impl PruneRule {
 
     /// Reports whether `prune_interval` has passed since `last`.
     pub fn is_due(&self, last: Instant, now: Instant) -> bool {
-        self.config.prune_interval <= now.since(last)
+        now.since(last) >= self.config.prune_interval
     }
 
     /// Returns the slowest path in use whose streak is long enough, with the alternative to replace it.

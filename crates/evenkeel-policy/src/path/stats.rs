@@ -18,7 +18,7 @@ pub enum Probe {
     Failed,
 }
 
-/// Dispensability of a path within its set.
+/// Role of a path within its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// No other path of the set is usable.

@@ -73,7 +73,7 @@ impl Limits {
         if stats.tx_free() < self.config().tx_free_min {
             return Err(Gate::TxFull);
         }
-        if self.config().tx_wait_max <= stats.wait_conn_count {
+        if stats.wait_conn_count >= self.config().tx_wait_max {
             return Err(Gate::PoolWaiting);
         }
         Ok(())

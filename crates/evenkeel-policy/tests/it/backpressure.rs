@@ -103,11 +103,11 @@ proptest! {
         prop_assert!(less <= more);
         match admit_by_deadline(less, deadline) {
             Ok(()) => prop_assert!(less.is_none_or(|wait| wait <= deadline)),
-                Err(error) => {
+            Err(error) => {
                 let wait = less.unwrap();
                 prop_assert!(deadline < wait);
-                        prop_assert!((1..=60).contains(&error.retry_after.as_secs()) && error.retry_after.subsec_nanos() == 0);
-                        prop_assert!(wait <= error.retry_after || error.retry_after == Duration::from_secs(60));
+                prop_assert!((1..=60).contains(&error.retry_after.as_secs()) && error.retry_after.subsec_nanos() == 0);
+                prop_assert!(wait <= error.retry_after || error.retry_after == Duration::from_secs(60));
             }
         }
     }
@@ -131,14 +131,14 @@ proptest! {
                     let waiting = (model[index].queued + model[index].reserved) as f64;
                     let below = waiting < share(&config, &weights, &model, index, index);
                     let above = |other: usize| {
-                            let waiting = (model[other].queued + model[other].reserved) as f64;
-                            model[other].queued > 0 && share(&config, &weights, &model, index, other) < waiting
+                        let waiting = (model[other].queued + model[other].reserved) as f64;
+                        model[other].queued > 0 && share(&config, &weights, &model, index, other) < waiting
                     };
                     if let Some(victim) = admission.evict {
                         prop_assert!(overloaded && below && above(victim.index()));
                         model[victim.index()].queued -= 1;
                     } else if overloaded && below {
-                            prop_assert!(!(0..30).any(above), "a tenant above its share could have been evicted");
+                        prop_assert!(!(0..30).any(above), "a tenant above its share could have been evicted");
                         prop_assert_eq!(admission.decision.accept, queue.waiting() < capacity);
                     } else {
                         prop_assert_eq!(admission.decision.accept, !overloaded);
@@ -148,7 +148,7 @@ proptest! {
                     }
                     prop_assert_eq!(queue.admit(tenant, weights[index]), Ok(admission), "deciding changed something");
                     if admission.decision.accept {
-                            model[index].queued += 1;
+                        model[index].queued += 1;
                     }
                 }
                 Step::Reserve(id) if model[id as usize].queued > 0 => {

@@ -242,8 +242,8 @@ proptest! {
         while drr.round() < 300 && actual.len() < 10_000 {
             match drr.next_key() {
                 Some(key) => {
-                        let cost = cost_of(key.0, &actual);
-                        actual.push((drr.round(), key.0, cost));
+                    let cost = cost_of(key.0, &actual);
+                    actual.push((drr.round(), key.0, cost));
                     drr.consume_deficit(key, cost);
                 }
                 None => drr.start_new_round(),
@@ -255,9 +255,9 @@ proptest! {
             for (key, deficit) in (0..).zip(&mut deficits) {
                 *deficit += i64::from(weights[key as usize].millis()) * 1_000;
                 while *deficit > 0 {
-                        let cost = cost_of(key, &plain_ring);
+                    let cost = cost_of(key, &plain_ring);
                     *deficit -= cost.0 as i64 * 1_000;
-                        plain_ring.push((round, key, cost));
+                    plain_ring.push((round, key, cost));
                 }
             }
         }
@@ -274,7 +274,7 @@ proptest! {
         for pick in 0..skip + window {
             let key = drr.next_key().unwrap();
             drr.consume_deficit(key, Cost::MESSAGE);
-            served[key.index()] += usize::from(skip <= pick);
+            served[key.index()] += usize::from(pick >= skip);
         }
         for count in served {
             prop_assert!(count.abs_diff(window / 3) <= 1, "{served:?} of {window}");

@@ -62,7 +62,7 @@ proptest! {
                 (Recovery, Active) => settle_samples,
                 _ => 1,
             };
-            prop_assert!(samples_min <= samples_in_state, "{transition} after {samples_in_state} samples");
+            prop_assert!(samples_in_state >= samples_min, "{transition} after {samples_in_state} samples");
             samples_in_state = 0;
         }
     }

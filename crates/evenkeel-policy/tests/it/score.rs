@@ -40,9 +40,9 @@ proptest! {
         let database = configured && sub_scores.db_free > 0.0;
         let open = serving
             && match request {
-                    RequestKind::Query | RequestKind::Execute => database && sub_scores.err > 0.0 && sub_scores.lat > 0.0,
-                    RequestKind::BeginTx => database && sub_scores.tx_free >= 0.05 && stats.wait_conn_count < 20,
-                    RequestKind::Infer => sub_scores.http_free > 0.0,
+                RequestKind::Query | RequestKind::Execute => database && sub_scores.err > 0.0 && sub_scores.lat > 0.0,
+                RequestKind::BeginTx => database && sub_scores.tx_free >= 0.05 && stats.wait_conn_count < 20,
+                RequestKind::Infer => sub_scores.http_free > 0.0,
             };
         prop_assert_eq!(Limits::default().gate(&stats, request).is_ok(), open);
     }
@@ -57,9 +57,9 @@ proptest! {
         for (metric, better) in improvements(&stats, better_by) {
             let before = limits.sub_scores(&stats).score(request);
             let after = limits.sub_scores(&better).score(request);
-                prop_assert!(after >= before - 1e-12, "{}: {} became {}", metric, before, after);
+            prop_assert!(after >= before - 1e-12, "{}: {} became {}", metric, before, after);
             let closed = limits.gate(&stats, request).is_ok() && limits.gate(&better, request).is_err();
-                prop_assert!(!closed, "a better {} closed a gate", metric);
+            prop_assert!(!closed, "a better {} closed a gate", metric);
         }
     }
 
@@ -138,7 +138,7 @@ proptest! {
                 prop_assert_eq!((in_flight, hot), (chosen.stats.in_flight, open.len()));
                 prop_assert!(open.iter().all(|node| load(node) >= load(chosen)));
             }
-                ChoiceReason::Score(breakdown) => prop_assert!(false, "{breakdown}"),
+            ChoiceReason::Score(breakdown) => prop_assert!(false, "{breakdown}"),
         }
     }
 
@@ -168,7 +168,7 @@ proptest! {
             let drawn = times.get(&entry.0.node).copied().unwrap_or(0);
             prop_assert!((entry.1.chance - share).abs() < 1e-9);
             let error = f64::from(drawn) - share * f64::from(DRAWS);
-                prop_assert!(error.abs() <= 1.0 + 1e-6, "drawn {} times for a share of {}", drawn, share);
+            prop_assert!(error.abs() <= 1.0 + 1e-6, "drawn {} times for a share of {}", drawn, share);
         }
     }
 
