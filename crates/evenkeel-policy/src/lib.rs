@@ -13,7 +13,8 @@
 //! | pick path | [`swrr`], [`path`] | the path to that node (smooth weighted round robin, path health) |
 //! | observe | [`estimate`] | recent averages, quantiles, rates and ratios |
 //!
-//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] define the types that the others share.
+//! [`time`], [`id`], [`weight`], [`cost`], [`setting`] and [`interner`] define the types that the others share. [`exposition`]
+//! writes metrics as text, for the two crates that have some.
 #![warn(missing_docs)]
 #![no_std]
 extern crate alloc;
@@ -23,6 +24,7 @@ pub mod concurrency_limit;
 pub mod cost;
 pub mod drr;
 pub mod estimate;
+pub mod exposition;
 pub mod id;
 pub mod interner;
 pub mod path;
