@@ -27,6 +27,7 @@ pub mod drr;
 pub mod estimate;
 pub mod id;
 pub mod interner;
+pub mod outcome;
 pub mod path;
 pub mod score;
 pub mod setting;

@@ -52,7 +52,7 @@ pub struct Choice {
     /// The node to use.
     pub node: NodeId,
     /// Why this one; its `Display` is what a dashboard shows.
-    pub because: ChoiceReason,
+    pub reason: ChoiceReason,
 }
 
 /// How a pool chooses among its open nodes.

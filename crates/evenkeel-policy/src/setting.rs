@@ -28,7 +28,7 @@ impl fmt::Display for SettingOutOfRange {
 impl core::error::Error for SettingOutOfRange {}
 
 /// Refuses a setting outside `range`.
-pub(crate) fn check(
+pub fn check(
     setting: &'static str,
     value: impl Into<f64>,
     range: RangeInclusive<f64>,

@@ -116,7 +116,7 @@ mod tests {
                 let decided = fair.admission.decide(fair.newcomer, Weight::ONE);
                 assert_eq!(decided.decision.state, state);
                 let pushes_out = state == BackpressureState::Overloaded;
-                assert_eq!(decided.push_out.is_some(), pushes_out);
+                assert_eq!(decided.evict.is_some(), pushes_out);
             }
         }
     }

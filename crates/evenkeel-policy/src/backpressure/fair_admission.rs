@@ -57,7 +57,7 @@ pub struct Admission {
     /// Whether and when the arrival is taken.
     pub decision: BackpressureDecision,
     /// The tenant whose newest queued request gets the rejection instead.
-    pub push_out: Option<TenantId>,
+    pub evict: Option<TenantId>,
 }
 
 impl FairAdmission {
@@ -73,7 +73,7 @@ impl FairAdmission {
         if admission.decision.accept {
             self.join(tenant, weight)?;
         }
-        if let Some(victim) = admission.push_out {
+        if let Some(victim) = admission.evict {
             self.leave(victim, WaiterState::Queued);
         }
         Ok(admission)
@@ -87,11 +87,11 @@ impl FairAdmission {
         let below_share =
             f64::from(holding.waiting()) < share(self.places_per_weight(tenant, weight), counted);
         match plain.state {
-            BackpressureState::Normal => Admission { decision: plain, push_out: None },
-            BackpressureState::Warning if below_share => Admission { decision: taken(plain), push_out: None },
-            BackpressureState::Warning => Admission { decision: plain, push_out: None },
+            BackpressureState::Normal => Admission { decision: plain, evict: None },
+            BackpressureState::Warning if below_share => Admission { decision: taken(plain), evict: None },
+            BackpressureState::Warning => Admission { decision: plain, evict: None },
             BackpressureState::Overloaded if below_share => self.make_room(plain, tenant, weight),
-            BackpressureState::Overloaded => Admission { decision: plain, push_out: None },
+            BackpressureState::Overloaded => Admission { decision: plain, evict: None },
         }
     }
 
@@ -190,11 +190,11 @@ impl FairAdmission {
     }
 
     fn make_room(&self, plain: BackpressureDecision, tenant: TenantId, weight: Weight) -> Admission {
-        let push_out = self.furthest_above_share(tenant, weight);
-        if push_out.is_some() || self.waiting < self.controller.config().max_queue_size {
-            return Admission { decision: taken(plain), push_out };
+        let evict = self.furthest_above_share(tenant, weight);
+        if evict.is_some() || self.waiting < self.controller.config().max_queue_size {
+            return Admission { decision: taken(plain), evict };
         }
-        Admission { decision: plain, push_out: None }
+        Admission { decision: plain, evict: None }
     }
 
     /// Names the tenant that holds most above its share once the arrival counts; ties go to the lowest id.
@@ -278,10 +278,10 @@ mod tests {
         let mut queue = admission(100);
         fill(&mut queue, FLOOD, 50);
         fill(&mut queue, THIRD, 30);
-        assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(FLOOD));
+        assert_eq!(queue.decide(QUIET, Weight::ONE).evict, Some(FLOOD));
         // Shares of 80 places by 5:1:1 are 57, 11 and 11: now the other is furthest above.
         queue.update_weight(FLOOD, Weight::whole(5).unwrap());
-        assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(THIRD));
+        assert_eq!(queue.decide(QUIET, Weight::ONE).evict, Some(THIRD));
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
             for tenant in order {
                 fill(&mut queue, tenant, 40);
             }
-            assert_eq!(queue.decide(QUIET, Weight::ONE).push_out, Some(FLOOD));
+            assert_eq!(queue.decide(QUIET, Weight::ONE).evict, Some(FLOOD));
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
         }
         let admission = queue.decide(QUIET, Weight::ONE);
         assert_eq!(
-            (admission.push_out, admission.decision.accept),
+            (admission.evict, admission.decision.accept),
             (None, true),
             "room up to the last place"
         );
@@ -393,7 +393,7 @@ mod tests {
     fn offer(queue: &mut FairAdmission, tenant: TenantId) -> Offer {
         let admission = queue.admit(tenant, Weight::ONE).unwrap();
         match admission.decision.accept {
-            true => Offer::Took { pushed_out: admission.push_out },
+            true => Offer::Took { pushed_out: admission.evict },
             false => Offer::Rejected,
         }
     }

@@ -36,13 +36,13 @@ pub(super) fn choose(
         }
     }
     if let Some(chosen) = quickest {
-        let because = ChoiceReason::Cold { latency_estimate_ms: latency_ms(chosen), cold };
-        return Some(Choice { node: chosen.node, because });
+        let reason = ChoiceReason::Cold { latency_estimate_ms: latency_ms(chosen), cold };
+        return Some(Choice { node: chosen.node, reason });
     }
     let chosen = coolest?;
     Some(Choice {
         node: chosen.node,
-        because: ChoiceReason::AllHot { in_flight: chosen.stats.in_flight, hot },
+        reason: ChoiceReason::AllHot { in_flight: chosen.stats.in_flight, hot },
     })
 }
 
@@ -128,7 +128,7 @@ mod tests {
     fn when_all_usable_nodes_are_hot_the_one_with_the_least_in_flight_wins() {
         let mut nodes: Vec<_> = (10..30).map(full).collect();
         nodes.extend([node(2, 9, 1.0), node(3, 7, 99.0)]);
-        assert_eq!(choose_one(&nodes), Choice { node: NodeId(3), because: all_hot(7, 2) });
+        assert_eq!(choose_one(&nodes), Choice { node: NodeId(3), reason: all_hot(7, 2) });
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
     fn equally_loaded_hot_nodes_stand_in_order_of_latency_then_of_their_ids() {
         let mut nodes: Vec<_> = (10..30).map(full).collect();
         nodes.extend([node(4, 3, 5.0), node(2, 3, 4.0), node(1, 3, 4.0)]);
-        assert_eq!(choose_one(&nodes), Choice { node: NodeId(1), because: all_hot(3, 3) });
+        assert_eq!(choose_one(&nodes), Choice { node: NodeId(1), reason: all_hot(3, 3) });
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn cold(node: u32, latency_estimate_ms: f64, cold: usize) -> Choice {
-        Choice { node: NodeId(node), because: ChoiceReason::Cold { latency_estimate_ms, cold } }
+        Choice { node: NodeId(node), reason: ChoiceReason::Cold { latency_estimate_ms, cold } }
     }
 
     fn all_hot(in_flight: u64, hot: usize) -> ChoiceReason {

@@ -39,7 +39,7 @@ pub(super) fn choose(
         drawn_from: open.min(config.top_k),
         chance: drawn.chance,
     };
-    Some(Choice { node: drawn.ranked.candidate.node, because: ChoiceReason::Score(scored) })
+    Some(Choice { node: drawn.ranked.candidate.node, reason: ChoiceReason::Score(scored) })
 }
 
 /// Decides what latencies are compared with, for all nodes alike.
@@ -269,7 +269,7 @@ mod tests {
         for bad in [f64::NAN, f64::INFINITY, -1.0] {
             let nodes = [at_ms(0, 40.0), at_ms(1, 60.0), at_ms(2, bad)];
             let choice = choose(&config, &nodes, RequestKind::BeginTx, 0.0, &mut Vec::new()).unwrap();
-            let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
+            let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
             assert_eq!(scored.latency, LatencyBasis::Absolute);
             assert_eq!(choice.node, NodeId(0));
         }
@@ -336,7 +336,7 @@ mod tests {
     fn choose_one(config: ScoreConfig, nodes: &[Candidate], random: f64) -> (NodeId, ScoreBreakdown) {
         let mut picker = NodeSelector::new(SelectionPolicy::Score(config)).unwrap();
         let choice = picker.pick(nodes, RequestKind::Query, random).unwrap();
-        let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
+        let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
         (choice.node, scored)
     }
 

@@ -128,7 +128,7 @@ proptest! {
                         let holds = (held[other].queued + held[other].reserved) as f64;
                         held[other].queued > 0 && share(&config, &weights, &held, at, other) < holds
                     };
-                    if let Some(victim) = admission.push_out {
+                    if let Some(victim) = admission.evict {
                         prop_assert!(overloaded && below && above(victim.index()));
                         held[victim.index()].queued -= 1;
                     } else if overloaded && below {

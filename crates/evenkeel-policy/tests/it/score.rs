@@ -128,7 +128,7 @@ proptest! {
         let open: Vec<_> =
             nodes.iter().filter(|node| Limits::default().gate(&node.stats, request).is_ok()).collect();
         let cold: Vec<_> = open.iter().filter(|node| !is_hot(node, &nodes, hot_quantile)).collect();
-        match choice.because {
+        match choice.reason {
             ChoiceReason::Cold { cold: count, .. } => {
                 prop_assert!(!is_hot(chosen, &nodes, hot_quantile));
                 prop_assert_eq!(count, cold.len());
@@ -200,7 +200,7 @@ fn places(
     let mut places: Vec<(Candidate, ScoreBreakdown)> = Vec::new();
     let mut below = 0.0;
     while let Some(choice) = pick(chooser, nodes, request, below + 1e-12) {
-        let ChoiceReason::Score(scored) = choice.because else { break };
+        let ChoiceReason::Score(scored) = choice.reason else { break };
         places.push((*find(nodes, choice.node), scored));
         below += scored.chance;
         if places.len() == scored.drawn_from {
