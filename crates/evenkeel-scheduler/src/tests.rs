@@ -285,7 +285,7 @@ fn ask(tenant: u32) -> Arrival {
         affinity: None,
         deadline: None,
         request: RequestKind::Infer,
-        urgency: Priority::Interactive,
+        priority: Priority::Interactive,
     }
 }
 

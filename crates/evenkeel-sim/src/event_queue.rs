@@ -14,7 +14,7 @@ pub struct EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    /// Makes an empty agenda at the origin of time.
+    /// Makes an empty event_queue at the origin of time.
     pub fn new() -> Self {
         Self { due: BinaryHeap::new(), noted: 0, now: Instant::ORIGIN }
     }
@@ -87,14 +87,14 @@ mod tests {
 
     #[test]
     fn things_happen_in_the_order_of_time_then_of_notice() {
-        let mut agenda = EventQueue::new();
+        let mut event_queue = EventQueue::new();
         for (millis, what) in [(5, "late"), (1, "first"), (1, "second"), (9, "too late")] {
-            agenda.schedule(Duration::from_millis(millis), what);
+            event_queue.schedule(Duration::from_millis(millis), what);
         }
         let end = Instant::from_millis(5);
         let mut seen = vec![];
-        while let Some(what) = agenda.next_until(end) {
-            seen.push((agenda.now().as_nanos() / 1_000_000, what));
+        while let Some(what) = event_queue.next_until(end) {
+            seen.push((event_queue.now().as_nanos() / 1_000_000, what));
         }
         assert_eq!(seen, [(1, "first"), (1, "second"), (5, "late")]);
     }

@@ -8,14 +8,14 @@
 mod dispatcher;
 mod engine;
 mod gap;
-mod stage;
+mod run;
 mod vtc;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::Duration;
 
 pub use gap::Gap;
-pub use stage::{FairnessResult, measure};
+pub use run::{FairnessResult, measure};
 
 /// Who is served next by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct ClientPlan {
     /// How many requests it sends a minute.
     pub rpm: u32,
     /// When it sends them.
-    pub rhythm: ArrivalPattern,
+    pub pattern: ArrivalPattern,
 }
 
 /// When a client sends its requests.
@@ -67,11 +67,11 @@ pub enum ArrivalPattern {
 
 impl ClientPlan {
     const fn even(rpm: u32, input: u64, output: u64) -> Self {
-        Self { input, output, rpm, rhythm: ArrivalPattern::Even }
+        Self { input, output, rpm, pattern: ArrivalPattern::Even }
     }
 
     const fn random(rpm: u32, input: u64, output: u64) -> Self {
-        Self { input, output, rpm, rhythm: ArrivalPattern::Random }
+        Self { input, output, rpm, pattern: ArrivalPattern::Random }
     }
 
     /// What one of its requests costs.
@@ -98,7 +98,7 @@ pub fn workloads() -> Vec<Workload> {
         workload(
             "on and off",
             &[
-                ClientPlan { rhythm: minute, ..ClientPlan::even(120, 256, 256) },
+                ClientPlan { pattern: minute, ..ClientPlan::even(120, 256, 256) },
                 ClientPlan::even(180, 256, 256),
             ],
             9_975,

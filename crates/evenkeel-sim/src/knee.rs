@@ -28,8 +28,8 @@ const STEP: Duration = Duration::from_millis(20);
 const STEP_PER_ANSWER: Duration = Duration::from_micros(300);
 /// How much longer a step takes for each token of a prompt that is read in it.
 const READING: Duration = Duration::from_micros(100);
-const SCRAPES: Duration = Duration::from_secs(2);
-const LOOKS: Duration = Duration::from_secs(1);
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a run is set up with.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct KneePlan {
     pub seed: u64,
     /// How long it lasts.
     pub duration: Duration,
-    /// How many requests are wanted at all times.
+    /// How many requests are pending at all times.
     pub clients: u32,
     /// What the node is given.
     pub slots: Slots,
@@ -61,7 +61,7 @@ pub enum Scrapes {
 #[derive(Clone, Debug, Default)]
 pub struct KneeRun {
     /// Once a second: the node's limit, and how many wait inside of the engine.
-    pub looks: Vec<KneeSample>,
+    pub samples: Vec<KneeSample>,
     /// When each answer ended.
     pub finished: Vec<Duration>,
     /// When each answer began, and how long after it was sent.
@@ -82,14 +82,15 @@ pub struct KneeSample {
 impl KneeRun {
     /// The median limit between two moments.
     pub fn median_limit(&self, from: Duration, to: Duration) -> u32 {
-        let mut limits: Vec<u32> = self.between(from, to).map(|look| look.limit).collect();
+        let mut limits: Vec<u32> = self.between(from, to).map(|sample| sample.limit).collect();
         limits.sort_unstable();
         limits.get(limits.len() / 2).copied().unwrap_or(0)
     }
 
     /// The mean length of the engine's queue between two moments.
     pub fn mean_queue(&self, from: Duration, to: Duration) -> f64 {
-        let (count, sum) = self.between(from, to).fold((0, 0), |(n, sum), look| (n + 1, sum + look.queued));
+        let (count, sum) =
+            self.between(from, to).fold((0, 0), |(n, sum), sample| (n + 1, sum + sample.queued));
         sum as f64 / f64::from(count.max(1))
     }
 
@@ -108,28 +109,28 @@ impl KneeRun {
     }
 
     fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &KneeSample> {
-        self.looks.iter().filter(move |look| (from..to).contains(&look.at))
+        self.samples.iter().filter(move |sample| (from..to).contains(&sample.at))
     }
 }
 
 /// Runs it to its end.
 pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
-    let mut stage = KneeSim::new(plan)?;
+    let mut sim = KneeSim::new(plan)?;
     let end = Instant::ORIGIN + plan.duration;
     for _ in 0..plan.clients {
-        stage.ask();
+        sim.submit();
     }
-    stage.follow();
-    while let Some(due) = stage.agenda.next_until(end) {
-        stage.handle(due);
-        stage.follow();
+    sim.apply_events();
+    while let Some(due) = sim.event_queue.next_until(end) {
+        sim.handle(due);
+        sim.apply_events();
     }
-    Ok(stage.run)
+    Ok(sim.run)
 }
 
 enum KneeEvent {
     StepEnds,
-    Look,
+    Sample,
     Scrape,
     Batch(u32),
 }
@@ -139,16 +140,16 @@ struct Sequence {
     request: RequestId,
     prompt: u64,
     output: u64,
-    said: u64,
+    generated: u64,
     sent_at: Instant,
 }
 
 struct KneeSim {
-    agenda: EventQueue<KneeEvent>,
+    event_queue: EventQueue<KneeEvent>,
     rng: Rng,
-    walk: OptimizedLoadManager,
+    pipeline: OptimizedLoadManager,
     /// What each request that is not sent yet wants: its prompt's and its answer's length.
-    wanted: BTreeMap<RequestId, (u64, u64)>,
+    pending: BTreeMap<RequestId, (u64, u64)>,
     batch: usize,
     queue: VecDeque<Sequence>,
     running: Vec<Sequence>,
@@ -158,34 +159,34 @@ struct KneeSim {
 
 impl KneeSim {
     fn new(plan: &KneePlan) -> Result<Self, SimError> {
-        let places = plan.clients as usize + 1;
+        let capacity = plan.clients as usize + 1;
         let backpressure = BackpressureConfig {
-            max_queue_size: places,
+            max_queue_size: capacity,
             warning_threshold: 0.99,
             overload_threshold: 1.0,
             ..BackpressureConfig::default()
         };
         let wait_queue = WaitQueueConfig {
-            max_waiting: places,
+            max_waiting: capacity,
             default_timeout: Duration::from_secs(300),
             warning_threshold: 0.99,
             overload_threshold: 1.0,
         };
         let load = LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() };
-        let mut walk = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
+        let mut pipeline = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
         let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
-        walk.add_node(Instant::ORIGIN, &spec)?;
-        let mut agenda = EventQueue::new();
-        plan.batches.iter().for_each(|(at, batch)| agenda.schedule(*at, KneeEvent::Batch(*batch)));
-        agenda.schedule(LOOKS, KneeEvent::Look);
+        pipeline.add_node(Instant::ORIGIN, &spec)?;
+        let mut event_queue = EventQueue::new();
+        plan.batches.iter().for_each(|(at, batch)| event_queue.schedule(*at, KneeEvent::Batch(*batch)));
+        event_queue.schedule(SAMPLE_INTERVAL, KneeEvent::Sample);
         if plan.scrapes == Scrapes::Every {
-            agenda.schedule(SCRAPES, KneeEvent::Scrape);
+            event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
         }
         Ok(Self {
-            agenda,
+            event_queue,
             rng: Rng::new(plan.seed),
-            walk,
-            wanted: BTreeMap::new(),
+            pipeline,
+            pending: BTreeMap::new(),
             batch: 1,
             queue: VecDeque::new(),
             running: Vec::new(),
@@ -194,7 +195,7 @@ impl KneeSim {
         })
     }
 
-    fn ask(&mut self) {
+    fn submit(&mut self) {
         let prompt = 64 + self.rng.below(448);
         let output = 32 + self.rng.below(224);
         let arrival = Arrival {
@@ -205,41 +206,41 @@ impl KneeSim {
             affinity: None,
             deadline: None,
             request: RequestKind::Infer,
-            urgency: Priority::Interactive,
+            priority: Priority::Interactive,
         };
-        let request = self.walk.handle_arrival(self.agenda.now(), arrival);
-        self.wanted.insert(request, (prompt, output));
+        let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
+        self.pending.insert(request, (prompt, output));
     }
 
     fn handle(&mut self, due: KneeEvent) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         match due {
             KneeEvent::StepEnds => self.end_step(),
             KneeEvent::Batch(batch) => self.batch = batch as usize,
-            KneeEvent::Look => {
-                let limit = self.walk.status().nodes[0].slots;
+            KneeEvent::Sample => {
+                let limit = self.pipeline.status().nodes[0].slots;
                 let at = now.since(Instant::ORIGIN);
-                self.run.looks.push(KneeSample { at, limit, queued: self.queue.len() });
-                self.agenda.schedule(LOOKS, KneeEvent::Look);
+                self.run.samples.push(KneeSample { at, limit, queued: self.queue.len() });
+                self.event_queue.schedule(SAMPLE_INTERVAL, KneeEvent::Sample);
             }
             KneeEvent::Scrape => {
                 let running = self.running.len() as u32;
                 let waiting = self.queue.len() as u32;
                 let load = EngineLoad { running, waiting, cache_used: None };
-                self.walk.handle_engine_load(now, NODE, Some(load));
-                self.agenda.schedule(SCRAPES, KneeEvent::Scrape);
+                self.pipeline.handle_engine_load(now, NODE, Some(load));
+                self.event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
             }
         }
         self.begin_step();
     }
 
     /// Sends what the pipeline says.
-    fn follow(&mut self) {
-        while let Some(event) = self.walk.poll_event() {
+    fn apply_events(&mut self) {
+        while let Some(event) = self.pipeline.poll_event() {
             let Event::Dispatch { request, .. } = event else { continue };
-            let Some((prompt, output)) = self.wanted.remove(&request) else { continue };
-            let sent_at = self.agenda.now();
-            self.queue.push_back(Sequence { request, prompt, output, said: 0, sent_at });
+            let Some((prompt, output)) = self.pending.remove(&request) else { continue };
+            let sent_at = self.event_queue.now();
+            self.queue.push_back(Sequence { request, prompt, output, generated: 0, sent_at });
         }
         self.begin_step();
     }
@@ -260,30 +261,30 @@ impl KneeSim {
         }
         self.stepping = true;
         let takes = STEP + STEP_PER_ANSWER * self.running.len() as u32 + READING * prompts as u32;
-        self.agenda.schedule(takes, KneeEvent::StepEnds);
+        self.event_queue.schedule(takes, KneeEvent::StepEnds);
     }
 
     fn end_step(&mut self) {
         self.stepping = false;
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         let at = now.since(Instant::ORIGIN);
         let mut done = Vec::new();
         for sequence in &mut self.running {
-            sequence.said += 1;
-            if sequence.said == 1 {
+            sequence.generated += 1;
+            if sequence.generated == 1 {
                 self.run.first_tokens.push((at, now.since(sequence.sent_at)));
-                self.walk.handle_first_byte(now, sequence.request);
+                self.pipeline.handle_first_byte(now, sequence.request);
             }
-            if sequence.output <= sequence.said {
+            if sequence.output <= sequence.generated {
                 done.push(*sequence);
             }
         }
-        self.running.retain(|sequence| sequence.said < sequence.output);
+        self.running.retain(|sequence| sequence.generated < sequence.output);
         for sequence in done {
             let actual = Cost(sequence.prompt + 2 * sequence.output);
-            self.walk.handle_end(now, sequence.request, RequestEnd { actual, outcome: Outcome::Good });
+            self.pipeline.handle_end(now, sequence.request, RequestEnd { actual, outcome: Outcome::Good });
             self.run.finished.push(at);
-            self.ask();
+            self.submit();
         }
     }
 }

@@ -12,14 +12,14 @@ use evenkeel_policy::weight::Weight;
 #[allow(missing_docs, reason = "the fields say what the variant's sentence names")]
 pub enum TraceEvent {
     /// A request arrived.
-    Arrived { ticket: u32, tenant: TenantId, key: Key },
+    Arrived { request: u32, tenant: TenantId, key: Key },
     /// It was turned away.
-    Rejected { ticket: u32, tenant: TenantId },
+    Rejected { request: u32, tenant: TenantId },
     /// It was turned away while it waited, to make room for another.
-    PushedOut { ticket: u32, tenant: TenantId },
+    Evicted { request: u32, tenant: TenantId },
     /// It was sent to a node.
     Dispatched {
-        ticket: u32,
+        request: u32,
         tenant: TenantId,
         key: Key,
         node: NodeId,
@@ -27,7 +27,7 @@ pub enum TraceEvent {
         waited: Duration,
     },
     /// It was done.
-    Finished { ticket: u32, tenant: TenantId, node: NodeId, actual: Cost },
+    Finished { request: u32, tenant: TenantId, node: NodeId, actual: Cost },
     /// A tenant has another weight.
     Reweighed { tenant: TenantId, weight: Weight },
     /// A tenant was set aside.
@@ -90,7 +90,7 @@ impl SimRun {
         for TimedEvent { event, .. } in &self.events {
             match *event {
                 TraceEvent::Arrived { tenant, .. } if tenant == wanted => summary.arrived += 1,
-                TraceEvent::Rejected { tenant, .. } | TraceEvent::PushedOut { tenant, .. }
+                TraceEvent::Rejected { tenant, .. } | TraceEvent::Evicted { tenant, .. }
                     if tenant == wanted =>
                 {
                     summary.rejected += 1;

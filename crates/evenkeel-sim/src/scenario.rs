@@ -27,7 +27,7 @@ pub struct Scenario {
     /// What is asked for.
     pub request: RequestKind,
     /// How a node is chosen.
-    pub chooser: SelectionPolicy,
+    pub selection: SelectionPolicy,
     /// What happens to tenants meanwhile.
     pub changes: Vec<(Duration, TenantAction)>,
 }

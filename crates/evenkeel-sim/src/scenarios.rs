@@ -120,7 +120,7 @@ pub fn database(seed: u64) -> Scenario {
         nodes: vec![node(20, Duration::from_secs(1)); 2],
         quantum: Cost(50),
         request: RequestKind::Query,
-        chooser: SelectionPolicy::Score(ScoreConfig::default()),
+        selection: SelectionPolicy::Score(ScoreConfig::default()),
         admit: AdmitPolicy::ByShare(BackpressureConfig::default()),
         ..one_node(seed, vec![reports, app], 0)
     }
@@ -159,7 +159,7 @@ fn one_node(seed: u64, tenants: Vec<TenantPlan>, slots: u32) -> Scenario {
         order: ServiceOrder::Drr,
         quantum: Cost::MESSAGE,
         request: RequestKind::Infer,
-        chooser: SelectionPolicy::HotCold(HotColdConfig::default()),
+        selection: SelectionPolicy::HotCold(HotColdConfig::default()),
         changes: vec![],
     }
 }

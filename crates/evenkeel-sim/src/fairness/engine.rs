@@ -17,22 +17,22 @@ const READING: Duration = Duration::from_micros(214);
 /// What the engine works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sequence {
-    pub(super) ticket: usize,
+    pub(super) number: usize,
     pub(super) client: usize,
     pub(super) input: u64,
     pub(super) output: u64,
-    /// Tokens said so far.
-    pub(super) said: u64,
+    /// Tokens generated so far.
+    pub(super) generated: u64,
 }
 
 impl Sequence {
     /// Whether the prompt was read in the step that just ended.
     pub(super) fn has_just_begun(&self) -> bool {
-        self.said == 1
+        self.generated == 1
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.output <= self.said
+        self.output <= self.generated
     }
 }
 
@@ -57,7 +57,7 @@ impl TokenEngine {
 
     /// Ends the step: every answer that was worked on is a token longer, and those that are done leave.
     pub(super) fn end(&mut self) -> Vec<Sequence> {
-        self.running.iter_mut().for_each(|sequence| sequence.said += 1);
+        self.running.iter_mut().for_each(|sequence| sequence.generated += 1);
         let stepped = self.running.clone();
         self.running.retain(|sequence| !sequence.is_done());
         stepped
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn full_it_does_1_75_requests_of_256_and_256_tokens_a_second() {
         let mut engine = TokenEngine::default();
-        let request = Sequence { ticket: 0, client: 0, input: 256, output: 256, said: 0 };
+        let request = Sequence { number: 0, client: 0, input: 256, output: 256, generated: 0 };
         (0..SLOTS).for_each(|_| engine.join(request));
         let mut done = 0;
         let mut took = Duration::ZERO;
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_step_reads_new_prompts_and_says_one_token_of_everything() {
         let mut engine = TokenEngine::default();
-        engine.join(Sequence { ticket: 1, client: 0, input: 1_000, output: 2, said: 0 });
+        engine.join(Sequence { number: 1, client: 0, input: 1_000, output: 2, generated: 0 });
         assert_eq!(engine.begin(), Some(Duration::from_millis(254)));
         assert!(engine.end()[0].has_just_begun());
         assert_eq!(engine.begin(), Some(STEP));

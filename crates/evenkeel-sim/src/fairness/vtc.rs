@@ -15,13 +15,13 @@ impl Vtc {
     }
 
     /// Takes in a request; a client that had none waiting is lifted to the least of those that have.
-    pub(super) fn arrive(&mut self, client: usize, ticket: usize) {
+    pub(super) fn arrive(&mut self, client: usize, number: usize) {
         if self.waiting[client].is_empty() {
             let others = (0..self.waiting.len()).filter(|other| !self.waiting[*other].is_empty());
             let least = others.map(|other| self.counters[other]).min().unwrap_or(0);
             self.counters[client] = self.counters[client].max(least);
         }
-        self.waiting[client].push_back(ticket);
+        self.waiting[client].push_back(number);
     }
 
     /// Takes out the next to be worked on.

@@ -66,9 +66,9 @@ fn no_more_wait_than_there_are_places() {
         for stamped in simulate(&flood_and_trickle(seed)).events {
             waiting += match stamped.event {
                 TraceEvent::Arrived { .. } => 1,
-                TraceEvent::Rejected { .. }
-                | TraceEvent::PushedOut { .. }
-                | TraceEvent::Dispatched { .. } => -1,
+                TraceEvent::Rejected { .. } | TraceEvent::Evicted { .. } | TraceEvent::Dispatched { .. } => {
+                    -1
+                }
                 _ => 0,
             };
             most = most.max(waiting);
@@ -187,7 +187,7 @@ fn in_the_demo_only_the_greedy_tenant_is_refused() {
     }
 }
 
-/// The same walk as an inference pool, charged in tokens of which estimates know little.
+/// The same pipeline as an inference pool, charged in tokens of which estimates know little.
 #[test]
 fn in_an_inference_pool_tokens_are_shared_by_weight_and_conversations_stay_on_their_nodes() {
     for seed in seeds() {
@@ -211,7 +211,7 @@ fn in_an_inference_pool_tokens_are_shared_by_weight_and_conversations_stay_on_th
     }
 }
 
-/// The same walk as a database pool, charged in milliseconds and chosen by score.
+/// The same pipeline as a database pool, charged in milliseconds and chosen by score.
 #[test]
 fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application() {
     for seed in seeds() {

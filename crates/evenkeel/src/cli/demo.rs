@@ -38,7 +38,7 @@ pub(super) struct DemoArgs {
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     // What the demo shows would drown in a log; who wants one asks for it.
     let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
-    logs::install(LogOptions::new(Some(&filter), Format::of(&std::io::stderr()))?)?;
+    logs::install(LogOptions::new(Some(&filter), Format::for_stream(&std::io::stderr()))?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let figures = runtime.block_on(show(args))?;
     print(&verdict(&figures))?;

@@ -1,4 +1,4 @@
-//! One run: clients that ask, a line in which they wait, an engine that answers.
+//! One run: clients that ask, a dispatcher in which they wait, an engine that answers.
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::{Duration, Instant};
@@ -24,29 +24,29 @@ pub struct FairnessResult {
     /// What each client got once the engine was busy.
     pub service: Vec<Cost>,
     /// How many requests of each client were turned away.
-    pub refused: Vec<usize>,
+    pub rejected: Vec<usize>,
 }
 
 /// Runs a workload to its end.
-pub fn measure(workload: &Workload, turns: SchedulingPolicy, seed: u64) -> Result<FairnessResult, SimError> {
-    let mut stage = FairnessRun::new(workload, turns, seed)?;
+pub fn measure(workload: &Workload, policy: SchedulingPolicy, seed: u64) -> Result<FairnessResult, SimError> {
+    let mut run = FairnessRun::new(workload, policy, seed)?;
     let end = Instant::ORIGIN + workload.duration;
     loop {
-        let due = stage.line.due().filter(|due| *due <= end);
-        if let Some(due) = due.filter(|due| stage.agenda.next_at().is_none_or(|next| *due <= next)) {
-            stage.agenda.wait_until(due);
-            stage.line.pass(due);
-        } else if let Some(due) = stage.agenda.next_until(end) {
-            stage.handle(due);
+        let due = run.dispatcher.due().filter(|due| *due <= end);
+        if let Some(due) = due.filter(|due| run.event_queue.next_at().is_none_or(|next| *due <= next)) {
+            run.event_queue.wait_until(due);
+            run.dispatcher.advance_time(due);
+        } else if let Some(due) = run.event_queue.next_until(end) {
+            run.handle(due);
         } else {
             break;
         }
-        stage.follow();
+        run.apply();
     }
-    let service = (0..workload.clients.len()).map(|client| stage.settled.service(client)).collect();
-    let gap = stage.settled.worst();
-    let from_start = stage.from_start.worst();
-    Ok(FairnessResult { gap, from_start, service, refused: stage.refused })
+    let service = (0..workload.clients.len()).map(|client| run.settled.service(client)).collect();
+    let gap = run.settled.worst();
+    let from_start = run.from_start.worst();
+    Ok(FairnessResult { gap, from_start, service, rejected: run.rejected })
 }
 
 enum FairnessEvent {
@@ -56,41 +56,41 @@ enum FairnessEvent {
 
 struct FairnessRun<'a> {
     workload: &'a Workload,
-    agenda: EventQueue<FairnessEvent>,
+    event_queue: EventQueue<FairnessEvent>,
     rngs: Vec<Rng>,
-    line: EngineDispatcher,
+    dispatcher: EngineDispatcher,
     engine: TokenEngine,
     is_stepping: bool,
-    /// Whose each ticket is.
-    tickets: Vec<usize>,
+    /// Whose each number is.
+    client_of: Vec<usize>,
     waiting: Vec<usize>,
-    refused: Vec<usize>,
+    rejected: Vec<usize>,
     from_start: Accounts,
     settled: Accounts,
 }
 
 impl<'a> FairnessRun<'a> {
-    fn new(workload: &'a Workload, turns: SchedulingPolicy, seed: u64) -> Result<Self, SimError> {
+    fn new(workload: &'a Workload, policy: SchedulingPolicy, seed: u64) -> Result<Self, SimError> {
         let mut rng = Rng::new(seed);
         let clients = workload.clients.len();
-        let mut stage = Self {
+        let mut run = Self {
             workload,
-            agenda: EventQueue::new(),
+            event_queue: EventQueue::new(),
             rngs: workload.clients.iter().map(|_| Rng::new(rng.next_u64())).collect(),
-            line: EngineDispatcher::new(turns, clients, rng.next_u64())?,
+            dispatcher: EngineDispatcher::new(policy, clients, rng.next_u64())?,
             engine: TokenEngine::default(),
             is_stepping: false,
-            tickets: vec![],
+            client_of: vec![],
             waiting: vec![0; clients],
-            refused: vec![0; clients],
+            rejected: vec![0; clients],
             from_start: Accounts::new(clients),
             settled: Accounts::new(clients),
         };
         for (client, plan) in workload.clients.iter().enumerate() {
-            let first = apart(plan).mul_f64(stage.rngs[client].unit());
-            stage.agenda.schedule(first, FairnessEvent::Arrival(client));
+            let first = interval(plan).mul_f64(run.rngs[client].unit());
+            run.event_queue.schedule(first, FairnessEvent::Arrival(client));
         }
-        Ok(stage)
+        Ok(run)
     }
 
     fn handle(&mut self, due: FairnessEvent) {
@@ -102,23 +102,23 @@ impl<'a> FairnessRun<'a> {
 
     fn arrive(&mut self, client: usize) {
         let plan = &self.workload.clients[client];
-        let now = self.agenda.now();
-        let next = match plan.rhythm {
-            ArrivalPattern::Even | ArrivalPattern::OnOff(_) => apart(plan),
-            ArrivalPattern::Random => self.rngs[client].exponential(apart(plan)),
+        let now = self.event_queue.now();
+        let next = match plan.pattern {
+            ArrivalPattern::Even | ArrivalPattern::OnOff(_) => interval(plan),
+            ArrivalPattern::Random => self.rngs[client].exponential(interval(plan)),
         };
-        self.agenda.schedule(next, FairnessEvent::Arrival(client));
-        if is_off(plan.rhythm, now) {
+        self.event_queue.schedule(next, FairnessEvent::Arrival(client));
+        if is_off(plan.pattern, now) {
             return;
         }
-        let ticket = self.tickets.len();
-        self.tickets.push(client);
+        let number = self.client_of.len();
+        self.client_of.push(client);
         self.waiting[client] += 1;
-        self.line.arrive(now, ticket, client, plan);
+        self.dispatcher.arrive(now, number, client, plan);
     }
 
     fn end_step(&mut self) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         self.is_stepping = false;
         let stepped = self.engine.end();
         for sequence in &stepped {
@@ -129,39 +129,39 @@ impl<'a> FairnessRun<'a> {
             self.settled.compare();
         }
         for sequence in &stepped {
-            self.line.progress(now, sequence);
+            self.dispatcher.progress(now, sequence);
         }
         for sequence in stepped.iter().filter(|sequence| sequence.is_done()) {
-            self.line.end(now, sequence);
+            self.dispatcher.end(now, sequence);
         }
     }
 
     /// Notes service for a client, in the account of the whole run and, once the engine is busy, in the other.
     fn serve(&mut self, client: usize, service: Cost) {
         self.from_start.serve(client, service);
-        if WARM_UP <= self.agenda.now() {
+        if WARM_UP <= self.event_queue.now() {
             self.settled.serve(client, service);
         }
     }
 
-    /// Does what the line says, and lets the engine go on.
-    fn follow(&mut self) {
-        while let Some(ticket) = self.line.next() {
-            let client = self.tickets[ticket];
+    /// Does what the dispatcher says, and lets the engine go on.
+    fn apply(&mut self) {
+        while let Some(number) = self.dispatcher.next() {
+            let client = self.client_of[number];
             let ClientPlan { input, output, .. } = self.workload.clients[client];
             self.waiting[client] -= 1;
-            self.line.begin(client, input);
+            self.dispatcher.begin(client, input);
             self.serve(client, Cost(input));
-            self.engine.join(Sequence { ticket, client, input, output, said: 0 });
+            self.engine.join(Sequence { number, client, input, output, generated: 0 });
         }
-        while let Some(ticket) = self.line.next_refused() {
-            let client = self.tickets[ticket];
+        while let Some(number) = self.dispatcher.next_rejected() {
+            let client = self.client_of[number];
             self.waiting[client] -= 1;
-            self.refused[client] += 1;
+            self.rejected[client] += 1;
         }
         for (client, waiting) in self.waiting.iter().enumerate() {
             self.from_start.record_waiting(client, *waiting);
-            if WARM_UP <= self.agenda.now() {
+            if WARM_UP <= self.event_queue.now() {
                 self.settled.record_waiting(client, *waiting);
             }
         }
@@ -169,18 +169,18 @@ impl<'a> FairnessRun<'a> {
             && let Some(takes) = self.engine.begin()
         {
             self.is_stepping = true;
-            self.agenda.schedule(takes, FairnessEvent::StepEnds);
+            self.event_queue.schedule(takes, FairnessEvent::StepEnds);
         }
     }
 }
 
 /// How far apart a client's requests are, on average.
-fn apart(plan: &ClientPlan) -> Duration {
+fn interval(plan: &ClientPlan) -> Duration {
     Duration::from_secs(60) / plan.rpm
 }
 
-fn is_off(rhythm: ArrivalPattern, now: Instant) -> bool {
-    match rhythm {
+fn is_off(pattern: ArrivalPattern, now: Instant) -> bool {
+    match pattern {
         ArrivalPattern::Even | ArrivalPattern::Random => false,
         ArrivalPattern::OnOff(span) => (now.since(Instant::ORIGIN).as_nanos() / span.as_nanos()) % 2 == 1,
     }
