@@ -25,7 +25,7 @@ const SECONDS_MAX: u64 = 3_600;
 /// Runs Evenkeel's scheduling on simulated traffic
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "evenkeel-sim", version, after_help = EXAMPLES, args_override_self = true)]
-struct Cli {
+struct SimCli {
     #[command(subcommand)]
     command: Command,
     /// Simulated seconds, at most 3600; fairness always simulates 600 [default: 60]
@@ -65,7 +65,7 @@ enum Detail {
     Events,
 }
 
-impl Cli {
+impl SimCli {
     fn detail(&self) -> Detail {
         match (self.events, self.quiet) {
             (true, _) => Detail::Events,
@@ -77,7 +77,7 @@ impl Cli {
 
 /// Runs the command; exits with 2 on a usage error, and returns failure if the simulation or its output fails.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = SimCli::parse();
     let mut out = BufWriter::new(io::stdout().lock());
     match execute(&mut out, &cli).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,7 +98,7 @@ enum CliError {
     Output(#[from] io::Error),
 }
 
-fn execute(out: &mut impl Write, cli: &Cli) -> Result<(), CliError> {
+fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
     match &cli.command {
         Command::List => {
             for name in names() {
@@ -127,7 +127,7 @@ fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(),
     Ok(())
 }
 
-fn show_demo(out: &mut impl Write, cli: &Cli) -> Result<(), CliError> {
+fn show_demo(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
     let fair = limited(demo(cli.seed), cli);
     if cli.detail() != Detail::Table {
         return show(out, &fair, cli.detail());
@@ -159,7 +159,7 @@ fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
     Ok(report::fairness(out, seed, &rows)?)
 }
 
-fn limited(scenario: Scenario, cli: &Cli) -> Scenario {
+fn limited(scenario: Scenario, cli: &SimCli) -> Scenario {
     let duration = cli.seconds.map_or(scenario.duration, Duration::from_secs);
     Scenario { duration, ..scenario }
 }
@@ -173,7 +173,7 @@ mod tests {
         let cli = parse("--seconds 5 demo --quiet --seed 3").unwrap();
         assert_eq!(
             cli,
-            Cli { command: Command::Demo, seconds: Some(5), seed: 3, quiet: true, events: false }
+            SimCli { command: Command::Demo, seconds: Some(5), seed: 3, quiet: true, events: false }
         );
         let cli = parse("run weights --events").unwrap();
         assert_eq!((&cli.command, cli.detail()), (&Command::Run { name: "weights".into() }, Detail::Events));
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(std::iter::once("evenkeel-sim").chain(line.split_whitespace()))
+    fn parse(line: &str) -> Result<SimCli, clap::Error> {
+        SimCli::try_parse_from(std::iter::once("evenkeel-sim").chain(line.split_whitespace()))
     }
 }

@@ -1,7 +1,7 @@
-//! One engine that batches, token by token, and a node in front of it whose limit follows the engine's knee.
+//! One engine with continuous batching, and a node in front of it whose concurrency limit adapts to the engine's knee.
 //!
-//! The engine works on `batch` requests at once and lets the others wait inside, first come first served: up to there a
-//! first token takes as long as reading the prompt, past it as long as the queue. Nobody tells the node where that is.
+//! The engine processes `batch` requests at once and queues the others inside, first come first served. Up to `batch`, the
+//! first token takes as long as the prompt; beyond it, as long as the queue. The node is not told where that point is.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use evenkeel_pipeline::{
     Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
     RequestEnd, RequestId, Slots,
 };
-use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
+use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, TenantId};
@@ -18,37 +18,35 @@ use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use crate::event_queue::EventQueue;
+use crate::record::nearest_rank;
 use crate::rng::Rng;
-use crate::simulation::SimError;
+use crate::simulation::{SimError, load_config};
 
 const MODEL: ModelId = ModelId(0);
 const NODE: NodeId = NodeId(0);
-/// How long a step takes in which every answer grows by a token: at least, and more for each answer.
+/// Duration of a step in which every response grows by one token: a base, and an increment per response.
 const STEP: Duration = Duration::from_millis(20);
-const STEP_PER_ANSWER: Duration = Duration::from_micros(300);
-/// How much longer a step takes for each token of a prompt that is read in it.
-const READING: Duration = Duration::from_micros(100);
+const STEP_PER_RESPONSE: Duration = Duration::from_micros(300);
+/// Additional duration of a step per prompt token processed in it.
+const PROMPT_TOKEN: Duration = Duration::from_micros(100);
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(2);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a run is set up with.
+/// Setup of a run.
 #[derive(Clone, Debug)]
 pub struct KneePlan {
-    /// What is drawn.
     pub seed: u64,
-    /// How long it lasts.
     pub duration: Duration,
-    /// How many requests are pending at all times.
+    /// Number of requests sent or waiting at all times.
     pub clients: u32,
-    /// What the node is given.
+    /// Slots of the node.
     pub slots: Slots,
-    /// Whether the engine is asked how loaded it is.
     pub scrapes: Scrapes,
-    /// How many requests the engine works on at once, from when on.
+    /// Number of requests the engine processes at once, by start time.
     pub batches: Vec<(Duration, u32)>,
 }
 
-/// Whether the engine is asked how loaded it is.
+/// Interval at which the engine's load is scraped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scrapes {
     /// Every two seconds.
@@ -57,55 +55,54 @@ pub enum Scrapes {
     Never,
 }
 
-/// What happened.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct KneeRun {
-    /// Once a second: the node's limit, and how many wait inside of the engine.
+    /// One sample per second.
     pub samples: Vec<KneeSample>,
-    /// When each answer ended.
+    /// Times at which responses ended.
     pub finished: Vec<Duration>,
-    /// When each answer began, and how long after it was sent.
+    /// Times of first tokens, and how long each took since its request was sent.
     pub first_tokens: Vec<(Duration, Duration)>,
 }
 
-/// How everything stood at one moment.
+/// State at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct KneeSample {
-    /// When.
     pub at: Duration,
-    /// How many requests the node may have.
+    /// The node's concurrency limit.
     pub limit: u32,
-    /// How many wait inside of the engine.
+    /// Requests queued inside the engine.
     pub queued: usize,
 }
 
 impl KneeRun {
-    /// The median limit between two moments.
+    /// Returns the median limit in a period.
     pub fn median_limit(&self, from: Duration, to: Duration) -> u32 {
         let mut limits: Vec<u32> = self.between(from, to).map(|sample| sample.limit).collect();
         limits.sort_unstable();
-        limits.get(limits.len() / 2).copied().unwrap_or(0)
+        nearest_rank(&limits, 50)
     }
 
-    /// The mean length of the engine's queue between two moments.
+    /// Returns the mean length of the engine's queue in a period.
     pub fn mean_queue(&self, from: Duration, to: Duration) -> f64 {
         let (count, sum) =
             self.between(from, to).fold((0, 0), |(n, sum), sample| (n + 1, sum + sample.queued));
         sum as f64 / f64::from(count.max(1))
     }
 
-    /// How many answers a second ended between two moments.
+    /// Returns the number of responses that ended per second in a period.
     pub fn throughput(&self, from: Duration, to: Duration) -> f64 {
         let ended = self.finished.iter().filter(|at| (from..to).contains(*at)).count();
         ended as f64 / (to.saturating_sub(from)).as_secs_f64()
     }
 
-    /// How long 95 of 100 first tokens took between two moments.
+    /// Returns the 95th percentile of the time to first token in a period.
     pub fn first_token_p95(&self, from: Duration, to: Duration) -> Duration {
-        let within = self.first_tokens.iter().filter(|(at, _)| (from..to).contains(at));
-        let mut took: Vec<Duration> = within.map(|(_, took)| *took).collect();
+        let in_period = self.first_tokens.iter().filter(|(at, _)| (from..to).contains(at));
+        let mut took: Vec<Duration> = in_period.map(|(_, took)| *took).collect();
         took.sort_unstable();
-        took.get(took.len() * 95 / 100).copied().unwrap_or_default()
+        nearest_rank(&took, 95)
     }
 
     fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &KneeSample> {
@@ -113,7 +110,7 @@ impl KneeRun {
     }
 }
 
-/// Runs it to its end.
+/// Runs a plan to its end.
 pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
     let mut sim = KneeSim::new(plan)?;
     let end = Instant::ORIGIN + plan.duration;
@@ -129,7 +126,7 @@ pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
 }
 
 enum KneeEvent {
-    StepEnds,
+    StepEnded,
     Sample,
     Scrape,
     Batch(u32),
@@ -148,12 +145,12 @@ struct KneeSim {
     event_queue: EventQueue<KneeEvent>,
     rng: Rng,
     pipeline: OptimizedLoadManager,
-    /// What each request that is not sent yet wants: its prompt's and its answer's length.
+    /// Prompt and response lengths of requests that are not sent yet.
     pending: BTreeMap<RequestId, (u64, u64)>,
     batch: usize,
     queue: VecDeque<Sequence>,
     running: Vec<Sequence>,
-    stepping: bool,
+    is_stepping: bool,
     run: KneeRun,
 }
 
@@ -166,13 +163,7 @@ impl KneeSim {
             overload_threshold: 1.0,
             ..BackpressureConfig::default()
         };
-        let wait_queue = WaitQueueConfig {
-            max_waiting: capacity,
-            default_timeout: Duration::from_secs(300),
-            warning_threshold: 0.99,
-            overload_threshold: 1.0,
-        };
-        let load = LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() };
+        let load = load_config(backpressure);
         let mut pipeline = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
         let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
         pipeline.add_node(Instant::ORIGIN, &spec)?;
@@ -190,7 +181,7 @@ impl KneeSim {
             batch: 1,
             queue: VecDeque::new(),
             running: Vec::new(),
-            stepping: false,
+            is_stepping: false,
             run: KneeRun::default(),
         })
     }
@@ -215,7 +206,7 @@ impl KneeSim {
     fn handle(&mut self, due: KneeEvent) {
         let now = self.event_queue.now();
         match due {
-            KneeEvent::StepEnds => self.end_step(),
+            KneeEvent::StepEnded => self.end_step(),
             KneeEvent::Batch(batch) => self.batch = batch as usize,
             KneeEvent::Sample => {
                 let limit = self.pipeline.status().nodes[0].slots;
@@ -234,7 +225,7 @@ impl KneeSim {
         self.begin_step();
     }
 
-    /// Sends what the pipeline says.
+    /// Sends the requests that the pipeline dispatches.
     fn apply_events(&mut self) {
         while let Some(event) = self.pipeline.poll_event() {
             let Event::Dispatch { request, .. } = event else { continue };
@@ -246,7 +237,7 @@ impl KneeSim {
     }
 
     fn begin_step(&mut self) {
-        if self.stepping {
+        if self.is_stepping {
             return;
         }
         let mut prompts = 0;
@@ -259,13 +250,13 @@ impl KneeSim {
         if self.running.is_empty() {
             return;
         }
-        self.stepping = true;
-        let takes = STEP + STEP_PER_ANSWER * self.running.len() as u32 + READING * prompts as u32;
-        self.event_queue.schedule(takes, KneeEvent::StepEnds);
+        self.is_stepping = true;
+        let takes = STEP + STEP_PER_RESPONSE * self.running.len() as u32 + PROMPT_TOKEN * prompts as u32;
+        self.event_queue.schedule(takes, KneeEvent::StepEnded);
     }
 
     fn end_step(&mut self) {
-        self.stepping = false;
+        self.is_stepping = false;
         let now = self.event_queue.now();
         let at = now.since(Instant::ORIGIN);
         let mut done = Vec::new();

@@ -1,4 +1,4 @@
-//! A door to the pipeline on a virtual clock: who asks, and nodes that answer when their time has come.
+//! The simulated gateway: drives the pipeline on a virtual clock, with simulated clients and nodes.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::scenario::{AdmitPolicy, Demand, NodePlan, Scenario, ServiceOrder, Ten
 
 const MODEL: ModelId = ModelId(0);
 
-/// Longer than anybody waits in a scenario.
+/// Longer than any request waits in a scenario.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Runs a scenario to its end.
@@ -30,11 +30,11 @@ pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
     simulation.start()?;
     let end = Instant::ORIGIN + scenario.duration;
     loop {
-        // What the pipeline has to do at a time comes before what happens to it then.
+        // At the same time, the pipeline's timers run before the next event.
         let due = simulation.pipeline.poll_timeout().filter(|due| *due <= end);
         if let Some(due) = due.filter(|due| simulation.event_queue.next_at().is_none_or(|next| *due <= next))
         {
-            simulation.event_queue.wait_until(due);
+            simulation.event_queue.advance_to(due);
             simulation.pipeline.handle_time(due);
         } else if let Some(due) = simulation.event_queue.next_until(end) {
             simulation.handle(due)?;
@@ -52,7 +52,6 @@ pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
     })
 }
 
-/// Something that is due.
 enum SimEvent {
     Arrival(TenantId),
     FirstByte(RequestId),
@@ -61,7 +60,7 @@ enum SimEvent {
     Change(TenantAction),
 }
 
-/// What is known of a request, whatever becomes of it.
+/// A simulated request.
 #[derive(Clone, Copy)]
 struct SimRequest {
     number: u32,
@@ -74,16 +73,16 @@ struct SimRequest {
 struct Simulation<'a> {
     scenario: &'a Scenario,
     event_queue: EventQueue<SimEvent>,
-    /// Draws for what is changed.
+    /// For changes of tenants.
     rng: Rng,
-    /// Draws for each tenant's requests, so that they do not depend on what is decided.
+    /// One per tenant, so that arrivals do not depend on scheduling decisions.
     tenant_rngs: Vec<Rng>,
     rules: Vec<TenantRule>,
     first_keys: Vec<u32>,
     pipeline: OptimizedLoadManager,
     requests: BTreeMap<RequestId, SimRequest>,
     arrived: u32,
-    /// How many of each tenant wait, and how many of each node's slots are taken, counted from the events alone.
+    /// Waiting requests per tenant and busy slots per node, counted from the events alone.
     waiting: Vec<usize>,
     busy: Vec<u32>,
     events: Vec<TimedEvent>,
@@ -169,7 +168,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// A request of `tenant` arrives.
+    /// Submits a request of `tenant`.
     fn accept(&mut self, tenant: TenantId) -> Result<(), SimError> {
         let plan = &self.scenario.tenants[tenant.index()];
         let rng = &mut self.tenant_rngs[tenant.index()];
@@ -195,7 +194,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Who the pipeline takes a tenant for.
+    /// Returns the tenant as the pipeline sees it: with FIFO, all are one.
     fn pipeline_tenant(&self, tenant: TenantId) -> TenantId {
         match self.scenario.order {
             ServiceOrder::Drr => tenant,
@@ -203,7 +202,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Does what the pipeline says, and writes it down.
+    /// Applies and records the pipeline's events.
     fn apply_events(&mut self) -> Result<(), SimError> {
         while let Some(event) = self.pipeline.poll_event() {
             match event {
@@ -213,12 +212,12 @@ impl<'a> Simulation<'a> {
                 evenkeel_pipeline::Event::Reject { request, rejection, .. } => {
                     self.rejected(request, &rejection);
                 }
-                // Nodes here neither fail nor leave; what is done was written down when it was.
+                // Simulated nodes neither fail nor leave, and `Done` was recorded when it happened.
                 _ => {}
             }
         }
-        let kept = matches!(self.scenario.admit, AdmitPolicy::Everybody);
-        if kept && self.has_free_slot() && self.has_servable_request() {
+        let admits_all = matches!(self.scenario.admit, AdmitPolicy::All);
+        if admits_all && self.has_free_slot() && self.has_servable_request() {
             self.idle_while_waiting += 1;
         }
         Ok(())
@@ -237,13 +236,13 @@ impl<'a> Simulation<'a> {
         self.waiting[tenant.index()] -= 1;
         self.busy[node.index()] += 1;
         let plan = &self.scenario.nodes[node.index()];
-        let begun = rtt(plan, path) + plan.first_byte;
-        let takes = begun + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
+        let first_byte = rtt(plan, path) + plan.first_byte;
+        let total = first_byte + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
         if plan.first_byte > Duration::ZERO {
-            self.event_queue.schedule(begun, SimEvent::FirstByte(request));
-            self.event_queue.schedule((begun + takes) / 2, SimEvent::Half(request));
+            self.event_queue.schedule(first_byte, SimEvent::FirstByte(request));
+            self.event_queue.schedule((first_byte + total) / 2, SimEvent::Half(request));
         }
-        self.event_queue.schedule(takes, SimEvent::Done(request));
+        self.event_queue.schedule(total, SimEvent::Done(request));
         self.record(TraceEvent::Dispatched { request: number, tenant, key, node, path, waited });
         if matches!(self.scenario.tenants[tenant.index()].demand, Demand::Backlog(_)) {
             self.accept(tenant)?;
@@ -260,7 +259,7 @@ impl<'a> Simulation<'a> {
         });
     }
 
-    /// A node has answered.
+    /// Ends a request that its node has served.
     fn done(&mut self, request: RequestId) {
         let Some(record) = self.requests.remove(&request) else { return };
         let Some((node, path)) = record.sent else { return };
@@ -324,7 +323,7 @@ impl<'a> Simulation<'a> {
         self.busy.iter().zip(&self.scenario.nodes).any(|(busy, node)| *busy < node.slots)
     }
 
-    /// Tells whether anybody waits who is not set aside, by counting rather than by asking the pipeline.
+    /// Reports whether a tenant that is not parked has a waiting request, from the events rather than from the pipeline.
     fn has_servable_request(&self) -> bool {
         self.waiting.iter().zip(&self.rules).any(|(waiting, rule)| *waiting > 0 && rule.concurrency_max > 0)
     }
@@ -340,32 +339,37 @@ fn rtt(plan: &NodePlan, path: Option<PathId>) -> Duration {
 
 fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
     let (admit, backpressure) = match scenario.admit {
-        AdmitPolicy::Everybody => {
-            let places = BackpressureConfig {
+        AdmitPolicy::All => {
+            let config = BackpressureConfig {
                 max_queue_size: 1_000,
                 warning_threshold: 0.99,
                 overload_threshold: 1.0,
                 ..BackpressureConfig::default()
             };
-            (AdmitRule::ByLoad, places)
+            (AdmitRule::ByLoad, config)
         }
         AdmitPolicy::ByLoad(config) => (AdmitRule::ByLoad, config),
         AdmitPolicy::ByShare(config) => (AdmitRule::ByShare, config),
     };
-    let wait_queue = WaitQueueConfig {
-        max_waiting: backpressure.max_queue_size,
-        default_timeout: WAIT_MAX,
-        warning_threshold: backpressure.warning_threshold,
-        overload_threshold: backpressure.overload_threshold,
-    };
     PipelineOptions {
-        load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
+        load: load_config(backpressure),
         admit,
         quantum: scenario.quantum,
         selection: scenario.selection,
         seed,
         ..PipelineOptions::default()
     }
+}
+
+/// Returns settings whose wait queue agrees with `backpressure`.
+pub(crate) fn load_config(backpressure: BackpressureConfig) -> LoadManagerConfig {
+    let wait_queue = WaitQueueConfig {
+        max_waiting: backpressure.max_queue_size,
+        default_timeout: WAIT_MAX,
+        warning_threshold: backpressure.warning_threshold,
+        overload_threshold: backpressure.overload_threshold,
+    };
+    LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() }
 }
 
 /// Reason why a scenario cannot be run.

@@ -191,7 +191,7 @@ mod tests {
         for tenant in ["a", "b", "c", "d", "a"] {
             family.with([tenant]).count();
         }
-        assert_eq!(counts(&family), [("a", 2), ("b", 1), ("other", 2)].map(owned));
+        assert_eq!(counts(&family), owned([("a", 2), ("b", 1), ("other", 2)]));
         assert_eq!(over.get(), 2);
     }
 
@@ -202,7 +202,7 @@ mod tests {
         let too_long = "x".repeat(VALUE_LEN_MAX + 1);
         family.with([&fits]).count();
         family.with([&too_long]).count();
-        assert_eq!(counts(&family), [("other", 1), (&fits, 1)].map(owned));
+        assert_eq!(counts(&family), owned([("other", 1), (&fits, 1)]));
         assert_eq!(over.get(), 1);
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let two = family.with(["a"]);
         one.add(3);
         two.add(4);
-        assert_eq!(counts(&family), [owned(("a", 7))]);
+        assert_eq!(counts(&family), owned([("a", 7)]));
     }
 
     const SPEC: FamilySpec = FamilySpec { desc: MetricDesc::new("a_total", "a"), bounds: &[] };
@@ -259,7 +259,7 @@ mod tests {
         family.inner.list().into_iter().map(|(values, counter)| (values.concat(), counter.get())).collect()
     }
 
-    fn owned((value, count): (&str, u64)) -> (String, u64) {
-        (value.to_owned(), count)
+    fn owned<const N: usize>(counts: [(&str, u64); N]) -> [(String, u64); N] {
+        counts.map(|(value, count)| (value.to_owned(), count))
     }
 }

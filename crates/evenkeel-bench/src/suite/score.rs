@@ -121,7 +121,7 @@ mod tests {
         for nodes in NODES {
             let mut pick = Pick::new(SelectionPolicy::Score(ScoreConfig::default()), nodes);
             let choice = pick.picker.pick(&pick.candidates, RequestKind::Query, 0.5).unwrap();
-            let ChoiceReason::Score(scored) = choice.because else { panic!("{choice:?}") };
+            let ChoiceReason::Score(scored) = choice.reason else { panic!("{choice:?}") };
             assert_eq!(scored.open, nodes as usize);
             assert!(matches!(scored.latency, LatencyBasis::Relative { .. }), "{:?}", scored.latency);
         }

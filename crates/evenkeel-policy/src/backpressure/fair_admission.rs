@@ -316,11 +316,7 @@ mod tests {
             queue.reserve(FLOOD);
         }
         let admission = queue.decide(QUIET, Weight::ONE);
-        assert_eq!(
-            (admission.evict, admission.decision.accept),
-            (None, true),
-            "room up to the last place"
-        );
+        assert_eq!((admission.evict, admission.decision.accept), (None, true), "room up to the last place");
         fill(&mut queue, THIRD, 2);
         assert!(!queue.decide(QUIET, Weight::ONE).decision.accept, "THIRD is not above its share of 2.67");
         queue.leave(FLOOD, WaiterState::Reserved);

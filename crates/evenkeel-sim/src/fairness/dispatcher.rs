@@ -1,4 +1,4 @@
-//! Who waits for the engine, and who goes next: one face for the orders that are compared.
+//! The policy under test: Evenkeel's pipeline, VTC or FIFO behind one interface.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,29 +6,28 @@ use evenkeel_pipeline::{
     Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd,
     RequestId, Slots,
 };
-use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
+use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::TenantId;
 use evenkeel_policy::score::RequestKind;
-use evenkeel_policy::time::{Duration, Instant};
+use evenkeel_policy::time::Instant;
 use evenkeel_policy::weight::Weight;
 
 use super::engine::{SLOTS, Sequence};
 use super::vtc::Vtc;
 use super::{ClientPlan, SchedulingPolicy};
-use crate::SimError;
+use crate::simulation::{SimError, load_config};
 
 const MODEL: ModelId = ModelId(0);
 
-/// After how many tokens the pipeline is told, as the door does it.
+/// Tokens between two progress reports, as in the LLM API.
 const COST_REPORT_STEP: u64 = 16;
 
-/// Room for everybody's share to wait, for as long as that takes.
+/// Queue capacity for the shares of all clients.
 const QUEUE_CAPACITY: usize = 200;
-const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// Requests that wait, and those that were told to go.
+/// Queues requests and dispatches them to the engine.
 pub(super) struct EngineDispatcher {
     order: DispatchOrder,
     free: u32,
@@ -70,7 +69,7 @@ impl EngineDispatcher {
         Ok(Self { order, free: SLOTS, dispatched: VecDeque::new(), rejected: VecDeque::new() })
     }
 
-    /// Takes in a request; numbers are numbered as they come.
+    /// Adds a request; numbers are consecutive.
     pub(super) fn arrive(&mut self, now: Instant, number: usize, client: usize, plan: &ClientPlan) {
         match &mut self.order {
             DispatchOrder::Evenkeel { pipeline, requests, numbers } => {
@@ -93,12 +92,12 @@ impl EngineDispatcher {
         }
     }
 
-    /// Takes in that an answer has grown.
+    /// Records a generated token.
     pub(super) fn progress(&mut self, now: Instant, sequence: &Sequence) {
         match &mut self.order {
             DispatchOrder::Evenkeel { pipeline, requests, .. } => {
                 let request = requests[sequence.number];
-                if sequence.has_just_begun() {
+                if sequence.has_just_started() {
                     pipeline.handle_first_byte(now, request);
                 }
                 if sequence.generated % COST_REPORT_STEP == 1 {
@@ -110,7 +109,7 @@ impl EngineDispatcher {
         }
     }
 
-    /// Takes in that an answer is complete.
+    /// Records the end of a response.
     pub(super) fn end(&mut self, now: Instant, sequence: &Sequence) {
         self.free += 1;
         if let DispatchOrder::Evenkeel { pipeline, requests, .. } = &mut self.order {
@@ -123,7 +122,7 @@ impl EngineDispatcher {
         }
     }
 
-    /// Takes out a request that goes to the engine now.
+    /// Returns the next request to send to the engine.
     pub(super) fn next(&mut self) -> Option<usize> {
         if let DispatchOrder::Evenkeel { .. } = self.order {
             self.drain_events();
@@ -141,20 +140,20 @@ impl EngineDispatcher {
         Some(number)
     }
 
-    /// Notes that a request's prompt is about to be read.
+    /// Records that the engine is about to process a prompt.
     pub(super) fn begin(&mut self, client: usize, input: u64) {
         if let DispatchOrder::Vtc(vtc) = &mut self.order {
             vtc.count(client, input);
         }
     }
 
-    /// Takes out a request that was turned away.
+    /// Returns the next request that was rejected.
     pub(super) fn next_rejected(&mut self) -> Option<usize> {
         self.rejected.pop_front()
     }
 
-    /// When time alone changes something.
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// Returns the time of the pipeline's next timer.
+    pub(super) fn next_timer(&self) -> Option<Instant> {
         match &self.order {
             DispatchOrder::Evenkeel { pipeline, .. } => pipeline.poll_timeout(),
             DispatchOrder::Vtc(_) | DispatchOrder::Fifo(_) => None,
@@ -180,15 +179,6 @@ impl EngineDispatcher {
 }
 
 fn options(seed: u64) -> PipelineOptions {
-    let wait_queue = WaitQueueConfig {
-        max_waiting: QUEUE_CAPACITY,
-        default_timeout: WAIT_MAX,
-        ..WaitQueueConfig::default()
-    };
     let backpressure = BackpressureConfig { max_queue_size: QUEUE_CAPACITY, ..BackpressureConfig::default() };
-    PipelineOptions {
-        load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
-        seed,
-        ..PipelineOptions::default()
-    }
+    PipelineOptions { load: load_config(backpressure), seed, ..PipelineOptions::default() }
 }

@@ -1,17 +1,17 @@
-//! How far apart two clients drift while both wait.
+//! Gap in service between clients while both wait.
 
 use evenkeel_policy::cost::Cost;
 
-/// How far apart the clients of a run drifted, at worst.
+/// Largest gap between any two clients of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// The most that one client got more than another since both began to wait.
+    /// Largest difference in service since both began to wait.
     pub since_both_waited: Cost,
-    /// The most that one client got more than another within any time in which both waited.
+    /// Largest difference in service within any period in which both waited.
     pub within_any_time: Cost,
 }
 
-/// What each client got, and what was between each two of them while both waited.
+/// Service of each client, and the gap of each pair while both wait.
 #[derive(Clone, Debug)]
 pub(super) struct Accounts {
     service: Vec<i64>,
@@ -20,7 +20,7 @@ pub(super) struct Accounts {
     worst: Gap,
 }
 
-/// Two clients, and their difference while both wait: at first, at least, at most.
+/// Two clients, and the first, smallest and largest difference in service since both began to wait.
 #[derive(Clone, Debug)]
 struct Pair {
     of: (usize, usize),
@@ -34,12 +34,10 @@ impl Accounts {
         Self { service: vec![0; clients], waits: vec![false; clients], pairs, worst: Gap::default() }
     }
 
-    /// Notes service that a client got.
     pub(super) fn serve(&mut self, client: usize, service: Cost) {
         self.service[client] += service.0 as i64;
     }
 
-    /// Notes whether a client has requests that wait.
     pub(super) fn record_waiting(&mut self, client: usize, waiting: usize) {
         let waits = waiting > 0;
         if self.waits[client] == waits {
@@ -58,7 +56,7 @@ impl Accounts {
         }
     }
 
-    /// Compares everybody who waits, once all that is done by now is noted.
+    /// Updates the gaps of all pairs that wait; call it after all service up to now is recorded.
     pub(super) fn compare(&mut self) {
         for pair in &mut self.pairs {
             let Some((first, least, most)) = &mut pair.span else { continue };

@@ -1,4 +1,4 @@
-//! One run: clients that ask, a dispatcher in which they wait, an engine that answers.
+//! One fairness run: clients, the policy under test, and the engine.
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use super::{ArrivalPattern, ClientPlan, SchedulingPolicy, Workload};
 use crate::event_queue::EventQueue;
 use crate::{Rng, SimError};
 
-/// From when the engine is busy with everybody.
+/// Time after which the engine is busy with requests of all clients.
 const WARM_UP: Instant = Instant::from_secs(30);
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FairnessResult {
-    /// How far apart clients drifted once the engine was busy: after half a minute, as VTC's authors count, too, at
-    /// least with two and with eight clients that are alike.
+    /// Largest gap once the engine is busy: after half a minute, as in VTC's measurements, at least with two and with eight
+    /// equal clients.
     pub gap: Gap,
-    /// How far apart they drifted with the first half minute, in which whoever asks most has most of the slots.
+    /// Largest gap including the first half minute, in which the client that sends most has most of the slots.
     pub from_start: Gap,
-    /// What each client got once the engine was busy.
+    /// Service of each client once the engine is busy.
     pub service: Vec<Cost>,
-    /// How many requests of each client were turned away.
+    /// Rejected requests of each client.
     pub rejected: Vec<usize>,
 }
 
@@ -32,9 +32,9 @@ pub fn measure(workload: &Workload, policy: SchedulingPolicy, seed: u64) -> Resu
     let mut run = FairnessRun::new(workload, policy, seed)?;
     let end = Instant::ORIGIN + workload.duration;
     loop {
-        let due = run.dispatcher.due().filter(|due| *due <= end);
+        let due = run.dispatcher.next_timer().filter(|due| *due <= end);
         if let Some(due) = due.filter(|due| run.event_queue.next_at().is_none_or(|next| *due <= next)) {
-            run.event_queue.wait_until(due);
+            run.event_queue.advance_to(due);
             run.dispatcher.advance_time(due);
         } else if let Some(due) = run.event_queue.next_until(end) {
             run.handle(due);
@@ -43,15 +43,15 @@ pub fn measure(workload: &Workload, policy: SchedulingPolicy, seed: u64) -> Resu
         }
         run.apply();
     }
-    let service = (0..workload.clients.len()).map(|client| run.settled.service(client)).collect();
-    let gap = run.settled.worst();
+    let service = (0..workload.clients.len()).map(|client| run.busy_part.service(client)).collect();
+    let gap = run.busy_part.worst();
     let from_start = run.from_start.worst();
     Ok(FairnessResult { gap, from_start, service, rejected: run.rejected })
 }
 
 enum FairnessEvent {
     Arrival(usize),
-    StepEnds,
+    StepEnded,
 }
 
 struct FairnessRun<'a> {
@@ -61,12 +61,12 @@ struct FairnessRun<'a> {
     dispatcher: EngineDispatcher,
     engine: TokenEngine,
     is_stepping: bool,
-    /// Whose each number is.
+    /// Client of each request, by its number.
     client_of: Vec<usize>,
     waiting: Vec<usize>,
     rejected: Vec<usize>,
     from_start: Accounts,
-    settled: Accounts,
+    busy_part: Accounts,
 }
 
 impl<'a> FairnessRun<'a> {
@@ -84,7 +84,7 @@ impl<'a> FairnessRun<'a> {
             waiting: vec![0; clients],
             rejected: vec![0; clients],
             from_start: Accounts::new(clients),
-            settled: Accounts::new(clients),
+            busy_part: Accounts::new(clients),
         };
         for (client, plan) in workload.clients.iter().enumerate() {
             let first = interval(plan).mul_f64(run.rngs[client].unit());
@@ -96,7 +96,7 @@ impl<'a> FairnessRun<'a> {
     fn handle(&mut self, due: FairnessEvent) {
         match due {
             FairnessEvent::Arrival(client) => self.arrive(client),
-            FairnessEvent::StepEnds => self.end_step(),
+            FairnessEvent::StepEnded => self.end_step(),
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a> FairnessRun<'a> {
         }
         self.from_start.compare();
         if WARM_UP <= now {
-            self.settled.compare();
+            self.busy_part.compare();
         }
         for sequence in &stepped {
             self.dispatcher.progress(now, sequence);
@@ -136,15 +136,15 @@ impl<'a> FairnessRun<'a> {
         }
     }
 
-    /// Notes service for a client, in the account of the whole run and, once the engine is busy, in the other.
+    /// Records service of a client, for the whole run and, once the engine is busy, for the busy part.
     fn serve(&mut self, client: usize, service: Cost) {
         self.from_start.serve(client, service);
         if WARM_UP <= self.event_queue.now() {
-            self.settled.serve(client, service);
+            self.busy_part.serve(client, service);
         }
     }
 
-    /// Does what the dispatcher says, and lets the engine go on.
+    /// Applies the dispatcher's decisions and starts the engine's next step.
     fn apply(&mut self) {
         while let Some(number) = self.dispatcher.next() {
             let client = self.client_of[number];
@@ -162,19 +162,19 @@ impl<'a> FairnessRun<'a> {
         for (client, waiting) in self.waiting.iter().enumerate() {
             self.from_start.record_waiting(client, *waiting);
             if WARM_UP <= self.event_queue.now() {
-                self.settled.record_waiting(client, *waiting);
+                self.busy_part.record_waiting(client, *waiting);
             }
         }
         if !self.is_stepping
             && let Some(takes) = self.engine.begin()
         {
             self.is_stepping = true;
-            self.event_queue.schedule(takes, FairnessEvent::StepEnds);
+            self.event_queue.schedule(takes, FairnessEvent::StepEnded);
         }
     }
 }
 
-/// How far apart a client's requests are, on average.
+/// Returns the mean interval between a client's requests.
 fn interval(plan: &ClientPlan) -> Duration {
     Duration::from_secs(60) / plan.rpm
 }
@@ -182,6 +182,8 @@ fn interval(plan: &ClientPlan) -> Duration {
 fn is_off(pattern: ArrivalPattern, now: Instant) -> bool {
     match pattern {
         ArrivalPattern::Even | ArrivalPattern::Random => false,
-        ArrivalPattern::OnOff(span) => (now.since(Instant::ORIGIN).as_nanos() / span.as_nanos()) % 2 == 1,
+        ArrivalPattern::OnOff(duration) => {
+            (now.since(Instant::ORIGIN).as_nanos() / duration.as_nanos()) % 2 == 1
+        }
     }
 }

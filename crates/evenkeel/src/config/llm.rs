@@ -142,12 +142,13 @@ fn breaker(section: &mut Section<'_>) -> BreakerOptions {
 fn affinity(section: &mut Section<'_>) -> AffinityOptions {
     let default = AffinityOptions::default();
     let load_max = section.within("load_max", Float(default.load_max), Float(1.0)..=Float(10.0)).0;
-    let look_max =
-        section.within("look_max", Integer(default.lookahead_max as i64), Integer(1)..=Integer(64)).as_usize();
+    let look_max = section
+        .within("look_max", Integer(default.lookahead_max as i64), Integer(1)..=Integer(64))
+        .as_usize();
     let skips = Integer(i64::from(default.skips_max));
     AffinityOptions {
         load_max,
-        look_max,
+        lookahead_max: look_max,
         skips_max: section.within("skips_max", skips, Integer(0)..=Integer(64)).as_u32(),
     }
 }
