@@ -24,3 +24,8 @@ pub use scenarios::{
     weights,
 };
 pub use simulation::{SimError, run};
+
+/// Runs the README's example as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
