@@ -107,10 +107,10 @@ impl OptimizedLoadManager {
         self.advance(now);
         match self.requests.get(request).map(|record| record.state) {
             Some(RequestState::Delayed { .. } | RequestState::Queued) => {
-                self.reject_waiting(request, Rejection::Cancelled)
+                self.reject_waiting(request, Rejection::Cancelled);
             }
             Some(RequestState::InFlight(attempt)) => {
-                self.finish(request, attempt.actual, RequestOutcome::Cancelled)
+                self.finish(request, attempt.actual, RequestOutcome::Cancelled);
             }
             None => self.counts.unknown += 1,
         }
@@ -166,7 +166,7 @@ impl OptimizedLoadManager {
         self.observe_failure(request, &attempt, failure);
         match attempt.response {
             ResponseState::Started => {
-                self.finish(request, attempt.actual, RequestOutcome::FailedMidStream { failure })
+                self.finish(request, attempt.actual, RequestOutcome::FailedMidStream { failure });
             }
             ResponseState::Pending => {
                 self.release_slot(request, &attempt, Cost::ZERO);

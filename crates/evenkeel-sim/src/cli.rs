@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_usage_error_names_the_mistake() {
         for (line, part) in [
-            ("", "subcommand"),
+            ("", "Usage: evenkeel-sim"),
             ("dmeo", "'dmeo'"),
             ("demo list", "'list'"),
             ("run", "<NAME>"),

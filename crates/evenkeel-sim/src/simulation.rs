@@ -162,7 +162,7 @@ impl<'a> Simulation<'a> {
                     self.requests.get(&request).map_or(Cost::ZERO, |request| Cost(request.actual.0 / 2));
                 self.pipeline.handle_progress(now, request, half);
             }
-            SimEvent::Done(request) => self.done(request),
+            SimEvent::Done(request) => self.finish(request),
             SimEvent::Change(change) => self.change(change)?,
         }
         Ok(())
@@ -210,7 +210,7 @@ impl<'a> Simulation<'a> {
                     self.send(request, node, path, waited)?;
                 }
                 evenkeel_pipeline::Event::Reject { request, rejection, .. } => {
-                    self.rejected(request, &rejection);
+                    self.reject(request, &rejection);
                 }
                 // Simulated nodes neither fail nor leave, and `Done` was recorded when it happened.
                 _ => {}
@@ -250,7 +250,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    fn rejected(&mut self, request: RequestId, rejection: &Rejection) {
+    fn reject(&mut self, request: RequestId, rejection: &Rejection) {
         let Some(SimRequest { number, tenant, .. }) = self.requests.remove(&request) else { return };
         self.waiting[tenant.index()] -= 1;
         self.record(match rejection {
@@ -260,7 +260,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Ends a request that its node has served.
-    fn done(&mut self, request: RequestId) {
+    fn finish(&mut self, request: RequestId) {
         let Some(record) = self.requests.remove(&request) else { return };
         let Some((node, path)) = record.sent else { return };
         let now = self.event_queue.now();

@@ -139,7 +139,7 @@ fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
         }
         Step::Cancel(at) => known(at).into_iter().for_each(|it| driver.pipeline.handle_cancel(now, it)),
         Step::FirstByte(at) => {
-            known(at).into_iter().for_each(|it| driver.pipeline.handle_first_byte(now, it))
+            known(at).into_iter().for_each(|it| driver.pipeline.handle_first_byte(now, it));
         }
         Step::Progress(at, cost) => {
             known(at).into_iter().for_each(|it| driver.pipeline.handle_progress(now, it, Cost(cost)));

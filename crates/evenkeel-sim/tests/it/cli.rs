@@ -51,7 +51,7 @@ fn a_usage_error_exits_with_2_and_names_the_mistake() {
     for (args, part) in [
         (&["dmeo"][..], "unrecognized subcommand 'dmeo'"),
         (&["run", "nothing"], "flood, weights"),
-        (&[], "requires a subcommand"),
+        (&[], "Usage: evenkeel-sim"),
     ] {
         let output = evenkeel_sim(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
