@@ -116,7 +116,7 @@ impl LlmApi {
             let concurrency_max = tenant.settings.concurrency_max.unwrap_or(u32::MAX);
             let rule = TenantRule { weight: tenant.settings.weight, concurrency_max };
             self.walk.update(|machine, now| machine.set_tenant(now, *id, rule))?;
-            self.walk.watch().meters().name_tenant(*id, &tenant.settings.name);
+            self.walk.watch().metrics().name_tenant(*id, &tenant.settings.name);
         }
         *known = next;
         Ok(())
@@ -180,7 +180,7 @@ impl LlmApi {
             let engine =
                 node.engine.map(|load| EngineGauges { running: load.running, waiting: load.waiting });
             let figures = NodeGauges { slots: node.slots, busy: node.busy, engine };
-            self.walk.watch().meters().show_node(node.node, &figures);
+            self.walk.watch().metrics().set_node_gauges(node.node, &figures);
         }
         let pool = self.upstream.stats();
         RouterGauges {

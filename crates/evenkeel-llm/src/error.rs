@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn every_way_to_be_turned_away_has_its_status() {
         let failed =
-            |failure| Rejection::Failed { attempts: 1, failure, stopped: NoRetryReason::NoOtherNode };
+            |failure| Rejection::Failed { attempts: 1, failure, no_retry: NoRetryReason::NoOtherNode };
         let waited = Duration::ZERO;
         let timeout = Duration::ZERO;
         let status = |rejection| rejection_error(&rejection, "m", 3).status().as_u16();

@@ -128,7 +128,7 @@ impl NodeRegistry {
             models: models.clone(),
             paths: vec![PathSpec::default(); ways],
         };
-        let meters = self.walk.watch().meters();
+        let meters = self.walk.watch().metrics();
         // Named before anything is told of it.
         let id = self
             .walk
@@ -187,7 +187,7 @@ impl NodeRegistry {
             }
             Finding::Models(models) => {
                 if let Err(error) = self.set_models(node, &models) {
-                    let node = self.walk.watch().meters().node_name(node);
+                    let node = self.walk.watch().metrics().node_name(node);
                     tracing::warn!(node = node.as_deref(), %error, "models not taken over");
                 }
             }

@@ -134,7 +134,7 @@ impl ProxyRequest {
                 Priority::Background => Some(JOB_WAIT_MAX),
             },
             request: score::RequestKind::Infer,
-            urgency,
+            priority: urgency,
         });
         loop {
             let slot = place.await.map_err(|turned| llm.refuse(turned, (model, urgency), &ask, waited))?;

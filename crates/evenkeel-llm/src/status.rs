@@ -67,9 +67,9 @@ fn counts_json(counts: &Counts) -> Value {
         "dispatched": counts.dispatched,
         "finished": counts.finished,
         "queue_full": counts.queue_full,
-        "pushed_out": counts.pushed_out,
+        "evicted": counts.evicted,
         "timed_out": counts.timed_out,
-        "refused": counts.refused,
+        "refused": counts.rejected,
         "cancelled": counts.cancelled,
         "retried": counts.retried,
     })
@@ -92,7 +92,7 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         || {
             llm.walk
                 .watch()
-                .meters()
+                .metrics()
                 .node_name(status.node)
                 .map_or("leaving".to_owned(), |name| name.to_string())
         },
@@ -103,7 +103,7 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
     let (breaker, open_ms) = match status.breaker {
         BreakerState::Closed => ("closed", None),
         BreakerState::HalfOpen => ("half_open", None),
-        BreakerState::Open { until } => ("open", Some(left(until))),
+        BreakerState::Open { until, .. } => ("open", Some(left(until))),
     };
     json!({
         "name": name,
@@ -111,14 +111,14 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         "urls": urls,
         "slots": status.slots,
         "adaptive": status.limit.map(limit_json),
-        "engine_load": status.engine.map(|load| engine_json(load, status.elsewhere)),
+        "engine_load": status.engine.map(|load| engine_json(load, status.external_load)),
         "busy": status.busy,
         "in_flight_cost": status.in_flight.0,
         "weight": status.weight.as_f64(),
-        "duty": duty(status.duty),
+        "duty": duty(status.admin_state),
         "breaker": breaker,
         "open_ms": open_ms,
-        "spared_ms": status.spared_until.map(left),
+        "spared_ms": status.cooldown_until.map(left),
         "p95_ms": status.p95.map(millis),
         "error_rate": status.error_rate,
         "models": status.models.iter().map(|model| model_name(llm, *model)).collect::<Vec<_>>(),
@@ -160,7 +160,7 @@ fn tenant_json(llm: &LlmApi, status: &TenantStatus) -> Value {
 
 fn tenant_name(llm: &LlmApi, id: TenantId) -> String {
     let known = llm.tenants.read().get(&id).map(|tenant| tenant.settings.name.clone());
-    known.unwrap_or_else(|| llm.walk.watch().meters().tenant_name(id).unwrap_or("unnamed").to_owned())
+    known.unwrap_or_else(|| llm.walk.watch().metrics().tenant_name(id).unwrap_or("unnamed").to_owned())
 }
 
 fn model_name(llm: &LlmApi, model: ModelId) -> String {

@@ -69,7 +69,7 @@ impl RequestTrace {
         request.set("evenkeel.tenant", tenant.settings.name.clone());
         request.set("gen_ai.request.model", ask.model.clone());
         request.set("evenkeel.stream", ask.delivery == ResponseMode::Stream);
-        request.tell("queued", vec![("evenkeel.input_tokens_estimate", ask.input_tokens.into())]);
+        request.add_event("queued", vec![("evenkeel.input_tokens_estimate", ask.input_tokens.into())]);
     }
 
     /// Tells that a node is asked.
@@ -78,14 +78,14 @@ impl RequestTrace {
         let Some(request) = &mut live.request else { return };
         live.attempts += 1;
         live.waited = slot.waited();
-        let mut attempt = Span::begin(live.tracer.within(request.context), SpanKind::Client, "attempt");
+        let mut attempt = Span::begin(live.tracer.child(request.context), SpanKind::Client, "attempt");
         let name = node.options.name.clone();
         let url = node.origin(slot.path()).to_string();
         let told = vec![
             ("evenkeel.node", name.clone().into()),
             ("evenkeel.queue_wait_ms", millis(live.waited).into()),
         ];
-        request.tell("dispatched", told);
+        request.add_event("dispatched", told);
         attempt.set("evenkeel.node", name);
         attempt.set("evenkeel.path", url);
         attempt.set("evenkeel.attempt", live.attempts);
@@ -106,7 +106,7 @@ impl RequestTrace {
             live.tracer.end(attempt);
         }
         if let Some(request) = &mut live.request {
-            request.tell("failed", vec![("error.message", trouble.to_string().into())]);
+            request.add_event("failed", vec![("error.message", trouble.to_string().into())]);
         }
     }
 
@@ -117,7 +117,7 @@ impl RequestTrace {
             span.set("http.response.status_code", u64::from(status.as_u16()));
         }
         if let Some(request) = &mut live.request {
-            request.tell("first_byte", Vec::new());
+            request.add_event("first_byte", Vec::new());
         }
     }
 

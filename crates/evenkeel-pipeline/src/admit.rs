@@ -1,167 +1,172 @@
-//! Admit: take a request, slow it, or turn it away at once.
+//! Admit: accept a request, delay it (backpressure), or reject it at once (load shedding).
 //!
-//! Bound: no more than `max_waiting` requests with somebody behind them ever wait for one model, delayed ones included; a tenant below its share
-//! of the places is turned away only when nobody is above theirs and the queue is full.
+//! A full queue makes room for a tenant below its share by eviction: the newest request of the tenant furthest above
+//! its share is rejected.
+//!
+//! Guarantees: at most `max_waiting` interactive requests wait for one model, delayed ones included; a tenant below its
+//! share is rejected only when the queue is full and no tenant is above its share.
 
 use evenkeel_policy::backpressure::{
     Admission, BackpressureController, BackpressureDecision, FairAdmission, TooManyTenants, WaiterState,
     admit_by_deadline, retry_after,
 };
-use evenkeel_policy::id::TenantId;
+use evenkeel_policy::id::{RequestId, TenantId};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{Arrival, ModelQueueId, Priority, RequestId, RequestState};
+use crate::accept::{Arrival, ModelQueueId, Priority, RequestState};
 use crate::options::AdmitRule;
 use crate::rejection::Rejection;
 
 impl OptimizedLoadManager {
     /// Decides on a request that has just arrived.
     pub(crate) fn admit(&mut self, request: RequestId) {
-        let Some(arrival) = self.requests.get(request).map(|ticket| ticket.arrival) else { return };
-        match self.decide(&arrival) {
-            Ok(delay) => self.wait(request, delay),
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
+        match self.decide_admission(&arrival) {
+            Ok(delay) => self.start_waiting(request, delay),
             Err(rejection) => self.reject(request, rejection),
         }
     }
 
-    /// Takes a place for the arrival and says how long it is slowed, or says why not.
-    fn decide(&mut self, arrival: &Arrival) -> Result<Duration, Rejection> {
+    /// Reserves queue capacity for the arrival and returns its delay, or the reason for its rejection.
+    fn decide_admission(&mut self, arrival: &Arrival) -> Result<Duration, Rejection> {
         let Arrival { tenant, model, .. } = *arrival;
         let limits = &self.options.limits;
-        if limits.tenants_max <= tenant.0 {
+        if tenant.0 >= limits.tenants_max {
             return Err(Rejection::UnknownTenant { tenant });
         }
-        if limits.models_max <= model.0 {
+        if model.0 >= limits.models_max {
             return Err(Rejection::UnknownModel { model });
         }
         if !self.nodes.serves(model) {
             return Err(Rejection::NoNode { model });
         }
-        let line = arrival.line();
-        let expected = self.wait_queue.expected_wait(line, tenant);
+        let queue_id = arrival.queue_id();
+        let expected = self.wait_queue.expected_wait(queue_id, tenant);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
-        // In the background it is known that others go first, and no wait is too long.
-        if line.urgency == Priority::Interactive
+        // Background requests accept that others go first: no expected wait is too long for them.
+        if queue_id.priority == Priority::Interactive
             && let Err(late) = admit_by_deadline(expected, timeout)
         {
             return Err(Rejection::WouldMissDeadline { retry_after: late.retry_after });
         }
-        let rested_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
-        if self.now < rested_at && self.now + timeout <= rested_at {
+        let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
+        if self.now < cooldown_ends_at && self.now + timeout <= cooldown_ends_at {
             return Err(Rejection::WouldMissDeadline {
-                retry_after: retry_after(Some(rested_at.since(self.now))),
+                retry_after: retry_after(Some(cooldown_ends_at.since(self.now))),
             });
         }
-        let admission =
-            self.wait_queue.admit(self.now, line, tenant).map_err(|_| Rejection::UnknownTenant { tenant })?;
+        let admission = self
+            .wait_queue
+            .admit(self.now, queue_id, tenant)
+            .map_err(|_| Rejection::UnknownTenant { tenant })?;
         if let Some(victim) = admission.evict {
-            self.evict(line, victim);
+            self.evict(queue_id, victim);
         }
         if !admission.decision.accept {
-            let (current_size, max_size) = self.places(line);
+            let (current_size, max_size) = self.occupancy(queue_id);
             return Err(Rejection::QueueFull { current_size, max_size, retry_after: retry_after(expected) });
         }
         Ok(admission.decision.delay)
     }
 
-    /// Puts a request that has its place where it waits.
-    fn wait(&mut self, request: RequestId, delay: Duration) {
+    /// Registers an admitted request as waiting, and queues it unless it is delayed.
+    fn start_waiting(&mut self, request: RequestId, delay: Duration) {
         let now = self.now;
-        let Some(ticket) = self.requests.get_mut(request) else { return };
+        let Some(record) = self.requests.get_mut(request) else { return };
         if delay > Duration::ZERO {
-            ticket.stage = RequestState::Delayed { enters_at: now + delay };
+            record.state = RequestState::Delayed { enters_at: now + delay };
         }
-        self.wait_queue.add_waiting(request, ticket);
+        self.wait_queue.add_waiting(request, record);
         if delay == Duration::ZERO {
-            self.enter(request);
+            self.enqueue(request);
         }
     }
 
-    /// Turns the tenant's newest waiter away; its place is already given to the arrival.
-    fn evict(&mut self, line: ModelQueueId, victim: TenantId) {
-        let Some(request) = self.wait_queue.newest(line, victim) else { return };
+    /// Evicts the tenant's newest queued request; the arrival already holds its place.
+    fn evict(&mut self, queue_id: ModelQueueId, victim: TenantId) {
+        let Some(request) = self.wait_queue.newest(queue_id, victim) else { return };
         self.leave_queue(request);
-        let (current_size, max_size) = self.places(line);
-        let retry_after = retry_after(self.wait_queue.expected_wait(line, victim));
+        let (current_size, max_size) = self.occupancy(queue_id);
+        let retry_after = retry_after(self.wait_queue.expected_wait(queue_id, victim));
         self.reject(request, Rejection::Evicted { current_size, max_size, retry_after });
     }
 
-    /// How many wait in a line, and how many may.
-    fn places(&self, line: ModelQueueId) -> (usize, usize) {
-        (self.wait_queue.waiting(line), self.options.load.wait_queue.max_waiting)
+    /// Returns the number of waiting requests of a model queue, and their maximum.
+    fn occupancy(&self, queue_id: ModelQueueId) -> (usize, usize) {
+        (self.wait_queue.waiting(queue_id), self.options.load.wait_queue.max_waiting)
     }
 }
 
-/// The waiting places of one model, and who holds them.
+/// Queue capacity of one model, and each tenant's part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmissionControl {
     rule: AdmitRule,
     controller: BackpressureController,
-    holders: FairAdmission,
+    fair: FairAdmission,
 }
 
 impl AdmissionControl {
     pub(crate) fn new(rule: AdmitRule, controller: BackpressureController, tenants_max: u32) -> Self {
-        let holders = FairAdmission::new(controller.clone(), tenants_max);
-        Self { rule, controller, holders }
+        let fair = FairAdmission::new(controller.clone(), tenants_max);
+        Self { rule, controller, fair }
     }
 
-    /// Decides on an arrival and keeps the books of it.
+    /// Decides on an arrival and, if it is admitted, counts it as waiting.
     pub(crate) fn admit(&mut self, tenant: TenantId, weight: Weight) -> Result<Admission, TooManyTenants> {
         match self.rule {
-            AdmitRule::ByShare => self.holders.admit(tenant, weight),
+            AdmitRule::ByShare => self.fair.admit(tenant, weight),
             AdmitRule::ByLoad => {
                 let decision = self.pressure();
                 if decision.accept {
-                    self.holders.join(tenant, weight)?;
+                    self.fair.join(tenant, weight)?;
                 }
                 Ok(Admission { decision, evict: None })
             }
         }
     }
 
-    /// Takes in a request that is let wait however many do: whoever sends such limits how many there are.
+    /// Admits a background request however many wait: the sender of background requests limits their number.
     pub(crate) fn admit_background(
         &mut self,
         tenant: TenantId,
         weight: Weight,
     ) -> Result<Admission, TooManyTenants> {
-        self.holders.join(tenant, weight)?;
+        self.fair.join(tenant, weight)?;
         let decision = BackpressureDecision { accept: true, delay: Duration::ZERO, ..self.pressure() };
         Ok(Admission { decision, evict: None })
     }
 
-    /// Takes a place for a request that comes back from a node; `false` when there is none.
+    /// Reserves capacity for a request that a node failed; returns `false` if the queue is full.
     pub(crate) fn readmit(&mut self, tenant: TenantId, weight: Weight) -> bool {
-        self.holders.waiting() < self.controller.config().max_queue_size
-            && self.holders.join(tenant, weight).is_ok()
+        self.fair.waiting() < self.controller.config().max_queue_size
+            && self.fair.join(tenant, weight).is_ok()
     }
 
-    /// Gives a place back.
+    /// Releases the capacity of one request.
     pub(crate) fn leave(&mut self, tenant: TenantId) {
-        self.holders.leave(tenant, WaiterState::Queued);
+        self.fair.leave(tenant, WaiterState::Queued);
     }
 
     pub(crate) fn update_weight(&mut self, tenant: TenantId, weight: Weight) {
-        self.holders.update_weight(tenant, weight);
+        self.fair.update_weight(tenant, weight);
     }
 
     pub(crate) fn weight_share(&self, tenant: TenantId, weight: Weight) -> f64 {
-        self.holders.weight_share(tenant, weight)
+        self.fair.weight_share(tenant, weight)
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.holders.waiting()
+        self.fair.waiting()
     }
 
     pub(crate) fn waiting_of(&self, tenant: TenantId) -> usize {
-        self.holders.waiting_of(tenant)
+        self.fair.waiting_of(tenant)
     }
 
-    /// How loaded the queue is, whoever asks.
+    /// Returns the load of the queue, regardless of tenant.
     pub(crate) fn pressure(&self) -> BackpressureDecision {
-        self.controller.decide(self.holders.waiting())
+        self.controller.decide(self.fair.waiting())
     }
 }

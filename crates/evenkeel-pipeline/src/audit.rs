@@ -1,4 +1,4 @@
-//! An audit for tests: everything that is counted along the way, counted again from scratch.
+//! Audit for tests: recomputes every counter from the request records.
 
 use std::collections::BTreeMap;
 
@@ -13,135 +13,146 @@ use crate::load_manager::TimerTarget;
 use crate::pick_node::{AdminState, BreakerState};
 use crate::queue::{TenantEntry, key};
 
-/// What the tickets alone say.
+/// Totals recomputed from the request records alone.
 #[derive(Default)]
 struct AuditTotals {
     in_flight: usize,
     tenants: BTreeMap<TenantId, (u32, Cost)>,
     nodes: BTreeMap<NodeId, (u32, u32, Cost)>,
     paths: BTreeMap<(NodeId, PathId), u32>,
-    places: BTreeMap<(ModelQueueId, TenantId), (usize, Cost)>,
+    waiting: BTreeMap<(ModelQueueId, TenantId), (usize, Cost)>,
     queued: BTreeMap<(ModelQueueId, TenantId), usize>,
 }
 
 impl OptimizedLoadManager {
-    /// Counts everything again and says what does not add up; for tests, as it looks at everything.
+    /// Recomputes all state and returns the first contradiction; O(requests × nodes), for tests.
     pub fn audit(&self) -> Result<(), String> {
-        let mut tally = AuditTotals::default();
-        for (_, ticket) in self.requests.iter() {
-            tally.add(ticket);
+        let mut totals = AuditTotals::default();
+        for (_, record) in self.requests.iter() {
+            totals.add(record);
         }
-        self.audit_slots(&tally)?;
-        self.audit_queue(&tally)?;
+        self.audit_slots(&totals)?;
+        self.audit_queue(&totals)?;
         self.audit_timers()?;
         self.audit_wake_ups()?;
-        check(self.node_cache.is_sound(), || "the cache's views differ".to_owned())
+        check(self.node_cache.is_sound(), || "the affinity cache's indexes differ".to_owned())
     }
 
-    fn audit_slots(&self, tally: &AuditTotals) -> Result<(), String> {
-        check(self.in_flight == tally.in_flight, || format!("{} in flight", self.in_flight))?;
+    fn audit_slots(&self, totals: &AuditTotals) -> Result<(), String> {
+        check(self.in_flight == totals.in_flight, || {
+            format!("{} in flight, expected {}", self.in_flight, totals.in_flight)
+        })?;
         for (id, tenant) in self.wait_queue.tenants().iter() {
-            let (count, cost) = tally.tenants.get(&id).copied().unwrap_or_default();
+            let (count, cost) = totals.tenants.get(&id).copied().unwrap_or_default();
             let same = (tenant.in_flight, tenant.in_flight_cost) == (count, cost);
-            check(same, || format!("{id:?}: {tenant:?} beside {count} for {cost}"))?;
+            check(same, || format!("{id:?}: {tenant:?}, expected {count} in flight for {cost}"))?;
         }
         for (id, node) in self.nodes.iter() {
-            let (busy, transactions, cost) = tally.nodes.get(&id).copied().unwrap_or_default();
+            let (busy, transactions, cost) = totals.nodes.get(&id).copied().unwrap_or_default();
             let same = (node.busy, node.transactions(), node.in_flight) == (busy, transactions, cost);
             check(same, || {
-                format!("{id:?} has {} for {} beside {busy} for {cost}", node.busy, node.in_flight)
+                format!("{id:?} has {} for {}, expected {busy} for {cost}", node.busy, node.in_flight)
             })?;
-            check(node.duty != AdminState::Removing || busy > 0, || {
-                format!("{id:?} left and is still there")
+            check(node.admin_state != AdminState::Removing || busy > 0, || {
+                format!("{id:?} is idle and was not removed")
             })?;
             for path in node.paths.statuses() {
-                let carried = tally.paths.get(&(id, path.path)).copied().unwrap_or_default();
-                check(path.in_flight == carried, || format!("{id:?}: {path:?} beside {carried}"))?;
-            }
-            if let Some(asking) = node.rest.probe_request() {
-                let flies =
-                    self.requests.get(asking).and_then(RequestRecord::flight).is_some_and(|it| it.node == id);
-                check(flies, || format!("{id:?} is asked by {asking:?}"))?;
-            }
-            if let Some(probe) = node.breaker.probe() {
-                let flies =
-                    self.requests.get(probe).and_then(RequestRecord::flight).is_some_and(|it| it.node == id);
-                let tried = node.breaker.state() == BreakerState::HalfOpen;
-                check(flies && tried, || format!("{id:?} is tried by {probe:?}"))?;
-            }
-        }
-        let known = tally.nodes.keys().all(|node| self.nodes.get(*node).is_some());
-        check(known, || "a slot is taken on a node that is gone".to_owned())
-    }
-
-    fn audit_queue(&self, tally: &AuditTotals) -> Result<(), String> {
-        let max_waiting = self.options.load.wait_queue.max_waiting;
-        let mut lanes = 0;
-        for (line, ring) in self.wait_queue.rings() {
-            let within = line.urgency == Priority::Background || ring.places.waiting() <= max_waiting;
-            check(within, || format!("{line:?}: {}", ring.places.waiting()))?;
-            let mut waiting = 0;
-            for (tenant, lane) in ring.lanes() {
-                lanes += 1;
-                waiting += lane.waiting().len();
-                let expected = tally.places.get(&(line, tenant)).copied().unwrap_or_default();
-                let same = (lane.waiting().len(), lane.cost()) == expected;
-                check(same, || format!("{line:?} {tenant:?}: {lane:?} beside {expected:?}"))?;
-                let queued = tally.queued.get(&(line, tenant)).copied().unwrap_or_default();
-                check(lane.queue().len() == queued, || format!("{line:?} {tenant:?}: {queued} queued"))?;
-                check(ring.places.waiting_of(tenant) == lane.waiting().len(), || {
-                    format!("{tenant:?} places")
+                let carried = totals.paths.get(&(id, path.path)).copied().unwrap_or_default();
+                check(path.in_flight == carried, || {
+                    format!("{id:?}: {path:?}, expected {carried} in flight")
                 })?;
             }
-            check(waiting == ring.places.waiting(), || format!("{line:?}: {waiting} wait"))?;
-            for (tenant, entry) in self.wait_queue.tenants().iter() {
-                let queued = tally.queued.contains_key(&(line, tenant));
-                let standing = ring.drr.key_status(key(tenant));
-                let right = match (queued, entry.is_capped()) {
-                    (false, _) => standing == KeyStatus::Idle,
-                    (true, true) => standing == KeyStatus::Parked,
-                    (true, false) => !matches!(standing, KeyStatus::Idle | KeyStatus::Parked),
-                };
-                check(right, || format!("{line:?} {tenant:?} is {standing:?}, queued {queued}"))?;
+            if let Some(probe) = node.cooldown.probe_request() {
+                let is_in_flight =
+                    self.requests.get(probe).and_then(RequestRecord::attempt).is_some_and(|it| it.node == id);
+                check(is_in_flight, || format!("{id:?}: cooldown probe {probe:?} is not in flight"))?;
+            }
+            if let Some(probe) = node.breaker.probe() {
+                let is_in_flight =
+                    self.requests.get(probe).and_then(RequestRecord::attempt).is_some_and(|it| it.node == id);
+                let is_half_open = node.breaker.state() == BreakerState::HalfOpen;
+                check(is_in_flight && is_half_open, || {
+                    format!("{id:?}: breaker probe {probe:?} is not in flight")
+                })?;
             }
         }
-        check(lanes == tally.places.len(), || format!("{lanes} lanes beside {}", tally.places.len()))
+        let known = totals.nodes.keys().all(|node| self.nodes.get(*node).is_some());
+        check(known, || "a request is in flight on a node that was removed".to_owned())
+    }
+
+    fn audit_queue(&self, totals: &AuditTotals) -> Result<(), String> {
+        let max_waiting = self.options.load.wait_queue.max_waiting;
+        let mut tenant_queues = 0;
+        for (queue_id, queue) in self.wait_queue.queues() {
+            let is_within =
+                queue_id.priority == Priority::Background || queue.admission.waiting() <= max_waiting;
+            check(is_within, || format!("{queue_id:?}: {} waiting", queue.admission.waiting()))?;
+            let mut waiting = 0;
+            for (tenant, tenant_queue) in queue.tenant_queues() {
+                tenant_queues += 1;
+                waiting += tenant_queue.waiting().len();
+                let expected = totals.waiting.get(&(queue_id, tenant)).copied().unwrap_or_default();
+                let same = (tenant_queue.waiting().len(), tenant_queue.cost()) == expected;
+                check(same, || format!("{queue_id:?} {tenant:?}: {tenant_queue:?}, expected {expected:?}"))?;
+                let queued = totals.queued.get(&(queue_id, tenant)).copied().unwrap_or_default();
+                check(tenant_queue.queued().len() == queued, || {
+                    format!("{queue_id:?} {tenant:?}: expected {queued} queued")
+                })?;
+                check(queue.admission.waiting_of(tenant) == tenant_queue.waiting().len(), || {
+                    format!("{queue_id:?} {tenant:?}: admission control counts otherwise")
+                })?;
+            }
+            check(waiting == queue.admission.waiting(), || format!("{queue_id:?}: {waiting} waiting"))?;
+            for (tenant, entry) in self.wait_queue.tenants().iter() {
+                let queued = totals.queued.contains_key(&(queue_id, tenant));
+                let status = queue.drr.key_status(key(tenant));
+                let is_right = match (queued, entry.is_capped()) {
+                    (false, _) => status == KeyStatus::Idle,
+                    (true, true) => status == KeyStatus::Parked,
+                    (true, false) => !matches!(status, KeyStatus::Idle | KeyStatus::Parked),
+                };
+                check(is_right, || format!("{queue_id:?} {tenant:?} is {status:?}, queued {queued}"))?;
+            }
+        }
+        check(tenant_queues == totals.waiting.len(), || {
+            format!("{tenant_queues} tenant queues, expected {}", totals.waiting.len())
+        })
     }
 
     fn audit_timers(&self) -> Result<(), String> {
-        let mut expected = usize::from(self.timers.of(TimerTarget::Recheck).is_some());
-        for (request, ticket) in self.requests.iter() {
-            let at = match ticket.stage {
-                RequestState::Delayed { enters_at } => Some(enters_at.min(ticket.timeout_at)),
-                RequestState::Queued => Some(ticket.timeout_at),
+        let mut expected = usize::from(self.timers.due_at(TimerTarget::Recheck).is_some());
+        for (request, record) in self.requests.iter() {
+            let at = match record.state {
+                RequestState::Delayed { enters_at } => Some(enters_at.min(record.timeout_at)),
+                RequestState::Queued => Some(record.timeout_at),
                 RequestState::InFlight(_) => None,
             };
             expected += usize::from(at.is_some());
-            check(self.timers.of(TimerTarget::Request(request)) == at, || {
-                format!("{request:?} is due at {at:?}")
+            check(self.timers.due_at(TimerTarget::Request(request)) == at, || {
+                format!("{request:?}: timer should be due at {at:?}")
             })?;
         }
         for (id, node) in self.nodes.iter() {
             expected += usize::from(node.timeout().is_some());
-            let same = self.timers.of(TimerTarget::Node(id)) == node.timeout();
-            check(same, || format!("{id:?} is due at {:?}", node.timeout()))?;
+            let same = self.timers.due_at(TimerTarget::Node(id)) == node.timeout();
+            check(same, || format!("{id:?}: timer should be due at {:?}", node.timeout()))?;
         }
-        check(self.timers.len() == expected, || format!("{} timers beside {expected}", self.timers.len()))
+        check(self.timers.len() == expected, || format!("{} timers, expected {expected}", self.timers.len()))
     }
 
-    /// Fails if anybody waits who could have a free slot.
+    /// Fails if a request waits that could use a free slot.
     fn audit_wake_ups(&self) -> Result<(), String> {
-        if self.options.limits.in_flight_max <= self.in_flight {
+        if self.in_flight >= self.options.limits.in_flight_max {
             return Ok(());
         }
-        for (request, ticket) in self.requests.iter() {
-            let tenant = self.wait_queue.tenants().get(ticket.arrival.tenant);
-            if ticket.stage != RequestState::Queued || tenant.is_some_and(TenantEntry::is_capped) {
+        for (request, record) in self.requests.iter() {
+            let tenant = self.wait_queue.tenants().get(record.arrival.tenant);
+            if record.state != RequestState::Queued || tenant.is_some_and(TenantEntry::is_capped) {
                 continue;
             }
-            let lost = |node: NodeId| format!("{request:?} waits beside a slot of {node:?}");
+            let lost = |node: NodeId| format!("{request:?} waits although {node:?} has a free slot");
             for (node, _) in self.nodes.iter() {
-                check(!self.nodes.can_take(node, ticket), || lost(node))?;
+                check(!self.nodes.can_take(node, record), || lost(node))?;
             }
         }
         Ok(())
@@ -149,35 +160,35 @@ impl OptimizedLoadManager {
 }
 
 impl AuditTotals {
-    fn add(&mut self, ticket: &RequestRecord) {
-        let arrival = &ticket.arrival;
-        let lane = (arrival.line(), arrival.tenant);
-        match ticket.stage {
+    fn add(&mut self, record: &RequestRecord) {
+        let arrival = &record.arrival;
+        let tenant_queue = (arrival.queue_id(), arrival.tenant);
+        match record.state {
             RequestState::Delayed { .. } | RequestState::Queued => {
-                let (count, cost) = self.places.entry(lane).or_default();
+                let (count, cost) = self.waiting.entry(tenant_queue).or_default();
                 *count += 1;
                 *cost += arrival.cost;
-                if ticket.stage == RequestState::Queued {
-                    *self.queued.entry(lane).or_default() += 1;
+                if record.state == RequestState::Queued {
+                    *self.queued.entry(tenant_queue).or_default() += 1;
                 }
             }
-            RequestState::InFlight(flight) => {
+            RequestState::InFlight(attempt) => {
                 self.in_flight += 1;
                 let (count, cost) = self.tenants.entry(arrival.tenant).or_default();
                 *count += 1;
-                *cost += flight.charged;
-                let (busy, transactions, cost) = self.nodes.entry(flight.node).or_default();
+                *cost += attempt.charged;
+                let (busy, transactions, cost) = self.nodes.entry(attempt.node).or_default();
                 *busy += 1;
                 *transactions += u32::from(arrival.request == RequestKind::BeginTx);
-                *cost += flight.load;
-                if let Some(path) = flight.path {
-                    *self.paths.entry((flight.node, path)).or_default() += 1;
+                *cost += attempt.load;
+                if let Some(path) = attempt.path {
+                    *self.paths.entry((attempt.node, path)).or_default() += 1;
                 }
             }
         }
     }
 }
 
-fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(what()) }
+fn check(holds: bool, error: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(error()) }
 }

@@ -1,23 +1,24 @@
-//! Evenkeel's walk: one request from its arrival to its end, as a machine that does no I/O.
+//! A sans-I/O request pipeline for gateways: one request from its arrival to its end, without sockets or clocks.
 //!
 //! ```text
 //! accept → admit → queue → pick node → pick path → send → observe
 //! ```
 //!
-//! A door tells what happens (`handle_*`), and takes out what to do (`poll_*`); time is a value it hands in. Every
-//! decision is [`evenkeel_policy`]'s; this crate keeps the books between them: who waits, who has which slot, what is
-//! charged, when something is due. The steps are the files.
+//! The driver reports what happened (`handle_*`) and takes out what to do (`poll_*`); time is an argument. Every decision
+//! is made by [`evenkeel_policy`]; this crate tracks the state in between: queued requests, slots in use, charges and
+//! timers. Each step is a file.
 //!
 //! ```
 //! use evenkeel_pipeline::{
-//!     Arrival, End, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Slots, Urgency,
+//!     Arrival, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority, RequestEnd, Slots,
 //! };
-//! use evenkeel_policy::{cost::Cost, estimate::Outcome, id::TenantId, score::Request, time::Instant, weight::Weight};
+//! use evenkeel_policy::{cost::Cost, estimate::Outcome, id::TenantId, score::RequestKind, time::Instant, weight::Weight};
 //!
-//! let mut walk = OptimizedLoadManager::new(PipelineOptions::default()).unwrap();
-//! let (now, model) = (Instant::ORIGIN, ModelId(0));
+//! let mut pipeline = OptimizedLoadManager::new(PipelineOptions::default()).unwrap();
+//! let now = Instant::ORIGIN;
+//! let model = ModelId(0);
 //! let spec = NodeSpec { slots: Slots::Fixed(1), weight: Weight::ONE, models: vec![model], paths: vec![] };
-//! let node = walk.add_node(now, &spec).unwrap();
+//! let node = pipeline.add_node(now, &spec).unwrap();
 //! let arrival = Arrival {
 //!     tenant: TenantId(0),
 //!     model,
@@ -25,17 +26,17 @@
 //!     upfront: Cost(200),
 //!     affinity: None,
 //!     deadline: None,
-//!     request: Request::Infer,
-//!     urgency: Urgency::Interactive,
+//!     request: RequestKind::Infer,
+//!     priority: Priority::Interactive,
 //! };
-//! let request = walk.handle_arrival(now, arrival);
-//! let sent = std::iter::from_fn(|| walk.poll_event()).find_map(|event| match event {
+//! let request = pipeline.handle_arrival(now, arrival);
+//! let sent = std::iter::from_fn(|| pipeline.poll_event()).find_map(|event| match event {
 //!     Event::Dispatch { request, node, .. } => Some((request, node)),
 //!     _ => None,
 //! });
 //! assert_eq!(sent, Some((request, node)));
-//! walk.handle_end(now, request, End { actual: Cost(650), outcome: Outcome::Good });
-//! assert_eq!(walk.status().in_flight, 0);
+//! pipeline.handle_end(now, request, RequestEnd { actual: Cost(650), outcome: Outcome::Good });
+//! assert_eq!(pipeline.status().in_flight, 0);
 //! ```
 #![warn(missing_docs)]
 
@@ -51,15 +52,15 @@ mod queue;
 mod rejection;
 mod send;
 
-pub use accept::{Arrival, AttemptFailure, ModelId, Priority, RequestEnd, RequestId};
+pub use accept::{Arrival, Priority, RequestEnd};
+pub use evenkeel_policy::id::{ModelId, RequestId};
+pub use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
 pub use load_manager::{OptimizedLoadManager, RegistryError};
-pub use observe::{Counts, Event, ModelStatus, NodeStatus, PoolStats, RequestOutcome, Status, TenantStatus};
+pub use observe::{Counts, Event, ModelStatus, NodeStatus, PoolStats, Status, TenantStatus};
 pub use options::{
     AdmitRule, AffinityOptions, BreakerOptions, InvalidOptions, PipelineLimits, PipelineOptions, RetryOptions,
 };
-pub use pick_node::{
-    AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, NodeSpec, PickReason, Slots,
-};
+pub use pick_node::{AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, NodeSpec, Slots};
 pub use pick_path::{PathSpec, PathStatus};
 pub use queue::TenantRule;
 pub use rejection::{NoRetryReason, Rejection, WaitEntry, WaitError, WaitResult};

@@ -1,7 +1,7 @@
-//! The walk that joins the steps: `handle_*` in, `poll_*` out, and nothing in between but decisions.
+//! The pipeline's sans-I/O state machine: `handle_*` calls in, `poll_*` calls out.
 //!
-//! Bounds: every request ends exactly once, as [`Event::Reject`] or [`Event::Done`]; after every call nobody waits who
-//! could have a free slot; words about requests that have ended change nothing and are counted.
+//! Guarantees: every request ends exactly once, with [`Event::Reject`] or [`Event::Done`]; after every call no request
+//! waits that could use a free slot; calls for requests that have ended change nothing and are counted.
 
 mod registry;
 mod timers;
@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use evenkeel_policy::backpressure::{BackpressureController, retry_after};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
-use evenkeel_policy::id::{NodeId, PathId};
+use evenkeel_policy::id::{ModelId, NodeId, PathId, RequestId};
+use evenkeel_policy::outcome::{AttemptFailure, RequestOutcome};
 use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::{Duration, Instant};
 
@@ -19,20 +20,20 @@ pub use registry::RegistryError;
 pub(crate) use timers::{TimerTarget, Timers};
 
 use crate::accept::{
-    Arrival, Attempt, AttemptFailure, ModelId, ModelQueueId, Priority, RequestEnd, RequestId, RequestRecord,
-    RequestState, Requests, ResponseState,
+    Arrival, Attempt, ModelQueueId, Priority, RequestEnd, RequestRecord, RequestState, Requests,
+    ResponseState,
 };
-use crate::observe::{Counts, Event, RequestOutcome};
+use crate::observe::{Counts, Event};
 use crate::options::{InvalidOptions, PipelineOptions};
 use crate::pick_node::{EngineLoad, NodePool, NodeSelectionCache};
 use crate::queue::{ModelQueue, QueueEnd, WaitQueue};
 use crate::rejection::{Rejection, WaitEntry};
 use crate::send::RetryBudget;
 
-/// One pool's walk: every request from its arrival to its end.
+/// The request pipeline of one pool of nodes.
 ///
-/// After each `handle_*` call and each change of the registry, take events with [`poll_event`](Self::poll_event) until
-/// there is none, and call [`handle_time`](Self::handle_time) when [`poll_timeout`](Self::poll_timeout) says.
+/// After each `handle_*` call and each registry change, call [`poll_event`](Self::poll_event) until it returns `None`,
+/// and call [`handle_time`](Self::handle_time) at the time that [`poll_timeout`](Self::poll_timeout) returns.
 #[derive(Clone, Debug)]
 pub struct OptimizedLoadManager {
     pub(crate) options: PipelineOptions,
@@ -50,7 +51,7 @@ pub struct OptimizedLoadManager {
 }
 
 impl OptimizedLoadManager {
-    /// Makes a walk without nodes.
+    /// Creates a pipeline without nodes.
     pub fn new(options: PipelineOptions) -> Result<Self, InvalidOptions> {
         options.check()?;
         let controller = BackpressureController::new(options.load.backpressure)?;
@@ -70,7 +71,7 @@ impl OptimizedLoadManager {
         })
     }
 
-    /// Takes in a request; what becomes of it is told by events.
+    /// Accepts a request; events report its progress.
     pub fn handle_arrival(&mut self, now: Instant, arrival: Arrival) -> RequestId {
         self.advance(now);
         let timeout = arrival.deadline.unwrap_or(self.options.load.wait_queue.default_timeout);
@@ -85,90 +86,90 @@ impl OptimizedLoadManager {
             refused: 0,
             tried: Vec::new(),
             skipped: 0,
-            stage: RequestState::Queued,
+            state: RequestState::Queued,
         });
         self.arrivals += 1;
         self.admit(request);
         self.dispatch();
-        // Most are on their way by now, and wait for nothing.
-        if let Some(ticket) = self.requests.get(request)
-            && ticket.flight().is_none()
+        // Most requests are in flight by now and need no timer.
+        if let Some(record) = self.requests.get(request)
+            && record.attempt().is_none()
         {
-            self.timers.set_request(request, ticket);
+            self.timers.set_request(request, record);
         }
         request
     }
 
-    /// Takes in that whoever asked has gone: place and slot are given back at once.
+    /// Cancels a request, usually because its client disconnected; releases its queue capacity or slot at once.
     ///
-    /// What the request is known to have used stays charged.
+    /// The cost reported so far stays charged.
     pub fn handle_cancel(&mut self, now: Instant, request: RequestId) {
         self.advance(now);
-        match self.requests.get(request).map(|ticket| ticket.stage) {
+        match self.requests.get(request).map(|record| record.state) {
             Some(RequestState::Delayed { .. } | RequestState::Queued) => {
-                self.reject_waiting(request, Rejection::Cancelled)
+                self.reject_waiting(request, Rejection::Cancelled);
             }
-            Some(RequestState::InFlight(flight)) => {
-                self.finish(request, flight.actual, RequestOutcome::Cancelled)
+            Some(RequestState::InFlight(attempt)) => {
+                self.finish(request, attempt.actual, RequestOutcome::Cancelled);
             }
             None => self.counts.unknown += 1,
         }
         self.dispatch();
     }
 
-    /// Takes in that the node has begun to answer: from here on there is no second attempt.
+    /// Records the first byte of a response; from here on there is no failover.
     pub fn handle_first_byte(&mut self, now: Instant, request: RequestId) {
         self.advance(now);
-        let Some(flight) = self.known_flight(request) else { return };
-        if flight.answer == ResponseState::Started {
+        let Some(attempt) = self.require_attempt(request) else { return };
+        if attempt.response == ResponseState::Started {
             return;
         }
-        self.set_flight(request, Attempt { answer: ResponseState::Started, ..flight });
-        self.observe_answer(request, &flight);
-        self.observe_first_token(request, &flight);
+        self.set_attempt(request, Attempt { response: ResponseState::Started, ..attempt });
+        self.observe_first_byte(request, &attempt);
+        self.observe_first_token(request, &attempt);
         self.dispatch();
     }
 
-    /// Takes in what a request has cost so far; a charge only rises before the end.
+    /// Records the cost of a request so far; a charge never falls before the end.
     ///
-    /// Its tenant is charged a little more than that, up to what the request was thought to cost.
+    /// The tenant is charged a little ahead of that, up to the request's estimate.
     pub fn handle_progress(&mut self, now: Instant, request: RequestId, actual_so_far: Cost) {
         self.advance(now);
-        let Some(flight) = self.known_flight(request) else { return };
-        let Some(arrival) = self.requests.get(request).map(|ticket| ticket.arrival) else { return };
-        let actual = flight.actual.max(actual_so_far);
-        let charged = self.wait_queue.raise(&arrival, flight.charged, actual);
-        let load = flight.load.max(actual);
-        if let Some(node) = self.nodes.get_mut(flight.node) {
-            node.reprice(flight.load, load);
+        let Some(attempt) = self.require_attempt(request) else { return };
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
+        let actual = attempt.actual.max(actual_so_far);
+        let charged = self.wait_queue.raise_charge(&arrival, attempt.charged, actual);
+        let load = attempt.load.max(actual);
+        if let Some(node) = self.nodes.get_mut(attempt.node) {
+            node.reprice(attempt.load, load);
         }
-        self.set_flight(request, Attempt { charged, load, actual, ..flight });
+        self.set_attempt(request, Attempt { charged, load, actual, ..attempt });
         self.dispatch();
     }
 
-    /// Takes in that a request is done.
+    /// Records the end of a request that a node answered.
     pub fn handle_end(&mut self, now: Instant, request: RequestId, end: RequestEnd) {
         self.advance(now);
-        let Some(flight) = self.known_flight(request) else { return };
-        if flight.answer == ResponseState::Pending && end.outcome == Outcome::Good {
-            self.observe_answer(request, &flight);
+        let Some(attempt) = self.require_attempt(request) else { return };
+        if attempt.response == ResponseState::Pending && end.outcome == Outcome::Good {
+            self.observe_first_byte(request, &attempt);
         }
-        self.observe_outcome(request, &flight, end.outcome);
+        self.observe_outcome(request, &attempt, end.outcome);
         self.finish(request, end.actual, RequestOutcome::Served { outcome: end.outcome });
         self.dispatch();
     }
 
-    /// Takes in that a node failed a request: it is tried elsewhere if nothing of an answer was seen.
+    /// Records a failed attempt; the request is retried on another node unless its response has started.
     pub fn handle_failure(&mut self, now: Instant, request: RequestId, failure: AttemptFailure) {
         self.advance(now);
-        let Some(flight) = self.known_flight(request) else { return };
-        self.observe_failure(request, &flight, failure);
-        match flight.answer {
+        let Some(attempt) = self.require_attempt(request) else { return };
+        self.observe_failure(request, &attempt, failure);
+        match attempt.response {
             ResponseState::Started => {
-                self.finish(request, flight.actual, RequestOutcome::FailedMidStream { failure })
+                self.finish(request, attempt.actual, RequestOutcome::FailedMidStream { failure });
             }
             ResponseState::Pending => {
-                self.give_slot_back(request, &flight, Cost::ZERO);
+                self.release_slot(request, &attempt, Cost::ZERO);
                 match failure {
                     AttemptFailure::Busy { .. } => self.requeue_refused(request, failure),
                     AttemptFailure::Unreachable | AttemptFailure::TimedOut | AttemptFailure::BadResponse => {
@@ -178,12 +179,12 @@ impl OptimizedLoadManager {
             }
         }
         if let AttemptFailure::Busy { .. } = failure {
-            self.reject_hopeless(flight.node);
+            self.reject_hopeless(attempt.node);
         }
         self.dispatch();
     }
 
-    /// Takes in what a node says of its own load; `None` when it does not say any more.
+    /// Records the load that a node's engine reports; `None` when it stops reporting.
     pub fn handle_engine_load(&mut self, now: Instant, node: NodeId, load: Option<EngineLoad>) {
         self.advance(now);
         if let Some(node) = self.nodes.get_mut(node) {
@@ -192,54 +193,54 @@ impl OptimizedLoadManager {
         self.dispatch();
     }
 
-    /// Takes in an active check of a node, over one of its paths if it has any.
+    /// Records the result of an active health check of a node, over one of its paths if it has any.
     pub fn handle_probe(&mut self, now: Instant, node: NodeId, path: Option<PathId>, probe: Probe) {
         self.advance(now);
         self.observe_probe(node, path, probe);
         self.dispatch();
     }
 
-    /// Lets time pass: delays and backoffs end, waits time out.
+    /// Advances time: delays, backoffs and cooldowns end, waits time out.
     pub fn handle_time(&mut self, now: Instant) {
         self.advance(now);
     }
 
-    /// When [`handle_time`](Self::handle_time) is to be called; `None` while nothing is due.
+    /// Returns the time at which to call [`handle_time`](Self::handle_time); `None` while no timer is set.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Takes out what happened, in order.
+    /// Takes the next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Tells since when and until when a request waits; `None` when it does not.
+    /// Returns the wait of a request; `None` when it is not waiting.
     pub fn wait_entry(&self, request: RequestId) -> Option<WaitEntry> {
-        let ticket = self.requests.get(request)?;
+        let record = self.requests.get(request)?;
         let entry = WaitEntry {
-            started_at: ticket.waiting_since,
-            timeout_at: ticket.timeout_at,
+            started_at: record.waiting_since,
+            timeout_at: record.timeout_at,
             request_id: request,
-            model_id: ticket.arrival.model,
+            model_id: record.arrival.model,
         };
-        (!matches!(ticket.stage, RequestState::InFlight(_))).then_some(entry)
+        (!matches!(record.state, RequestState::InFlight(_))).then_some(entry)
     }
 
-    /// Counts the requests that wait for a model, those in the background excepted.
+    /// Returns the number of interactive requests that wait for a model.
     pub fn waiting(&self, model: ModelId) -> usize {
-        self.wait_queue.waiting(ModelQueueId { model, urgency: Priority::Interactive })
+        self.wait_queue.waiting(ModelQueueId { model, priority: Priority::Interactive })
     }
 
-    /// Tells until when a request is slowed before it takes turns; `None` when it is not.
+    /// Returns the end of a request's backpressure delay; `None` when it is not delayed.
     pub fn delayed_until(&self, request: RequestId) -> Option<Instant> {
-        match self.requests.get(request)?.stage {
+        match self.requests.get(request)?.state {
             RequestState::Delayed { enters_at } => Some(enters_at),
             RequestState::Queued | RequestState::InFlight(_) => None,
         }
     }
 
-    /// Moves the clock and does what is due; a clock that steps back stands still.
+    /// Advances the clock and runs expired timers; a clock that steps back is ignored.
     pub(crate) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.wait_queue.advance_time(self.now);
@@ -249,110 +250,108 @@ impl OptimizedLoadManager {
         }
         while let Some(due) = self.timers.pop(self.now) {
             match due {
-                TimerTarget::Request(request) => self.request_due(request),
+                TimerTarget::Request(request) => self.on_request_timer(request),
                 TimerTarget::Node(node) => self.observe_time(node),
                 TimerTarget::Recheck => {}
             }
         }
-        // Slots may have come free for those who wait, before anybody else is decided on.
+        // Waiting requests get the slots that became free before a new arrival is decided on.
         self.dispatch();
     }
 
-    fn request_due(&mut self, request: RequestId) {
-        let Some(ticket) = self.requests.get_mut(request) else { return };
-        if self.now < ticket.timeout_at {
-            ticket.stage = RequestState::Queued;
-            self.timers.set_request(request, ticket);
-            self.enter(request);
+    fn on_request_timer(&mut self, request: RequestId) {
+        let Some(record) = self.requests.get_mut(request) else { return };
+        if self.now < record.timeout_at {
+            record.state = RequestState::Queued;
+            self.timers.set_request(request, record);
+            self.enqueue(request);
             return;
         }
-        let rejection = Rejection::WaitTimeout { waited: ticket.waited(self.now), timeout: ticket.timeout() };
+        let rejection = Rejection::WaitTimeout { waited: record.waited(self.now), timeout: record.timeout() };
         self.reject_waiting(request, rejection);
     }
 
-    /// Lets a request take turns.
-    pub(crate) fn enter(&mut self, request: RequestId) {
-        if let Some(ticket) = self.requests.get(request) {
-            self.wait_queue.enqueue(request, ticket, QueueEnd::Back);
+    /// Adds a request to its tenant queue.
+    pub(crate) fn enqueue(&mut self, request: RequestId) {
+        if let Some(record) = self.requests.get(request) {
+            self.wait_queue.enqueue(request, record, QueueEnd::Back);
         }
     }
 
-    /// Takes a waiting request out of everything but its place.
+    /// Removes a waiting request from its queue and timers; it keeps its queue capacity.
     pub(crate) fn leave_queue(&mut self, request: RequestId) {
-        if let Some(ticket) = self.requests.get(request) {
-            self.wait_queue.leave(request, ticket);
+        if let Some(record) = self.requests.get(request) {
+            self.wait_queue.leave(request, record);
             self.timers.clear_request(request);
         }
     }
 
-    /// Ends a waiting request.
+    /// Rejects a waiting request.
     fn reject_waiting(&mut self, request: RequestId, rejection: Rejection) {
         self.leave_queue(request);
-        if let Some(ticket) = self.requests.get(request) {
-            self.wait_queue.release_place(ticket.arrival.line(), ticket.arrival.tenant);
+        if let Some(record) = self.requests.get(request) {
+            self.wait_queue.release_place(record.arrival.queue_id(), record.arrival.tenant);
         }
         self.reject(request, rejection);
     }
 
-    /// Ends at once the waits that no node will have rested in time for, now that `node` rests.
+    /// Rejects the requests whose wait ends before any node's cooldown, now that `node` is cooling down.
     fn reject_hopeless(&mut self, node: NodeId) {
         let models = self.nodes.get(node).map(|node| node.models().to_vec()).unwrap_or_default();
         for model in models {
-            let rested_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
-            if rested_at <= self.now {
+            let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, model, &[]);
+            if cooldown_ends_at <= self.now {
                 continue;
             }
-            let lines = Priority::ALL.into_iter().map(|urgency| ModelQueueId { model, urgency });
-            let lanes = lines.filter_map(|line| self.wait_queue.ring(line)).flat_map(ModelQueue::lanes);
-            let waiting = lanes.flat_map(|(_, lane)| lane.waiting()).map(|(_, request)| *request);
+            let queue_ids = Priority::ALL.into_iter().map(|priority| ModelQueueId { model, priority });
+            let tenant_queues = queue_ids
+                .filter_map(|queue_id| self.wait_queue.queue(queue_id))
+                .flat_map(ModelQueue::tenant_queues);
+            let waiting = tenant_queues
+                .flat_map(|(_, tenant_queue)| tenant_queue.waiting())
+                .map(|(_, request)| *request);
             let hopeless = |request: &RequestId| {
-                self.requests.get(*request).is_some_and(|ticket| ticket.timeout_at <= rested_at)
+                self.requests.get(*request).is_some_and(|record| record.timeout_at <= cooldown_ends_at)
             };
             let hopeless: Vec<RequestId> = waiting.filter(hopeless).collect();
-            let retry_after = retry_after(Some(rested_at.since(self.now)));
+            let retry_after = retry_after(Some(cooldown_ends_at.since(self.now)));
             for request in hopeless {
                 self.reject_waiting(request, Rejection::WouldMissDeadline { retry_after });
             }
         }
     }
 
-    /// Ends a request that has neither place nor slot.
+    /// Ends a request that holds neither queue capacity nor a slot.
     pub(crate) fn reject(&mut self, request: RequestId, rejection: Rejection) {
-        if let Some(ticket) = self.requests.remove(request) {
+        if let Some(record) = self.requests.remove(request) {
             self.counts.record_rejection(&rejection);
-            self.emit(Event::Reject { request, tenant: ticket.arrival.tenant, rejection });
+            self.emit(Event::Reject { request, tenant: record.arrival.tenant, rejection });
         }
     }
 
     /// Ends a request that has a slot.
-    fn finish(&mut self, request: RequestId, actual: Cost, ending: RequestOutcome) {
-        let Some(flight) = self.requests.get(request).and_then(RequestRecord::flight) else { return };
-        self.give_slot_back(request, &flight, actual);
-        if let Some(ticket) = self.requests.remove(request) {
+    fn finish(&mut self, request: RequestId, actual: Cost, outcome: RequestOutcome) {
+        let Some(attempt) = self.requests.get(request).and_then(RequestRecord::attempt) else { return };
+        self.release_slot(request, &attempt, actual);
+        if let Some(record) = self.requests.remove(request) {
             self.counts.finished += 1;
-            let tenant = ticket.arrival.tenant;
-            self.emit(Event::Done { request, tenant, node: flight.node, actual, ending });
+            let tenant = record.arrival.tenant;
+            self.emit(Event::Done { request, tenant, node: attempt.node, actual, outcome });
         }
     }
 
-    fn give_slot_back(&mut self, request: RequestId, flight: &Attempt, actual: Cost) {
-        if let Some(arrival) = self.requests.get(request).map(|ticket| ticket.arrival) {
-            self.release(request, &arrival, flight, actual);
+    fn set_attempt(&mut self, request: RequestId, attempt: Attempt) {
+        if let Some(record) = self.requests.get_mut(request) {
+            record.state = RequestState::InFlight(attempt);
         }
     }
 
-    fn set_flight(&mut self, request: RequestId, flight: Attempt) {
-        if let Some(ticket) = self.requests.get_mut(request) {
-            ticket.stage = RequestState::InFlight(flight);
-        }
-    }
-
-    /// Finds a request that has a slot; a word about any other is counted.
-    fn known_flight(&mut self, request: RequestId) -> Option<Attempt> {
-        let flight = self.requests.get(request).and_then(RequestRecord::flight);
-        if flight.is_none() {
+    /// Returns the attempt of a request that has a slot; counts calls for any other request.
+    fn require_attempt(&mut self, request: RequestId) -> Option<Attempt> {
+        let attempt = self.requests.get(request).and_then(RequestRecord::attempt);
+        if attempt.is_none() {
             self.counts.unknown += 1;
         }
-        flight
+        attempt
     }
 }

@@ -1,42 +1,40 @@
-//! What a walk is set up with, refused as a whole when one number is out of range.
+//! Options of a pipeline.
 //!
-//! Bound: past [`OptimizedLoadManager::new`](crate::OptimizedLoadManager::new) every option is in the range its field
-//! names.
-
-use std::fmt;
+//! Guarantees: [`OptimizedLoadManager::new`](crate::OptimizedLoadManager::new) accepts only options that are within the
+//! ranges stated at their fields.
 
 use evenkeel_policy::backpressure::{InvalidConfig, LoadManagerConfig};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::path::PathConfig;
 use evenkeel_policy::score::{HotColdConfig, SelectionPolicy};
-use evenkeel_policy::setting::SettingOutOfRange;
+use evenkeel_policy::setting::{SettingOutOfRange, check};
 use evenkeel_policy::swrr::SwrrConfig;
 use evenkeel_policy::time::Duration;
 
-/// Everything a walk is set up with; the default is an inference pool charged in tokens.
+/// Options of a pipeline; the default is an inference pool charged in tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineOptions {
-    /// The seed's settings; `wait_queue` and `backpressure` must agree on size and thresholds.
+    /// Settings of the router specification (docs/specs.md); `wait_queue` and `backpressure` must agree on size and thresholds.
     pub load: LoadManagerConfig,
-    /// By what an arrival at a loaded queue is judged.
+    /// Admission rule of a loaded queue.
     pub admit: AdmitRule,
-    /// What a usual request costs, 1 to 1 000 000 000; a tenant of weight 1 may spend a twentieth of it per round.
+    /// Cost of a typical request, 1 to 1 000 000 000; a DRR round grants a twentieth of it to a tenant of weight 1.
     pub quantum: Cost,
-    /// How a node is chosen among those with a slot.
-    pub chooser: SelectionPolicy,
-    /// How much there may be of everything.
+    /// Selection policy among the nodes with a free slot.
+    pub selection: SelectionPolicy,
+    /// Size limits.
     pub limits: PipelineLimits,
-    /// When a failed request is tried elsewhere.
+    /// Retries after a failed attempt.
     pub retry: RetryOptions,
-    /// When a node is left alone.
+    /// Circuit breakers and cooldowns.
     pub breaker: BreakerOptions,
-    /// How far a warm node is preferred.
+    /// Preference for nodes with a warm cache.
     pub affinity: AffinityOptions,
-    /// How paths are weighed.
+    /// Weighting of paths.
     pub swrr: SwrrConfig,
-    /// When a path is left alone.
+    /// Health of paths.
     pub path: PathConfig,
-    /// What the random numbers start from.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -46,7 +44,7 @@ impl Default for PipelineOptions {
             load: LoadManagerConfig::default(),
             admit: AdmitRule::default(),
             quantum: Cost(500),
-            chooser: SelectionPolicy::HotCold(HotColdConfig::default()),
+            selection: SelectionPolicy::HotCold(HotColdConfig::default()),
             limits: PipelineLimits::default(),
             retry: RetryOptions::default(),
             breaker: BreakerOptions::default(),
@@ -59,7 +57,7 @@ impl Default for PipelineOptions {
 }
 
 impl PipelineOptions {
-    /// Checks what no part of the walk checks when it is made.
+    /// Checks the options that no component checks itself.
     pub(crate) fn check(&self) -> Result<(), InvalidOptions> {
         self.load.validate()?;
         let queue = &self.load.wait_queue;
@@ -77,35 +75,35 @@ impl PipelineOptions {
     }
 }
 
-/// By what an arrival at a loaded queue is judged.
+/// Admission rule of a loaded queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmitRule {
-    /// By its tenant's share of the places: a flood is turned away, not everybody else.
+    /// By the tenant's share of the queue capacity: only tenants above their share are rejected.
     #[default]
     ByShare,
-    /// By the number that wait, whoever they are.
+    /// By the number of waiting requests, regardless of tenant.
     ByLoad,
 }
 
-/// How much there may be of everything.
+/// Size limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineLimits {
     /// Tenants, 1 to 1 000 000; ids are below this number.
     pub tenants_max: u32,
-    /// Models, 1 to 100 000; ids are below this number. Each has `max_waiting` places.
+    /// Models, 1 to 100 000; ids are below this number. Each has a queue capacity of `max_waiting`.
     pub models_max: u32,
     /// Nodes, 1 to 10 000.
     pub nodes_max: usize,
-    /// Requests on nodes at once, 1 to 10 000 000.
+    /// Requests in flight, 1 to 10 000 000.
     pub in_flight_max: usize,
 }
 
 impl PipelineLimits {
     fn check(&self) -> Result<(), SettingOutOfRange> {
-        check("tenants_max", f64::from(self.tenants_max), 1.0, 1e6)?;
-        check("models_max", f64::from(self.models_max), 1.0, 1e5)?;
-        check("nodes_max", self.nodes_max as f64, 1.0, 1e4)?;
-        check("in_flight_max", self.in_flight_max as f64, 1.0, 1e7)
+        check("tenants_max", f64::from(self.tenants_max), 1.0..=1e6)?;
+        check("models_max", f64::from(self.models_max), 1.0..=1e5)?;
+        check("nodes_max", self.nodes_max as f64, 1.0..=1e4)?;
+        check("in_flight_max", self.in_flight_max as f64, 1.0..=1e7)
     }
 }
 
@@ -115,24 +113,24 @@ impl Default for PipelineLimits {
     }
 }
 
-/// When a failed request is tried elsewhere.
+/// Retries after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryOptions {
     /// Retries per first attempt within the window, 0 to 1.
     pub budget: f64,
-    /// Retries per window that are granted however few first attempts there were.
+    /// Retries per window that are always allowed, however few first attempts there were.
     pub retries_min: u32,
     /// The window, 1 to 600 s.
     pub window: Duration,
-    /// Attempts at one request, 1 to 16.
+    /// Attempts per request, 1 to 16.
     pub attempts_max: u32,
 }
 
 impl RetryOptions {
     fn check(&self) -> Result<(), SettingOutOfRange> {
-        check("budget", self.budget, 0.0, 1.0)?;
-        check("window", self.window.as_secs_f64(), 1.0, 600.0)?;
-        check("attempts_max", f64::from(self.attempts_max), 1.0, 16.0)
+        check("budget", self.budget, 0.0..=1.0)?;
+        check("window", self.window.as_secs_f64(), 1.0..=600.0)?;
+        check("attempts_max", f64::from(self.attempts_max), 1.0..=16.0)
     }
 }
 
@@ -142,37 +140,37 @@ impl Default for RetryOptions {
     }
 }
 
-/// When a node is left alone, and for how long.
+/// Circuit breaker and cooldown of every node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerOptions {
-    /// Failures without a success in between that break a node, 1 to 1000.
+    /// Consecutive failures that open the breaker, 1 to 1000.
     pub failures_max: u32,
-    /// The part of a minute's requests that went wrong from which a node is broken, 0.01 to 1.
+    /// Fraction of a minute's requests that must fail to open the breaker, 0.01 to 1.
     pub error_ratio_max: f64,
-    /// How many requests of a minute it takes to judge by their part, 1 to 1 000 000.
+    /// Requests per minute below which the fraction is ignored, 1 to 1 000 000.
     pub samples_min: u32,
-    /// How long a node is left alone at first, 1 ms at least; doubles with each time in a row.
+    /// First backoff of an open breaker, at least 1 ms; doubles with each failed probe.
     pub backoff_min: Duration,
-    /// The longest a node is left alone, a day at most.
+    /// Longest backoff, at most a day.
     pub backoff_max: Duration,
-    /// How long a busy node is spared that does not say how long, 1 ms to `spare_max`.
-    pub spare: Duration,
-    /// The longest a busy node is spared, whatever it says; an hour at most.
-    pub spare_max: Duration,
+    /// Cooldown of an overloaded node that sends no `Retry-After`, 1 ms to `cooldown_max`.
+    pub cooldown: Duration,
+    /// Longest cooldown, whatever `Retry-After` says; at most an hour.
+    pub cooldown_max: Duration,
 }
 
 impl BreakerOptions {
-    /// Says how long a node is to rest that has no room and asks for `retry_after`.
-    pub(crate) fn rest(&self, retry_after: Option<Duration>) -> Duration {
-        retry_after.unwrap_or(self.spare).min(self.spare_max)
+    /// Returns the cooldown of an overloaded node.
+    pub(crate) fn cooldown_for(&self, retry_after: Option<Duration>) -> Duration {
+        retry_after.unwrap_or(self.cooldown).min(self.cooldown_max)
     }
 
     fn check(&self) -> Result<(), SettingOutOfRange> {
-        check("failures_max", f64::from(self.failures_max), 1.0, 1e3)?;
-        check("error_ratio_max", self.error_ratio_max, 0.01, 1.0)?;
-        check("samples_min", f64::from(self.samples_min), 1.0, 1e6)?;
-        check("spare_max", self.spare_max.as_secs_f64(), 0.001, 3_600.0)?;
-        check("spare", self.spare.as_secs_f64(), 0.001, self.spare_max.as_secs_f64())
+        check("failures_max", f64::from(self.failures_max), 1.0..=1e3)?;
+        check("error_ratio_max", self.error_ratio_max, 0.01..=1.0)?;
+        check("samples_min", f64::from(self.samples_min), 1.0..=1e6)?;
+        check("cooldown_max", self.cooldown_max.as_secs_f64(), 0.001..=3_600.0)?;
+        check("cooldown", self.cooldown.as_secs_f64(), 0.001..=self.cooldown_max.as_secs_f64())
     }
 }
 
@@ -184,75 +182,47 @@ impl Default for BreakerOptions {
             samples_min: 20,
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
-            spare: Duration::from_secs(1),
-            spare_max: Duration::from_secs(60),
+            cooldown: Duration::from_secs(1),
+            cooldown_max: Duration::from_secs(60),
         }
     }
 }
 
-/// How far a warm node is preferred to a free one.
+/// Preference for nodes with a warm cache over free ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AffinityOptions {
-    /// How many times the mean load a node may have that a key's hash prefers, 1 to 10.
+    /// Load of a preferred node relative to the mean, 1 to 10.
     pub load_max: f64,
-    /// How many of a lane are looked at for one whose node is warm, 1 to 64.
-    pub look_max: usize,
-    /// How often the head of a lane is passed over for such a one, 0 to 64.
+    /// Requests of a tenant queue searched for one whose cached node is free, 1 to 64.
+    pub lookahead_max: usize,
+    /// Times the head of a tenant queue may be skipped for such a request, 0 to 64.
     pub skips_max: u32,
 }
 
 impl AffinityOptions {
     fn check(&self) -> Result<(), SettingOutOfRange> {
-        check("load_max", self.load_max, 1.0, 10.0)?;
-        check("look_max", self.look_max as f64, 1.0, 64.0)?;
-        check("skips_max", f64::from(self.skips_max), 0.0, 64.0)
+        check("load_max", self.load_max, 1.0..=10.0)?;
+        check("lookahead_max", self.lookahead_max as f64, 1.0..=64.0)?;
+        check("skips_max", f64::from(self.skips_max), 0.0..=64.0)
     }
 }
 
 impl Default for AffinityOptions {
     fn default() -> Self {
-        Self { load_max: 1.25, look_max: 8, skips_max: 4 }
+        Self { load_max: 1.25, lookahead_max: 8, skips_max: 4 }
     }
 }
 
-fn check(setting: &'static str, value: f64, min: f64, max: f64) -> Result<(), SettingOutOfRange> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(SettingOutOfRange { setting, value, min, max })
-}
-
-/// Why options make no walk.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Reason why options are invalid.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidOptions {
-    /// A rule of the seed's table is broken.
-    Load(InvalidConfig),
-    /// `wait_queue` and `backpressure` name different sizes or thresholds.
+    /// A rule of the router specification's table is violated.
+    #[error(transparent)]
+    Load(#[from] InvalidConfig),
+    /// `wait_queue` and `backpressure` have different sizes or thresholds.
+    #[error("wait queue and backpressure differ in size or thresholds")]
     QueuesDiffer,
     /// A number is out of its range.
-    Setting(SettingOutOfRange),
-}
-
-impl fmt::Display for InvalidOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Load(error) => error.fmt(f),
-            Self::QueuesDiffer => f.write_str("wait queue and backpressure differ in size or thresholds"),
-            Self::Setting(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for InvalidOptions {}
-
-impl From<InvalidConfig> for InvalidOptions {
-    fn from(error: InvalidConfig) -> Self {
-        Self::Load(error)
-    }
-}
-
-impl From<SettingOutOfRange> for InvalidOptions {
-    fn from(error: SettingOutOfRange) -> Self {
-        Self::Setting(error)
-    }
+    #[error(transparent)]
+    Setting(#[from] SettingOutOfRange),
 }

@@ -1,7 +1,7 @@
-//! Pick node: which node with a slot does a request.
+//! Pick node: chooses a node with a free slot for a request.
 //!
-//! Bounds: a node that is full, closed by a gate, drained, spared, broken or has failed the request before is never
-//! chosen. A choice is O(nodes).
+//! Guarantees: never chooses a node that is full, rejected by a gate, draining, in cooldown, behind an open circuit
+//! breaker, or that has failed the request before. A choice is O(nodes).
 
 mod affinity;
 mod cache;
@@ -12,10 +12,10 @@ mod node;
 
 use std::collections::BTreeMap;
 
-use evenkeel_policy::cost::Cost;
-use evenkeel_policy::id::NodeId;
+use evenkeel_policy::id::{ModelId, NodeId};
+use evenkeel_policy::outcome::PickReason;
 use evenkeel_policy::path::{PathConfig, PathRule};
-use evenkeel_policy::score::{self, Candidate, Limits, NodeSelector, SelectionPolicy};
+use evenkeel_policy::score::{Candidate, Limits, NodeSelector, SelectionPolicy};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::swrr::SwrrRules;
 use evenkeel_policy::time::Instant;
@@ -25,57 +25,34 @@ pub use cache::{CacheEntry, CacheStats};
 pub(crate) use capacity::Capacity;
 pub use capacity::{EngineLoad, Slots};
 pub use circuit_breaker::BreakerState;
+use node::NodeDefaults;
 pub use node::{AdminState, NodeSpec};
-pub(crate) use node::{FIGURES_AGE_MAX, Node, SlotRequest, SlotReservation};
+pub(crate) use node::{Node, STATS_AGE_MAX, SlotRequest};
 
-use crate::accept::{ModelId, RequestRecord};
+use crate::accept::RequestRecord;
 use crate::load_manager::RegistryError;
 use crate::options::{AffinityOptions, BreakerOptions, PipelineOptions};
 use crate::pick_path::Paths;
 use affinity::{NodeLoad, PoolLoad};
 
-/// Why a request goes to a node.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum PickReason {
-    /// Its like was served there lately.
-    Cached,
-    /// Its affinity prefers the node, which is not too loaded.
-    Preferred,
-    /// The chooser took it.
-    Chosen(score::ChoiceReason),
-}
-
-impl std::fmt::Display for PickReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cached => f.write_str("served its like lately"),
-            Self::Preferred => f.write_str("preferred by its affinity"),
-            Self::Chosen(because) => because.fmt(f),
-        }
-    }
-}
-
-/// A node for a request, and why.
+/// A node picked for a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pick {
     pub(crate) node: NodeId,
-    pub(crate) because: PickReason,
+    pub(crate) reason: PickReason,
 }
 
-/// Every node, and who chooses among them.
+/// All nodes of a pool, and the selection policy.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePool {
     nodes: BTreeMap<NodeId, Node>,
     next: u32,
-    picker: NodeSelector,
+    selector: NodeSelector,
     limits: Limits,
     affinity: AffinityOptions,
     random: Random,
     candidates: Vec<Candidate>,
-    /// What a request costs that nobody knows more of.
-    usual_cost: Cost,
-    breaker: BreakerOptions,
-    backoff: PathRule,
+    defaults: NodeDefaults,
     swrr: SwrrRules,
     path: PathRule,
 }
@@ -86,17 +63,19 @@ impl NodePool {
         Ok(Self {
             nodes: BTreeMap::new(),
             next: 0,
-            picker: NodeSelector::new(options.chooser)?,
-            limits: match options.chooser {
+            selector: NodeSelector::new(options.selection)?,
+            limits: match options.selection {
                 SelectionPolicy::Score(config) => config.limits,
                 SelectionPolicy::HotCold(config) => config.limits,
             },
             affinity: options.affinity,
             random: Random::new(options.seed),
             candidates: Vec::new(),
-            usual_cost: options.quantum,
-            breaker: options.breaker,
-            backoff: PathRule::new(PathConfig { backoff_min, backoff_max, ..PathConfig::default() })?,
+            defaults: NodeDefaults {
+                typical_cost: options.quantum,
+                breaker: options.breaker,
+                backoff: PathRule::new(PathConfig { backoff_min, backoff_max, ..PathConfig::default() })?,
+            },
             swrr: SwrrRules::new(&options.swrr)?,
             path: PathRule::new(options.path)?,
         })
@@ -107,10 +86,7 @@ impl NodePool {
         let paths = Paths::new(&spec.paths, &self.swrr, self.path, now)?;
         let id = NodeId(self.next);
         self.next += 1;
-        self.nodes.insert(
-            id,
-            Node::new(spec, (capacity, self.usual_cost), paths, (self.breaker, self.backoff), now),
-        );
+        self.nodes.insert(id, Node::new(spec, capacity, paths, &self.defaults, now));
         Ok(id)
     }
 
@@ -140,73 +116,74 @@ impl NodePool {
         self.nodes.iter().map(|(id, node)| (*id, node))
     }
 
-    /// Tells whether a node that is to take work serves the model.
+    /// Reports whether a node in rotation serves the model.
     pub(crate) fn serves(&self, model: ModelId) -> bool {
-        self.nodes.values().any(|node| node.duty == AdminState::Serving && node.serves(model))
+        self.nodes.values().any(|node| node.admin_state == AdminState::Serving && node.serves(model))
     }
 
-    /// Tells whether a node is left that could do a request.
-    pub(crate) fn has_untried(&self, ticket: &RequestRecord) -> bool {
-        let model = ticket.arrival.model;
+    /// Reports whether a node is left that has not failed the request.
+    pub(crate) fn has_untried(&self, record: &RequestRecord) -> bool {
+        let model = record.arrival.model;
         self.iter().any(|(id, node)| {
-            node.duty == AdminState::Serving && node.serves(model) && !ticket.tried.contains(&id)
+            node.admin_state == AdminState::Serving && node.serves(model) && !record.tried.contains(&id)
         })
     }
 
-    /// Tells when the first of the nodes that could do a request has rested; `now` if one is not resting.
+    /// Returns the end of the shortest cooldown among the nodes that could serve a request; `now` if one is not cooling down.
     pub(crate) fn cooldown_ends_at(&self, now: Instant, model: ModelId, tried: &[NodeId]) -> Instant {
         self.iter()
             .filter(|(id, node)| {
-                node.duty == AdminState::Serving && node.serves(model) && !tried.contains(id)
+                node.admin_state == AdminState::Serving && node.serves(model) && !tried.contains(id)
             })
-            .map(|(_, node)| node.rest.until().unwrap_or(now))
+            .map(|(_, node)| node.cooldown.until().unwrap_or(now))
             .min()
             .unwrap_or(now)
     }
 
-    /// Tells whether a node can do a request now.
-    pub(crate) fn can_take(&self, id: NodeId, ticket: &RequestRecord) -> bool {
+    /// Reports whether a node can serve a request now.
+    pub(crate) fn can_take(&self, id: NodeId, record: &RequestRecord) -> bool {
         let Some(node) = self.nodes.get(&id) else { return false };
-        node.has_room()
-            && node.serves(ticket.arrival.model)
-            && !ticket.tried.contains(&id)
-            && self.limits.gate(&node.stats(), ticket.arrival.request).is_ok()
+        node.has_free_slot()
+            && node.serves(record.arrival.model)
+            && !record.tried.contains(&id)
+            && self.limits.gate(&node.stats(), record.arrival.request).is_ok()
     }
 
-    /// Names the node that a request's like was served on, if it can take the request now.
-    pub(crate) fn cached_node(&self, cache: &NodeSelectionCache, ticket: &RequestRecord) -> Option<NodeId> {
-        let key = ticket.arrival.affinity?;
-        cache.peek((ticket.arrival.model, key)).filter(|node| self.can_take(*node, ticket))
+    /// Returns the node in the affinity cache, if it can serve the request now.
+    pub(crate) fn cached_node(&self, cache: &NodeSelectionCache, record: &RequestRecord) -> Option<NodeId> {
+        let key = record.arrival.affinity?;
+        cache.peek((record.arrival.model, key)).filter(|node| self.can_take(*node, record))
     }
 
-    /// Brings figures up to date that are too old to choose by.
+    /// Refreshes cached statistics that are too old to choose by.
     pub(crate) fn refresh(&mut self, now: Instant) {
         self.nodes.values_mut().for_each(|node| node.refresh_if_old(now));
     }
 
-    /// Chooses: the node remembered, else the one preferred, else the chooser's.
-    pub(crate) fn pick(&mut self, cache: &NodeSelectionCache, ticket: &RequestRecord) -> Option<Pick> {
-        if let Some(node) = self.cached_node(cache, ticket) {
-            return Some(Pick { node, because: PickReason::Cached });
+    /// Picks a node: the cached one, else the one preferred by affinity, else the selection policy's choice.
+    pub(crate) fn pick(&mut self, cache: &NodeSelectionCache, record: &RequestRecord) -> Option<Pick> {
+        if let Some(node) = self.cached_node(cache, record) {
+            return Some(Pick { node, reason: PickReason::Cached });
         }
-        if let Some(node) = ticket.arrival.affinity.and_then(|key| self.preferred(key, ticket)) {
-            return Some(Pick { node, because: PickReason::Preferred });
+        if let Some(node) = record.arrival.affinity.and_then(|key| self.preferred(key, record)) {
+            return Some(Pick { node, reason: PickReason::Preferred });
         }
         self.candidates.clear();
         for (id, node) in &self.nodes {
-            if node.serves(ticket.arrival.model) && !ticket.tried.contains(id) {
+            if node.serves(record.arrival.model) && !record.tried.contains(id) {
                 self.candidates.push(node.candidate(*id));
             }
         }
         let random = self.random.unit();
-        let choice = self.picker.pick(&self.candidates, ticket.arrival.request, random)?;
-        Some(Pick { node: choice.node, because: PickReason::Chosen(choice.reason) })
+        let choice = self.selector.pick(&self.candidates, record.arrival.request, random)?;
+        Some(Pick { node: choice.node, reason: PickReason::Chosen(choice.reason) })
     }
 
-    fn preferred(&self, key: u64, ticket: &RequestRecord) -> Option<NodeId> {
+    fn preferred(&self, key: u64, record: &RequestRecord) -> Option<NodeId> {
         let mut pool = PoolLoad::default();
         let mut best: Option<(u64, NodeId, NodeLoad)> = None;
-        for (id, node) in self.iter().filter(|(_, node)| node.is_open() && node.serves(ticket.arrival.model))
+        for (id, node) in
+            self.iter().filter(|(_, node)| node.is_available() && node.serves(record.arrival.model))
         {
             let load = NodeLoad { busy: node.busy.saturating_add(node.external_load()), slots: node.slots() };
             pool.add(load);
@@ -216,22 +193,22 @@ impl NodePool {
             }
         }
         let (_, id, load) = best?;
-        let fits = self.can_take(id, ticket) && affinity::is_within(load, pool, self.affinity.load_max);
+        let fits = self.can_take(id, record) && affinity::is_within(load, pool, self.affinity.load_max);
         fits.then_some(id)
     }
 }
 
-/// Random numbers that a seed repeats: xorshift64*.
+/// Seeded random numbers: xorshift64*.
 #[derive(Clone, Debug)]
 struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        // The state must not be zero, and near seeds should not start alike.
+        // The state must not be zero, and similar seeds must not start with similar numbers.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Draws from 0 up to, not including, 1.
+    /// Returns a number in `0.0..1.0`.
     fn unit(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

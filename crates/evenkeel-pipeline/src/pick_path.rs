@@ -1,7 +1,7 @@
-//! Pick path: which way to the chosen node.
+//! Pick path: chooses a path to the picked node by smooth weighted round robin (SWRR).
 //!
-//! Bounds: over the paths in use, those of [`swrr`](evenkeel_policy::swrr); a path that was switched off carries one
-//! request at a time until enough were answered, and nothing during its backoff while another path is left.
+//! Guarantees: over the usable paths, those of [`swrr`](evenkeel_policy::swrr); a path that was switched off gets one
+//! request at a time until enough were answered, and none during its backoff while another path is usable.
 
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::PathId;
@@ -9,29 +9,29 @@ use evenkeel_policy::path::{PathRule, PathState, PathStats, Probe, Role, Transit
 use evenkeel_policy::swrr::{Health, SwrrError, SwrrRules, SwrrScheduler};
 use evenkeel_policy::time::{Duration, Instant};
 
-/// One way to a node, as it is known when the node is added.
+/// A path to a node, when the node is added.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathSpec {
-    /// Its round trip, if somebody measured it.
+    /// Round-trip time, if measured.
     pub rtt: Option<Duration>,
 }
 
-/// How one path does.
+/// Status of one path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathStatus {
     /// The path.
     pub path: PathId,
-    /// Whether it is fit for use.
+    /// Its health.
     pub state: PathState,
-    /// The average round trip.
+    /// Mean round-trip time.
     pub rtt: Option<Duration>,
-    /// The weight in force.
+    /// Current weight.
     pub weight: u32,
-    /// How many requests it carries.
+    /// Requests in flight.
     pub in_flight: u32,
 }
 
-/// The ways to one node; a node may do without.
+/// The paths to one node; may be empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     swrr: SwrrScheduler,
@@ -46,24 +46,24 @@ struct Path {
     in_flight: u32,
 }
 
-/// Whether a path has been switched off since it was last well.
+/// Trust in a path, lost when it is switched off and restored when it is healthy again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    Given,
+    Full,
     Lost,
 }
 
 impl Path {
-    /// A new path is used at once, for want of a better one; one that failed has to be tried out first.
+    /// Reports whether the path is in rotation. A new path is used at once; one that failed has to be probed first.
     fn is_usable(&self) -> bool {
-        self.stats.state().is_usable() || (self.is_on_trial() && self.trust == Trust::Given)
+        self.stats.state().is_usable() || (self.is_probing() && self.trust == Trust::Full)
     }
 
-    fn may_carry(&self) -> bool {
-        self.is_usable() || (self.is_on_trial() && self.in_flight == 0)
+    fn can_carry(&self) -> bool {
+        self.is_usable() || (self.is_probing() && self.in_flight == 0)
     }
 
-    fn is_on_trial(&self) -> bool {
+    fn is_probing(&self) -> bool {
         self.stats.state() == PathState::Probing
     }
 }
@@ -85,38 +85,38 @@ impl Paths {
             swrr.activate(id, now)?;
             let mut stats = PathStats::new(rule);
             stats.on_time(now);
-            paths.push(Path { stats, trust: Trust::Given, in_flight: 0 });
+            paths.push(Path { stats, trust: Trust::Full, in_flight: 0 });
         }
         Ok(Self { swrr, rule, paths })
     }
 
-    /// Chooses the way of a request and counts it; `None` when the node has no paths to choose from.
+    /// Picks a path and counts the request; `None` when the node has no paths.
     pub(crate) fn pick(&mut self, now: Instant) -> Option<PathId> {
         self.swrr.refresh(now);
         let paths = &self.paths;
         let path =
-            self.swrr.pick_where(|path| paths[path.index()].may_carry()).or_else(|| self.swrr.pick())?;
+            self.swrr.pick_where(|path| paths[path.index()].can_carry()).or_else(|| self.swrr.pick())?;
         self.paths[path.index()].in_flight += 1;
         Some(path)
     }
 
-    /// Notes that a request is off the path.
+    /// Records that a request has left the path.
     pub(crate) fn release(&mut self, path: PathId) {
         if let Some(path) = self.paths.get_mut(path.index()) {
             path.in_flight -= 1;
         }
     }
 
-    /// Takes in that a request was answered; how long the node took says nothing about the path.
-    pub(crate) fn on_answer(&mut self, now: Instant, path: PathId) -> Option<Transition> {
+    /// Records a response; the node's latency is no measure of the path.
+    pub(crate) fn on_response(&mut self, now: Instant, path: PathId) -> Option<Transition> {
         let rtt = self.swrr.rtt(path).unwrap_or_default();
         self.on_sample(now, path, Probe::Answered { rtt })
     }
 
-    /// Takes in what became of a probe.
+    /// Records the result of a probe.
     pub(crate) fn on_probe(&mut self, now: Instant, path: PathId, probe: Probe) -> Option<Transition> {
         if let Probe::Answered { rtt } = probe {
-            // Refused only for a path that does not exist, which `on_sample` leaves alone too.
+            // Fails only for a path that does not exist, which `on_sample` ignores, too.
             let _ = self.swrr.update_path_rtt(path, now, millis(rtt));
         }
         self.on_sample(now, path, probe)
@@ -131,37 +131,37 @@ impl Paths {
         match transition.map(|transition| transition.to) {
             Some(PathState::Inactive) => known.trust = Trust::Lost,
             Some(PathState::Active) if known.trust == Trust::Lost => {
-                known.trust = Trust::Given;
+                known.trust = Trust::Full;
                 self.restart_ramp(now, path);
             }
             _ => {}
         }
         let health = self.paths[path.index()].stats.state().health().unwrap_or(Health::Healthy);
-        // The path is known and the numbers are in range, so neither is refused.
+        // The path is known and the numbers are in range, so neither call fails.
         let _ = self.swrr.update_path_loss(path, now, loss);
         let _ = self.swrr.set_health(path, now, health);
         transition
     }
 
-    /// Lets a path that was off start small.
+    /// Restarts the weight ramp of a path that was switched off.
     fn restart_ramp(&mut self, now: Instant, path: PathId) {
-        // The path is known, so neither is refused.
+        // The path is known, so neither call fails.
         let _ = self.swrr.deactivate(path);
         let _ = self.swrr.activate(path, now);
     }
 
-    /// Ends backoffs that are over.
+    /// Ends the backoffs that are due.
     pub(crate) fn on_time(&mut self, now: Instant) -> Vec<(PathId, Transition)> {
         let numbered = (0..).map(PathId).zip(&mut self.paths);
         numbered.filter_map(|(id, path)| path.stats.on_time(now).map(|transition| (id, transition))).collect()
     }
 
-    /// When the next backoff is over.
+    /// Returns the end of the next backoff.
     pub(crate) fn timeout(&self) -> Option<Instant> {
         self.paths.iter().filter_map(|path| path.stats.retry_at()).min()
     }
 
-    /// Tells whether the node can be reached without this path.
+    /// Reports whether the node can be reached without this path.
     pub(crate) fn has_other(&self, path: PathId) -> bool {
         let mut others = (0..).map(PathId).zip(&self.paths);
         others.any(|(other, known)| other != path && known.is_usable())
@@ -192,8 +192,8 @@ fn outcome(probe: Probe) -> Outcome {
     }
 }
 
-fn millis(span: Duration) -> f64 {
-    span.as_secs_f64() * 1_000.0
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
 }
 
 #[cfg(test)]
@@ -205,14 +205,14 @@ mod tests {
     const FAR: PathId = PathId(1);
 
     #[test]
-    fn new_paths_share_by_inverse_round_trip_from_the_first_request() {
+    fn new_paths_are_weighted_by_inverse_round_trip_time_from_the_first_request() {
         let mut paths = paths(&[10, 20]);
         let near = (0..300).filter(|_| use_once(&mut paths, 0) == NEAR).count();
         assert_eq!(near, 200);
     }
 
     #[test]
-    fn a_path_that_fails_twice_is_left_alone_and_comes_back_one_request_at_a_time() {
+    fn a_path_that_fails_twice_backs_off_and_is_then_probed_one_request_at_a_time() {
         let mut paths = paths(&[10, 10]);
         paths.on_probe(Instant::ORIGIN, FAR, Probe::Failed);
         let off = paths.on_probe(Instant::ORIGIN, FAR, Probe::Failed).unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_well_again_starts_small() {
+    fn a_recovered_path_starts_with_a_small_weight() {
         let mut paths = paths(&[10, 10]);
         (0..2).for_each(|_| {
             paths.on_probe(Instant::ORIGIN, FAR, Probe::Failed);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_path_is_used_however_it_fails() {
+    fn the_last_path_is_used_even_if_it_keeps_failing() {
         let mut paths = paths(&[10]);
         for _ in 0..10 {
             paths.on_probe(Instant::ORIGIN, NEAR, Probe::Failed);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_at_most_so_many_paths() {
+    fn a_node_has_at_most_paths_max_paths() {
         let specs = vec![PathSpec::default(); PATHS_MAX + 1];
         let made = Paths::new(&specs, &SwrrRules::default(), PathRule::default(), Instant::ORIGIN);
         assert_eq!(made.unwrap_err(), SwrrError::TooManyPaths { paths_max: PATHS_MAX });

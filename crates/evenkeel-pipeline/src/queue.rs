@@ -1,8 +1,8 @@
-//! Queue: whose turn it is, for each model by a ring of its own.
+//! Queue: one deficit round robin (DRR) queue per model and priority.
 //!
-//! Bounds: within a ring the bounds of [`drr`](evenkeel_policy::drr) hold between tenants; a ring is touched only for
-//! its own model's nodes, so one that nobody serves delays no other. A tenant's debt follows it: what it left in a ring
-//! where it has nothing waiting counts in the ring where it has.
+//! Guarantees: within a model queue the bounds of [`drr`](evenkeel_policy::drr) hold between tenants; a model queue is
+//! only touched for its own model's nodes, so a model without nodes delays no other. A tenant's debt follows it: debt from
+//! a queue where it has nothing waiting is moved to one where it has.
 
 mod busy_throughput;
 mod charge_ahead;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use evenkeel_policy::backpressure::{Admission, BackpressureController, TooManyTenants};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::{DrrConfig, DrrScheduler, KeyStatus, NewKey, Settlement};
-use evenkeel_policy::id::{Key, TenantId};
+use evenkeel_policy::id::{Key, ModelId, RequestId, TenantId};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::{Duration, Instant};
 
@@ -22,30 +22,29 @@ pub(crate) use model_queue::ModelQueue;
 pub use tenants::TenantRule;
 pub(crate) use tenants::{TenantEntry, Tenants};
 
-use crate::accept::{Arrival, ModelId, ModelQueueId, Priority, RequestId, RequestRecord};
+use crate::accept::{Arrival, ModelQueueId, Priority, RequestRecord};
 use crate::admit::AdmissionControl;
 use crate::options::PipelineOptions;
-use busy_throughput::BusyThroughput;
 
-/// A round gives this part of a usual request's cost: what is charged when a request is sent may be much less than it
-/// will cost, and a turn must not last for several of those.
+/// A DRR round grants this fraction of a typical request's cost. The charge at send time may be much less than the final
+/// cost, and a turn must not last for several such requests.
 const ROUNDS_PER_QUANTUM: u64 = 20;
 
-/// Everything that waits, by model and tenant.
+/// All waiting requests, by model and tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue {
-    rings: BTreeMap<ModelQueueId, ModelQueue>,
+    queues: BTreeMap<ModelQueueId, ModelQueue>,
     tenants: Tenants,
-    /// What a new ring starts as.
-    fresh: (DrrScheduler, AdmissionControl),
+    /// Template of a new model queue.
+    template: ModelQueue,
 }
 
-/// The end of a lane at which a request is put.
+/// End of a tenant queue at which a request is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueEnd {
-    /// Before the others: it has been in turn once.
+    /// For a request that has been sent before.
     Front,
-    /// Behind the others.
+    /// For a new request.
     Back,
 }
 
@@ -57,90 +56,93 @@ impl WaitQueue {
         let tenants_max = options.limits.tenants_max;
         let quantum = Cost(options.quantum.0.div_ceil(ROUNDS_PER_QUANTUM));
         let config = DrrConfig { quantum, new_key: NewKey::First, keys_max: tenants_max };
-        let fresh =
-            (DrrScheduler::new(config)?, AdmissionControl::new(options.admit, controller, tenants_max));
-        Ok(Self { rings: BTreeMap::new(), tenants: Tenants::default(), fresh })
+        let template = ModelQueue::new(
+            DrrScheduler::new(config)?,
+            AdmissionControl::new(options.admit, controller, tenants_max),
+        );
+        Ok(Self { queues: BTreeMap::new(), tenants: Tenants::default(), template })
     }
 
-    /// Lets time pass for every ring's rate.
+    /// Advances the clock of every model queue's throughput.
     pub(crate) fn advance_time(&mut self, now: Instant) {
-        self.rings.values_mut().for_each(|ring| ring.pass(now));
+        self.queues.values_mut().for_each(|queue| queue.advance_time(now));
     }
 
-    /// How long the tenant's next request waits behind what it has queued for the model.
-    pub(crate) fn expected_wait(&self, line: ModelQueueId, tenant: TenantId) -> Option<Duration> {
-        self.rings.get(&line)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
+    /// Estimates the wait of the tenant's next request behind its queued ones.
+    pub(crate) fn expected_wait(&self, queue_id: ModelQueueId, tenant: TenantId) -> Option<Duration> {
+        self.queues.get(&queue_id)?.expected_wait(tenant, self.tenants.rule(tenant).weight)
     }
 
-    /// Decides on an arrival by the places of its model, which has a ring from then on.
+    /// Decides on an arrival by its model's queue capacity; creates the model queue if there is none.
     pub(crate) fn admit(
         &mut self,
         now: Instant,
-        line: ModelQueueId,
+        queue_id: ModelQueueId,
         tenant: TenantId,
     ) -> Result<Admission, TooManyTenants> {
-        let (drr, places) = &self.fresh;
-        let fresh = || ModelQueue::new(drr.clone(), places.clone(), BusyThroughput::new(now));
-        // A model is told of by the ring of those who wait for it.
-        self.rings.entry(ModelQueueId { urgency: Priority::Interactive, ..line }).or_insert_with(fresh);
-        let ring = self.rings.entry(line).or_insert_with(fresh);
+        let create = || self.template.clone().starting_at(now);
+        // The interactive queue represents the model in `Status`, so it exists even if only background requests arrive.
+        self.queues
+            .entry(ModelQueueId { priority: Priority::Interactive, ..queue_id })
+            .or_insert_with(create);
+        let queue = self.queues.entry(queue_id).or_insert_with(create);
         let weight = self.tenants.rule(tenant).weight;
-        match line.urgency {
-            Priority::Interactive => ring.places.admit(tenant, weight),
-            Priority::Background => ring.places.admit_background(tenant, weight),
+        match queue_id.priority {
+            Priority::Interactive => queue.admission.admit(tenant, weight),
+            Priority::Background => queue.admission.admit_background(tenant, weight),
         }
     }
 
-    /// Takes a place for a request that comes back from a node; `false` when there is none.
-    pub(crate) fn rejoin(&mut self, line: ModelQueueId, tenant: TenantId) -> bool {
+    /// Reserves capacity for a request that a node failed; returns `false` if the queue is full.
+    pub(crate) fn readmit(&mut self, queue_id: ModelQueueId, tenant: TenantId) -> bool {
         let weight = self.tenants.rule(tenant).weight;
-        self.rings.get_mut(&line).is_some_and(|ring| match line.urgency {
-            Priority::Interactive => ring.places.readmit(tenant, weight),
-            Priority::Background => ring.places.admit_background(tenant, weight).is_ok(),
+        self.queues.get_mut(&queue_id).is_some_and(|queue| match queue_id.priority {
+            Priority::Interactive => queue.admission.readmit(tenant, weight),
+            Priority::Background => queue.admission.admit_background(tenant, weight).is_ok(),
         })
     }
 
-    /// Gives back the place of a request that waits no more.
-    pub(crate) fn release_place(&mut self, line: ModelQueueId, tenant: TenantId) {
-        if let Some(ring) = self.rings.get_mut(&line) {
-            ring.places.leave(tenant);
+    /// Releases the queue capacity of a request that stops waiting.
+    pub(crate) fn release_place(&mut self, queue_id: ModelQueueId, tenant: TenantId) {
+        if let Some(queue) = self.queues.get_mut(&queue_id) {
+            queue.admission.leave(tenant);
         }
     }
 
-    /// Notes a request that has its place and does not take turns yet.
-    pub(crate) fn add_waiting(&mut self, request: RequestId, ticket: &RequestRecord) {
-        if let Some(ring) = self.rings.get_mut(&ticket.arrival.line()) {
-            ring.join(request, ticket);
+    /// Registers a request that holds queue capacity and is not queued yet.
+    pub(crate) fn add_waiting(&mut self, request: RequestId, record: &RequestRecord) {
+        if let Some(queue) = self.queues.get_mut(&record.arrival.queue_id()) {
+            queue.register(request, record);
         }
     }
 
-    /// Puts a request that has joined into its lane; its tenant takes turns from then on.
-    pub(crate) fn enqueue(&mut self, request: RequestId, ticket: &RequestRecord, end: QueueEnd) {
-        let line = ticket.arrival.line();
-        let tenant = ticket.arrival.tenant;
-        let Some(ring) = self.rings.get_mut(&line) else { return };
-        let begins = ring.enter(request, tenant, end);
-        if begins {
-            self.activate_tenant(line, tenant);
+    /// Adds a registered request to its tenant queue and activates its tenant.
+    pub(crate) fn enqueue(&mut self, request: RequestId, record: &RequestRecord, end: QueueEnd) {
+        let queue_id = record.arrival.queue_id();
+        let tenant = record.arrival.tenant;
+        let Some(queue) = self.queues.get_mut(&queue_id) else { return };
+        let is_first = queue.push(request, tenant, end);
+        if is_first {
+            self.activate_tenant(queue_id, tenant);
         }
     }
 
-    /// Takes a request out of everything but its place.
-    pub(crate) fn leave(&mut self, request: RequestId, ticket: &RequestRecord) {
-        if let Some(ring) = self.rings.get_mut(&ticket.arrival.line()) {
-            ring.leave(request, ticket);
+    /// Removes a request from its tenant queue; it keeps its queue capacity.
+    pub(crate) fn leave(&mut self, request: RequestId, record: &RequestRecord) {
+        if let Some(queue) = self.queues.get_mut(&record.arrival.queue_id()) {
+            queue.leave(request, record);
         }
     }
 
-    /// Charges a tenant whose turn it is for a request that gets a slot, and returns how much.
+    /// Charges the tenant for a request that gets a slot; returns the charge.
     pub(crate) fn charge(&mut self, arrival: &Arrival) -> Cost {
         let Arrival { tenant, cost, upfront, .. } = *arrival;
         let mut charged = cost;
-        if let Some(ring) = self.rings.get_mut(&arrival.line()) {
+        if let Some(queue) = self.queues.get_mut(&arrival.queue_id()) {
             let upfront = upfront.min(cost);
-            ring.horizon.note(cost - upfront);
-            charged = ring.horizon.charge(upfront, cost);
-            ring.drr.consume_deficit(key(tenant), charged);
+            queue.charge_ahead.record(cost - upfront);
+            charged = queue.charge_ahead.charge(upfront, cost);
+            queue.drr.consume_deficit(key(tenant), charged);
         }
         let entry = self.tenants.entry(tenant);
         entry.in_flight += 1;
@@ -151,20 +153,20 @@ impl WaitQueue {
         charged
     }
 
-    /// Raises the charge of a request that goes on and has cost `actual` so far, and returns it.
-    pub(crate) fn raise(&mut self, arrival: &Arrival, charged: Cost, actual: Cost) -> Cost {
+    /// Raises the charge of a running request that has cost `actual` so far; returns the charge.
+    pub(crate) fn raise_charge(&mut self, arrival: &Arrival, charged: Cost, actual: Cost) -> Cost {
         let Arrival { tenant, cost, .. } = *arrival;
-        let line = arrival.line();
-        let due = self.rings.get(&line).map_or(actual, |ring| ring.horizon.charge(actual, cost));
-        let raised = self.correct(line, tenant, (charged, due), Settlement::Running);
+        let queue_id = arrival.queue_id();
+        let due = self.queues.get(&queue_id).map_or(actual, |queue| queue.charge_ahead.charge(actual, cost));
+        let raised = self.adjust_charge(queue_id, tenant, charged, due, Settlement::Running);
         let entry = self.tenants.entry(tenant);
         entry.in_flight_cost = entry.in_flight_cost - charged + raised;
         raised
     }
 
-    /// Settles a request that gives its slot back.
-    pub(crate) fn settle(&mut self, line: ModelQueueId, tenant: TenantId, charged: Cost, actual: Cost) {
-        self.correct(line, tenant, (charged, actual), Settlement::Final);
+    /// Replaces the charge of a request that frees its slot by its actual cost.
+    pub(crate) fn settle(&mut self, queue_id: ModelQueueId, tenant: TenantId, charged: Cost, actual: Cost) {
+        self.adjust_charge(queue_id, tenant, charged, actual, Settlement::Final);
         let entry = self.tenants.entry(tenant);
         let was_capped = entry.is_capped();
         entry.in_flight -= 1;
@@ -173,22 +175,23 @@ impl WaitQueue {
         if was_capped {
             self.apply_cap(tenant);
         }
-        if let Some(ring) = self.rings.get_mut(&line) {
-            ring.complete(actual);
+        if let Some(queue) = self.queues.get_mut(&queue_id) {
+            queue.complete(actual);
         }
     }
 
-    fn correct(
+    fn adjust_charge(
         &mut self,
-        line: ModelQueueId,
+        queue_id: ModelQueueId,
         tenant: TenantId,
-        (charged, actual): (Cost, Cost),
-        how: Settlement,
+        charged: Cost,
+        actual: Cost,
+        settlement: Settlement,
     ) -> Cost {
-        let Some(ring) = self.rings.get_mut(&line) else { return charged };
-        let settled = ring.drr.settle(key(tenant), charged, actual, how);
-        if ring.drr.key_status(key(tenant)) == KeyStatus::Idle {
-            self.move_debt(line.urgency, tenant);
+        let Some(queue) = self.queues.get_mut(&queue_id) else { return charged };
+        let settled = queue.drr.settle(key(tenant), charged, actual, settlement);
+        if queue.drr.key_status(key(tenant)) == KeyStatus::Idle {
+            self.move_debt(queue_id.priority, tenant);
         }
         settled
     }
@@ -196,129 +199,131 @@ impl WaitQueue {
     pub(crate) fn set_rule(&mut self, tenant: TenantId, rule: TenantRule) {
         let entry = self.tenants.entry(tenant);
         entry.rule = rule;
-        for line in &entry.rings {
-            if let Some(ring) = self.rings.get_mut(line) {
-                ring.drr.update_weight(key(tenant), rule.weight);
+        for queue_id in &entry.queues {
+            if let Some(queue) = self.queues.get_mut(queue_id) {
+                queue.drr.update_weight(key(tenant), rule.weight);
             }
         }
-        // A tenant whose every request is still delayed has places and no account.
-        self.rings.values_mut().for_each(|ring| ring.places.update_weight(tenant, rule.weight));
+        // A tenant with only delayed requests holds queue capacity but has no DRR account.
+        self.queues.values_mut().for_each(|queue| queue.admission.update_weight(tenant, rule.weight));
         self.apply_cap(tenant);
     }
 
-    /// Forgets the rate of models that have more capacity than they had.
-    pub(crate) fn forget_rates(&mut self, models: &[ModelId]) {
-        let served = self.rings.iter_mut().filter(|(line, _)| models.contains(&line.model));
-        served.for_each(|(_, ring)| ring.forget_rate());
+    /// Discards the measured throughput of models whose capacity has grown.
+    pub(crate) fn reset_throughput(&mut self, models: &[ModelId]) {
+        let served = self.queues.iter_mut().filter(|(queue_id, _)| models.contains(&queue_id.model));
+        served.for_each(|(_, queue)| queue.reset_throughput());
     }
 
-    /// Sets a tenant aside in every ring while it is at its cap, and wakes it in every ring once it is not.
+    /// Parks a tenant in every model queue while it is at its concurrency limit, and wakes it afterwards.
     fn apply_cap(&mut self, tenant: TenantId) {
         let entry = self.tenants.entry(tenant);
-        for line in &entry.rings {
-            let Some(ring) = self.rings.get_mut(line) else { continue };
+        for queue_id in &entry.queues {
+            let Some(queue) = self.queues.get_mut(queue_id) else { continue };
             if entry.is_capped() {
-                ring.drr.park(key(tenant));
+                queue.drr.park(key(tenant));
             } else {
-                ring.drr.wake(key(tenant));
+                queue.drr.wake(key(tenant));
             }
         }
     }
 
-    /// Makes a tenant take turns in a ring, with the debt it left in rings where it takes none.
-    fn activate_tenant(&mut self, line: ModelQueueId, tenant: TenantId) {
-        let debt = self.collect_debt(line.urgency, tenant);
+    /// Activates a tenant in a model queue, with the debt it left in queues where it is idle.
+    fn activate_tenant(&mut self, queue_id: ModelQueueId, tenant: TenantId) {
+        let debt = self.collect_debt(queue_id.priority, tenant);
         let entry = self.tenants.entry(tenant);
-        entry.rings.insert(line);
-        let Some(ring) = self.rings.get_mut(&line) else { return };
-        // Its id is below the scheduler's limit, so that it is never refused.
+        entry.queues.insert(queue_id);
+        let Some(queue) = self.queues.get_mut(&queue_id) else { return };
+        // The id is below the scheduler's limit, so adding the key cannot fail.
         if !entry.is_capped() && debt == Cost::ZERO {
-            let added = ring.drr.add_key(key(tenant), entry.rule.weight);
+            let added = queue.drr.add_key(key(tenant), entry.rule.weight);
             debug_assert!(added.is_ok());
             return;
         }
-        // It enters with its debt on it: charged once it takes turns, it might be in turn and end it.
-        let added = ring.drr.add_parked(key(tenant), entry.rule.weight);
+        // It is added with its debt: charged once active, it might be the current key and lose its turn.
+        let added = queue.drr.add_parked(key(tenant), entry.rule.weight);
         debug_assert!(added.is_ok());
-        ring.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
+        queue.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
         if !entry.is_capped() {
-            ring.drr.wake(key(tenant));
+            queue.drr.wake(key(tenant));
         }
     }
 
-    /// Moves debt from rings where a tenant takes no turns to one where it does, if there is one.
+    /// Moves debt from model queues where a tenant is idle to one where it is active, if there is one.
     ///
-    /// What was done in the background used what nobody wanted: it is no debt to those who wait.
-    fn move_debt(&mut self, urgency: Priority, tenant: TenantId) {
-        let takes_turns = |(line, ring): (&ModelQueueId, &ModelQueue)| {
-            (ring.drr.key_status(key(tenant)) != KeyStatus::Idle).then_some(*line)
+    /// Background work used capacity that no one else wanted: it is no debt towards interactive requests.
+    fn move_debt(&mut self, priority: Priority, tenant: TenantId) {
+        let is_active = |(queue_id, queue): (&ModelQueueId, &ModelQueue)| {
+            (queue.drr.key_status(key(tenant)) != KeyStatus::Idle).then_some(*queue_id)
         };
         let entry = self.tenants.entry(tenant);
-        let alike = entry.rings.iter().filter(|line| line.urgency == urgency);
-        let known = alike.filter_map(|line| self.rings.get_key_value(line));
-        let Some(line) = known.into_iter().find_map(takes_turns) else { return };
-        let debt = self.collect_debt(urgency, tenant);
-        if let Some(ring) = self.rings.get_mut(&line).filter(|_| Cost::ZERO < debt) {
-            ring.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
+        let alike = entry.queues.iter().filter(|queue_id| queue_id.priority == priority);
+        let known = alike.filter_map(|queue_id| self.queues.get_key_value(queue_id));
+        let Some(queue_id) = known.into_iter().find_map(is_active) else { return };
+        let debt = self.collect_debt(priority, tenant);
+        if let Some(queue) = self.queues.get_mut(&queue_id).filter(|_| debt > Cost::ZERO) {
+            queue.drr.settle(key(tenant), Cost::ZERO, debt, Settlement::Running);
         }
     }
 
-    /// Takes a tenant's debt out of every ring where it takes no turns.
-    fn collect_debt(&mut self, urgency: Priority, tenant: TenantId) -> Cost {
+    /// Takes a tenant's debt out of every model queue where it is idle.
+    fn collect_debt(&mut self, priority: Priority, tenant: TenantId) -> Cost {
         let mut collected = Cost::ZERO;
-        for line in self.tenants.entry(tenant).rings.iter().filter(|line| line.urgency == urgency) {
-            let Some(ring) = self.rings.get_mut(line) else { continue };
-            let debt = ring.drr.debt(key(tenant));
-            if debt == Cost::ZERO || ring.drr.key_status(key(tenant)) != KeyStatus::Idle {
+        for queue_id in
+            self.tenants.entry(tenant).queues.iter().filter(|queue_id| queue_id.priority == priority)
+        {
+            let Some(queue) = self.queues.get_mut(queue_id) else { continue };
+            let debt = queue.drr.debt(key(tenant));
+            if debt == Cost::ZERO || queue.drr.key_status(key(tenant)) != KeyStatus::Idle {
                 continue;
             }
-            ring.drr.settle(key(tenant), debt, Cost::ZERO, Settlement::Final);
+            queue.drr.settle(key(tenant), debt, Cost::ZERO, Settlement::Final);
             collected += debt;
         }
         collected
     }
 
-    pub(crate) fn ring(&self, line: ModelQueueId) -> Option<&ModelQueue> {
-        self.rings.get(&line)
+    pub(crate) fn queue(&self, queue_id: ModelQueueId) -> Option<&ModelQueue> {
+        self.queues.get(&queue_id)
     }
 
-    pub(crate) fn ring_mut(&mut self, line: ModelQueueId) -> Option<&mut ModelQueue> {
-        self.rings.get_mut(&line)
+    pub(crate) fn queue_mut(&mut self, queue_id: ModelQueueId) -> Option<&mut ModelQueue> {
+        self.queues.get_mut(&queue_id)
     }
 
-    pub(crate) fn rings(&self) -> impl Iterator<Item = (ModelQueueId, &ModelQueue)> {
-        self.rings.iter().map(|(line, ring)| (*line, ring))
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (ModelQueueId, &ModelQueue)> {
+        self.queues.iter().map(|(queue_id, queue)| (*queue_id, queue))
     }
 
     pub(crate) fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
-    /// Tells whether anybody's turn could come in a line.
-    pub(crate) fn has_turn(&self, line: ModelQueueId) -> bool {
-        self.rings.get(&line).is_some_and(|ring| ring.drr.has_active_keys())
+    /// Reports whether a model queue has an active tenant.
+    pub(crate) fn has_ready(&self, queue_id: ModelQueueId) -> bool {
+        self.queues.get(&queue_id).is_some_and(|queue| queue.drr.has_active_keys())
     }
 
-    /// Tells whether anybody's turn could come for a model.
-    pub(crate) fn has_turn_for(&self, model: ModelId) -> bool {
-        Priority::ALL.into_iter().any(|urgency| self.has_turn(ModelQueueId { model, urgency }))
+    /// Reports whether a model has an active tenant, at any priority.
+    pub(crate) fn has_ready_for(&self, model: ModelId) -> bool {
+        Priority::ALL.into_iter().any(|priority| self.has_ready(ModelQueueId { model, priority }))
     }
 
-    /// Tells whether anybody's turn could come at all.
-    pub(crate) fn has_any_turn(&self) -> bool {
-        self.rings.values().any(|ring| ring.drr.has_active_keys())
+    /// Reports whether any model queue has an active tenant.
+    pub(crate) fn has_any_ready(&self) -> bool {
+        self.queues.values().any(|queue| queue.drr.has_active_keys())
     }
 
-    pub(crate) fn newest(&self, line: ModelQueueId, tenant: TenantId) -> Option<RequestId> {
-        self.rings.get(&line)?.newest(tenant)
+    pub(crate) fn newest(&self, queue_id: ModelQueueId, tenant: TenantId) -> Option<RequestId> {
+        self.queues.get(&queue_id)?.newest(tenant)
     }
 
-    pub(crate) fn waiting(&self, line: ModelQueueId) -> usize {
-        self.rings.get(&line).map_or(0, |ring| ring.places.waiting())
+    pub(crate) fn waiting(&self, queue_id: ModelQueueId) -> usize {
+        self.queues.get(&queue_id).map_or(0, |queue| queue.admission.waiting())
     }
 }
 
-/// The key of a tenant in every ring.
+/// Returns a tenant's DRR key.
 pub(crate) fn key(tenant: TenantId) -> Key {
     Key(tenant.0)
 }

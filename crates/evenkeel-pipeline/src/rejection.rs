@@ -1,92 +1,104 @@
-//! Why a request ends without having been served, and the seed's words for it.
+//! Rejections: reasons why a request ends without being served, and their form in the router specification
+//! (docs/specs.md, router load optimization).
 //!
-//! Bound: one variant per thing a door answers differently; every `match` over them is exhaustive.
+//! Guarantees: one variant per case that an API answers differently; every `match` over them is exhaustive.
 
-use std::fmt;
-
-use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, RequestId, TenantId};
+use evenkeel_policy::outcome::AttemptFailure;
 use evenkeel_policy::time::{Duration, Instant};
 
-use crate::accept::{AttemptFailure, ModelId, RequestId};
-
-/// Why a request was not served.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Reason why a request was not served.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Rejection {
     /// The queue is full, or full for its tenant.
+    #[error("queue is full: {current_size} of {max_size} requests waiting, retry after {retry_after:?}")]
     QueueFull {
-        /// How many wait.
+        /// Waiting requests.
         current_size: usize,
-        /// How many may.
+        /// Their maximum.
         max_size: usize,
-        /// When to come back.
+        /// Time after which to retry.
         retry_after: Duration,
     },
-    /// It waited and had to make room for a tenant below its share; counts as a full queue.
+    /// It was queued and had to make room for a tenant below its share; counts as a full queue.
+    #[error("evicted for a tenant below its share, retry after {retry_after:?}")]
     Evicted {
-        /// How many wait.
+        /// Waiting requests.
         current_size: usize,
-        /// How many may.
+        /// Their maximum.
         max_size: usize,
-        /// When to come back.
+        /// Time after which to retry.
         retry_after: Duration,
     },
-    /// No slot came free in time.
+    /// No slot became free in time.
+    #[error("no slot became free within {timeout:?}, waited {waited:?}")]
     WaitTimeout {
-        /// How long it waited.
+        /// Time it waited.
         waited: Duration,
-        /// How long it was to wait at most.
+        /// Time it was allowed to wait.
         timeout: Duration,
     },
     /// Its deadline would pass while it waits.
+    #[error("would wait past its deadline, retry after {retry_after:?}")]
     WouldMissDeadline {
-        /// When the queue ahead will have drained.
+        /// Time until the requests ahead are served, or until a node's cooldown ends.
         retry_after: Duration,
     },
-    /// A tenant beyond the limit.
+    /// A tenant id at or above the limit.
+    #[error("tenant {} is unknown", tenant.0)]
     UnknownTenant {
         /// The tenant as given.
         tenant: TenantId,
     },
-    /// A model beyond the limit.
+    /// A model id at or above the limit.
+    #[error("model {} is unknown", model.0)]
     UnknownModel {
         /// The model as given.
         model: ModelId,
     },
-    /// No node that takes work serves the model.
+    /// No node in rotation serves the model.
+    #[error("no node serves model {}", model.0)]
     NoNode {
         /// The model.
         model: ModelId,
     },
-    /// Whoever asked has gone.
+    /// The client disconnected.
+    #[error("cancelled")]
     Cancelled,
-    /// Nodes failed it, and it is not tried again.
+    /// Attempts failed, and there is no other retry.
+    #[error("{failure} at attempt {attempts}, {no_retry}")]
     Failed {
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
-        /// How the last attempt failed.
+        /// Failure of the last attempt.
         failure: AttemptFailure,
-        /// Why there is no other.
-        stopped: NoRetryReason,
+        /// Reason why it is not retried.
+        no_retry: NoRetryReason,
     },
 }
 
-/// Why a failed request is not tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why a failed request is not retried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRetryReason {
-    /// It was tried as often as a request may be.
+    /// It had `attempts_max` attempts.
+    #[error("no attempts left")]
     AttemptsUsed,
-    /// Too many are being retried.
+    /// The retry budget is spent.
+    #[error("the retry budget is spent")]
     BudgetSpent,
-    /// Its time is over.
+    /// Its deadline has passed.
+    #[error("its deadline has passed")]
     DeadlinePassed,
-    /// Every node that serves it has failed it.
+    /// Every node that serves its model has failed it.
+    #[error("no other node serves it")]
     NoOtherNode,
-    /// There is no place to wait in.
+    /// The queue is full.
+    #[error("the queue is full")]
     QueueFull,
 }
 
 impl Rejection {
-    /// The seed's error for a request that was turned away by the queue; `None` for the other reasons.
+    /// Returns the specification's error for a wait that ended without a slot; `None` for other rejections.
     pub fn wait_error(&self) -> Option<WaitError> {
         match *self {
             Self::QueueFull { current_size, max_size, .. } | Self::Evicted { current_size, max_size, .. } => {
@@ -102,7 +114,7 @@ impl Rejection {
         }
     }
 
-    /// The seed's result of waiting; `None` where the request never got to wait.
+    /// Returns the specification's result of waiting; `None` if the request never waited.
     pub fn wait_result(&self) -> Option<WaitResult> {
         match self.wait_error()? {
             WaitError::QueueFull { current_size, .. } => {
@@ -114,58 +126,7 @@ impl Rejection {
     }
 }
 
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::QueueFull { current_size, max_size, retry_after } => {
-                write!(f, "queue is full, {current_size} of {max_size} wait, retry after {retry_after:?}")
-            }
-            Self::Evicted { retry_after, .. } => {
-                write!(f, "made room for a tenant below its share, retry after {retry_after:?}")
-            }
-            Self::WaitTimeout { waited, timeout } => {
-                write!(f, "no slot came free, waited {waited:?} of {timeout:?}")
-            }
-            Self::WouldMissDeadline { retry_after } => {
-                write!(f, "would wait past its deadline, retry after {retry_after:?}")
-            }
-            Self::UnknownTenant { tenant } => write!(f, "tenant {} is unknown", tenant.0),
-            Self::UnknownModel { model } => write!(f, "model {} is unknown", model.0),
-            Self::NoNode { model } => write!(f, "no node serves model {}", model.0),
-            Self::Cancelled => f.write_str("cancelled"),
-            Self::Failed { attempts, failure, stopped } => {
-                write!(f, "{failure} at attempt {attempts}, {stopped}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Rejection {}
-
-impl fmt::Display for AttemptFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unreachable => "node was unreachable",
-            Self::TimedOut => "node did not answer in time",
-            Self::BadResponse => "node broke off",
-            Self::Busy { .. } => "node was busy",
-        })
-    }
-}
-
-impl fmt::Display for NoRetryReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AttemptsUsed => "every attempt is used",
-            Self::BudgetSpent => "the retry budget is spent",
-            Self::DeadlinePassed => "its time is over",
-            Self::NoOtherNode => "no other node serves it",
-            Self::QueueFull => "the queue is full",
-        })
-    }
-}
-
-/// What became of waiting, in the seed's words.
+/// Result of waiting, as the router specification names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitResult {
     /// A node has a slot for it.
@@ -173,64 +134,51 @@ pub enum WaitResult {
         /// The node.
         runtime_id: NodeId,
     },
-    /// No slot came free in time.
+    /// No slot became free in time.
     Timeout {
-        /// How long it waited.
+        /// Time it waited.
         waited: Duration,
     },
     /// The queue was full.
     Rejected {
-        /// How many waited.
+        /// Waiting requests.
         queue_size: usize,
     },
 }
 
-/// Why waiting ended without a slot, in the seed's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why a wait ended without a slot, as the router specification names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
     /// The queue was full.
+    #[error("queue is full: {current_size} of {max_size} requests waiting")]
     QueueFull {
-        /// How many waited.
+        /// Waiting requests.
         current_size: usize,
-        /// How many may.
+        /// Their maximum.
         max_size: usize,
     },
-    /// No slot came free in time.
+    /// No slot became free in time.
+    #[error("no slot became free within {timeout:?}, waited {waited:?}")]
     Timeout {
-        /// How long it waited.
+        /// Time it waited.
         waited: Duration,
-        /// How long it was to wait at most.
+        /// Time it was allowed to wait.
         timeout: Duration,
     },
-    /// Whoever asked has gone.
+    /// The client disconnected.
+    #[error("cancelled")]
     Cancelled,
 }
 
-impl fmt::Display for WaitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::QueueFull { current_size, max_size } => {
-                write!(f, "queue is full, {current_size} of {max_size} wait")
-            }
-            Self::Timeout { waited, timeout } => {
-                write!(f, "no slot came free, waited {waited:?} of {timeout:?}")
-            }
-            Self::Cancelled => f.write_str("cancelled"),
-        }
-    }
-}
-
-impl std::error::Error for WaitError {}
-
-/// A request that waits, in the seed's words.
+/// A waiting request, as the router specification names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitEntry {
-    /// Since when it waits.
+    /// Start of the wait.
     pub started_at: Instant,
-    /// Until when it does.
+    /// End of the wait at the latest.
     pub timeout_at: Instant,
     /// The request.
     pub request_id: RequestId,
-    /// What it wants served.
+    /// Its model.
     pub model_id: ModelId,
 }

@@ -1,297 +1,315 @@
-//! Send: bind requests to slots, and take the slots back exactly once.
+//! Send: give free slots to queued requests, and take each slot back exactly once; failover to another node.
 //!
-//! Bounds: a request is bound only when a node has a slot for it, and a freed slot goes to exactly one waiter in the
-//! same step; whenever a step ends, nobody waits who could have had a free slot, and no slot went to the background
-//! that somebody who waits could have had.
+//! [`dispatch`](OptimizedLoadManager::dispatch) is the second half of the pipeline: take the next request from the
+//! queue, pick a node, pick a path, send.
+//!
+//! Guarantees: a request is sent only when a node has a free slot for it; a freed slot goes to exactly one waiting
+//! request in the same step. At the end of every step, no request waits that could use a free slot, and no background
+//! request got a slot that an interactive one could have used.
 
 mod retry_budget;
 
 use evenkeel_policy::backpressure::retry_after;
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::id::{Key, NodeId, TenantId};
+use evenkeel_policy::id::{Key, ModelId, NodeId, PathId, RequestId, TenantId};
+use evenkeel_policy::outcome::{AttemptFailure, PickReason};
 use evenkeel_policy::time::Instant;
 
 pub(crate) use retry_budget::RetryBudget;
 
 use crate::OptimizedLoadManager;
-use crate::accept::{
-    Arrival, Attempt, AttemptFailure, ModelId, ModelQueueId, Priority, RequestId, RequestRecord,
-    RequestState, ResponseState,
-};
+use crate::accept::{Attempt, ModelQueueId, Priority, RequestRecord, RequestState, ResponseState};
 use crate::load_manager::TimerTarget;
 use crate::observe::Event;
-use crate::pick_node::{AdminState, FIGURES_AGE_MAX, Node, Pick, PickReason, SlotRequest, SlotReservation};
+use crate::pick_node::{AdminState, Node, Pick, STATS_AGE_MAX, SlotRequest};
 use crate::queue::QueueEnd;
 use crate::rejection::{NoRetryReason, Rejection};
 
-/// A request, and the node that has a slot for it.
+/// A queued request and the node picked for it.
 struct Placement {
     request: RequestId,
     tenant: TenantId,
-    line: ModelQueueId,
+    queue_id: ModelQueueId,
     pick: Pick,
-    /// Who was in turn before and could not be placed.
+    /// Tenants that were next but had no request that fits a node; parked until this request is sent.
     passed_over: Vec<Key>,
 }
 
 impl OptimizedLoadManager {
-    /// Gives every free slot to whoever's turn it is.
+    /// Sends queued requests until no free slot fits one.
     pub(crate) fn dispatch(&mut self) {
-        if self.wait_queue.has_any_turn() {
+        if self.wait_queue.has_any_ready() {
             self.nodes.refresh(self.now);
         }
-        while let Some(placed) = self.next_placement() {
-            self.send(placed);
+        while let Some(placement) = self.next_placement() {
+            let path = self.pick_path(placement.pick.node);
+            self.send(placement, path);
         }
         self.schedule_recheck();
     }
 
-    /// Finds somebody whose turn it is at a node with room; one in the background only for want of anybody else.
+    /// Takes the next request from the queue and picks its node; background requests come last.
     fn next_placement(&mut self) -> Option<Placement> {
-        if !self.wait_queue.has_any_turn() || self.options.limits.in_flight_max <= self.in_flight {
+        if !self.wait_queue.has_any_ready() || self.in_flight >= self.options.limits.in_flight_max {
             return None;
         }
-        Priority::ALL.into_iter().find_map(|urgency| self.place_one(urgency))
+        Priority::ALL.into_iter().find_map(|priority| self.pick_from_priority(priority))
     }
 
-    /// Finds somebody of this urgency, each node turning to another of its models in turn.
-    fn place_one(&mut self, urgency: Priority) -> Option<Placement> {
-        let mut looked_at: Vec<ModelId> = Vec::new();
-        let with_room: Vec<NodeId> =
-            self.nodes.iter().filter(|(_, node)| node.has_room()).map(|(id, _)| id).collect();
-        for node in with_room {
+    /// Narrows a priority down to one model queue: those of the nodes with a free slot, round robin over each node's
+    /// models.
+    fn pick_from_priority(&mut self, priority: Priority) -> Option<Placement> {
+        let mut checked: Vec<ModelId> = Vec::new();
+        let free_nodes: Vec<NodeId> =
+            self.nodes.iter().filter(|(_, node)| node.has_free_slot()).map(|(id, _)| id).collect();
+        for node in free_nodes {
             let models: Vec<ModelId> =
-                self.nodes.get(node).map(|node| node.models_in_turn().collect()).unwrap_or_default();
+                self.nodes.get(node).map(|node| node.models_round_robin().collect()).unwrap_or_default();
             for model in models {
-                let line = ModelQueueId { model, urgency };
-                if looked_at.contains(&model) || !self.wait_queue.has_turn(line) {
+                let queue_id = ModelQueueId { model, priority };
+                if checked.contains(&model) || !self.wait_queue.has_ready(queue_id) {
                     continue;
                 }
-                if let Some(placed) = self.place_one_of(line) {
-                    return Some(placed);
+                if let Some(placement) = self.pick_from_model_queue(queue_id) {
+                    return Some(placement);
                 }
-                looked_at.push(model);
+                checked.push(model);
             }
         }
         None
     }
 
-    /// Finds the first in turn in a line who can be placed.
+    /// Narrows a model queue down to one tenant, in DRR order.
     ///
-    /// Somebody may be in turn whose every request has failed on the nodes with room, or is closed out of them by a
-    /// gate: it is set aside until another has been served, and keeps its turn.
-    fn place_one_of(&mut self, line: ModelQueueId) -> Option<Placement> {
+    /// Every request of the next tenant may have failed on the nodes with a free slot, or be rejected by their gates.
+    /// Such a tenant is parked until another has been served, and keeps its turn.
+    fn pick_from_model_queue(&mut self, queue_id: ModelQueueId) -> Option<Placement> {
         let mut passed_over = Vec::new();
-        while let Some(key) = self.wait_queue.ring(line).and_then(|ring| ring.drr.next_key()) {
-            if let Some(placed) = self.place_one_of_lane(line, TenantId(key.0)) {
-                return Some(Placement { passed_over, ..placed });
+        while let Some(key) = self.wait_queue.queue(queue_id).and_then(|queue| queue.drr.next_key()) {
+            if let Some(placement) = self.pick_from_tenant_queue(queue_id, TenantId(key.0)) {
+                return Some(Placement { passed_over, ..placement });
             }
             passed_over.push(key);
-            self.wait_queue.ring_mut(line)?.drr.park(key);
+            self.wait_queue.queue_mut(queue_id)?.drr.park(key);
         }
-        self.wake(line, passed_over);
+        self.wake(queue_id, passed_over);
         None
     }
 
-    fn wake(&mut self, line: ModelQueueId, passed_over: Vec<Key>) {
-        if let Some(ring) = self.wait_queue.ring_mut(line) {
-            passed_over.into_iter().for_each(|key| ring.drr.wake(key));
+    fn wake(&mut self, queue_id: ModelQueueId, passed_over: Vec<Key>) {
+        if let Some(queue) = self.wait_queue.queue_mut(queue_id) {
+            passed_over.into_iter().for_each(|key| queue.drr.wake(key));
         }
     }
 
-    /// Finds the first of a lane that can be placed, or one soon after it whose node is warm.
-    fn place_one_of_lane(&mut self, line: ModelQueueId, tenant: TenantId) -> Option<Placement> {
-        let lane = self.wait_queue.ring(line)?.lane(tenant)?;
-        let mut picked = None;
-        for (at, request) in lane.queue().iter().enumerate() {
-            let Some(ticket) = self.requests.get(*request) else { continue };
-            if let Some(pick) = self.nodes.pick(&self.node_cache, ticket) {
-                picked = Some((at, *request, pick));
-                break;
-            }
+    /// Narrows a tenant queue down to one request: the first that fits a node, or a later one with a warm cache.
+    fn pick_from_tenant_queue(&mut self, queue_id: ModelQueueId, tenant: TenantId) -> Option<Placement> {
+        let (index, request, pick) = self.pick_node_for_first(queue_id, tenant)?;
+        let first = Placement { request, tenant, queue_id, pick, passed_over: Vec::new() };
+        if index > 0 || pick.reason == PickReason::Cached {
+            return Some(first);
         }
-        let (at, request, pick) = picked?;
-        let head = Placement { request, tenant, line, pick, passed_over: Vec::new() };
-        if at > 0 || pick.because == PickReason::Cached {
-            return Some(head);
-        }
-        Some(self.prefer_cached(&head).unwrap_or(head))
+        Some(self.prefer_cached(&first).unwrap_or(first))
     }
 
-    /// Finds one soon after the head of a lane whose node is warm, unless the head was passed over too often.
-    fn prefer_cached(&mut self, head: &Placement) -> Option<Placement> {
+    /// Picks a node for the first request of a tenant queue that fits one; returns the request's index, too.
+    fn pick_node_for_first(
+        &mut self,
+        queue_id: ModelQueueId,
+        tenant: TenantId,
+    ) -> Option<(usize, RequestId, Pick)> {
+        let tenant_queue = self.wait_queue.queue(queue_id)?.tenant_queue(tenant)?;
+        tenant_queue.queued().iter().enumerate().find_map(|(index, request)| {
+            let pick = self.nodes.pick(&self.node_cache, self.requests.get(*request)?)?;
+            Some((index, *request, pick))
+        })
+    }
+
+    /// Finds a request shortly after `first` whose cached node is free, unless `first` was skipped too often.
+    fn prefer_cached(&mut self, first: &Placement) -> Option<Placement> {
         let affinity = self.options.affinity;
-        if affinity.skips_max <= self.requests.get(head.request)?.skipped {
+        if self.requests.get(first.request)?.skipped >= affinity.skips_max {
             return None;
         }
-        let lane = self.wait_queue.ring(head.line)?.lane(head.tenant)?;
-        let warm = |request: &RequestId| {
+        let tenant_queue = self.wait_queue.queue(first.queue_id)?.tenant_queue(first.tenant)?;
+        let cached = |request: &RequestId| {
             let node = self.nodes.cached_node(&self.node_cache, self.requests.get(*request)?)?;
-            Some((*request, Pick { node, because: PickReason::Cached }))
+            Some((*request, Pick { node, reason: PickReason::Cached }))
         };
-        let (request, pick) = lane.queue().iter().take(affinity.look_max).skip(1).find_map(warm)?;
-        self.requests.get_mut(head.request)?.skipped += 1;
-        Some(Placement { request, tenant: head.tenant, line: head.line, pick, passed_over: Vec::new() })
+        let lookahead = tenant_queue.queued().iter().take(affinity.lookahead_max).skip(1);
+        let (request, pick) = lookahead.into_iter().find_map(cached)?;
+        self.requests.get_mut(first.request)?.skipped += 1;
+        let Placement { tenant, queue_id, .. } = *first;
+        Some(Placement { request, tenant, queue_id, pick, passed_over: Vec::new() })
     }
 
-    /// Binds a request to its slot.
-    fn send(&mut self, placed: Placement) {
-        let Placement { request, tenant, line, pick, passed_over } = placed;
-        let model = line.model;
+    /// Picks a path to a node; `None` when the node has no paths to choose from.
+    fn pick_path(&mut self, node: NodeId) -> Option<PathId> {
+        self.nodes.get_mut(node)?.paths.pick(self.now)
+    }
+
+    /// Moves a request from the queue to its slot.
+    fn send(&mut self, placement: Placement, path: Option<PathId>) {
+        let Placement { request, tenant, queue_id, pick, passed_over } = placement;
+        let model = queue_id.model;
         let now = self.now;
-        let Some(ticket) = self.requests.get(request) else { return };
-        let arrival = ticket.arrival;
-        let waited = ticket.waited(now);
+        let Some(record) = self.requests.get(request) else { return };
+        let arrival = record.arrival;
+        let waited = record.waited(now);
         let charged = self.wait_queue.charge(&arrival);
         self.leave_queue(request);
-        self.wait_queue.release_place(line, tenant);
-        self.wake(line, passed_over);
+        self.wait_queue.release_place(queue_id, tenant);
+        self.wake(queue_id, passed_over);
         let work = SlotRequest { model, request: arrival.request, cost: arrival.cost };
-        let taken = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
-        let SlotReservation { path, epoch } = taken.unwrap_or_default();
-        self.time_node(pick.node);
+        let epoch = self.nodes.get_mut(pick.node).map(|node| node.reserve_slot(now, request, &work));
+        self.schedule_node(pick.node);
         if let Some(affinity) = arrival.affinity {
-            self.node_cache.note(now, (model, affinity), pick.node);
+            self.node_cache.record(now, (model, affinity), pick.node);
         }
         self.in_flight += 1;
         self.counts.dispatched += 1;
-        let Some(ticket) = self.requests.get_mut(request) else { return };
-        ticket.attempts += 1;
-        ticket.waited_before = waited;
-        ticket.stage = RequestState::InFlight(Attempt {
+        let Some(record) = self.requests.get_mut(request) else { return };
+        record.attempts += 1;
+        record.waited_before = waited;
+        record.state = RequestState::InFlight(Attempt {
             node: pick.node,
             path,
             since: now,
-            epoch,
-            answer: ResponseState::Pending,
+            epoch: epoch.unwrap_or_default(),
+            response: ResponseState::Pending,
             charged,
             load: arrival.cost,
             actual: Cost::ZERO,
         });
-        let attempt = ticket.attempts;
+        let attempt = record.attempts;
         if attempt == 1 {
             self.retries.on_first_attempt(now);
         }
-        let because = pick.because;
-        self.emit(Event::Dispatch { request, tenant, node: pick.node, path, waited, because, attempt });
+        let reason = pick.reason;
+        self.emit(Event::Dispatch { request, tenant, node: pick.node, path, waited, reason, attempt });
     }
 
-    /// Takes a slot back, and charges what was used of it.
-    pub(crate) fn release(&mut self, request: RequestId, arrival: &Arrival, flight: &Attempt, actual: Cost) {
+    /// Frees the slot of an attempt and charges its tenant `actual`.
+    pub(crate) fn release_slot(&mut self, request: RequestId, attempt: &Attempt, actual: Cost) {
+        let Some(arrival) = self.requests.get(request).map(|record| record.arrival) else { return };
         self.in_flight -= 1;
-        self.wait_queue.settle(arrival.line(), arrival.tenant, flight.charged, actual);
-        let Some(node) = self.nodes.get_mut(flight.node) else { return };
-        let work = SlotRequest { model: arrival.model, request: arrival.request, cost: flight.load };
-        node.release(request, &work, flight.path);
-        if node.duty == AdminState::Removing && node.busy == 0 {
-            self.forget_node(flight.node);
+        self.wait_queue.settle(arrival.queue_id(), arrival.tenant, attempt.charged, actual);
+        let Some(node) = self.nodes.get_mut(attempt.node) else { return };
+        let work = SlotRequest { model: arrival.model, request: arrival.request, cost: attempt.load };
+        node.release_slot(request, &work);
+        if let Some(path) = attempt.path {
+            node.paths.release(path);
         }
-        self.time_node(flight.node);
+        if node.admin_state == AdminState::Removing && node.busy == 0 {
+            self.forget_node(attempt.node);
+        }
+        self.schedule_node(attempt.node);
     }
 
-    /// Tries a failed request elsewhere, or says why not.
+    /// Retries a failed request on another node, or ends it.
     pub(crate) fn retry(&mut self, request: RequestId, failure: AttemptFailure) {
-        match self.may_retry(request) {
+        match self.reserve_retry(request) {
             Ok(()) => self.requeue_front(request, failure),
-            Err(stopped) => self.stop(request, failure, stopped),
+            Err(no_retry) => self.fail(request, failure, no_retry),
         }
     }
 
-    /// Lets a request wait on that a node without room refused: it had no slot, so this is no second attempt.
+    /// Requeues a request that an overloaded node refused; it never had a slot, so this uses no retry.
     ///
-    /// It is turned away if no node will have rested before its time is over.
+    /// Rejects it if every node's cooldown lasts longer than the request may wait.
     pub(crate) fn requeue_refused(&mut self, request: RequestId, failure: AttemptFailure) {
-        let Some(ticket) = self.requests.get_mut(request) else { return };
-        ticket.refused += 1;
-        let Some(ticket) = self.requests.get(request) else { return };
-        let line = ticket.arrival.line();
-        let tenant = ticket.arrival.tenant;
-        let rested_at = self.nodes.cooldown_ends_at(self.now, line.model, &ticket.tried);
-        if self.now < rested_at && self.wait_ends_at(ticket) <= rested_at {
-            let retry_after = retry_after(Some(rested_at.since(self.now)));
+        let Some(record) = self.requests.get_mut(request) else { return };
+        record.refused += 1;
+        let Some(record) = self.requests.get(request) else { return };
+        let queue_id = record.arrival.queue_id();
+        let tenant = record.arrival.tenant;
+        let cooldown_ends_at = self.nodes.cooldown_ends_at(self.now, queue_id.model, &record.tried);
+        if self.now < cooldown_ends_at && self.wait_ends_at(record) <= cooldown_ends_at {
+            let retry_after = retry_after(Some(cooldown_ends_at.since(self.now)));
             self.reject(request, Rejection::WouldMissDeadline { retry_after });
-        } else if !self.nodes.has_untried(ticket) {
-            self.stop(request, failure, NoRetryReason::NoOtherNode);
-        } else if self.wait_ends_at(ticket) <= self.now {
-            self.stop(request, failure, NoRetryReason::DeadlinePassed);
-        } else if !self.wait_queue.rejoin(line, tenant) {
-            self.stop(request, failure, NoRetryReason::QueueFull);
+        } else if !self.nodes.has_untried(record) {
+            self.fail(request, failure, NoRetryReason::NoOtherNode);
+        } else if self.wait_ends_at(record) <= self.now {
+            self.fail(request, failure, NoRetryReason::DeadlinePassed);
+        } else if !self.wait_queue.readmit(queue_id, tenant) {
+            self.fail(request, failure, NoRetryReason::QueueFull);
         } else {
             self.requeue_front(request, failure);
         }
     }
 
-    /// Ends a request that is not tried again.
-    fn stop(&mut self, request: RequestId, failure: AttemptFailure, stopped: NoRetryReason) {
-        let attempts = self.requests.get(request).map_or(0, |ticket| ticket.attempts);
-        self.reject(request, Rejection::Failed { attempts, failure, stopped });
+    /// Ends a failed request that is not retried.
+    fn fail(&mut self, request: RequestId, failure: AttemptFailure, no_retry: NoRetryReason) {
+        let attempts = self.requests.get(request).map_or(0, |record| record.attempts);
+        self.reject(request, Rejection::Failed { attempts, failure, no_retry });
     }
 
-    /// Puts a request that has its place to the front of its lane, with what is left of its time.
+    /// Puts a readmitted request at the front of its tenant queue, with the rest of its time.
     fn requeue_front(&mut self, request: RequestId, failure: AttemptFailure) {
         let now = self.now;
-        let Some(timeout_at) = self.requests.get(request).map(|ticket| self.wait_ends_at(ticket)) else {
+        let Some(timeout_at) = self.requests.get(request).map(|record| self.wait_ends_at(record)) else {
             return;
         };
-        let Some(ticket) = self.requests.get_mut(request) else { return };
-        ticket.waiting_since = now;
-        ticket.timeout_at = timeout_at;
-        ticket.stage = RequestState::Queued;
-        let tenant = ticket.arrival.tenant;
-        let attempt = ticket.attempts;
-        self.wait_queue.add_waiting(request, ticket);
-        self.wait_queue.enqueue(request, ticket, QueueEnd::Front);
-        self.timers.set_request(request, ticket);
+        let Some(record) = self.requests.get_mut(request) else { return };
+        record.waiting_since = now;
+        record.timeout_at = timeout_at;
+        record.state = RequestState::Queued;
+        let tenant = record.arrival.tenant;
+        let attempt = record.attempts;
+        self.wait_queue.add_waiting(request, record);
+        self.wait_queue.enqueue(request, record, QueueEnd::Front);
+        self.timers.set_request(request, record);
         self.counts.retried += 1;
         self.emit(Event::Retry { request, tenant, failure, attempt });
     }
 
-    /// Until when a request that comes back from a node may wait.
-    fn wait_ends_at(&self, ticket: &RequestRecord) -> Instant {
+    /// Returns the time until which a requeued request may wait.
+    fn wait_ends_at(&self, record: &RequestRecord) -> Instant {
         let wait_max = self.options.load.wait_queue.default_timeout;
-        ticket.deadline_at.unwrap_or(self.now + wait_max.saturating_sub(ticket.waited_before))
+        record.deadline_at.unwrap_or(self.now + wait_max.saturating_sub(record.waited_before))
     }
 
-    /// Takes a place and a retry for a request, or says why it gets neither.
-    fn may_retry(&mut self, request: RequestId) -> Result<(), NoRetryReason> {
-        let ticket = self.requests.get(request).ok_or(NoRetryReason::NoOtherNode)?;
-        if self.options.retry.attempts_max <= ticket.attempts - ticket.refused {
+    /// Reserves queue capacity and a retry of the budget, or returns why there is no retry.
+    fn reserve_retry(&mut self, request: RequestId) -> Result<(), NoRetryReason> {
+        let record = self.requests.get(request).ok_or(NoRetryReason::NoOtherNode)?;
+        if record.attempts - record.refused >= self.options.retry.attempts_max {
             return Err(NoRetryReason::AttemptsUsed);
         }
-        if self.wait_ends_at(ticket) <= self.now {
+        if self.wait_ends_at(record) <= self.now {
             return Err(NoRetryReason::DeadlinePassed);
         }
-        if !self.nodes.has_untried(ticket) {
+        if !self.nodes.has_untried(record) {
             return Err(NoRetryReason::NoOtherNode);
         }
-        let line = ticket.arrival.line();
-        let tenant = ticket.arrival.tenant;
-        if !self.wait_queue.rejoin(line, tenant) {
+        let queue_id = record.arrival.queue_id();
+        let tenant = record.arrival.tenant;
+        if !self.wait_queue.readmit(queue_id, tenant) {
             return Err(NoRetryReason::QueueFull);
         }
         if !self.retries.spend(self.now) {
-            self.wait_queue.release_place(line, tenant);
+            self.wait_queue.release_place(queue_id, tenant);
             return Err(NoRetryReason::BudgetSpent);
         }
         Ok(())
     }
 
-    /// Sets when something about a node changes by itself, if a request that came or went changed that.
-    fn time_node(&mut self, id: NodeId) {
+    /// Sets the node's timer if a sent or ended request changed when it is due.
+    fn schedule_node(&mut self, id: NodeId) {
         let at = self.nodes.get(id).and_then(Node::timeout);
-        if self.timers.of(TimerTarget::Node(id)) != at {
+        if self.timers.due_at(TimerTarget::Node(id)) != at {
             self.timers.set_node(id, at);
         }
     }
 
-    /// Looks again later if somebody waits beside a free slot: gates open with time alone.
+    /// Schedules another dispatch if requests wait while a slot is free: gates open with time alone.
     fn schedule_recheck(&mut self) {
         let blocked = self.in_flight < self.options.limits.in_flight_max
-            && self.wait_queue.has_any_turn()
+            && self.wait_queue.has_any_ready()
             && self.nodes.iter().any(|(_, node)| {
-                node.has_room() && node.models().iter().any(|model| self.wait_queue.has_turn_for(*model))
+                node.has_free_slot()
+                    && node.models().iter().any(|model| self.wait_queue.has_ready_for(*model))
             });
-        let at = blocked.then(|| self.now + FIGURES_AGE_MAX);
+        let at = blocked.then(|| self.now + STATS_AGE_MAX);
         self.timers.set_recheck(at);
     }
 }

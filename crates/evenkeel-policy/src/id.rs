@@ -51,3 +51,11 @@ id! {
     /// Path: one way to reach a node.
     PathId
 }
+id! {
+    /// A model, a database, or anything else that decides which nodes can serve a request; the caller numbers them.
+    ModelId
+}
+
+/// One request, from its arrival to its end; an id is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);

@@ -27,6 +27,7 @@ pub mod estimate;
 pub mod exposition;
 pub mod id;
 pub mod interner;
+pub mod outcome;
 pub mod path;
 pub mod score;
 pub mod setting;

@@ -19,7 +19,7 @@ pub struct SettingOutOfRange {
 }
 
 /// Rejects a setting outside `range`.
-pub(crate) fn check(
+pub fn check(
     setting: &'static str,
     value: impl Into<f64>,
     range: RangeInclusive<f64>,

@@ -127,8 +127,7 @@ impl RequestScheduler {
             entered_at: now,
             told: Cost::ZERO,
         };
-        let model = evenkeel_telemetry::ModelId(arrival.model.0);
-        ticket.tell(now, Step::Accepted { model, cost: arrival.cost });
+        ticket.tell(now, Step::Accepted { model: arrival.model, cost: arrival.cost });
         match outcome.verdict {
             Some(SlotDecision::Rejected(_)) => {}
             Some(SlotDecision::Granted(_)) => ticket.tell(now, Step::Admitted { waiting: waiting + 1 }),
@@ -197,7 +196,7 @@ impl RequestScheduler {
     /// Tells and wakes; a request that ends came in at `entered_at`.
     fn publish(&self, now: Instant, outcome: Effects, entered_at: Instant) {
         for event in outcome.first.iter().chain(&outcome.more) {
-            self.watch.record(now, &telemetry::to_telemetry(event, now.since(entered_at)));
+            self.watch.record(now, &telemetry::to_telemetry(event, now, entered_at));
         }
         outcome.wakers.into_iter().for_each(Waker::wake);
         if outcome.rings {

@@ -161,7 +161,7 @@ fn ask() -> Arrival {
         affinity: None,
         deadline: None,
         request: Request::Infer,
-        urgency: Urgency::Interactive,
+        priority: Priority::Interactive,
     }
 }
 

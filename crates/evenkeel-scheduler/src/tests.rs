@@ -108,8 +108,8 @@ async fn a_request_that_failed_is_granted_another_node_at_once() {
     let Poll::Ready(Ok(slot)) = poll(&mut place, &Bell::new()) else { panic!("another node is free") };
     assert_ne!(slot.node(), failed);
     let turned = slot.fail(AttemptFailure::Unreachable).err().unwrap();
-    let Rejection::Failed { attempts, failure, stopped } = turned.rejection else { panic!("{turned:?}") };
-    assert_eq!((attempts, failure, stopped), (2, AttemptFailure::Unreachable, NoRetryReason::NoOtherNode));
+    let Rejection::Failed { attempts, failure, no_retry } = turned.rejection else { panic!("{turned:?}") };
+    assert_eq!((attempts, failure, no_retry), (2, AttemptFailure::Unreachable, NoRetryReason::NoOtherNode));
     assert_everything_is_given_back(&walk);
 }
 
@@ -285,7 +285,7 @@ fn ask(tenant: u32) -> Arrival {
         affinity: None,
         deadline: None,
         request: RequestKind::Infer,
-        urgency: Priority::Interactive,
+        priority: Priority::Interactive,
     }
 }
 

@@ -1,9 +1,10 @@
-//! The command line: what to simulate, and how much to say about it.
+//! Command line: which simulation to run, and how much to print.
 
-use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
+use clap::{Parser, Subcommand, value_parser};
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::time::Duration;
 use evenkeel_sim::fairness::{SchedulingPolicy, measure, workloads};
@@ -11,37 +12,52 @@ use evenkeel_sim::{AdmitPolicy, Scenario, ServiceOrder, SimError, by_name, demo,
 
 use crate::report;
 
-const HELP: &str = "\
-evenkeel-sim: Evenkeel's decisions on simulated traffic
-
-Usage: evenkeel-sim <COMMAND> [OPTIONS]
-
-Commands:
-  demo         three tenants of unequal appetite share three nodes, first come first served and by Evenkeel
-  run <NAME>   one scenario by name
-  fairness     how far clients drift apart, beside plain VTC and first come first served
-  list         the scenarios there are
-  help         this text
-
-Options:
-  --seconds N  how many simulated seconds [default: 60, at most 3600; of fairness always 600]
-  --seed N     what the random numbers start from [default: 7]
-  --quiet      one line of result, for scripts
-  --events     every event, one line each
-  -h, --help   this text
-  --version    the version
-
+const EXAMPLES: &str = "\
 Examples:
   evenkeel-sim demo
   evenkeel-sim demo --seconds 10 --quiet
   evenkeel-sim run weights --seed 42
-  evenkeel-sim fairness
-";
+  evenkeel-sim fairness";
 
-/// The most simulated time; beyond it the list of events no longer fits a small machine.
+/// Longest simulated time; the events of a longer run do not fit a small machine.
 const SECONDS_MAX: u64 = 3_600;
 
-/// How much is said.
+/// Runs Evenkeel's scheduling on simulated traffic
+#[derive(Clone, Debug, PartialEq, Eq, Parser)]
+#[command(name = "evenkeel-sim", version, after_help = EXAMPLES, args_override_self = true)]
+struct SimCli {
+    #[command(subcommand)]
+    command: Command,
+    /// Simulated seconds, at most 3600; fairness always simulates 600 [default: 60]
+    #[arg(long, global = true, value_name = "N", value_parser = value_parser!(u64).range(1..=SECONDS_MAX))]
+    seconds: Option<u64>,
+    /// Seed of the random numbers
+    #[arg(long, global = true, value_name = "N", default_value_t = 7)]
+    seed: u64,
+    /// Print one line of results, for scripts
+    #[arg(long, global = true, overrides_with = "events")]
+    quiet: bool,
+    /// Print every event, one line each
+    #[arg(long, global = true, overrides_with = "quiet")]
+    events: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+enum Command {
+    /// Three tenants with unequal demand share three nodes, first come first served and by Evenkeel
+    Demo,
+    /// Run one scenario by name
+    Run {
+        #[arg(value_parser = PossibleValuesParser::new(names()))]
+        name: String,
+    },
+    /// Measure how far clients drift apart, compared with plain VTC and first come first served
+    Fairness,
+    /// List the scenarios
+    List,
+}
+
+/// Amount of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
     Table,
@@ -49,87 +65,52 @@ enum Detail {
     Events,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Command {
-    Demo,
-    Run(String),
-    Fairness,
-    List,
-    Help,
-    Version,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Options {
-    command: Command,
-    seconds: Option<u64>,
-    seed: u64,
-    detail: Detail,
-}
-
-/// Does what the arguments say: 0 when it was done, 1 when it was not, 2 when they cannot be understood.
-pub(crate) fn run_with(args: impl Iterator<Item = String>) -> ExitCode {
-    let options = match parse(args) {
-        Ok(options) => options,
-        Err(misuse) => {
-            eprintln!("evenkeel-sim: {misuse}\nTry 'evenkeel-sim help'.");
-            return ExitCode::from(2);
+impl SimCli {
+    fn detail(&self) -> Detail {
+        match (self.events, self.quiet) {
+            (true, _) => Detail::Events,
+            (false, true) => Detail::OneLine,
+            (false, false) => Detail::Table,
         }
-    };
+    }
+}
+
+/// Runs the command; exits with 2 on a usage error, and returns failure if the simulation or its output fails.
+pub(crate) fn main() -> ExitCode {
+    let cli = SimCli::parse();
     let mut out = BufWriter::new(io::stdout().lock());
-    match execute(&mut out, &options).and_then(|()| Ok(out.flush()?)) {
+    match execute(&mut out, &cli).and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough, as `head` does.
+        // The reader has seen enough, as `head` does.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("evenkeel-sim: {failure}");
+        Err(error) => {
+            eprintln!("evenkeel-sim: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Why nothing, or not everything, was shown.
+#[derive(Debug, thiserror::Error)]
 enum CliError {
-    Simulation(SimError),
-    Output(io::Error),
+    #[error(transparent)]
+    Simulation(#[from] SimError),
+    #[error("could not write the output: {0}")]
+    Output(#[from] io::Error),
 }
 
-impl From<SimError> for CliError {
-    fn from(error: SimError) -> Self {
-        Self::Simulation(error)
-    }
-}
-
-impl From<io::Error> for CliError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
-impl fmt::Display for CliError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Simulation(error) => error.fmt(f),
-            Self::Output(error) => write!(f, "output: {error}"),
-        }
-    }
-}
-
-fn execute(out: &mut impl Write, options: &Options) -> Result<(), CliError> {
-    match &options.command {
-        Command::Help => write!(out, "{HELP}")?,
-        Command::Version => writeln!(out, "evenkeel-sim {}", env!("CARGO_PKG_VERSION"))?,
+fn execute(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
+    match &cli.command {
         Command::List => {
             for name in names() {
                 writeln!(out, "{name}")?;
             }
         }
-        Command::Demo => show_demo(out, options)?,
-        Command::Fairness => show_fairness(out, options.seed)?,
-        Command::Run(name) => {
-            // The name was checked when the arguments were read.
-            if let Some(scenario) = by_name(name, options.seed) {
-                show(out, &limited(scenario, options), options.detail)?;
+        Command::Demo => show_demo(out, cli)?,
+        Command::Fairness => show_fairness(out, cli.seed)?,
+        Command::Run { name } => {
+            // The parser accepts known names only.
+            if let Some(scenario) = by_name(name, cli.seed) {
+                show(out, &limited(scenario, cli), cli.detail())?;
             }
         }
     }
@@ -137,39 +118,39 @@ fn execute(out: &mut impl Write, options: &Options) -> Result<(), CliError> {
 }
 
 fn show(out: &mut impl Write, scenario: &Scenario, detail: Detail) -> Result<(), CliError> {
-    let done = run(scenario)?;
+    let run = run(scenario)?;
     match detail {
-        Detail::Table => report::table(out, scenario, &done)?,
-        Detail::OneLine => report::line(out, scenario, &done)?,
-        Detail::Events => report::events(out, &done)?,
+        Detail::Table => report::table(out, scenario, &run)?,
+        Detail::OneLine => report::line(out, scenario, &run)?,
+        Detail::Events => report::events(out, &run)?,
     }
     Ok(())
 }
 
-fn show_demo(out: &mut impl Write, options: &Options) -> Result<(), CliError> {
-    let fair = limited(demo(options.seed), options);
-    if options.detail != Detail::Table {
-        return show(out, &fair, options.detail);
+fn show_demo(out: &mut impl Write, cli: &SimCli) -> Result<(), CliError> {
+    let fair = limited(demo(cli.seed), cli);
+    if cli.detail() != Detail::Table {
+        return show(out, &fair, cli.detail());
     }
-    let plain = Scenario {
+    let fifo = Scenario {
         order: ServiceOrder::Fifo,
         admit: AdmitPolicy::ByLoad(BackpressureConfig::default()),
         ..fair.clone()
     };
     let seconds = fair.duration.as_secs();
     writeln!(out, "{seconds} simulated seconds of three tenants on three nodes.")?;
-    writeln!(out, "'greedy' alone asks for more than all nodes can do.")?;
+    writeln!(out, "'greedy' alone sends more than all nodes can serve.")?;
     writeln!(out, "The same requests (seed {}), twice.\n", fair.seed)?;
-    writeln!(out, "First come, first served; whoever arrives at a full queue is turned away:")?;
-    show(out, &plain, Detail::Table)?;
-    writeln!(out, "\nEvenkeel; turns by deficit round robin, admission by share:")?;
+    writeln!(out, "First come, first served; arrivals at a full queue are rejected:")?;
+    show(out, &fifo, Detail::Table)?;
+    writeln!(out, "\nEvenkeel; deficit round robin, admission by share:")?;
     show(out, &fair, Detail::Table)
 }
 
 fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
     let mut rows = vec![];
     for workload in workloads() {
-        let run = |turns| measure(&workload, turns, seed);
+        let run = |policy| measure(&workload, policy, seed);
         let ours = run(SchedulingPolicy::Evenkeel)?;
         let vtc = run(SchedulingPolicy::Vtc)?;
         let fifo = run(SchedulingPolicy::Fifo)?;
@@ -178,65 +159,9 @@ fn show_fairness(out: &mut impl Write, seed: u64) -> Result<(), CliError> {
     Ok(report::fairness(out, seed, &rows)?)
 }
 
-fn limited(scenario: Scenario, options: &Options) -> Scenario {
-    let duration = options.seconds.map_or(scenario.duration, Duration::from_secs);
+fn limited(scenario: Scenario, cli: &SimCli) -> Scenario {
+    let duration = cli.seconds.map_or(scenario.duration, Duration::from_secs);
     Scenario { duration, ..scenario }
-}
-
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut command = None;
-    let mut seconds = None;
-    let mut seed = 7;
-    let mut detail = Detail::Table;
-    while let Some(arg) = args.next() {
-        let named = match arg.as_str() {
-            "-h" | "--help" | "help" => Command::Help,
-            "--version" => Command::Version,
-            "demo" => Command::Demo,
-            "fairness" => Command::Fairness,
-            "list" => Command::List,
-            "run" => Command::Run(scenario_name(args.next())?),
-            "--seconds" => {
-                seconds = Some(number(&arg, args.next(), 1, SECONDS_MAX)?);
-                continue;
-            }
-            "--seed" => {
-                seed = number(&arg, args.next(), 0, u64::MAX)?;
-                continue;
-            }
-            "--quiet" => {
-                detail = Detail::OneLine;
-                continue;
-            }
-            "--events" => {
-                detail = Detail::Events;
-                continue;
-            }
-            unknown => return Err(format!("unknown argument '{unknown}'")),
-        };
-        if command.replace(named).is_some() {
-            return Err(format!("'{arg}' is a second command"));
-        }
-    }
-    let command = command.ok_or("no command given")?;
-    Ok(Options { command, seconds, seed, detail })
-}
-
-fn scenario_name(name: Option<String>) -> Result<String, String> {
-    let known = || names().collect::<Vec<_>>().join(", ");
-    let name = name.ok_or_else(|| format!("'run' needs a scenario: {}", known()))?;
-    if names().any(|other| other == name) {
-        return Ok(name);
-    }
-    Err(format!("no scenario '{name}'; there are {}", known()))
-}
-
-fn number(option: &str, value: Option<String>, least: u64, most: u64) -> Result<u64, String> {
-    let value = value.ok_or_else(|| format!("'{option}' needs a number"))?;
-    match value.parse() {
-        Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("'{option}' takes a number from {least} to {most}, not '{value}'")),
-    }
 }
 
 #[cfg(test)]
@@ -244,34 +169,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_in_any_order() {
-        let options = read("--seconds 5 demo --quiet --seed 3").unwrap();
+    fn options_are_accepted_in_any_order() {
+        let cli = parse("--seconds 5 demo --quiet --seed 3").unwrap();
         assert_eq!(
-            options,
-            Options { command: Command::Demo, seconds: Some(5), seed: 3, detail: Detail::OneLine }
+            cli,
+            SimCli { command: Command::Demo, seconds: Some(5), seed: 3, quiet: true, events: false }
         );
-        assert_eq!(read("run weights --events").unwrap().command, Command::Run("weights".into()));
+        let cli = parse("run weights --events").unwrap();
+        assert_eq!((&cli.command, cli.detail()), (&Command::Run { name: "weights".into() }, Detail::Events));
     }
 
     #[test]
-    fn what_cannot_be_understood_is_named() {
+    fn the_last_of_two_contrary_options_counts() {
+        assert_eq!(parse("demo --quiet --events").unwrap().detail(), Detail::Events);
+        assert_eq!(parse("demo --events --quiet --seed 1 --seed 2").unwrap().detail(), Detail::OneLine);
+    }
+
+    #[test]
+    fn a_usage_error_names_the_mistake() {
         for (line, part) in [
-            ("", "no command"),
+            ("", "Usage: evenkeel-sim"),
             ("dmeo", "'dmeo'"),
-            ("demo list", "second command"),
-            ("run", "flood, weights"),
-            ("run waits", "'waits'"),
-            ("demo --seconds", "needs a number"),
-            ("demo --seconds 0", "from 1 to 3600"),
+            ("demo list", "'list'"),
+            ("run", "<NAME>"),
+            ("run waits", "flood, weights"),
+            ("demo --seconds", "value is required"),
+            ("demo --seconds 0", "1..=3600"),
             ("demo --seconds 3601", "3601"),
             ("demo --seed minus", "'minus'"),
         ] {
-            let misuse = read(line).unwrap_err();
-            assert!(misuse.contains(part), "{line:?} says {misuse:?}");
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(part), "{line:?}: {error:?}");
         }
     }
 
-    fn read(line: &str) -> Result<Options, String> {
-        parse(line.split_whitespace().map(String::from))
+    fn parse(line: &str) -> Result<SimCli, clap::Error> {
+        SimCli::try_parse_from(std::iter::once("evenkeel-sim").chain(line.split_whitespace()))
     }
 }

@@ -1,53 +1,53 @@
-//! What happens next: a virtual clock and the things that are due.
+//! Event queue of the discrete-event simulation: a virtual clock and scheduled events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use evenkeel_policy::time::{Duration, Instant};
 
-/// Hands out what is due in the order of time; of two things due at once, the one noted first.
+/// Returns events in order of time; events at the same time, in the order they were scheduled.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    due: BinaryHeap<Reverse<(Instant, u64, ScheduledItem<T>)>>,
-    noted: u64,
+    scheduled: BinaryHeap<Reverse<(Instant, u64, ScheduledItem<T>)>>,
+    next_number: u64,
     now: Instant,
 }
 
 impl<T> EventQueue<T> {
-    /// Makes an empty agenda at the origin of time.
+    /// Creates an empty queue at the origin of time.
     pub fn new() -> Self {
-        Self { due: BinaryHeap::new(), noted: 0, now: Instant::ORIGIN }
+        Self { scheduled: BinaryHeap::new(), next_number: 0, now: Instant::ORIGIN }
     }
 
-    /// The time of what was handed out last.
+    /// Returns the time of the last event returned.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Notes something that happens `after` from now.
-    pub fn schedule(&mut self, after: Duration, what: T) {
-        self.due.push(Reverse((self.now + after, self.noted, ScheduledItem(what))));
-        self.noted += 1;
+    /// Schedules an event `after` from now.
+    pub fn schedule(&mut self, after: Duration, event: T) {
+        self.scheduled.push(Reverse((self.now + after, self.next_number, ScheduledItem(event))));
+        self.next_number += 1;
     }
 
-    /// When the next thing is due.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<Instant> {
-        self.due.peek().map(|Reverse((at, ..))| *at)
+        self.scheduled.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Moves the clock on to a time at which nothing noted here is due yet.
-    pub fn wait_until(&mut self, at: Instant) {
+    /// Advances the clock to a time before the next event.
+    pub fn advance_to(&mut self, at: Instant) {
         self.now = self.now.max(at);
     }
 
-    /// Moves the clock to what is due next and hands it out, unless that lies past `end`.
+    /// Advances the clock to the next event and returns it, unless it is after `end`.
     pub fn next_until(&mut self, end: Instant) -> Option<T> {
-        if self.due.peek().is_none_or(|Reverse((at, ..))| end < *at) {
+        if self.scheduled.peek().is_none_or(|Reverse((at, ..))| end < *at) {
             return None;
         }
-        let Reverse((at, _, ScheduledItem(what))) = self.due.pop()?;
+        let Reverse((at, _, ScheduledItem(event))) = self.scheduled.pop()?;
         self.now = at;
-        Some(what)
+        Some(event)
     }
 }
 
@@ -57,7 +57,7 @@ impl<T> Default for EventQueue<T> {
     }
 }
 
-/// Something due, of which only time and number decide the order.
+/// An event that does not take part in the comparison of time and sequence number.
 #[derive(Debug)]
 struct ScheduledItem<T>(T);
 
@@ -86,15 +86,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_happen_in_the_order_of_time_then_of_notice() {
-        let mut agenda = EventQueue::new();
-        for (millis, what) in [(5, "late"), (1, "first"), (1, "second"), (9, "too late")] {
-            agenda.schedule(Duration::from_millis(millis), what);
+    fn events_are_returned_by_time_and_then_in_the_order_they_were_scheduled() {
+        let mut queue = EventQueue::new();
+        for (millis, event) in [(5, "late"), (1, "first"), (1, "second"), (9, "too late")] {
+            queue.schedule(Duration::from_millis(millis), event);
         }
         let end = Instant::from_millis(5);
         let mut seen = vec![];
-        while let Some(what) = agenda.next_until(end) {
-            seen.push((agenda.now().as_nanos() / 1_000_000, what));
+        while let Some(event) = queue.next_until(end) {
+            seen.push((queue.now().as_nanos() / 1_000_000, event));
         }
         assert_eq!(seen, [(1, "first"), (1, "second"), (5, "late")]);
     }

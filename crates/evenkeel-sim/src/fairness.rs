@@ -1,86 +1,83 @@
-//! How far apart clients of one engine drift that all want more than their share: the workloads of the Virtual Token
-//! Counter (VTC, "Fairness in Serving Large Language Models", 2024), on an engine like the one they were published for.
+//! Fairness between clients of one engine that all send more than their share: the workloads of the Virtual Token Counter
+//! (VTC, "Fairness in Serving Large Language Models", 2024), on an engine like the one used in the paper.
 //!
-//! An input token is one unit when its prompt is sent to be read, which is when VTC counts it, and an output token two when
-//! it is said. The gap of two clients is the most that one of them got more than the other since both began to wait; a
-//! workload's is that of the pair that drifted furthest.
+//! As in VTC, an input token counts as one unit when its prompt is sent, and an output token as two when it is generated.
+//! The gap between two clients is the largest difference in service since both began to wait; a workload's gap is that of
+//! its worst pair.
 
 mod dispatcher;
 mod engine;
 mod gap;
-mod stage;
+mod run;
 mod vtc;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::time::Duration;
 
 pub use gap::Gap;
-pub use stage::{FairnessResult, measure};
+pub use run::{FairnessResult, measure};
 
-/// Who is served next by the engine.
+/// Policy that decides which request the engine gets next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
-    /// Evenkeel's pipeline, as a door drives it.
+    /// Evenkeel's pipeline, driven as by an API.
     Evenkeel,
-    /// Whoever has the smallest virtual counter, as published.
+    /// The client with the smallest virtual counter, as published.
     Vtc,
-    /// Whoever came first.
+    /// First come, first served.
     Fifo,
 }
 
 /// Clients of one engine.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// What reports call it.
+    /// Name in reports.
     pub name: &'static str,
-    /// Who asks.
     pub clients: Vec<ClientPlan>,
-    /// How long they ask.
     pub duration: Duration,
-    /// The gap that plain VTC is said to have, and that is not to be exceeded.
+    /// Published gap of plain VTC, which must not be exceeded.
     pub vtc_gap: Cost,
 }
 
-/// One client: every request is like the other.
+/// One client; all its requests are alike.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPlan {
-    /// Tokens of its prompts.
+    /// Tokens per prompt.
     pub input: u64,
-    /// Tokens of its answers, which is also the most that it asks for.
+    /// Tokens per response, which is also its `max_tokens`.
     pub output: u64,
-    /// How many requests it sends a minute.
+    /// Requests per minute.
     pub rpm: u32,
-    /// When it sends them.
-    pub rhythm: ArrivalPattern,
+    pub pattern: ArrivalPattern,
 }
 
-/// When a client sends its requests.
+/// Arrival pattern of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivalPattern {
-    /// As evenly as a clock.
+    /// Constant intervals.
     Even,
-    /// At random.
+    /// Random intervals.
     Random,
-    /// Evenly for so long, then nothing for as long.
+    /// Constant intervals for this duration, then none for as long.
     OnOff(Duration),
 }
 
 impl ClientPlan {
     const fn even(rpm: u32, input: u64, output: u64) -> Self {
-        Self { input, output, rpm, rhythm: ArrivalPattern::Even }
+        Self { input, output, rpm, pattern: ArrivalPattern::Even }
     }
 
     const fn random(rpm: u32, input: u64, output: u64) -> Self {
-        Self { input, output, rpm, rhythm: ArrivalPattern::Random }
+        Self { input, output, rpm, pattern: ArrivalPattern::Random }
     }
 
-    /// What one of its requests costs.
+    /// Returns the cost of one request.
     pub fn cost(&self) -> Cost {
         Cost(self.input + 2 * self.output)
     }
 }
 
-/// The workloads of the paper in which every client wants more than its share.
+/// Returns the paper's workloads in which every client sends more than its share.
 pub fn workloads() -> Vec<Workload> {
     let workload = |name, clients: &[ClientPlan], vtc_gap| Workload {
         name,
@@ -98,7 +95,7 @@ pub fn workloads() -> Vec<Workload> {
         workload(
             "on and off",
             &[
-                ClientPlan { rhythm: minute, ..ClientPlan::even(120, 256, 256) },
+                ClientPlan { pattern: minute, ..ClientPlan::even(120, 256, 256) },
                 ClientPlan::even(180, 256, 256),
             ],
             9_975,

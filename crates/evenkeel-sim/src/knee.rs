@@ -1,7 +1,7 @@
-//! One engine that batches, token by token, and a node in front of it whose limit follows the engine's knee.
+//! One engine with continuous batching, and a node in front of it whose concurrency limit adapts to the engine's knee.
 //!
-//! The engine works on `batch` requests at once and lets the others wait inside, first come first served: up to there a
-//! first token takes as long as reading the prompt, past it as long as the queue. Nobody tells the node where that is.
+//! The engine processes `batch` requests at once and queues the others inside, first come first served. Up to `batch`, the
+//! first token takes as long as the prompt; beyond it, as long as the queue. The node is not told where that point is.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use evenkeel_pipeline::{
     Arrival, EngineLoad, Event, ModelId, NodeSpec, OptimizedLoadManager, PipelineOptions, Priority,
     RequestEnd, RequestId, Slots,
 };
-use evenkeel_policy::backpressure::{BackpressureConfig, LoadManagerConfig, WaitQueueConfig};
+use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, TenantId};
@@ -18,37 +18,35 @@ use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use crate::event_queue::EventQueue;
+use crate::record::nearest_rank;
 use crate::rng::Rng;
-use crate::simulation::SimError;
+use crate::simulation::{SimError, load_config};
 
 const MODEL: ModelId = ModelId(0);
 const NODE: NodeId = NodeId(0);
-/// How long a step takes in which every answer grows by a token: at least, and more for each answer.
+/// Duration of a step in which every response grows by one token: a base, and an increment per response.
 const STEP: Duration = Duration::from_millis(20);
-const STEP_PER_ANSWER: Duration = Duration::from_micros(300);
-/// How much longer a step takes for each token of a prompt that is read in it.
-const READING: Duration = Duration::from_micros(100);
-const SCRAPES: Duration = Duration::from_secs(2);
-const LOOKS: Duration = Duration::from_secs(1);
+const STEP_PER_RESPONSE: Duration = Duration::from_micros(300);
+/// Additional duration of a step per prompt token processed in it.
+const PROMPT_TOKEN: Duration = Duration::from_micros(100);
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a run is set up with.
+/// Setup of a run.
 #[derive(Clone, Debug)]
 pub struct KneePlan {
-    /// What is drawn.
     pub seed: u64,
-    /// How long it lasts.
     pub duration: Duration,
-    /// How many requests are wanted at all times.
+    /// Number of requests sent or waiting at all times.
     pub clients: u32,
-    /// What the node is given.
+    /// Slots of the node.
     pub slots: Slots,
-    /// Whether the engine is asked how loaded it is.
     pub scrapes: Scrapes,
-    /// How many requests the engine works on at once, from when on.
+    /// Number of requests the engine processes at once, by start time.
     pub batches: Vec<(Duration, u32)>,
 }
 
-/// Whether the engine is asked how loaded it is.
+/// Interval at which the engine's load is scraped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scrapes {
     /// Every two seconds.
@@ -57,79 +55,79 @@ pub enum Scrapes {
     Never,
 }
 
-/// What happened.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct KneeRun {
-    /// Once a second: the node's limit, and how many wait inside of the engine.
-    pub looks: Vec<KneeSample>,
-    /// When each answer ended.
+    /// One sample per second.
+    pub samples: Vec<KneeSample>,
+    /// Times at which responses ended.
     pub finished: Vec<Duration>,
-    /// When each answer began, and how long after it was sent.
+    /// Times of first tokens, and how long each took since its request was sent.
     pub first_tokens: Vec<(Duration, Duration)>,
 }
 
-/// How everything stood at one moment.
+/// State at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct KneeSample {
-    /// When.
     pub at: Duration,
-    /// How many requests the node may have.
+    /// The node's concurrency limit.
     pub limit: u32,
-    /// How many wait inside of the engine.
+    /// Requests queued inside the engine.
     pub queued: usize,
 }
 
 impl KneeRun {
-    /// The median limit between two moments.
+    /// Returns the median limit in a period.
     pub fn median_limit(&self, from: Duration, to: Duration) -> u32 {
-        let mut limits: Vec<u32> = self.between(from, to).map(|look| look.limit).collect();
+        let mut limits: Vec<u32> = self.between(from, to).map(|sample| sample.limit).collect();
         limits.sort_unstable();
-        limits.get(limits.len() / 2).copied().unwrap_or(0)
+        nearest_rank(&limits, 50)
     }
 
-    /// The mean length of the engine's queue between two moments.
+    /// Returns the mean length of the engine's queue in a period.
     pub fn mean_queue(&self, from: Duration, to: Duration) -> f64 {
-        let (count, sum) = self.between(from, to).fold((0, 0), |(n, sum), look| (n + 1, sum + look.queued));
+        let (count, sum) =
+            self.between(from, to).fold((0, 0), |(n, sum), sample| (n + 1, sum + sample.queued));
         sum as f64 / f64::from(count.max(1))
     }
 
-    /// How many answers a second ended between two moments.
+    /// Returns the number of responses that ended per second in a period.
     pub fn throughput(&self, from: Duration, to: Duration) -> f64 {
         let ended = self.finished.iter().filter(|at| (from..to).contains(*at)).count();
         ended as f64 / (to.saturating_sub(from)).as_secs_f64()
     }
 
-    /// How long 95 of 100 first tokens took between two moments.
+    /// Returns the 95th percentile of the time to first token in a period.
     pub fn first_token_p95(&self, from: Duration, to: Duration) -> Duration {
-        let within = self.first_tokens.iter().filter(|(at, _)| (from..to).contains(at));
-        let mut took: Vec<Duration> = within.map(|(_, took)| *took).collect();
+        let in_period = self.first_tokens.iter().filter(|(at, _)| (from..to).contains(at));
+        let mut took: Vec<Duration> = in_period.map(|(_, took)| *took).collect();
         took.sort_unstable();
-        took.get(took.len() * 95 / 100).copied().unwrap_or_default()
+        nearest_rank(&took, 95)
     }
 
     fn between(&self, from: Duration, to: Duration) -> impl Iterator<Item = &KneeSample> {
-        self.looks.iter().filter(move |look| (from..to).contains(&look.at))
+        self.samples.iter().filter(move |sample| (from..to).contains(&sample.at))
     }
 }
 
-/// Runs it to its end.
+/// Runs a plan to its end.
 pub fn run_knee(plan: &KneePlan) -> Result<KneeRun, SimError> {
-    let mut stage = KneeSim::new(plan)?;
+    let mut sim = KneeSim::new(plan)?;
     let end = Instant::ORIGIN + plan.duration;
     for _ in 0..plan.clients {
-        stage.ask();
+        sim.submit();
     }
-    stage.follow();
-    while let Some(due) = stage.agenda.next_until(end) {
-        stage.handle(due);
-        stage.follow();
+    sim.apply_events();
+    while let Some(due) = sim.event_queue.next_until(end) {
+        sim.handle(due);
+        sim.apply_events();
     }
-    Ok(stage.run)
+    Ok(sim.run)
 }
 
 enum KneeEvent {
-    StepEnds,
-    Look,
+    StepEnded,
+    Sample,
     Scrape,
     Batch(u32),
 }
@@ -139,62 +137,56 @@ struct Sequence {
     request: RequestId,
     prompt: u64,
     output: u64,
-    said: u64,
+    generated: u64,
     sent_at: Instant,
 }
 
 struct KneeSim {
-    agenda: EventQueue<KneeEvent>,
+    event_queue: EventQueue<KneeEvent>,
     rng: Rng,
-    walk: OptimizedLoadManager,
-    /// What each request that is not sent yet wants: its prompt's and its answer's length.
-    wanted: BTreeMap<RequestId, (u64, u64)>,
+    pipeline: OptimizedLoadManager,
+    /// Prompt and response lengths of requests that are not sent yet.
+    pending: BTreeMap<RequestId, (u64, u64)>,
     batch: usize,
     queue: VecDeque<Sequence>,
     running: Vec<Sequence>,
-    stepping: bool,
+    is_stepping: bool,
     run: KneeRun,
 }
 
 impl KneeSim {
     fn new(plan: &KneePlan) -> Result<Self, SimError> {
-        let places = plan.clients as usize + 1;
+        let capacity = plan.clients as usize + 1;
         let backpressure = BackpressureConfig {
-            max_queue_size: places,
+            max_queue_size: capacity,
             warning_threshold: 0.99,
             overload_threshold: 1.0,
             ..BackpressureConfig::default()
         };
-        let wait_queue = WaitQueueConfig {
-            max_waiting: places,
-            default_timeout: Duration::from_secs(300),
-            warning_threshold: 0.99,
-            overload_threshold: 1.0,
-        };
-        let load = LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() };
-        let mut walk = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
+        let load = load_config(backpressure);
+        let mut pipeline = OptimizedLoadManager::new(PipelineOptions { load, ..PipelineOptions::default() })?;
         let spec = NodeSpec { slots: plan.slots, weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
-        walk.add_node(Instant::ORIGIN, &spec)?;
-        let mut agenda = EventQueue::new();
-        plan.batches.iter().for_each(|(at, batch)| agenda.schedule(*at, KneeEvent::Batch(*batch)));
-        agenda.schedule(LOOKS, KneeEvent::Look);
+        pipeline.add_node(Instant::ORIGIN, &spec)?;
+        let mut event_queue = EventQueue::new();
+        plan.batches.iter().for_each(|(at, batch)| event_queue.schedule(*at, KneeEvent::Batch(*batch)));
+        event_queue.schedule(SAMPLE_INTERVAL, KneeEvent::Sample);
         if plan.scrapes == Scrapes::Every {
-            agenda.schedule(SCRAPES, KneeEvent::Scrape);
+            event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
         }
         Ok(Self {
-            agenda,
+            event_queue,
             rng: Rng::new(plan.seed),
-            walk,
-            wanted: BTreeMap::new(),
+            pipeline,
+            pending: BTreeMap::new(),
             batch: 1,
             queue: VecDeque::new(),
             running: Vec::new(),
-            stepping: false,
+            is_stepping: false,
             run: KneeRun::default(),
         })
     }
 
-    fn ask(&mut self) {
+    fn submit(&mut self) {
         let prompt = 64 + self.rng.below(448);
         let output = 32 + self.rng.below(224);
         let arrival = Arrival {
@@ -205,47 +197,47 @@ impl KneeSim {
             affinity: None,
             deadline: None,
             request: RequestKind::Infer,
-            urgency: Priority::Interactive,
+            priority: Priority::Interactive,
         };
-        let request = self.walk.handle_arrival(self.agenda.now(), arrival);
-        self.wanted.insert(request, (prompt, output));
+        let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
+        self.pending.insert(request, (prompt, output));
     }
 
     fn handle(&mut self, due: KneeEvent) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         match due {
-            KneeEvent::StepEnds => self.end_step(),
+            KneeEvent::StepEnded => self.end_step(),
             KneeEvent::Batch(batch) => self.batch = batch as usize,
-            KneeEvent::Look => {
-                let limit = self.walk.status().nodes[0].slots;
+            KneeEvent::Sample => {
+                let limit = self.pipeline.status().nodes[0].slots;
                 let at = now.since(Instant::ORIGIN);
-                self.run.looks.push(KneeSample { at, limit, queued: self.queue.len() });
-                self.agenda.schedule(LOOKS, KneeEvent::Look);
+                self.run.samples.push(KneeSample { at, limit, queued: self.queue.len() });
+                self.event_queue.schedule(SAMPLE_INTERVAL, KneeEvent::Sample);
             }
             KneeEvent::Scrape => {
                 let running = self.running.len() as u32;
                 let waiting = self.queue.len() as u32;
                 let load = EngineLoad { running, waiting, cache_used: None };
-                self.walk.handle_engine_load(now, NODE, Some(load));
-                self.agenda.schedule(SCRAPES, KneeEvent::Scrape);
+                self.pipeline.handle_engine_load(now, NODE, Some(load));
+                self.event_queue.schedule(SCRAPE_INTERVAL, KneeEvent::Scrape);
             }
         }
         self.begin_step();
     }
 
-    /// Sends what the pipeline says.
-    fn follow(&mut self) {
-        while let Some(event) = self.walk.poll_event() {
+    /// Sends the requests that the pipeline dispatches.
+    fn apply_events(&mut self) {
+        while let Some(event) = self.pipeline.poll_event() {
             let Event::Dispatch { request, .. } = event else { continue };
-            let Some((prompt, output)) = self.wanted.remove(&request) else { continue };
-            let sent_at = self.agenda.now();
-            self.queue.push_back(Sequence { request, prompt, output, said: 0, sent_at });
+            let Some((prompt, output)) = self.pending.remove(&request) else { continue };
+            let sent_at = self.event_queue.now();
+            self.queue.push_back(Sequence { request, prompt, output, generated: 0, sent_at });
         }
         self.begin_step();
     }
 
     fn begin_step(&mut self) {
-        if self.stepping {
+        if self.is_stepping {
             return;
         }
         let mut prompts = 0;
@@ -258,32 +250,32 @@ impl KneeSim {
         if self.running.is_empty() {
             return;
         }
-        self.stepping = true;
-        let takes = STEP + STEP_PER_ANSWER * self.running.len() as u32 + READING * prompts as u32;
-        self.agenda.schedule(takes, KneeEvent::StepEnds);
+        self.is_stepping = true;
+        let takes = STEP + STEP_PER_RESPONSE * self.running.len() as u32 + PROMPT_TOKEN * prompts as u32;
+        self.event_queue.schedule(takes, KneeEvent::StepEnded);
     }
 
     fn end_step(&mut self) {
-        self.stepping = false;
-        let now = self.agenda.now();
+        self.is_stepping = false;
+        let now = self.event_queue.now();
         let at = now.since(Instant::ORIGIN);
         let mut done = Vec::new();
         for sequence in &mut self.running {
-            sequence.said += 1;
-            if sequence.said == 1 {
+            sequence.generated += 1;
+            if sequence.generated == 1 {
                 self.run.first_tokens.push((at, now.since(sequence.sent_at)));
-                self.walk.handle_first_byte(now, sequence.request);
+                self.pipeline.handle_first_byte(now, sequence.request);
             }
-            if sequence.output <= sequence.said {
+            if sequence.output <= sequence.generated {
                 done.push(*sequence);
             }
         }
-        self.running.retain(|sequence| sequence.said < sequence.output);
+        self.running.retain(|sequence| sequence.generated < sequence.output);
         for sequence in done {
             let actual = Cost(sequence.prompt + 2 * sequence.output);
-            self.walk.handle_end(now, sequence.request, RequestEnd { actual, outcome: Outcome::Good });
+            self.pipeline.handle_end(now, sequence.request, RequestEnd { actual, outcome: Outcome::Good });
             self.run.finished.push(at);
-            self.ask();
+            self.submit();
         }
     }
 }

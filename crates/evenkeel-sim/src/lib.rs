@@ -1,7 +1,7 @@
-//! Evenkeel's decisions under traffic that never happened: a virtual clock, a seed, and every event written down.
+//! Seeded discrete-event simulation of the Evenkeel pipeline, on a virtual clock.
 //!
-//! A [`Scenario`] says who asks for what, on which nodes; [`run`] is a door to the real [`evenkeel_pipeline`]: it hands
-//! in every request and answers for the nodes, and returns the events and what they add up to. The same seed gives the same events; a test that fails prints its seed.
+//! A [`Scenario`] describes tenants and nodes; [`run`] drives the real [`evenkeel_pipeline`] with it, simulates the nodes,
+//! and returns every event with summaries. The same seed gives the same events; a failing test prints its seed.
 
 mod event_queue;
 pub mod fairness;
@@ -24,3 +24,8 @@ pub use scenarios::{
     weights,
 };
 pub use simulation::{SimError, run};
+
+/// Runs the README's example as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! `evenkeel-sim`: watch Evenkeel's decisions on simulated traffic.
+//! `evenkeel-sim`: shows Evenkeel's scheduling on simulated traffic.
 
 mod cli;
 mod report;
@@ -6,5 +6,5 @@ mod report;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::run_with(std::env::args().skip(1))
+    cli::main()
 }

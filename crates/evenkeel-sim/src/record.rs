@@ -1,4 +1,4 @@
-//! What happened, and what it adds up to.
+//! Events of a simulation, and summaries of them.
 
 use std::fmt;
 
@@ -7,99 +7,106 @@ use evenkeel_policy::id::{Key, NodeId, PathId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
-/// One thing that happened to a request or a tenant.
+/// An event of a request or a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields say what the variant's sentence names")]
 pub enum TraceEvent {
-    /// A request arrived.
-    Arrived { ticket: u32, tenant: TenantId, key: Key },
-    /// It was turned away.
-    Rejected { ticket: u32, tenant: TenantId },
-    /// It was turned away while it waited, to make room for another.
-    PushedOut { ticket: u32, tenant: TenantId },
-    /// It was sent to a node.
+    Arrived {
+        request: u32,
+        tenant: TenantId,
+        key: Key,
+    },
+    Rejected {
+        request: u32,
+        tenant: TenantId,
+    },
+    /// Rejected while queued, to make room for another tenant.
+    Evicted {
+        request: u32,
+        tenant: TenantId,
+    },
     Dispatched {
-        ticket: u32,
+        request: u32,
         tenant: TenantId,
         key: Key,
         node: NodeId,
         path: Option<PathId>,
         waited: Duration,
     },
-    /// It was done.
-    Finished { ticket: u32, tenant: TenantId, node: NodeId, actual: Cost },
-    /// A tenant has another weight.
-    Reweighed { tenant: TenantId, weight: Weight },
-    /// A tenant was set aside.
-    Parked { tenant: TenantId },
-    /// A tenant was woken.
-    Woken { tenant: TenantId },
+    Finished {
+        request: u32,
+        tenant: TenantId,
+        node: NodeId,
+        actual: Cost,
+    },
+    Reweighed {
+        tenant: TenantId,
+        weight: Weight,
+    },
+    /// A tenant's concurrency limit was set to 0.
+    Parked {
+        tenant: TenantId,
+    },
+    Woken {
+        tenant: TenantId,
+    },
 }
 
-/// An event and when it happened.
+/// An event with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
-    /// When it happened.
     pub at: Instant,
-    /// What happened.
     pub event: TraceEvent,
 }
 
-/// A simulation that has ended.
+/// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimRun {
-    /// Everything that happened, in order.
+    /// All events, in order.
     pub events: Vec<TimedEvent>,
-    /// How many requests still waited at the end.
+    /// Requests still waiting at the end.
     pub left_waiting: usize,
-    /// How often a slot was free while somebody could have been served; counted where nobody is slowed or turned away.
+    /// Times a slot was free while a request could have been served; only counted if no request is delayed or rejected.
     pub idle_while_waiting: usize,
-    /// How often a request went to the node that its like had been served on.
+    /// Requests sent to their cached node.
     pub cache_hits: u64,
 }
 
-/// What one tenant saw.
+/// Summary of one tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantSummary {
-    /// How many of its requests arrived.
     pub arrived: usize,
-    /// How many were sent to a node.
     pub dispatched: usize,
-    /// How many were done.
     pub finished: usize,
-    /// How many were turned away on arrival or pushed out.
+    /// Requests rejected on arrival or evicted.
     pub rejected: usize,
-    /// What its work cost in the end.
+    /// Total cost of its finished requests.
     pub service: Cost,
-    /// How long each request waited that was sent, shortest first.
+    /// Waits of all dispatched requests, sorted.
     pub waits: Vec<Duration>,
 }
 
 impl TenantSummary {
-    /// The wait that so many of a hundred requests stay within; zero when none was sent.
+    /// Returns a percentile of the waits; zero if none was dispatched.
     pub fn wait_percentile(&self, percent: usize) -> Duration {
-        let rank = (self.waits.len() * percent).div_ceil(100).saturating_sub(1);
-        self.waits.get(rank).copied().unwrap_or(Duration::ZERO)
+        nearest_rank(&self.waits, percent)
     }
 }
 
 impl SimRun {
-    /// Adds up what one tenant saw.
-    pub fn tenant(&self, wanted: TenantId) -> TenantSummary {
+    /// Summarizes one tenant.
+    pub fn tenant(&self, id: TenantId) -> TenantSummary {
         let mut summary = TenantSummary::default();
         for TimedEvent { event, .. } in &self.events {
             match *event {
-                TraceEvent::Arrived { tenant, .. } if tenant == wanted => summary.arrived += 1,
-                TraceEvent::Rejected { tenant, .. } | TraceEvent::PushedOut { tenant, .. }
-                    if tenant == wanted =>
-                {
+                TraceEvent::Arrived { tenant, .. } if tenant == id => summary.arrived += 1,
+                TraceEvent::Rejected { tenant, .. } | TraceEvent::Evicted { tenant, .. } if tenant == id => {
                     summary.rejected += 1;
                 }
-                TraceEvent::Dispatched { tenant, waited, .. } if tenant == wanted => {
+                TraceEvent::Dispatched { tenant, waited, .. } if tenant == id => {
                     summary.dispatched += 1;
                     summary.waits.push(waited);
                 }
-                TraceEvent::Finished { tenant, actual, .. } if tenant == wanted => {
+                TraceEvent::Finished { tenant, actual, .. } if tenant == id => {
                     summary.finished += 1;
                     summary.service += actual;
                 }
@@ -110,16 +117,16 @@ impl SimRun {
         summary
     }
 
-    /// Whose requests were sent, in order.
+    /// Returns the tenants of all dispatched requests, in order.
     pub fn dispatches(&self) -> Vec<TenantId> {
-        let sent = |stamped: &TimedEvent| match stamped.event {
+        let sent = |timed: &TimedEvent| match timed.event {
             TraceEvent::Dispatched { tenant, .. } => Some(tenant),
             _ => None,
         };
         self.events.iter().filter_map(sent).collect()
     }
 
-    /// Each tenant's part of every window of so many requests sent in a row.
+    /// Returns each tenant's share of every window of consecutive dispatches.
     pub fn window_shares(&self, tenants: usize, window: usize) -> Vec<Vec<Share>> {
         let count = |sent: &[TenantId]| {
             (0..tenants)
@@ -130,16 +137,22 @@ impl SimRun {
         self.dispatches().windows(window).step_by(window / 10 + 1).map(count).collect()
     }
 
-    /// A number that two runs share only if they are the same event by event.
+    /// Returns a hash of all events, to compare runs.
     pub fn fingerprint(&self) -> u64 {
         let text = format!("{:?}", self.events);
-        // FNV-1a: enough to compare runs, which nobody forges.
+        // FNV-1a: no one forges runs, so no cryptographic hash is needed.
         text.bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 }
 
-/// A part of a whole, 0 to 1.
+/// Returns a percentile of sorted values by the nearest-rank method; the default if there are none.
+pub(crate) fn nearest_rank<T: Copy + Default>(sorted: &[T], percent: usize) -> T {
+    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(rank).copied().unwrap_or_default()
+}
+
+/// A fraction, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 

@@ -1,4 +1,4 @@
-//! What a run adds up to, for people.
+//! Prints the results of runs.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use evenkeel_policy::id::TenantId;
 use evenkeel_sim::fairness::{FairnessResult, Workload};
 use evenkeel_sim::{Scenario, Share, SimRun, TenantSummary, TimedEvent, TraceEvent};
 
-/// Prints a table of the tenants and one of the nodes.
-pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result<()> {
-    let tenants = summaries(scenario, done);
+/// Prints a table of the tenants and a line per node.
+pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, run: &SimRun) -> io::Result<()> {
+    let tenants = summaries(scenario, run);
     let total: u64 = tenants.iter().map(|(_, tenant)| tenant.service.0).sum();
     writeln!(
         out,
         "  {:<9} {:>6} {:>7} {:>7} {:>8} {:>11} {:>10} {:>10}",
-        "tenant", "weight", "asked", "served", "refused", "of service", "wait p50", "wait p99"
+        "tenant", "weight", "sent", "served", "rejected", "share", "wait p50", "wait p99"
     )?;
     for (name, tenant) in &tenants {
         let plan = scenario.tenants.iter().find(|plan| plan.name == *name);
@@ -31,21 +31,21 @@ pub(crate) fn table(out: &mut impl Write, scenario: &Scenario, done: &SimRun) ->
             millis(tenant.wait_percentile(99)),
         )?;
     }
-    nodes(out, scenario, done)
+    nodes(out, scenario, run)
 }
 
-/// Prints one line: what was served, refused and waited for, per tenant.
-pub(crate) fn line(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result<()> {
-    let said = |(name, tenant): (&str, TenantSummary)| {
+/// Prints one line with each tenant's served and rejected requests and its wait.
+pub(crate) fn line(out: &mut impl Write, scenario: &Scenario, run: &SimRun) -> io::Result<()> {
+    let summary = |(name, tenant): (&str, TenantSummary)| {
         let wait = millis(tenant.wait_percentile(99));
-        format!("{name}: {} served, {} refused, wait p99 {wait}", tenant.dispatched, tenant.rejected)
+        format!("{name}: {} served, {} rejected, wait p99 {wait}", tenant.dispatched, tenant.rejected)
     };
-    let tenants: Vec<_> = summaries(scenario, done).into_iter().map(said).collect();
+    let tenants: Vec<_> = summaries(scenario, run).into_iter().map(summary).collect();
     writeln!(out, "seed {}; {}", scenario.seed, tenants.join("; "))
 }
 
-/// Prints how far clients drifted apart: Evenkeel's, plain VTC's and first come first served on the same engine, and
-/// what is to be beaten.
+/// Prints how far clients drifted apart under Evenkeel, plain VTC and first come first served on the same engine, beside
+/// VTC's published gap.
 pub(crate) fn fairness(
     out: &mut impl Write,
     seed: u64,
@@ -55,21 +55,18 @@ pub(crate) fn fairness(
         out,
         "Ten simulated minutes each on one engine of 20 sequences (an A10G with a 7B model), seed {seed}."
     )?;
-    writeln!(
-        out,
-        "The most units (input + 2 x output tokens) that one waiting client got more than another,"
-    )?;
+    writeln!(out, "Largest gap in service (units: input + 2 x output tokens) between two waiting clients,")?;
     writeln!(out, "once the engine is busy (after 30 s); in brackets, from the start.\n")?;
     writeln!(
         out,
         "  {:<12} {:>16} {:>16} {:>18} {:>14}",
-        "clients", "Evenkeel", "plain VTC", "first come", "VTC, to beat"
+        "clients", "Evenkeel", "plain VTC", "FIFO", "published VTC"
     )?;
     for (workload, runs) in rows {
-        let said = |run: &FairnessResult| {
+        let cell = |run: &FairnessResult| {
             format!("{} ({})", run.gap.since_both_waited, run.from_start.since_both_waited)
         };
-        let [ours, vtc, fifo] = runs.each_ref().map(said);
+        let [ours, vtc, fifo] = runs.each_ref().map(cell);
         writeln!(
             out,
             "  {:<12} {ours:>16} {vtc:>16} {fifo:>18} {:>14}",
@@ -80,19 +77,18 @@ pub(crate) fn fairness(
     Ok(())
 }
 
-/// Prints every event.
-pub(crate) fn events(out: &mut impl Write, done: &SimRun) -> io::Result<()> {
-    for TimedEvent { at, event } in &done.events {
+pub(crate) fn events(out: &mut impl Write, run: &SimRun) -> io::Result<()> {
+    for TimedEvent { at, event } in &run.events {
         writeln!(out, "{:>14.6} {event:?}", at.as_nanos() as f64 / 1e9)?;
     }
     Ok(())
 }
 
-fn nodes(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result<()> {
+fn nodes(out: &mut impl Write, scenario: &Scenario, run: &SimRun) -> io::Result<()> {
     for (id, node) in (0..).zip(&scenario.nodes) {
         let mut sent = 0_usize;
         let mut by_path = vec![0_usize; node.paths.len()];
-        for TimedEvent { event, .. } in &done.events {
+        for TimedEvent { event, .. } in &run.events {
             if let TraceEvent::Dispatched { node, path, .. } = event
                 && node.0 == id
             {
@@ -109,7 +105,7 @@ fn nodes(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result
         let paths: Vec<_> = paths.collect();
         writeln!(
             out,
-            "  node {id}: {sent} requests at {} ms a message{}{}",
+            "  node {id}: {sent} requests at {} ms per message{}{}",
             node.message_time.as_millis(),
             if paths.is_empty() { "" } else { "; " },
             paths.join(", ")
@@ -118,10 +114,10 @@ fn nodes(out: &mut impl Write, scenario: &Scenario, done: &SimRun) -> io::Result
     Ok(())
 }
 
-fn summaries<'a>(scenario: &'a Scenario, done: &SimRun) -> Vec<(&'a str, TenantSummary)> {
-    (0..).zip(&scenario.tenants).map(|(id, plan)| (plan.name, done.tenant(TenantId(id)))).collect()
+fn summaries<'a>(scenario: &'a Scenario, run: &SimRun) -> Vec<(&'a str, TenantSummary)> {
+    (0..).zip(&scenario.tenants).map(|(id, plan)| (plan.name, run.tenant(TenantId(id)))).collect()
 }
 
-fn millis(span: Duration) -> String {
-    format!("{:.1} ms", span.as_secs_f64() * 1_000.0)
+fn millis(duration: Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1_000.0)
 }

@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats.
+//! Seeded random numbers.
 
 use evenkeel_policy::time::Duration;
 
@@ -7,12 +7,10 @@ use evenkeel_policy::time::Duration;
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts the numbers of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Draws any number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -21,19 +19,19 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Draws from 0 up to, not including, 1.
+    /// Returns a number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Draws from 0 up to, not including, `end`; 0 when there is nothing to draw from.
+    /// Returns a number in `0..end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Draws a span between two arrivals that come at random, `mean` apart on average.
+    /// Returns the time to the next arrival of a Poisson process with the given mean interval.
     pub fn exponential(&mut self, mean: Duration) -> Duration {
-        // Not `f64::ln`, which may differ between machines.
+        // Not `f64::ln`, whose result may differ between machines.
         mean.mul_f64(-libm::log(1.0 - self.unit()))
     }
 }

@@ -1,4 +1,4 @@
-//! What a simulation is set up with.
+//! Scenarios: tenants, nodes and policies of a simulation.
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -7,50 +7,43 @@ use evenkeel_policy::score::{RequestKind, SelectionPolicy};
 use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 
-/// Who asks for what, on which nodes, decided how.
+/// A simulation's tenants, nodes and policies.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What the random numbers start from.
     pub seed: u64,
-    /// How long requests arrive.
+    /// Time during which requests arrive.
     pub duration: Duration,
-    /// Who asks.
     pub tenants: Vec<TenantPlan>,
-    /// Who does the work.
     pub nodes: Vec<NodePlan>,
-    /// Who is turned away.
     pub admit: AdmitPolicy,
-    /// Who is served next.
     pub order: ServiceOrder,
-    /// What a tenant of weight 1 may spend per round.
+    /// DRR quantum of a tenant of weight 1.
     pub quantum: Cost,
-    /// What is asked for.
+    /// Kind of request, for node selection.
     pub request: RequestKind,
-    /// How a node is chosen.
-    pub chooser: SelectionPolicy,
-    /// What happens to tenants meanwhile.
+    /// Policy that picks a node.
+    pub selection: SelectionPolicy,
+    /// Changes of tenants, by time.
     pub changes: Vec<(Duration, TenantAction)>,
 }
 
-/// One tenant and its appetite.
+/// One tenant and its demand.
 #[derive(Clone, Debug)]
 pub struct TenantPlan {
-    /// What reports call it.
+    /// Name in reports.
     pub name: &'static str,
-    /// Its weight.
     pub weight: Weight,
-    /// Over how many keys it spreads its requests: each is a conversation that likes to stay on its node.
+    /// Number of affinity keys over which it spreads its requests; each is a conversation that prefers its node.
     pub keys: u32,
-    /// How it asks.
     pub demand: Demand,
-    /// What a request is thought to cost when it is sent.
+    /// Estimated cost of a request when it is sent.
     pub estimate: Cost,
-    /// What it turns out to cost, at least and at most.
+    /// Range of its actual cost.
     pub actual: (Cost, Cost),
 }
 
 impl TenantPlan {
-    /// A tenant of weight 1 with one key and plain messages.
+    /// Creates a tenant of weight 1 with one key and plain messages.
     pub fn new(name: &'static str, demand: Demand) -> Self {
         Self {
             name,
@@ -63,64 +56,61 @@ impl TenantPlan {
     }
 }
 
-/// When a tenant asks.
+/// Arrival process of a tenant.
 #[derive(Clone, Copy, Debug)]
 pub enum Demand {
-    /// At random, so far apart on average.
+    /// Random arrivals with this mean interval.
     Every(Duration),
-    /// So many requests wait at all times.
+    /// A constant number of waiting requests.
     Backlog(u32),
 }
 
-/// One node and the ways to it.
+/// One node and its paths.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
-    /// How many requests it works on at once.
+    /// Number of requests it serves at once.
     pub slots: u32,
-    /// How long a plain message takes it.
+    /// Time to serve a plain message.
     pub message_time: Duration,
-    /// How long it takes to begin an answer, which then comes bit by bit; nothing for an answer that comes at once.
+    /// Time to the first byte of a streamed response; zero if the response comes in one piece.
     pub first_byte: Duration,
-    /// The ways to it; none means no time on the way.
+    /// Paths to it; without any, the network takes no time.
     pub paths: Vec<PathPlan>,
 }
 
-/// One way to a node.
+/// One path to a node.
 #[derive(Clone, Copy, Debug)]
 pub struct PathPlan {
-    /// Its round-trip time.
     pub rtt: Duration,
 }
 
-/// Who is turned away.
+/// Admission policy.
 #[derive(Clone, Copy, Debug)]
 pub enum AdmitPolicy {
-    /// Nobody, as far as there is room: a thousand places.
-    Everybody,
-    /// Whoever arrives when the queue is loaded.
+    /// Admits all requests, up to a queue capacity of 1000.
+    All,
+    /// Rejects arrivals when the queue is loaded.
     ByLoad(BackpressureConfig),
-    /// Whoever holds more than its share of a loaded queue.
+    /// Rejects tenants above their share of a loaded queue.
     ByShare(BackpressureConfig),
 }
 
-/// Who is served next.
+/// Order in which requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceOrder {
-    /// Whoever came first: tenants are not told apart, neither by turns nor by places.
+    /// First come, first served: all tenants are one to the scheduler and to admission.
     Fifo,
-    /// Whoever's turn it is, by deficit round robin over tenants.
+    /// Deficit round robin over tenants.
     Drr,
 }
 
-/// What happens to a tenant.
+/// A change of a tenant.
 #[derive(Clone, Copy, Debug)]
 pub enum TenantAction {
-    /// It has another weight from now on.
     Weight(TenantId, Weight),
-    /// A random one is set aside.
+    /// Sets a random tenant's concurrency limit to 0.
     ParkSome,
-    /// A random one is woken, if it was set aside.
+    /// Wakes a random tenant, if it is parked.
     WakeSome,
-    /// All are woken.
     WakeAll,
 }

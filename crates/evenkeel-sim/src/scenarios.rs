@@ -1,4 +1,4 @@
-//! The situations Evenkeel is made for.
+//! Predefined scenarios.
 
 use evenkeel_policy::backpressure::BackpressureConfig;
 use evenkeel_policy::cost::Cost;
@@ -11,7 +11,7 @@ use crate::scenario::{
     AdmitPolicy, Demand, NodePlan, PathPlan, Scenario, ServiceOrder, TenantAction, TenantPlan,
 };
 
-/// Sets up one of the situations from a seed.
+/// Creates a scenario from a seed.
 type Make = fn(u64) -> Scenario;
 
 const ALL: [(&str, Make); 8] = [
@@ -25,17 +25,17 @@ const ALL: [(&str, Make); 8] = [
     ("demo", demo),
 ];
 
-/// What the command line calls each situation.
+/// Returns the names of all scenarios.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// Finds a situation by its name.
+/// Creates a scenario by name.
 pub fn by_name(name: &str, seed: u64) -> Option<Scenario> {
     ALL.iter().find(|(other, _)| *other == name).map(|(_, make)| make(seed))
 }
 
-/// A flood of 1000 requests for each of a quiet tenant's, on four slots that take 10 ms a message.
+/// A flood of 1000 requests per request of a quiet tenant, on four slots that take 10 ms per message.
 pub fn flood_and_trickle(seed: u64) -> Scenario {
     let tenants = vec![
         TenantPlan::new("flood", Demand::Every(Duration::from_micros(500))),
@@ -44,14 +44,14 @@ pub fn flood_and_trickle(seed: u64) -> Scenario {
     Scenario { admit: AdmitPolicy::ByShare(BackpressureConfig::default()), ..one_node(seed, tenants, 4) }
 }
 
-/// Five tenants with weights 1 to 5 that all want everything.
+/// Five backlogged tenants with weights 1 to 5.
 pub fn weights(seed: u64) -> Scenario {
     let names = ["one", "two", "three", "four", "five"];
     let tenants = (1..).zip(names).map(|(weight, name)| weighted(name, weight)).collect();
     one_node(seed, tenants, 1)
 }
 
-/// Two tenants that want everything; halfway the second's weight goes from 1 to 4.
+/// Two backlogged tenants; halfway, the second one's weight changes from 1 to 4.
 pub fn weight_change(seed: u64) -> Scenario {
     let tenants = vec![weighted("steady", 1), weighted("promoted", 1)];
     let four = Weight::whole(4).unwrap_or(Weight::MAX);
@@ -59,7 +59,7 @@ pub fn weight_change(seed: u64) -> Scenario {
     Scenario { changes, ..one_node(seed, tenants, 1) }
 }
 
-/// One tenant with ten keys beside two with one.
+/// One tenant with ten keys against two tenants with one key each.
 pub fn sybil(seed: u64) -> Scenario {
     let many = TenantPlan { keys: 10, ..weighted("sybil", 1) };
     one_node(seed, vec![many, weighted("plain", 1), weighted("simple", 1)], 1)
@@ -79,10 +79,10 @@ pub fn park_wake_storm(seed: u64) -> Scenario {
     Scenario { changes, ..one_node(seed, tenants, 4) }
 }
 
-/// An inference pool charged in tokens: four engines of 16 sequences that take 8 s for 1000 tokens of one of them.
+/// An inference pool charged in tokens: four engines of 16 sequences, each taking 8 s for 1000 tokens.
 ///
-/// Two tenants want everything, one of twice the other's weight and with requests four times as long; a third talks.
-/// Each has eight conversations.
+/// Two tenants are backlogged, one with twice the other's weight and requests four times as long; a third sends
+/// interactive requests. Each has eight conversations.
 pub fn inference(seed: u64) -> Scenario {
     let engine = NodePlan { first_byte: Duration::from_millis(80), ..node(16, Duration::from_secs(8)) };
     let batch = |name, weight, least, most, estimate| TenantPlan {
@@ -106,9 +106,9 @@ pub fn inference(seed: u64) -> Scenario {
     }
 }
 
-/// A database pool charged in milliseconds: two servers of 20 connections, chosen by score.
+/// A database pool charged in milliseconds: two servers with 20 connections each, picked by score.
 ///
-/// Reports want everything, in statements of a tenth of a second; an application asks for a few milliseconds at a time.
+/// Reports are backlogged with statements of a tenth of a second; an application sends statements of a few milliseconds.
 pub fn database(seed: u64) -> Scenario {
     let reports = TenantPlan { actual: (Cost(20), Cost(180)), estimate: Cost(60), ..weighted("reports", 1) };
     let app = TenantPlan {
@@ -120,13 +120,13 @@ pub fn database(seed: u64) -> Scenario {
         nodes: vec![node(20, Duration::from_secs(1)); 2],
         quantum: Cost(50),
         request: RequestKind::Query,
-        chooser: SelectionPolicy::Score(ScoreConfig::default()),
+        selection: SelectionPolicy::Score(ScoreConfig::default()),
         admit: AdmitPolicy::ByShare(BackpressureConfig::default()),
         ..one_node(seed, vec![reports, app], 0)
     }
 }
 
-/// A minute of three tenants of unequal appetite on three nodes with two paths each.
+/// Three tenants with unequal demand on three nodes with two paths each, for a minute.
 pub fn demo(seed: u64) -> Scenario {
     let node = |message_millis| NodePlan {
         slots: 4,
@@ -148,23 +148,23 @@ pub fn demo(seed: u64) -> Scenario {
     }
 }
 
-/// A minute of these tenants on one node whose slots take 10 ms a message; nobody is turned away.
+/// These tenants on one node whose slots take 10 ms per message, for a minute; no request is rejected.
 fn one_node(seed: u64, tenants: Vec<TenantPlan>, slots: u32) -> Scenario {
     Scenario {
         seed,
         duration: Duration::from_secs(60),
         tenants,
         nodes: vec![node(slots, Duration::from_millis(10))],
-        admit: AdmitPolicy::Everybody,
+        admit: AdmitPolicy::All,
         order: ServiceOrder::Drr,
         quantum: Cost::MESSAGE,
         request: RequestKind::Infer,
-        chooser: SelectionPolicy::HotCold(HotColdConfig::default()),
+        selection: SelectionPolicy::HotCold(HotColdConfig::default()),
         changes: vec![],
     }
 }
 
-/// A node that answers at once when it is done, without a path to choose.
+/// Creates a node without paths that responds in one piece.
 fn node(slots: u32, message_time: Duration) -> NodePlan {
     NodePlan { slots, message_time, first_byte: Duration::ZERO, paths: vec![] }
 }

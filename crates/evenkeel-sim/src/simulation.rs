@@ -1,7 +1,6 @@
-//! A door to the pipeline on a virtual clock: who asks, and nodes that answer when their time has come.
+//! The simulated gateway: drives the pipeline on a virtual clock, with simulated clients and nodes.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, InvalidOptions, ModelId, NodeSpec, OptimizedLoadManager, PathSpec, PipelineOptions,
@@ -22,37 +21,37 @@ use crate::scenario::{AdmitPolicy, Demand, NodePlan, Scenario, ServiceOrder, Ten
 
 const MODEL: ModelId = ModelId(0);
 
-/// Longer than anybody waits in a scenario.
+/// Longer than any request waits in a scenario.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Runs a scenario to its end.
 pub fn run(scenario: &Scenario) -> Result<SimRun, SimError> {
-    let mut world = Simulation::new(scenario)?;
-    world.start()?;
+    let mut simulation = Simulation::new(scenario)?;
+    simulation.start()?;
     let end = Instant::ORIGIN + scenario.duration;
     loop {
-        // What the pipeline has to do at a time comes before what happens to it then.
-        let due = world.walk.poll_timeout().filter(|due| *due <= end);
-        if let Some(due) = due.filter(|due| world.agenda.next_at().is_none_or(|next| *due <= next)) {
-            world.agenda.wait_until(due);
-            world.walk.handle_time(due);
-        } else if let Some(due) = world.agenda.next_until(end) {
-            world.handle(due)?;
+        // At the same time, the pipeline's timers run before the next event.
+        let due = simulation.pipeline.poll_timeout().filter(|due| *due <= end);
+        if let Some(due) = due.filter(|due| simulation.event_queue.next_at().is_none_or(|next| *due <= next))
+        {
+            simulation.event_queue.advance_to(due);
+            simulation.pipeline.handle_time(due);
+        } else if let Some(due) = simulation.event_queue.next_until(end) {
+            simulation.handle(due)?;
         } else {
             break;
         }
-        world.apply_events()?;
+        simulation.apply_events()?;
     }
-    let status = world.walk.status();
+    let status = simulation.pipeline.status();
     Ok(SimRun {
-        events: world.events,
+        events: simulation.events,
         left_waiting: status.waiting,
-        idle_while_waiting: world.idle_while_waiting,
+        idle_while_waiting: simulation.idle_while_waiting,
         cache_hits: status.cache.hits,
     })
 }
 
-/// Something that is due.
 enum SimEvent {
     Arrival(TenantId),
     FirstByte(RequestId),
@@ -61,7 +60,7 @@ enum SimEvent {
     Change(TenantAction),
 }
 
-/// What is known of a request, whatever becomes of it.
+/// A simulated request.
 #[derive(Clone, Copy)]
 struct SimRequest {
     number: u32,
@@ -73,17 +72,17 @@ struct SimRequest {
 
 struct Simulation<'a> {
     scenario: &'a Scenario,
-    agenda: EventQueue<SimEvent>,
-    /// Draws for what is changed.
+    event_queue: EventQueue<SimEvent>,
+    /// For changes of tenants.
     rng: Rng,
-    /// Draws for each tenant's requests, so that they do not depend on what is decided.
+    /// One per tenant, so that arrivals do not depend on scheduling decisions.
     tenant_rngs: Vec<Rng>,
     rules: Vec<TenantRule>,
     first_keys: Vec<u32>,
-    walk: OptimizedLoadManager,
-    tickets: BTreeMap<RequestId, SimRequest>,
+    pipeline: OptimizedLoadManager,
+    requests: BTreeMap<RequestId, SimRequest>,
     arrived: u32,
-    /// How many of each tenant wait, and how many of each node's slots are taken, counted from the events alone.
+    /// Waiting requests per tenant and busy slots per node, counted from the events alone.
     waiting: Vec<usize>,
     busy: Vec<u32>,
     events: Vec<TimedEvent>,
@@ -103,12 +102,12 @@ impl<'a> Simulation<'a> {
         let rule = |weight| TenantRule { weight, ..TenantRule::default() };
         Ok(Self {
             scenario,
-            agenda: EventQueue::new(),
+            event_queue: EventQueue::new(),
             tenant_rngs,
             rules: scenario.tenants.iter().map(|tenant| rule(tenant.weight)).collect(),
             first_keys,
-            walk: OptimizedLoadManager::new(options(scenario, rng.next_u64()))?,
-            tickets: BTreeMap::new(),
+            pipeline: OptimizedLoadManager::new(options(scenario, rng.next_u64()))?,
+            requests: BTreeMap::new(),
             arrived: 0,
             waiting: vec![0; scenario.tenants.len()],
             busy: vec![0; scenario.nodes.len()],
@@ -123,7 +122,7 @@ impl<'a> Simulation<'a> {
             let paths = node.paths.iter().map(|path| PathSpec { rtt: Some(path.rtt) }).collect();
             let spec =
                 NodeSpec { slots: Slots::Fixed(node.slots), weight: Weight::ONE, models: vec![MODEL], paths };
-            self.walk.add_node(Instant::ORIGIN, &spec)?;
+            self.pipeline.add_node(Instant::ORIGIN, &spec)?;
         }
         for id in 0..self.rules.len() {
             self.set_rule(TenantId(id as u32))?;
@@ -132,7 +131,7 @@ impl<'a> Simulation<'a> {
             match tenant.demand {
                 Demand::Every(mean) => {
                     let first = self.tenant_rngs[id as usize].exponential(mean);
-                    self.agenda.schedule(first, SimEvent::Arrival(TenantId(id)));
+                    self.event_queue.schedule(first, SimEvent::Arrival(TenantId(id)));
                 }
                 Demand::Backlog(depth) => {
                     for _ in 0..depth {
@@ -142,33 +141,34 @@ impl<'a> Simulation<'a> {
             }
         }
         for &(at, change) in &self.scenario.changes {
-            self.agenda.schedule(at, SimEvent::Change(change));
+            self.event_queue.schedule(at, SimEvent::Change(change));
         }
         self.apply_events()
     }
 
     fn handle(&mut self, due: SimEvent) -> Result<(), SimError> {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         match due {
             SimEvent::Arrival(tenant) => {
                 if let Demand::Every(mean) = self.scenario.tenants[tenant.index()].demand {
                     let next = self.tenant_rngs[tenant.index()].exponential(mean);
-                    self.agenda.schedule(next, SimEvent::Arrival(tenant));
+                    self.event_queue.schedule(next, SimEvent::Arrival(tenant));
                 }
                 self.accept(tenant)?;
             }
-            SimEvent::FirstByte(request) => self.walk.handle_first_byte(now, request),
+            SimEvent::FirstByte(request) => self.pipeline.handle_first_byte(now, request),
             SimEvent::Half(request) => {
-                let half = self.tickets.get(&request).map_or(Cost::ZERO, |ticket| Cost(ticket.actual.0 / 2));
-                self.walk.handle_progress(now, request, half);
+                let half =
+                    self.requests.get(&request).map_or(Cost::ZERO, |request| Cost(request.actual.0 / 2));
+                self.pipeline.handle_progress(now, request, half);
             }
-            SimEvent::Done(request) => self.done(request),
+            SimEvent::Done(request) => self.finish(request),
             SimEvent::Change(change) => self.change(change)?,
         }
         Ok(())
     }
 
-    /// A request of `tenant` arrives.
+    /// Submits a request of `tenant`.
     fn accept(&mut self, tenant: TenantId) -> Result<(), SimError> {
         let plan = &self.scenario.tenants[tenant.index()];
         let rng = &mut self.tenant_rngs[tenant.index()];
@@ -177,7 +177,7 @@ impl<'a> Simulation<'a> {
         let key = Key(self.first_keys[tenant.index()] + rng.below(u64::from(plan.keys)) as u32);
         let number = self.arrived;
         self.arrived = number.checked_add(1).ok_or(SimError::TooManyRequests)?;
-        self.tell(TraceEvent::Arrived { ticket: number, tenant, key });
+        self.record(TraceEvent::Arrived { request: number, tenant, key });
         let arrival = Arrival {
             tenant: self.pipeline_tenant(tenant),
             model: MODEL,
@@ -186,15 +186,15 @@ impl<'a> Simulation<'a> {
             affinity: (plan.keys > 1).then_some(u64::from(key.0)),
             deadline: None,
             request: self.scenario.request,
-            urgency: Priority::Interactive,
+            priority: Priority::Interactive,
         };
-        let request = self.walk.handle_arrival(self.agenda.now(), arrival);
-        self.tickets.insert(request, SimRequest { number, tenant, key, actual, sent: None });
+        let request = self.pipeline.handle_arrival(self.event_queue.now(), arrival);
+        self.requests.insert(request, SimRequest { number, tenant, key, actual, sent: None });
         self.waiting[tenant.index()] += 1;
         Ok(())
     }
 
-    /// Who the pipeline takes a tenant for.
+    /// Returns the tenant as the pipeline sees it: with FIFO, all are one.
     fn pipeline_tenant(&self, tenant: TenantId) -> TenantId {
         match self.scenario.order {
             ServiceOrder::Drr => tenant,
@@ -202,22 +202,22 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Does what the pipeline says, and writes it down.
+    /// Applies and records the pipeline's events.
     fn apply_events(&mut self) -> Result<(), SimError> {
-        while let Some(event) = self.walk.poll_event() {
+        while let Some(event) = self.pipeline.poll_event() {
             match event {
                 evenkeel_pipeline::Event::Dispatch { request, node, path, waited, .. } => {
                     self.send(request, node, path, waited)?;
                 }
                 evenkeel_pipeline::Event::Reject { request, rejection, .. } => {
-                    self.turned_away(request, &rejection);
+                    self.reject(request, &rejection);
                 }
-                // Nodes here neither fail nor leave; what is done was written down when it was.
+                // Simulated nodes neither fail nor leave, and `Done` was recorded when it happened.
                 _ => {}
             }
         }
-        let kept = matches!(self.scenario.admit, AdmitPolicy::Everybody);
-        if kept && self.has_free_slot() && self.somebody_could_be_served() {
+        let admits_all = matches!(self.scenario.admit, AdmitPolicy::All);
+        if admits_all && self.has_free_slot() && self.has_servable_request() {
             self.idle_while_waiting += 1;
         }
         Ok(())
@@ -230,48 +230,48 @@ impl<'a> Simulation<'a> {
         path: Option<PathId>,
         waited: Duration,
     ) -> Result<(), SimError> {
-        let Some(ticket) = self.tickets.get_mut(&request) else { return Ok(()) };
-        ticket.sent = Some((node, path));
-        let SimRequest { number, tenant, key, actual, .. } = *ticket;
+        let Some(record) = self.requests.get_mut(&request) else { return Ok(()) };
+        record.sent = Some((node, path));
+        let SimRequest { number, tenant, key, actual, .. } = *record;
         self.waiting[tenant.index()] -= 1;
         self.busy[node.index()] += 1;
         let plan = &self.scenario.nodes[node.index()];
-        let begun = rtt(plan, path) + plan.first_byte;
-        let takes = begun + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
+        let first_byte = rtt(plan, path) + plan.first_byte;
+        let total = first_byte + plan.message_time.mul_f64(actual.0 as f64 / Cost::MESSAGE.0 as f64);
         if plan.first_byte > Duration::ZERO {
-            self.agenda.schedule(begun, SimEvent::FirstByte(request));
-            self.agenda.schedule((begun + takes) / 2, SimEvent::Half(request));
+            self.event_queue.schedule(first_byte, SimEvent::FirstByte(request));
+            self.event_queue.schedule((first_byte + total) / 2, SimEvent::Half(request));
         }
-        self.agenda.schedule(takes, SimEvent::Done(request));
-        self.tell(TraceEvent::Dispatched { ticket: number, tenant, key, node, path, waited });
+        self.event_queue.schedule(total, SimEvent::Done(request));
+        self.record(TraceEvent::Dispatched { request: number, tenant, key, node, path, waited });
         if matches!(self.scenario.tenants[tenant.index()].demand, Demand::Backlog(_)) {
             self.accept(tenant)?;
         }
         Ok(())
     }
 
-    fn turned_away(&mut self, request: RequestId, rejection: &Rejection) {
-        let Some(SimRequest { number, tenant, .. }) = self.tickets.remove(&request) else { return };
+    fn reject(&mut self, request: RequestId, rejection: &Rejection) {
+        let Some(SimRequest { number, tenant, .. }) = self.requests.remove(&request) else { return };
         self.waiting[tenant.index()] -= 1;
-        self.tell(match rejection {
-            Rejection::Evicted { .. } => TraceEvent::PushedOut { ticket: number, tenant },
-            _ => TraceEvent::Rejected { ticket: number, tenant },
+        self.record(match rejection {
+            Rejection::Evicted { .. } => TraceEvent::Evicted { request: number, tenant },
+            _ => TraceEvent::Rejected { request: number, tenant },
         });
     }
 
-    /// A node has answered.
-    fn done(&mut self, request: RequestId) {
-        let Some(ticket) = self.tickets.remove(&request) else { return };
-        let Some((node, path)) = ticket.sent else { return };
-        let now = self.agenda.now();
+    /// Ends a request that its node has served.
+    fn finish(&mut self, request: RequestId) {
+        let Some(record) = self.requests.remove(&request) else { return };
+        let Some((node, path)) = record.sent else { return };
+        let now = self.event_queue.now();
         self.busy[node.index()] -= 1;
-        let SimRequest { number, tenant, actual, .. } = ticket;
-        self.tell(TraceEvent::Finished { ticket: number, tenant, node, actual });
+        let SimRequest { number, tenant, actual, .. } = record;
+        self.record(TraceEvent::Finished { request: number, tenant, node, actual });
         if path.is_some() {
             let rtt = rtt(&self.scenario.nodes[node.index()], path);
-            self.walk.handle_probe(now, node, path, Probe::Answered { rtt });
+            self.pipeline.handle_probe(now, node, path, Probe::Answered { rtt });
         }
-        self.walk.handle_end(now, request, RequestEnd { actual, outcome: Outcome::Good });
+        self.pipeline.handle_end(now, request, RequestEnd { actual, outcome: Outcome::Good });
     }
 
     fn change(&mut self, change: TenantAction) -> Result<(), SimError> {
@@ -279,16 +279,16 @@ impl<'a> Simulation<'a> {
             TenantAction::Weight(tenant, weight) => {
                 self.rules[tenant.index()].weight = weight;
                 self.set_rule(tenant)?;
-                self.tell(TraceEvent::Reweighed { tenant, weight });
+                self.record(TraceEvent::Reweighed { tenant, weight });
             }
             TenantAction::ParkSome => {
-                let tenant = self.some_tenant();
+                let tenant = self.random_tenant();
                 self.rules[tenant.index()].concurrency_max = 0;
                 self.set_rule(tenant)?;
-                self.tell(TraceEvent::Parked { tenant });
+                self.record(TraceEvent::Parked { tenant });
             }
             TenantAction::WakeSome => {
-                let tenant = self.some_tenant();
+                let tenant = self.random_tenant();
                 self.wake(tenant)?;
             }
             TenantAction::WakeAll => {
@@ -300,7 +300,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    fn some_tenant(&mut self) -> TenantId {
+    fn random_tenant(&mut self) -> TenantId {
         TenantId(self.rng.below(self.rules.len() as u64) as u32)
     }
 
@@ -310,26 +310,26 @@ impl<'a> Simulation<'a> {
         }
         self.rules[tenant.index()].concurrency_max = u32::MAX;
         self.set_rule(tenant)?;
-        self.tell(TraceEvent::Woken { tenant });
+        self.record(TraceEvent::Woken { tenant });
         Ok(())
     }
 
     fn set_rule(&mut self, tenant: TenantId) -> Result<(), SimError> {
         let rule = self.rules[tenant.index()];
-        Ok(self.walk.set_tenant(self.agenda.now(), self.pipeline_tenant(tenant), rule)?)
+        Ok(self.pipeline.set_tenant(self.event_queue.now(), self.pipeline_tenant(tenant), rule)?)
     }
 
     fn has_free_slot(&self) -> bool {
         self.busy.iter().zip(&self.scenario.nodes).any(|(busy, node)| *busy < node.slots)
     }
 
-    /// Tells whether anybody waits who is not set aside, by counting rather than by asking the pipeline.
-    fn somebody_could_be_served(&self) -> bool {
+    /// Reports whether a tenant that is not parked has a waiting request, from the events rather than from the pipeline.
+    fn has_servable_request(&self) -> bool {
         self.waiting.iter().zip(&self.rules).any(|(waiting, rule)| *waiting > 0 && rule.concurrency_max > 0)
     }
 
-    fn tell(&mut self, event: TraceEvent) {
-        self.events.push(TimedEvent { at: self.agenda.now(), event });
+    fn record(&mut self, event: TraceEvent) {
+        self.events.push(TimedEvent { at: self.event_queue.now(), event });
     }
 }
 
@@ -339,65 +339,49 @@ fn rtt(plan: &NodePlan, path: Option<PathId>) -> Duration {
 
 fn options(scenario: &Scenario, seed: u64) -> PipelineOptions {
     let (admit, backpressure) = match scenario.admit {
-        AdmitPolicy::Everybody => {
-            let places = BackpressureConfig {
+        AdmitPolicy::All => {
+            let config = BackpressureConfig {
                 max_queue_size: 1_000,
                 warning_threshold: 0.99,
                 overload_threshold: 1.0,
                 ..BackpressureConfig::default()
             };
-            (AdmitRule::ByLoad, places)
+            (AdmitRule::ByLoad, config)
         }
         AdmitPolicy::ByLoad(config) => (AdmitRule::ByLoad, config),
         AdmitPolicy::ByShare(config) => (AdmitRule::ByShare, config),
     };
+    PipelineOptions {
+        load: load_config(backpressure),
+        admit,
+        quantum: scenario.quantum,
+        selection: scenario.selection,
+        seed,
+        ..PipelineOptions::default()
+    }
+}
+
+/// Returns settings whose wait queue agrees with `backpressure`.
+pub(crate) fn load_config(backpressure: BackpressureConfig) -> LoadManagerConfig {
     let wait_queue = WaitQueueConfig {
         max_waiting: backpressure.max_queue_size,
         default_timeout: WAIT_MAX,
         warning_threshold: backpressure.warning_threshold,
         overload_threshold: backpressure.overload_threshold,
     };
-    PipelineOptions {
-        load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
-        admit,
-        quantum: scenario.quantum,
-        chooser: scenario.chooser,
-        seed,
-        ..PipelineOptions::default()
-    }
+    LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() }
 }
 
-/// Why a scenario cannot be run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Reason why a scenario cannot be run.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum SimError {
-    /// The pipeline cannot be set up so.
-    Options(InvalidOptions),
-    /// A node or a tenant cannot be had as planned.
-    Registry(RegistryError),
-    /// More requests than tickets can number.
+    /// The pipeline's options are invalid.
+    #[error(transparent)]
+    Options(#[from] InvalidOptions),
+    /// A node or a tenant cannot be added as planned.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// More requests than a `u32` can number.
+    #[error("more requests than can be numbered")]
     TooManyRequests,
-}
-
-impl fmt::Display for SimError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Options(error) => error.fmt(f),
-            Self::Registry(error) => error.fmt(f),
-            Self::TooManyRequests => f.write_str("more requests than can be numbered"),
-        }
-    }
-}
-
-impl std::error::Error for SimError {}
-
-impl From<InvalidOptions> for SimError {
-    fn from(error: InvalidOptions) -> Self {
-        Self::Options(error)
-    }
-}
-
-impl From<RegistryError> for SimError {
-    fn from(error: RegistryError) -> Self {
-        Self::Registry(error)
-    }
 }

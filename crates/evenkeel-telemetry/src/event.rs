@@ -1,7 +1,8 @@
-//! What a step of the walk tells, once: metrics, logs and `explain` all read the same event.
+//! Pipeline events: emitted once by each step, read by metrics, the request log, `explain` and the log.
 //!
-//! The pipeline's events map to these one to one; what only a door sees (accepted, admitted, delayed, first byte) is
-//! here, too. An event is a value without text, so that telling it allocates nothing.
+//! They cover the pipeline's own events and those that only an API sees (accepted, admitted, delayed, first byte). Ids,
+//! failures and outcomes are the types of [`evenkeel_policy`] that the pipeline uses, too. An event is a value without
+//! text, so emitting it allocates nothing.
 
 mod display;
 
@@ -11,225 +12,161 @@ use std::time::Duration;
 
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
-use evenkeel_policy::id::{NodeId, PathId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, PathId, RequestId, TenantId};
+use evenkeel_policy::outcome::{AttemptFailure, PickReason, RequestOutcome, TripReason};
 use evenkeel_policy::path::Transition;
-use evenkeel_policy::score;
-use evenkeel_policy::time::Instant;
 
-/// A request, as its walk numbers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
-
-/// A model, a database, or whatever else decides which nodes can do a request, as its walk numbers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ModelId(pub u32);
-
-/// Something that happened.
+/// An event of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
-    /// Something happened to a request.
-    Request {
-        /// The request.
-        request: RequestId,
-        /// Who asked.
-        tenant: TenantId,
-        /// What happened.
-        step: Step,
-    },
-    /// Something happened to a node.
-    Node {
-        /// The node.
-        node: NodeId,
-        /// What happened.
-        change: NodeEvent,
-    },
+    /// A request took a step.
+    Request { request: RequestId, tenant: TenantId, step: Step },
+    /// A node changed.
+    Node { node: NodeId, change: NodeEvent },
 }
 
-/// Something that happened to a request.
+/// A step of a request through the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
-    /// It came in.
     Accepted {
-        /// What it asks for.
         model: ModelId,
-        /// What it is thought to cost.
+        /// Estimated cost.
         cost: Cost,
     },
-    /// It has a place to wait.
+    /// It holds queue capacity.
     Admitted {
-        /// How many wait, it included.
+        /// Waiting requests, including this one.
         waiting: usize,
     },
-    /// It is slowed down before it gets its place.
+    /// Backpressure delays it before it is queued.
     Delayed {
-        /// For how long.
         delay: Duration,
     },
-    /// It is turned away.
     Rejected {
-        /// Why.
         reason: RejectReason,
     },
-    /// It waited and had to make room for a tenant below its share.
+    /// It was queued and had to make room for a tenant below its share.
     Evicted {
-        /// How many wait.
+        /// Requests still waiting.
         waiting: usize,
     },
-    /// Whoever asked went while it waited.
+    /// Its client disconnected while it waited.
     Cancelled,
     /// It has a slot and is sent.
     Dispatched {
-        /// The node that has the slot.
         node: NodeId,
-        /// The way to it, where there is a choice.
+        /// The path to the node, if there is a choice.
         path: Option<PathId>,
-        /// How long it waited, before all its attempts together.
+        /// Time spent waiting before all attempts.
         waited: Duration,
-        /// Why this node.
-        because: PickReason,
-        /// Which attempt this is, from 1.
+        reason: PickReason,
+        /// Number of this attempt, from 1.
         attempt: u32,
     },
-    /// The node has begun to answer.
+    /// The first byte of the response arrived.
     FirstByte {
-        /// The node.
         node: NodeId,
-        /// How long after it was sent.
+        /// Time since it was sent.
         after: Duration,
     },
-    /// Its node failed it, and it waits for another.
+    /// Its attempt failed, and it waits for another node.
     FailedOver {
-        /// How the node failed.
         failure: AttemptFailure,
-        /// Which attempt failed, from 1.
+        /// Number of the failed attempt, from 1.
         attempt: u32,
     },
     /// It has ended, and its slot is free.
     Finished {
-        /// The node that had it.
         node: NodeId,
-        /// What it cost.
+        /// Actual cost.
         actual: Cost,
-        /// How long after it came in.
+        /// Time since its arrival.
         took: Duration,
-        /// How it ended.
-        ending: RequestOutcome,
+        outcome: RequestOutcome,
     },
 }
 
-/// Why a request was turned away.
+/// Reason why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
     /// The queue is full, or full for its tenant.
     QueueFull,
-    /// No slot came free in time.
+    /// No slot became free in time.
     WaitTimeout,
     /// Its deadline would pass while it waits.
-    TooLate,
-    /// A tenant beyond the limit.
+    WouldMissDeadline,
+    /// A tenant id at or above the limit.
     UnknownTenant,
-    /// A model beyond the limit.
+    /// A model id at or above the limit.
     UnknownModel,
-    /// No node that takes work serves the model.
+    /// No node in rotation serves the model.
     NoNode,
-    /// Nodes failed it, and it is not tried again.
+    /// Its attempts failed, and there is no other retry.
     Failed,
-    /// Its tenant has used what it may use for the time being.
+    /// Its tenant reached a rate limit.
     RateLimited,
 }
 
-/// Why a node was picked.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum PickReason {
-    /// Its like was served there lately.
-    Cached,
-    /// Its affinity prefers the node.
-    Preferred,
-    /// The chooser took it.
-    Chosen(score::ChoiceReason),
-}
-
-/// How a node or the way to it failed a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptFailure {
-    /// The path refused or dropped it.
-    Unreachable,
-    /// The node did not answer in time.
-    TimedOut,
-    /// The node answered with an error of its own, with nonsense, or stopped midway.
-    BadResponse,
-    /// The node is well and has no room.
-    Busy,
-}
-
-/// How a request ended that had a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestOutcome {
-    /// It was answered; the outcome says whether the node did its part.
-    Served(Outcome),
-    /// Whoever asked has gone.
-    Cancelled,
-    /// The node failed after it had begun to answer.
-    FailedMidStream(AttemptFailure),
-}
-
-/// Something that happened to a node, or to a path to it.
+/// A change of a node, or of a path to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NodeEvent {
-    /// It takes new work.
+    /// In rotation.
     Serving,
-    /// It finishes what it has.
+    /// Finishes its requests and gets no new ones.
     Draining,
-    /// It finishes what it has and is forgotten then.
+    /// Finishes its requests, then is removed.
     Removing,
-    /// It has finished what it had, and is forgotten.
+    /// Removed after its last request.
     Removed,
-    /// It broke and is left alone.
+    /// Its circuit breaker opened.
     BreakerOpened {
-        /// Until when.
-        until: Instant,
+        reason: TripReason,
+        /// Time until the first probe.
+        backoff: Duration,
     },
-    /// It is tried again with one request at a time.
+    /// Its circuit breaker lets one probe at a time through.
     BreakerHalfOpen,
-    /// It is well.
     BreakerClosed,
-    /// It said that it has no room, and is spared.
+    /// It is overloaded (429, 503) and gets no traffic.
     CooldownStarted {
-        /// Until when.
-        until: Instant,
+        duration: Duration,
     },
-    /// A path to it is well, or not.
+    /// The health of a path to it changed.
     Path {
-        /// The path.
         path: PathId,
-        /// What changed, and why.
         transition: Transition,
     },
 }
 
-/// The words for an enum in logs and labels, numbered for tables with one entry per word.
-macro_rules! words {
-    ($name:ty: $($variant:pat => $index:literal $word:literal,)*) => {
+/// A value with a fixed set of names in logs and metric labels, numbered for tables with one entry per name.
+pub(crate) trait LabelValue {
+    /// Every name, by index.
+    const NAMES: &'static [&'static str];
+
+    /// Returns the index of this value's name.
+    fn index(&self) -> usize;
+
+    /// Returns the name in logs and labels.
+    fn as_str(&self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+}
+
+macro_rules! label_values {
+    ($type:ty: $($variant:pat => $index:literal $name:literal,)*) => {
         const _: () = {
             let indices = [$($index),*];
-            let mut at = 0;
-            while at < indices.len() {
-                assert!(indices[at] == at, "words are numbered from 0 in their order");
-                at += 1;
+            let mut index = 0;
+            while index < indices.len() {
+                assert!(indices[index] == index, "names are numbered from 0 in their order");
+                index += 1;
             }
         };
 
-        impl $name {
-            /// Every word, by its number.
-            pub(crate) const WORDS: &[&str] = &[$($word),*];
+        impl LabelValue for $type {
+            const NAMES: &'static [&'static str] = &[$($name),*];
 
-            /// The word for it in logs and labels.
-            pub const fn as_str(&self) -> &'static str {
-                Self::WORDS[self.index()]
-            }
-
-            /// Its place in a table that has one entry per word.
-            pub(crate) const fn index(&self) -> usize {
+            fn index(&self) -> usize {
                 match self {
                     $($variant => $index,)*
                 }
@@ -238,12 +175,12 @@ macro_rules! words {
     };
 }
 
-words! { Step:
+label_values! { Step:
     Self::Accepted { .. } => 0 "accepted",
     Self::Admitted { .. } => 1 "admitted",
     Self::Delayed { .. } => 2 "delayed",
     Self::Rejected { .. } => 3 "rejected",
-    Self::Evicted { .. } => 4 "pushed_out",
+    Self::Evicted { .. } => 4 "evicted",
     Self::Cancelled => 5 "cancelled",
     Self::Dispatched { .. } => 6 "dispatched",
     Self::FirstByte { .. } => 7 "first_byte",
@@ -251,10 +188,10 @@ words! { Step:
     Self::Finished { .. } => 9 "finished",
 }
 
-words! { RejectReason:
+label_values! { RejectReason:
     Self::QueueFull => 0 "queue_full",
     Self::WaitTimeout => 1 "wait_timeout",
-    Self::TooLate => 2 "too_late",
+    Self::WouldMissDeadline => 2 "would_miss_deadline",
     Self::UnknownTenant => 3 "unknown_tenant",
     Self::UnknownModel => 4 "unknown_model",
     Self::NoNode => 5 "no_node",
@@ -262,42 +199,41 @@ words! { RejectReason:
     Self::RateLimited => 7 "rate_limited",
 }
 
-words! { AttemptFailure:
+label_values! { AttemptFailure:
     Self::Unreachable => 0 "unreachable",
     Self::TimedOut => 1 "timed_out",
-    Self::BadResponse => 2 "broken",
-    Self::Busy => 3 "busy",
+    Self::BadResponse => 2 "bad_response",
+    Self::Busy { .. } => 3 "busy",
 }
 
-words! { RequestOutcome:
-    Self::Served(Outcome::Good) => 0 "served",
-    Self::Served(Outcome::Bad) => 1 "served_badly",
+label_values! { RequestOutcome:
+    Self::Served { outcome: Outcome::Good } => 0 "served",
+    Self::Served { outcome: Outcome::Bad } => 1 "served_badly",
     Self::Cancelled => 2 "cancelled",
-    Self::FailedMidStream(_) => 3 "broken",
+    Self::FailedMidStream { .. } => 3 "failed_mid_stream",
 }
 
-words! { NodeEvent:
+label_values! { NodeEvent:
     Self::Serving => 0 "serving",
     Self::Draining => 1 "draining",
-    Self::Removing => 2 "leaving",
-    Self::BreakerOpened { .. } => 3 "opened",
-    Self::BreakerHalfOpen => 4 "half_opened",
-    Self::BreakerClosed => 5 "closed",
-    Self::CooldownStarted { .. } => 6 "spared",
+    Self::Removing => 2 "removing",
+    Self::BreakerOpened { .. } => 3 "breaker_open",
+    Self::BreakerHalfOpen => 4 "breaker_half_open",
+    Self::BreakerClosed => 5 "breaker_closed",
+    Self::CooldownStarted { .. } => 6 "cooldown",
     Self::Path { .. } => 7 "path",
-    Self::Removed => 8 "left",
+    Self::Removed => 8 "removed",
 }
 
 impl Event {
-    /// The word for what happened in logs.
-    pub const fn as_str(&self) -> &'static str {
+    /// Returns the event's name in logs.
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Request { step, .. } => step.as_str(),
             Self::Node { change, .. } => change.as_str(),
         }
     }
 
-    /// The request it is about.
     pub const fn request(&self) -> Option<RequestId> {
         match self {
             Self::Request { request, .. } => Some(*request),
@@ -305,7 +241,6 @@ impl Event {
         }
     }
 
-    /// Who asked.
     pub const fn tenant(&self) -> Option<TenantId> {
         match self {
             Self::Request { tenant, .. } => Some(*tenant),
@@ -313,7 +248,6 @@ impl Event {
         }
     }
 
-    /// The node it is about.
     pub const fn node(&self) -> Option<NodeId> {
         match self {
             Self::Node { node, .. } => Some(*node),

@@ -1,7 +1,7 @@
-//! All series of one metric, told apart by the values of its labels.
+//! A family: all series of one metric, distinguished by their label values.
 //!
-//! Bound: a label takes at most `values_max` values; every further one is `other`, and is counted. So a family has at
-//! most the product of its labels' `values_max + 1` series, whatever clients send.
+//! Limits (label cardinality): a label takes at most `values_max` values; every further one is recorded as `other` and
+//! counted. So a family has at most the product of its labels' `values_max + 1` series, whatever clients send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,40 +11,36 @@ use parking_lot::Mutex;
 
 use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
 
-/// What a value beyond a label's limit becomes.
+/// Label value that replaces those beyond a label's limit.
 pub const OTHER: &str = "other";
 
-/// The longest value a label takes, in bytes; a longer one is [`OTHER`].
+/// Longest label value in bytes; a longer one is recorded as [`OTHER`].
 pub const VALUE_LEN_MAX: usize = 128;
 
-/// A metric's name, and in a phrase what it tells.
+/// Name and help text of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MetricDesc {
-    /// The name.
     pub name: &'static str,
-    /// What it tells.
     pub help: &'static str,
 }
 
 impl MetricDesc {
-    /// Names a metric.
     pub const fn new(name: &'static str, help: &'static str) -> Self {
         Self { name, help }
     }
 }
 
-/// What tells the series of a family apart.
+/// A label of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Its name.
     pub name: &'static str,
-    /// How many values it takes, [`OTHER`] aside.
+    /// Maximum number of values, apart from [`OTHER`].
     pub values_max: usize,
 }
 
-/// One metric with its labels; [`with`](Self::with) gives the handle to one of its series.
+/// One metric with labels; [`with`](Self::with) returns the handle of one series.
 ///
-/// A handle is made once and kept: making it takes a lock and compares texts, using it does not.
+/// Keep the handle: looking it up takes a lock and compares strings, using it does neither.
 #[derive(Debug)]
 pub struct Family<M, const N: usize> {
     pub(crate) inner: Arc<Series<M>>,
@@ -57,24 +53,24 @@ impl<M, const N: usize> Clone for Family<M, N> {
 }
 
 impl<M: Metric, const N: usize> Family<M, N> {
-    /// Finds or makes the series with these values, one per label in the family's order.
+    /// Finds or creates the series with these label values, in the order of the labels.
     pub fn with(&self, values: [&str; N]) -> M {
         self.inner.with(&values)
     }
 
-    /// Forgets every series whose first values are these, and makes room for others; handles to them count for nobody.
+    /// Removes every series whose first label values are these; handles to them no longer reach the page.
     pub fn forget(&self, first: &[&str]) {
         self.inner.forget(first);
     }
 
-    /// Counts a value that became [`OTHER`] before it came here.
-    pub(crate) fn count_over(&self) {
-        self.inner.over.count();
+    /// Counts a value that was recorded as [`OTHER`] by the caller.
+    pub(crate) fn count_overflow(&self) {
+        self.inner.overflow.count();
     }
 }
 
-/// A kind of metric.
-#[expect(private_bounds, reason = "the kinds are these four; nobody adds one")]
+/// A type of metric.
+#[expect(private_bounds, reason = "there are exactly these four types")]
 pub trait Metric: Clone + Kind {}
 
 impl Metric for Counter {}
@@ -82,14 +78,14 @@ impl Metric for Gauge {}
 impl Metric for FloatGauge {}
 impl Metric for Histogram {}
 
-/// What a family needs to know of its kind.
+/// Operations of a family that depend on the type of metric.
 pub(crate) trait Kind: Sized {
     fn make(bounds: &'static [Duration]) -> Self;
     fn into_any(family: Arc<Series<Self>>) -> AnySeries;
     fn from_any(family: &AnySeries) -> Option<&Arc<Series<Self>>>;
 }
 
-/// The series of a family of any kind.
+/// The series of a family of any type.
 #[derive(Clone, Debug)]
 pub(crate) enum AnySeries {
     Counter(Arc<Series<Counter>>),
@@ -121,66 +117,67 @@ kind!(Gauge, _ => Self::default());
 kind!(FloatGauge, _ => Self::default());
 kind!(Histogram, bounds => Self::new(bounds));
 
-/// One metric as it was registered.
+/// Name, help text and buckets of a metric, as registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FamilySpec {
-    pub(crate) named: MetricDesc,
+    pub(crate) desc: MetricDesc,
     pub(crate) bounds: &'static [Duration],
 }
 
 #[derive(Debug)]
 pub(crate) struct Series<M> {
-    pub(crate) shape: FamilySpec,
+    pub(crate) spec: FamilySpec,
     pub(crate) labels: Box<[Label]>,
-    known: Mutex<SeriesTable<M>>,
-    /// Counts values that became [`OTHER`].
-    over: Counter,
+    table: Mutex<SeriesTable<M>>,
+    /// Counts values recorded as [`OTHER`].
+    overflow: Counter,
 }
 
 #[derive(Debug)]
 struct SeriesTable<M> {
-    /// Each label's values so far.
+    /// Values of each label so far.
     values: Vec<BTreeSet<String>>,
     series: BTreeMap<Vec<String>, M>,
 }
 
 impl<M: Clone + Kind> Series<M> {
-    pub(crate) fn new(shape: FamilySpec, labels: &[Label], over: Counter) -> Self {
-        let known = SeriesTable { values: vec![BTreeSet::new(); labels.len()], series: BTreeMap::new() };
-        Self { shape, labels: labels.into(), known: Mutex::new(known), over }
+    pub(crate) fn new(spec: FamilySpec, labels: &[Label], overflow: Counter) -> Self {
+        let table = SeriesTable { values: vec![BTreeSet::new(); labels.len()], series: BTreeMap::new() };
+        Self { spec, labels: labels.into(), table: Mutex::new(table), overflow }
     }
 
     pub(crate) fn with(&self, values: &[&str]) -> M {
-        let mut known = self.known.lock();
+        let mut table = self.table.lock();
         let mut key = Vec::with_capacity(values.len());
-        for (at, value) in values.iter().enumerate() {
-            let fits = known.values[at].len() < self.labels[at].values_max && value.len() <= VALUE_LEN_MAX;
-            if *value == OTHER || known.values[at].contains(*value) {
+        for (index, value) in values.iter().enumerate() {
+            let fits =
+                table.values[index].len() < self.labels[index].values_max && value.len() <= VALUE_LEN_MAX;
+            if *value == OTHER || table.values[index].contains(*value) {
                 key.push((*value).to_owned());
             } else if fits {
-                known.values[at].insert((*value).to_owned());
+                table.values[index].insert((*value).to_owned());
                 key.push((*value).to_owned());
             } else {
-                self.over.count();
+                self.overflow.count();
                 key.push(OTHER.to_owned());
             }
         }
-        known.series.entry(key).or_insert_with(|| M::make(self.shape.bounds)).clone()
+        table.series.entry(key).or_insert_with(|| M::make(self.spec.bounds)).clone()
     }
 
     fn forget(&self, first: &[&str]) {
-        let mut known = self.known.lock();
-        let SeriesTable { values, series } = &mut *known;
+        let mut table = self.table.lock();
+        let SeriesTable { values, series } = &mut *table;
         series.retain(|key, _| !first.iter().zip(key).all(|(value, of)| value == of));
-        for (at, values) in values.iter_mut().enumerate() {
-            values.retain(|value| series.keys().any(|key| key[at] == *value));
+        for (index, values) in values.iter_mut().enumerate() {
+            values.retain(|value| series.keys().any(|key| key[index] == *value));
         }
     }
 
-    /// Lists every series by its values; the lock is free again before anything is printed.
+    /// Returns every series by its label values; the lock is released before anything is rendered.
     pub(crate) fn list(&self) -> Vec<(Vec<String>, M)> {
-        let known = self.known.lock();
-        known.series.iter().map(|(values, metric)| (values.clone(), metric.clone())).collect()
+        let table = self.table.lock();
+        table.series.iter().map(|(values, metric)| (values.clone(), metric.clone())).collect()
     }
 }
 
@@ -189,30 +186,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_beyond_the_limit_is_other_and_is_counted() {
+    fn a_value_beyond_the_limit_is_recorded_as_other_and_counted() {
         let (family, over) = by_tenant(2);
         for tenant in ["a", "b", "c", "d", "a"] {
             family.with([tenant]).count();
         }
-        assert_eq!(counts(&family), [("a", 2), ("b", 1), ("other", 2)].map(owned));
+        assert_eq!(counts(&family), owned([("a", 2), ("b", 1), ("other", 2)]));
         assert_eq!(over.get(), 2);
     }
 
     #[test]
-    fn a_value_that_is_too_long_is_other() {
+    fn a_value_that_is_too_long_is_recorded_as_other() {
         let (family, over) = by_tenant(2);
         let fits = "x".repeat(VALUE_LEN_MAX);
         let too_long = "x".repeat(VALUE_LEN_MAX + 1);
         family.with([&fits]).count();
         family.with([&too_long]).count();
-        assert_eq!(counts(&family), [("other", 1), (&fits, 1)].map(owned));
+        assert_eq!(counts(&family), owned([("other", 1), (&fits, 1)]));
         assert_eq!(over.get(), 1);
     }
 
     #[test]
-    fn a_label_at_its_limit_leaves_the_others_alone() {
+    fn a_label_at_its_limit_does_not_affect_the_others() {
         let labels = [Label { name: "tenant", values_max: 1 }, Label { name: "reason", values_max: 2 }];
-        let series = Series::<Counter>::new(SHAPE, &labels, Counter::default());
+        let series = Series::<Counter>::new(SPEC, &labels, Counter::default());
         let family = Family::<Counter, 2> { inner: Arc::new(series) };
         for values in [["a", "full"], ["b", "full"], ["c", "late"]] {
             family.with(values).count();
@@ -222,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_forgotten_is_off_the_page_and_makes_room() {
+    fn a_forgotten_value_is_off_the_page_and_frees_its_place() {
         let labels = [Label { name: "pool", values_max: 2 }, Label { name: "node", values_max: 1 }];
-        let series = Series::<Counter>::new(SHAPE, &labels, Counter::default());
+        let series = Series::<Counter>::new(SPEC, &labels, Counter::default());
         let family = Family::<Counter, 2> { inner: Arc::new(series) };
         for values in [["a", "one"], ["b", "one"], ["a", "two"]] {
             family.with(values).count();
@@ -241,20 +238,20 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_the_same_values_count_together() {
+    fn handles_of_the_same_values_share_a_counter() {
         let (family, _) = by_tenant(2);
         let one = family.with(["a"]);
         let two = family.with(["a"]);
         one.add(3);
         two.add(4);
-        assert_eq!(counts(&family), [owned(("a", 7))]);
+        assert_eq!(counts(&family), owned([("a", 7)]));
     }
 
-    const SHAPE: FamilySpec = FamilySpec { named: MetricDesc::new("a_total", "a"), bounds: &[] };
+    const SPEC: FamilySpec = FamilySpec { desc: MetricDesc::new("a_total", "a"), bounds: &[] };
 
     fn by_tenant(values_max: usize) -> (Family<Counter, 1>, Counter) {
         let over = Counter::default();
-        let series = Series::new(SHAPE, &[Label { name: "tenant", values_max }], over.clone());
+        let series = Series::new(SPEC, &[Label { name: "tenant", values_max }], over.clone());
         (Family { inner: Arc::new(series) }, over)
     }
 
@@ -262,7 +259,7 @@ mod tests {
         family.inner.list().into_iter().map(|(values, counter)| (values.concat(), counter.get())).collect()
     }
 
-    fn owned((value, count): (&str, u64)) -> (String, u64) {
-        (value.to_owned(), count)
+    fn owned<const N: usize>(counts: [(&str, u64); N]) -> [(String, u64); N] {
+        counts.map(|(value, count)| (value.to_owned(), count))
     }
 }

@@ -1,23 +1,24 @@
-//! Evenkeel's one place for metrics, structured events, logs and traces.
+//! Metrics, pipeline events, logs and traces, for every API.
 //!
-//! A step of the walk tells one [`Event`] to its [`Watch`]; metrics, the journal behind `explain` and the log read it.
-//! What no event tells is counted with handles of a [`Registry`], whose [`page`](Registry::page) Prometheus reads.
+//! Each pipeline step records one [`Event`] in its [`Observer`]; metrics, the request log behind `explain` and the log read
+//! it. Everything else is counted through handles of a [`Registry`], which [`renders`](Registry::render) the Prometheus
+//! page.
 //!
 //! ```
-//! use evenkeel_policy::{id::TenantId, time::Instant};
-//! use evenkeel_telemetry::{Event, JournalLimits, MeterLimits, Reason, Registry, RequestId, Step, Watch};
+//! use evenkeel_policy::{id::{RequestId, TenantId}, time::Instant};
+//! use evenkeel_telemetry::{Event, MetricLimits, Observer, Registry, RejectReason, RequestLogLimits, Step};
 //!
 //! let registry = Registry::new();
-//! let watch = Watch::new(&registry, "llm", MeterLimits::default(), JournalLimits::default())?;
-//! watch.meters().name_tenant(TenantId(0), "acme");
+//! let observer = Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default())?;
+//! observer.metrics().name_tenant(TenantId(0), "acme");
 //!
-//! let step = Step::Rejected { reason: Reason::QueueFull };
-//! watch.tell(Instant::ORIGIN, &Event::Request { request: RequestId(7), tenant: TenantId(0), step });
+//! let step = Step::Rejected { reason: RejectReason::QueueFull };
+//! observer.record(Instant::ORIGIN, &Event::Request { request: RequestId(7), tenant: TenantId(0), step });
 //!
 //! let line = r#"evenkeel_rejected_total{pool="llm",tenant="acme",reason="queue_full"} 1"#;
-//! assert!(registry.page().lines().any(|found| found == line));
-//! let story = watch.journal().story(RequestId(7)).ok_or("forgotten")?;
-//! assert_eq!(story.steps[0].1.to_string(), "rejected: the queue is full");
+//! assert!(registry.render().lines().any(|found| found == line));
+//! let history = observer.request_log().history(RequestId(7)).ok_or("dropped")?;
+//! assert_eq!(history.steps[0].1.to_string(), "rejected: the queue is full");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -34,9 +35,7 @@ mod request_log;
 mod secret;
 pub mod trace;
 
-pub use event::{
-    AttemptFailure, Event, ModelId, NodeEvent, PickReason, RejectReason, RequestId, RequestOutcome, Step,
-};
+pub use event::{Event, NodeEvent, RejectReason, Step};
 pub use family::{Family, Label, Metric, MetricDesc, OTHER, VALUE_LEN_MAX};
 pub use metric::{Counter, FloatGauge, Gauge, Histogram, HistogramSnapshot};
 pub use observer::Observer;
@@ -48,7 +47,7 @@ pub use registry::{BOUNDS_MAX, CONTENT_TYPE, FAMILIES_MAX, RegisterError, Regist
 pub use request_log::{RequestHistory, RequestLog, RequestLogLimits};
 pub use secret::Secret;
 
-/// The examples of the README, run as tests.
+/// Runs the README's examples as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

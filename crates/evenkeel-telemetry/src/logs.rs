@@ -1,81 +1,61 @@
-//! Logs: for people on a terminal, as JSON everywhere else, through a filter as in `RUST_LOG`.
+//! Logs: readable text on a terminal, JSON elsewhere, filtered as in `RUST_LOG`.
 //!
-//! The binary reads `RUST_LOG` and hands it in. A secret is a [`Secret`](crate::Secret), which
-//! prints as `[hidden]`.
+//! The binary reads `RUST_LOG` and passes it in. A secret is a [`Secret`](crate::Secret), which prints as `[hidden]`.
 
-use std::fmt;
 use std::io::IsTerminal;
 
 use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::event::{Event, EventDisplay, NodeEvent};
 use crate::pipeline_metrics::PipelineMetrics;
 
-/// The filter of whoever gives none.
+/// Filter used when none is given.
 const FILTER_DEFAULT: &str = "info";
 
-/// How lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people, with colours unless `NO_COLOR` is set.
+    /// Readable text, with colours unless `NO_COLOR` is set.
     Human,
     /// One JSON object per line.
     Json,
 }
 
 impl Format {
-    /// Chooses by who reads the stream.
-    pub fn of(stream: &impl IsTerminal) -> Self {
+    /// Returns `Human` for a terminal, `Json` otherwise.
+    pub fn for_stream(stream: &impl IsTerminal) -> Self {
         if stream.is_terminal() { Self::Human } else { Self::Json }
     }
 }
 
-/// What is logged, and how.
+/// Filter and format of the logs.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     filter: Targets,
     format: Format,
 }
 
-/// Why there are no logs as asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Reason why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The filter is none.
-    InvalidFilter {
-        /// The filter as given.
-        filter: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The process has a logger already.
+    /// The filter cannot be parsed.
+    #[error("log filter {filter:?} is invalid: {source}")]
+    InvalidFilter { filter: String, source: ParseError },
+    #[error("the process already has a logger")]
     AlreadyInstalled,
 }
 
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidFilter { filter, why } => write!(f, "log filter {filter:?} is invalid: {why}"),
-            Self::AlreadyInstalled => f.write_str("the process has a logger already"),
-        }
-    }
-}
-
-impl std::error::Error for LogError {}
-
 impl LogOptions {
-    /// Reads a filter as in `RUST_LOG`: levels by target, like `info,evenkeel_llm=debug`.
+    /// Parses a filter as in `RUST_LOG`: levels by target, such as `info,evenkeel_llm=debug`.
     ///
-    /// Without one, or with a blank one, everything from `info` up is logged.
+    /// Without a filter, or with a blank one, the level is `info`.
     pub fn new(rust_log: Option<&str>, format: Format) -> Result<Self, LogError> {
         let filter = rust_log.map(str::trim).filter(|text| !text.is_empty()).unwrap_or(FILTER_DEFAULT);
-        let invalid = |why: tracing_subscriber::filter::ParseError| LogError::InvalidFilter {
-            filter: filter.to_owned(),
-            why: why.to_string(),
-        };
+        let invalid = |source| LogError::InvalidFilter { filter: filter.to_owned(), source };
         Ok(Self { filter: filter.parse().map_err(invalid)?, format })
     }
 }
@@ -86,7 +66,7 @@ pub fn install(options: LogOptions) -> Result<(), LogError> {
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadyInstalled)
 }
 
-/// Makes what [`install`] installs, with another writer.
+/// Creates the subscriber that [`install`] installs, with another writer.
 pub fn subscriber<W>(options: LogOptions, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -100,42 +80,40 @@ where
     tracing_subscriber::registry().with(filter).with(lines)
 }
 
-/// What the one line at the start says.
+/// The log line written at startup.
 #[derive(Clone, Copy, Debug)]
 pub struct StartupLine<'a> {
-    /// Where to reach the process.
+    /// URL of the server.
     pub url: &'a str,
-    /// Which doors are open.
-    pub doors: &'a [&'a str],
-    /// Where durable state lives.
+    /// Names of the enabled APIs.
+    pub apis: &'a [&'a str],
+    /// Location of durable state.
     pub store: &'a str,
-    /// How many tenants there are.
     pub tenants: usize,
 }
 
 impl StartupLine<'_> {
-    /// Logs the line.
-    pub fn tell(&self) {
-        let Self { url, doors, store, tenants } = self;
-        tracing::info!(target: "evenkeel", url, doors = doors.join(","), store, tenants, "started");
+    pub fn log(&self) {
+        let Self { url, apis, store, tenants } = self;
+        tracing::info!(target: "evenkeel", url, apis = apis.join(","), store, tenants, "started");
     }
 }
 
-/// Logs an event: a request's steps for those who debug, a node's changes for everybody.
+/// Logs an event: steps of requests at `debug`, changes of nodes at `info` or `warn`.
 ///
-/// Requests are numbered by their walk: only with its pool is the number a name. Names are looked up when a line is
-/// written, not before.
-pub(crate) fn tell(event: &Event, meters: &PipelineMetrics) {
-    let name = || event.node().and_then(|node| meters.node_name(node));
+/// Request ids are only unique within their pool, so the pool is logged, too. Names are looked up only when the line is
+/// written.
+pub(crate) fn log_event(event: &Event, metrics: &PipelineMetrics) {
+    let name = || event.node().and_then(|node| metrics.node_name(node));
     macro_rules! log {
         ($level:expr) => {
             tracing::event!(
-                target: "evenkeel::walk",
+                target: "evenkeel::pipeline",
                 $level,
                 event = event.as_str(),
-                pool = meters.pool(),
+                pool = metrics.pool(),
                 request = event.request().map(|request| request.0),
-                tenant = event.tenant().and_then(|tenant| meters.tenant_name(tenant)),
+                tenant = event.tenant().and_then(|tenant| metrics.tenant_name(tenant)),
                 tenant_id = event.tenant().map(|tenant| tenant.0),
                 node = name().as_deref(),
                 node_id = event.node().map(|node| node.0),

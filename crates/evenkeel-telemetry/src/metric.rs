@@ -1,101 +1,93 @@
-//! What is counted: numbers that many threads add to and a page reads.
+//! Counters, gauges and histograms that many threads update while a scrape reads them.
 //!
-//! Bound: recording is one relaxed atomic step (two for a histogram), and neither locks, allocates nor hashes; whoever
-//! reads never keeps a recorder waiting.
+//! Guarantees: recording is one relaxed atomic operation (two for a histogram) without locks, allocation or hashing; a
+//! reader never blocks a recorder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A value on a cache line of its own, so that two cores that count different things do not wait for each other.
+/// A value on its own cache line, so that counters used by different cores do not contend.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct CachePadded<T>(T);
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Clone, Debug, Default)]
 pub struct Counter(Arc<CachePadded<AtomicU64>>);
 
 impl Counter {
-    /// Counts one.
+    /// Adds one.
     pub fn count(&self) {
         self.add(1);
     }
 
-    /// Counts many at once.
-    pub fn add(&self, many: u64) {
-        self.0.0.fetch_add(many, Relaxed);
+    pub fn add(&self, count: u64) {
+        self.0.0.fetch_add(count, Relaxed);
     }
 
-    /// Catches up with a total that somebody else keeps; a smaller one changes nothing.
+    /// Raises the counter to a total kept elsewhere; a smaller total changes nothing.
     pub fn advance_to(&self, total: u64) {
         self.0.0.fetch_max(total, Relaxed);
     }
 
-    /// Reads how many were counted.
     pub fn get(&self) -> u64 {
         self.0.0.load(Relaxed)
     }
 }
 
-/// A whole number that comes and goes.
+/// An integer gauge.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<CachePadded<AtomicI64>>);
 
 impl Gauge {
-    /// Replaces the number.
     pub fn set(&self, value: i64) {
         self.0.0.store(value, Relaxed);
     }
 
-    /// Adds to the number, or takes from it.
+    /// Adds to the gauge; `more` may be negative.
     pub fn add(&self, more: i64) {
         self.0.0.fetch_add(more, Relaxed);
     }
 
-    /// Reads the number.
     pub fn get(&self) -> i64 {
         self.0.0.load(Relaxed)
     }
 }
 
-/// A ratio or another number that is measured rather than counted.
+/// A floating-point gauge.
 #[derive(Clone, Debug, Default)]
 pub struct FloatGauge(Arc<CachePadded<AtomicU64>>);
 
 impl FloatGauge {
-    /// Replaces the number.
     pub fn set(&self, value: f64) {
         self.0.0.store(value.to_bits(), Relaxed);
     }
 
-    /// Reads the number.
     pub fn get(&self) -> f64 {
         f64::from_bits(self.0.0.load(Relaxed))
     }
 }
 
-/// How long things took, by the bucket each falls into.
+/// A histogram of durations.
 #[derive(Clone, Debug)]
 pub struct Histogram(Arc<CachePadded<Buckets>>);
 
 #[derive(Debug)]
 struct Buckets {
-    /// The longest span of each bucket but the last, which has no end.
+    /// Upper bound of each bucket but the last, which is unbounded.
     bounds: &'static [Duration],
     counts: Box<[AtomicU64]>,
-    /// Wraps after 584 years of spans together; Prometheus takes that for a restart.
+    /// Wraps after 584 years in total; Prometheus treats that as a restart.
     sum_nanos: AtomicU64,
 }
 
-/// What a histogram held at one moment.
+/// A histogram's values at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// The longest span of each bucket, and how many were that long or shorter.
+    /// Upper bound of each bucket and its cumulative count.
     pub buckets: Vec<(Duration, u64)>,
-    /// How many there were.
     pub count: u64,
-    /// How long all of them took together.
     pub sum: Duration,
 }
 
@@ -105,26 +97,26 @@ impl Histogram {
         Self(Arc::new(CachePadded(Buckets { bounds, counts, sum_nanos: AtomicU64::new(0) })))
     }
 
-    /// Counts one span; one as long as a bucket's bound is in that bucket.
-    pub fn record(&self, span: Duration) {
+    /// Records a duration; one equal to a bucket's bound falls into that bucket.
+    pub fn record(&self, duration: Duration) {
         let buckets = &self.0.0;
-        let at = buckets.bounds.partition_point(|bound| *bound < span);
-        buckets.counts[at].fetch_add(1, Relaxed);
-        buckets.sum_nanos.fetch_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        let index = buckets.bounds.partition_point(|bound| *bound < duration);
+        buckets.counts[index].fetch_add(1, Relaxed);
+        buckets.sum_nanos.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// Reads all buckets, one after the other.
     ///
-    /// The count is that of the buckets read, so that it equals the last of them while others record; the sum may be
-    /// a few spans behind.
+    /// The count is the sum of the buckets read, so it equals the last bucket even while others record; the sum may lag by
+    /// a few durations.
     pub fn read(&self) -> HistogramSnapshot {
         let Buckets { bounds, counts, sum_nanos } = &self.0.0;
         let sum = Duration::from_nanos(sum_nanos.load(Relaxed));
         let mut count = 0;
         let mut buckets = Vec::with_capacity(bounds.len());
-        for (at, bucket) in counts.iter().enumerate() {
+        for (index, bucket) in counts.iter().enumerate() {
             count += bucket.load(Relaxed);
-            buckets.extend(bounds.get(at).map(|bound| (*bound, count)));
+            buckets.extend(bounds.get(index).map(|bound| (*bound, count)));
         }
         HistogramSnapshot { buckets, count, sum }
     }
@@ -137,7 +129,7 @@ mod tests {
     const BOUNDS: &[Duration] = &[Duration::from_millis(10), Duration::from_millis(50)];
 
     #[test]
-    fn a_span_as_long_as_a_bound_is_within_it() {
+    fn a_duration_equal_to_a_bound_falls_into_its_bucket() {
         let nanos = Duration::from_nanos(1);
         assert_eq!(falls_into(Duration::ZERO), 0);
         assert_eq!(falls_into(BOUNDS[0]), 0);
@@ -162,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_catches_up_never_falls() {
+    fn a_counter_never_falls() {
         let counter = Counter::default();
         counter.advance_to(7);
         counter.advance_to(5);
@@ -170,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gauge_comes_and_goes() {
+    fn gauges_rise_and_fall() {
         let gauge = Gauge::default();
         gauge.set(5);
         gauge.add(-7);
@@ -180,10 +172,10 @@ mod tests {
         assert_eq!(ratio.get().to_bits(), 0.25_f64.to_bits());
     }
 
-    fn falls_into(span: Duration) -> usize {
+    fn falls_into(duration: Duration) -> usize {
         let histogram = Histogram::new(BOUNDS);
-        histogram.record(span);
-        let reading = histogram.read();
-        reading.buckets.iter().filter(|(_, count)| *count == 0).count()
+        histogram.record(duration);
+        let snapshot = histogram.read();
+        snapshot.buckets.iter().filter(|(_, count)| *count == 0).count()
     }
 }

@@ -1,4 +1,4 @@
-//! Who watches a walk: every event goes to its metrics, its journal and the log.
+//! Event sink of one pipeline: passes every event to its metrics, its request log and the log.
 
 use std::sync::Arc;
 
@@ -11,76 +11,74 @@ use crate::registry::{RegisterError, Registry};
 use crate::request_log::{RequestLog, RequestLogLimits};
 use crate::trace::Tracer;
 
-/// Where one walk tells its events; shared by all who tell.
+/// Event sink of one pipeline, shared by all its requests.
 #[derive(Debug)]
 pub struct Observer {
-    meters: PipelineMetrics,
+    metrics: PipelineMetrics,
     paths: PathMetrics,
     router: Option<RouterMetrics>,
-    journal: RequestLog,
+    request_log: RequestLog,
     tracer: Option<Arc<Tracer>>,
 }
 
 impl Observer {
-    /// Watches the walk over one pool of nodes.
+    /// Creates the observer of one pool's pipeline and registers its metrics.
     pub fn new(
         registry: &Registry,
         pool: &str,
-        meters: MetricLimits,
-        journal: RequestLogLimits,
+        metrics: MetricLimits,
+        request_log: RequestLogLimits,
     ) -> Result<Self, RegisterError> {
         Ok(Self {
-            meters: PipelineMetrics::new(registry, pool, meters)?,
+            metrics: PipelineMetrics::new(registry, pool, metrics)?,
             paths: PathMetrics::new(registry)?,
             router: None,
-            journal: RequestLog::new(journal),
+            request_log: RequestLog::new(request_log),
             tracer: None,
         })
     }
 
-    /// Feeds the metrics of the LLM door, too.
+    /// Also records the LLM API's router metrics.
     #[must_use]
     pub fn with_router(self, router: RouterMetrics) -> Self {
         Self { router: Some(router), ..self }
     }
 
-    /// Has requests traced, too.
+    /// Also traces requests.
     #[must_use]
     pub fn with_tracer(self, tracer: Arc<Tracer>) -> Self {
         Self { tracer: Some(tracer), ..self }
     }
 
-    /// Who has requests traced, if anybody wants that.
     pub fn tracer(&self) -> Option<&Arc<Tracer>> {
         self.tracer.as_ref()
     }
 
-    /// Tells what happened, to everybody who wants to know.
+    /// Records an event.
     pub fn record(&self, now: Instant, event: &Event) {
-        self.meters.tell(event);
-        self.paths.tell(event);
+        self.metrics.record(event);
+        self.paths.record(event);
         if let Some(router) = &self.router {
-            router.tell(event);
+            router.record(event);
         }
-        self.journal.record(now, event);
-        logs::tell(event, &self.meters);
+        self.request_log.record(now, event);
+        logs::log_event(event, &self.metrics);
         if let Event::Node { node, change: NodeEvent::Removed } = event {
-            self.meters.forget_node(*node);
+            self.metrics.forget_node(*node);
         }
     }
 
-    /// The metrics, to name tenants and nodes.
-    pub fn meters(&self) -> &PipelineMetrics {
-        &self.meters
+    /// Returns the metrics, to name tenants and nodes.
+    pub fn metrics(&self) -> &PipelineMetrics {
+        &self.metrics
     }
 
-    /// The metrics of paths, for what no event tells: round trips, and how many there are.
+    /// Returns the path metrics, for values without events: round-trip times and the number of paths.
     pub fn paths(&self) -> &PathMetrics {
         &self.paths
     }
 
-    /// What happened lately.
-    pub fn journal(&self) -> &RequestLog {
-        &self.journal
+    pub fn request_log(&self) -> &RequestLog {
+        &self.request_log
     }
 }

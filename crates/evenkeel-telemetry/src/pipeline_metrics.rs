@@ -1,7 +1,8 @@
-//! Events as metrics: one walk's, by tenant and by node.
+//! Metrics of one pipeline, by tenant and by node, derived from its events.
 //!
-//! Bound: an event costs one look into a table and one to three atomic steps, for a node also a lock that only coming
-//! and going nodes hold for long; a tenant or node beyond the limits, or one that nobody named, counts as `other`.
+//! Limits: an event costs one table lookup and one to three atomic operations; for a node, also a read lock that is
+//! contended only while nodes are added or removed. A tenant or node without a name, or beyond the limits, counts as
+//! `other`.
 
 mod paths;
 mod router;
@@ -13,10 +14,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::outcome::{AttemptFailure, RequestOutcome};
 use evenkeel_policy::path::PathState;
 use parking_lot::RwLock;
 
-use crate::event::{AttemptFailure, Event, NodeEvent, RejectReason, RequestOutcome, Step};
+use crate::event::{Event, LabelValue, NodeEvent, RejectReason, Step};
 use crate::family::{Family, Label, OTHER};
 use crate::metric::{Counter, Gauge, Histogram};
 use crate::metric_names;
@@ -25,13 +27,13 @@ use crate::registry::{RegisterError, Registry};
 pub use paths::PathMetrics;
 pub use router::{RouterGauges, RouterMetrics};
 
-/// How many pools of nodes one process may watch.
+/// Maximum number of pools per process.
 pub const POOLS_MAX: usize = 16;
 
-/// The place of a tenant that has none.
-const NOWHERE: usize = usize::MAX;
+/// Slot of a tenant without metrics of its own.
+const NO_SLOT: usize = usize::MAX;
 
-/// The buckets of everything that takes as long as a request.
+/// Histogram buckets for durations of requests.
 pub const DURATION_BOUNDS: &[Duration] = &[
     Duration::from_millis(1),
     Duration::from_millis(5),
@@ -50,12 +52,12 @@ pub const DURATION_BOUNDS: &[Duration] = &[
     Duration::from_secs(120),
 ];
 
-/// How many tenants and nodes have metrics of their own; all walks of a registry have the same limits.
+/// Number of tenants and nodes with metrics of their own; the same for all pipelines of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricLimits {
-    /// How many tenants; the ids from here on are `other`.
+    /// Tenants; ids at or above this number count as `other`.
     pub tenants_max: usize,
-    /// How many nodes at a time; further ones are `other`.
+    /// Nodes at a time; further ones count as `other`.
     pub nodes_max: usize,
 }
 
@@ -65,40 +67,40 @@ impl Default for MetricLimits {
     }
 }
 
-/// How a node stands.
+/// Current values of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeGauges {
-    /// How many requests it may have at once.
+    /// Number of requests it may serve at once.
     pub slots: u32,
-    /// How many it has from here.
+    /// Slots in use by this gateway.
     pub busy: u32,
-    /// What its engine says, if it says so.
+    /// Load reported by its engine, if any.
     pub engine: Option<EngineGauges>,
 }
 
-/// What an engine says of its load.
+/// Load that an engine reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineGauges {
-    /// Requests it works on, whoever's they are.
+    /// Requests being processed, including those of other clients.
     pub running: u32,
-    /// Requests that wait inside of it.
+    /// Requests queued inside the engine.
     pub waiting: u32,
 }
 
-/// The metrics of one walk.
+/// Metrics of one pipeline.
 #[derive(Debug)]
 pub struct PipelineMetrics {
     pool: String,
     families: Families,
     tenants: Box<[OnceLock<TenantMetrics>]>,
-    /// By id, which of `tenants`; ids are given again, to others.
-    tenant_places: Box<[AtomicUsize]>,
+    /// Index into `tenants` by tenant id; ids are reused for other tenants.
+    tenant_slots: Box<[AtomicUsize]>,
     other_tenant: TenantMetrics,
-    /// Those that are there; ids are never given again.
+    /// Current nodes; node ids are never reused.
     nodes: RwLock<HashMap<NodeId, NodeMetrics>>,
     nodes_max: usize,
     other_node: NodeMetrics,
-    /// One per [`Failure`].
+    /// One per [`AttemptFailure`].
     failed_over: Vec<Counter>,
     /// One per state in [`PATH_STATES`].
     path_changes: [Counter; PATH_STATES.len()],
@@ -110,7 +112,7 @@ struct Families {
     admitted: Family<Counter, 2>,
     delayed: Family<Counter, 2>,
     rejected: Family<Counter, 3>,
-    pushed_out: Family<Counter, 2>,
+    evicted: Family<Counter, 2>,
     cancelled: Family<Counter, 2>,
     wait: Family<Histogram, 2>,
     finished: Family<Counter, 3>,
@@ -130,12 +132,12 @@ struct TenantMetrics {
     accepted: Counter,
     admitted: Counter,
     delayed: Counter,
-    /// One per [`Reason`].
+    /// One per [`RejectReason`].
     rejected: Vec<Counter>,
-    pushed_out: Counter,
+    evicted: Counter,
     cancelled: Counter,
     wait: Histogram,
-    /// One per [`Ending`].
+    /// One per [`RequestOutcome`].
     finished: Vec<Counter>,
     cost: Counter,
 }
@@ -145,83 +147,83 @@ struct NodeMetrics {
     name: Arc<str>,
     dispatched: Counter,
     first_byte: Histogram,
-    /// One per [`NodeChange`].
+    /// One per [`NodeEvent`].
     changes: Vec<Counter>,
 }
 
 impl PipelineMetrics {
-    /// Registers the metrics of the walk over one pool of nodes.
+    /// Registers the metrics of the pipeline over one pool of nodes.
     pub fn new(registry: &Registry, pool: &str, limits: MetricLimits) -> Result<Self, RegisterError> {
         let families = Families::new(registry, limits)?;
         let pool_label = Label { name: "pool", values_max: POOLS_MAX };
-        let failure = Label { name: "failure", values_max: AttemptFailure::WORDS.len() };
+        let failure = Label { name: "failure", values_max: AttemptFailure::NAMES.len() };
         let failed_over = registry.counters(metric_names::FAILED_OVER_TOTAL, [pool_label, failure])?;
         let to = Label { name: "to", values_max: PATH_STATES.len() };
         let path_changes = registry.counters(metric_names::PATH_CHANGES_TOTAL, [pool_label, to])?;
         Ok(Self {
-            tenants: places(limits.tenants_max),
-            tenant_places: repeat_with(|| AtomicUsize::new(NOWHERE)).take(limits.tenants_max).collect(),
+            tenants: repeat_with(OnceLock::new).take(limits.tenants_max).collect(),
+            tenant_slots: repeat_with(|| AtomicUsize::new(NO_SLOT)).take(limits.tenants_max).collect(),
             other_tenant: families.tenant(pool, OTHER),
             nodes: RwLock::default(),
             nodes_max: limits.nodes_max,
             other_node: families.node(pool, OTHER),
-            failed_over: AttemptFailure::WORDS.iter().map(|word| failed_over.with([pool, word])).collect(),
-            path_changes: PATH_STATES.map(|word| path_changes.with([pool, word])),
+            failed_over: AttemptFailure::NAMES.iter().map(|name| failed_over.with([pool, name])).collect(),
+            path_changes: PATH_STATES.map(|name| path_changes.with([pool, name])),
             pool: pool.to_owned(),
             families,
         })
     }
 
-    /// Names a tenant on the page, in place of whoever had its id before.
+    /// Names a tenant in the metrics, replacing the previous owner of its id.
     ///
-    /// Whoever comes back under its name finds its numbers again. A name that is one too many is `other`.
+    /// A tenant that returns under the same name continues its series. Names beyond the limit count as `other`.
     pub fn name_tenant(&self, tenant: TenantId, name: &str) {
-        let Some(at) = self.tenant_places.get(tenant.index()) else {
-            return self.families.accepted.count_over();
+        let Some(slot) = self.tenant_slots.get(tenant.index()) else {
+            return self.families.accepted.count_overflow();
         };
         if self.tenant_name(tenant) == Some(name) {
             return;
         }
-        let named = |place: &OnceLock<TenantMetrics>| {
-            place.get_or_init(|| self.families.tenant(&self.pool, name)).name == name
+        let is_named = |entry: &OnceLock<TenantMetrics>| {
+            entry.get_or_init(|| self.families.tenant(&self.pool, name)).name == name
         };
-        let found = self.tenants.iter().position(named);
+        let found = self.tenants.iter().position(is_named);
         if found.is_none() {
-            self.families.accepted.count_over();
+            self.families.accepted.count_overflow();
         }
-        at.store(found.unwrap_or(NOWHERE), Ordering::Release);
+        slot.store(found.unwrap_or(NO_SLOT), Ordering::Release);
     }
 
-    /// Names a node on the page; an id keeps its first name.
+    /// Names a node in the metrics; an id keeps its first name.
     pub fn name_node(&self, node: NodeId, name: &str) {
         let mut nodes = self.nodes.write();
         if nodes.contains_key(&node) {
             return;
         }
-        if self.nodes_max <= nodes.len() {
-            return self.families.dispatched.count_over();
+        if nodes.len() >= self.nodes_max {
+            return self.families.dispatched.count_overflow();
         }
         nodes.insert(node, self.families.node(&self.pool, name));
     }
 
-    /// Takes a node that is gone off the page, and gives its place to others.
+    /// Removes the series of a removed node and frees its entry.
     pub fn forget_node(&self, node: NodeId) {
         let mut nodes = self.nodes.write();
-        let Some(gone) = nodes.remove(&node) else { return };
-        // One that replaces it has its name while it finishes what it has.
-        if nodes.values().all(|other| other.name != gone.name) {
-            self.families.forget_node(&self.pool, &gone.name);
+        let Some(removed) = nodes.remove(&node) else { return };
+        // A replacement of the same name shares the series while this node finishes its requests.
+        if nodes.values().all(|other| other.name != removed.name) {
+            self.families.forget_node(&self.pool, &removed.name);
         }
     }
 
-    /// Shows how a node stands; called before a page is printed. One that has no name of its own is not shown.
-    pub fn show_node(&self, node: NodeId, figures: &NodeGauges) {
+    /// Sets the gauges of a node before a scrape; a node without a name is skipped.
+    pub fn set_node_gauges(&self, node: NodeId, gauges: &NodeGauges) {
         let Some(name) = self.node_name(node) else { return };
         let families = &self.families;
         let labels = [self.pool.as_str(), &*name];
-        families.slots.with(labels).set(figures.slots.into());
-        families.busy.with(labels).set(figures.busy.into());
-        match figures.engine {
+        families.slots.with(labels).set(gauges.slots.into());
+        families.busy.with(labels).set(gauges.busy.into());
+        match gauges.engine {
             Some(EngineGauges { running, waiting }) => {
                 families.engine_running.with(labels).set(running.into());
                 families.engine_waiting.with(labels).set(waiting.into());
@@ -230,37 +232,36 @@ impl PipelineMetrics {
         }
     }
 
-    /// The pool of nodes the walk is over.
     pub fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// The name a tenant was given, if it has a place.
+    /// Returns a tenant's name, if it has metrics of its own.
     pub fn tenant_name(&self, tenant: TenantId) -> Option<&str> {
         self.named_tenant(tenant).map(|tenant| tenant.name.as_str())
     }
 
-    /// The name a node was given, if it has a place.
+    /// Returns a node's name, if it has metrics of its own.
     pub fn node_name(&self, node: NodeId) -> Option<Arc<str>> {
         self.nodes.read().get(&node).map(|node| node.name.clone())
     }
 
     /// Counts an event.
-    pub fn tell(&self, event: &Event) {
+    pub fn record(&self, event: &Event) {
         match event {
-            Event::Request { tenant, step, .. } => self.tell_step(*tenant, step),
-            Event::Node { node, change } => self.tell_change(*node, change),
+            Event::Request { tenant, step, .. } => self.record_step(*tenant, step),
+            Event::Node { node, change } => self.record_change(*node, change),
         }
     }
 
-    fn tell_step(&self, tenant: TenantId, step: &Step) {
+    fn record_step(&self, tenant: TenantId, step: &Step) {
         let tenant = self.tenant(tenant);
         match step {
             Step::Accepted { .. } => tenant.accepted.count(),
             Step::Admitted { .. } => tenant.admitted.count(),
             Step::Delayed { .. } => tenant.delayed.count(),
             Step::Rejected { reason } => tenant.rejected[reason.index()].count(),
-            Step::Evicted { .. } => tenant.pushed_out.count(),
+            Step::Evicted { .. } => tenant.evicted.count(),
             Step::Cancelled => tenant.cancelled.count(),
             Step::Dispatched { node, waited, .. } => {
                 tenant.wait.record(*waited);
@@ -268,17 +269,17 @@ impl PipelineMetrics {
             }
             Step::FirstByte { node, after } => self.with_node(*node, |node| node.first_byte.record(*after)),
             Step::FailedOver { failure, .. } => self.failed_over[failure.index()].count(),
-            Step::Finished { actual, ending, .. } => {
-                tenant.finished[ending.index()].count();
+            Step::Finished { actual, outcome, .. } => {
+                tenant.finished[outcome.index()].count();
                 tenant.cost.add(actual.0);
             }
         }
     }
 
-    fn tell_change(&self, node: NodeId, change: &NodeEvent) {
+    fn record_change(&self, node: NodeId, change: &NodeEvent) {
         self.with_node(node, |node| node.changes[change.index()].count());
         if let NodeEvent::Path { transition, .. } = change {
-            self.path_changes[path_state(transition.to)].count();
+            self.path_changes[path_state_index(transition.to)].count();
         }
     }
 
@@ -287,8 +288,8 @@ impl PipelineMetrics {
     }
 
     fn named_tenant(&self, tenant: TenantId) -> Option<&TenantMetrics> {
-        let place = self.tenant_places.get(tenant.index())?.load(Ordering::Acquire);
-        self.tenants.get(place)?.get()
+        let slot = self.tenant_slots.get(tenant.index())?.load(Ordering::Acquire);
+        self.tenants.get(slot)?.get()
     }
 
     fn with_node(&self, node: NodeId, count: impl FnOnce(&NodeMetrics)) {
@@ -296,27 +297,23 @@ impl PipelineMetrics {
     }
 }
 
-fn places<T>(max: usize) -> Box<[OnceLock<T>]> {
-    repeat_with(OnceLock::new).take(max).collect()
-}
-
 impl Families {
     fn new(registry: &Registry, limits: MetricLimits) -> Result<Self, RegisterError> {
         let pool = Label { name: "pool", values_max: POOLS_MAX };
         let tenant = Label { name: "tenant", values_max: limits.tenants_max };
         let node = Label { name: "node", values_max: limits.nodes_max };
-        let reason = Label { name: "reason", values_max: RejectReason::WORDS.len() };
-        let ending = Label { name: "ending", values_max: RequestOutcome::WORDS.len() };
-        let to = Label { name: "to", values_max: NodeEvent::WORDS.len() };
+        let reason = Label { name: "reason", values_max: RejectReason::NAMES.len() };
+        let outcome = Label { name: "outcome", values_max: RequestOutcome::NAMES.len() };
+        let to = Label { name: "to", values_max: NodeEvent::NAMES.len() };
         Ok(Self {
             accepted: registry.counters(metric_names::ACCEPTED_TOTAL, [pool, tenant])?,
             admitted: registry.counters(metric_names::ADMITTED_TOTAL, [pool, tenant])?,
             delayed: registry.counters(metric_names::DELAYED_TOTAL, [pool, tenant])?,
             rejected: registry.counters(metric_names::REJECTED_TOTAL, [pool, tenant, reason])?,
-            pushed_out: registry.counters(metric_names::PUSHED_OUT_TOTAL, [pool, tenant])?,
+            evicted: registry.counters(metric_names::EVICTED_TOTAL, [pool, tenant])?,
             cancelled: registry.counters(metric_names::CANCELLED_TOTAL, [pool, tenant])?,
             wait: registry.histograms(metric_names::WAIT_SECONDS, [pool, tenant], DURATION_BOUNDS)?,
-            finished: registry.counters(metric_names::FINISHED_TOTAL, [pool, tenant, ending])?,
+            finished: registry.counters(metric_names::FINISHED_TOTAL, [pool, tenant, outcome])?,
             cost: registry.counters(metric_names::COST_UNITS_TOTAL, [pool, tenant])?,
             dispatched: registry.counters(metric_names::DISPATCHED_TOTAL, [pool, node])?,
             first_byte: registry.histograms(
@@ -338,16 +335,16 @@ impl Families {
             accepted: self.accepted.with([pool, tenant]),
             admitted: self.admitted.with([pool, tenant]),
             delayed: self.delayed.with([pool, tenant]),
-            rejected: RejectReason::WORDS
+            rejected: RejectReason::NAMES
                 .iter()
-                .map(|word| self.rejected.with([pool, tenant, word]))
+                .map(|name| self.rejected.with([pool, tenant, name]))
                 .collect(),
-            pushed_out: self.pushed_out.with([pool, tenant]),
+            evicted: self.evicted.with([pool, tenant]),
             cancelled: self.cancelled.with([pool, tenant]),
             wait: self.wait.with([pool, tenant]),
-            finished: RequestOutcome::WORDS
+            finished: RequestOutcome::NAMES
                 .iter()
-                .map(|word| self.finished.with([pool, tenant, word]))
+                .map(|name| self.finished.with([pool, tenant, name]))
                 .collect(),
             cost: self.cost.with([pool, tenant]),
         }
@@ -358,7 +355,7 @@ impl Families {
             name: node.into(),
             dispatched: self.dispatched.with([pool, node]),
             first_byte: self.first_byte.with([pool, node]),
-            changes: NodeEvent::WORDS.iter().map(|word| self.node_changes.with([pool, node, word])).collect(),
+            changes: NodeEvent::NAMES.iter().map(|name| self.node_changes.with([pool, node, name])).collect(),
         }
     }
 }
@@ -381,8 +378,8 @@ impl Families {
 
 const PATH_STATES: [&str; 5] = ["inactive", "probing", "active", "degraded", "recovery"];
 
-/// The place of a state in [`PATH_STATES`].
-const fn path_state(state: PathState) -> usize {
+/// Returns the index of a state in [`PATH_STATES`].
+const fn path_state_index(state: PathState) -> usize {
     match state {
         PathState::Inactive => 0,
         PathState::Probing => 1,

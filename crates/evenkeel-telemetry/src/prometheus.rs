@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format, version 0.0.4.
+//! Renders metrics in Prometheus' text exposition format, version 0.0.4.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -7,7 +7,7 @@ use crate::family::{AnySeries, Label, MetricDesc};
 use crate::metric::HistogramSnapshot;
 
 pub(crate) fn write_family(out: &mut String, family: &AnySeries) {
-    let MetricDesc { name, help } = family.shape().named;
+    let MetricDesc { name, help } = family.spec().desc;
     line(out, format_args!("# HELP {name} {}", Escaped { text: help, quote: Quote::None }));
     line(out, format_args!("# TYPE {name} {}", kind(family)));
     match family {
@@ -43,22 +43,22 @@ fn kind(family: &AnySeries) -> &'static str {
     }
 }
 
-fn write_histogram(out: &mut String, name: &str, labels: &str, reading: &HistogramSnapshot) {
+fn write_histogram(out: &mut String, name: &str, labels: &str, snapshot: &HistogramSnapshot) {
     let comma = if labels.is_empty() { "" } else { "," };
     let bucket = format!("{name}_bucket");
-    for (bound, count) in &reading.buckets {
+    for (bound, count) in &snapshot.buckets {
         let with_le = format!("{labels}{comma}le=\"{}\"", Number(seconds(*bound)));
         sample(out, &bucket, &with_le, format_args!("{count}"));
     }
-    sample(out, &bucket, &format!("{labels}{comma}le=\"+Inf\""), format_args!("{}", reading.count));
-    let sum = Number(seconds(reading.sum));
+    sample(out, &bucket, &format!("{labels}{comma}le=\"+Inf\""), format_args!("{}", snapshot.count));
+    let sum = Number(seconds(snapshot.sum));
     sample(out, &format!("{name}_sum"), labels, format_args!("{sum}"));
-    sample(out, &format!("{name}_count"), labels, format_args!("{}", reading.count));
+    sample(out, &format!("{name}_count"), labels, format_args!("{}", snapshot.count));
 }
 
-/// Divides whole nanoseconds, which is rounded once: 10 ms is 0.01 and nothing near it.
-fn seconds(span: std::time::Duration) -> f64 {
-    span.as_nanos() as f64 / 1e9
+/// Divides integer nanoseconds, which rounds only once: 10 ms is exactly `0.01`.
+fn seconds(duration: std::time::Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e9
 }
 
 fn labels(labels: &[Label], values: &[String]) -> String {
@@ -94,7 +94,7 @@ enum Quote {
     Double,
 }
 
-/// Text that ends neither its line nor its quotes.
+/// Escapes text so that it ends neither its line nor its quotes.
 struct Escaped<'a> {
     text: &'a str,
     quote: Quote,
@@ -111,7 +111,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A number as Prometheus spells it.
+/// A number in Prometheus' notation.
 struct Number(f64);
 
 impl fmt::Display for Number {
@@ -124,22 +124,22 @@ impl fmt::Display for Number {
     }
 }
 
-/// What sources print, as long as no metric comes twice.
+/// Output of the sources, without duplicate metrics.
 pub(crate) struct SourceOutput {
     names: BTreeSet<String>,
     text: String,
 }
 
 impl SourceOutput {
-    pub(crate) fn new<'a>(taken: impl Iterator<Item = &'a str>) -> Self {
-        Self { names: taken.map(str::to_owned).collect(), text: String::new() }
+    pub(crate) fn new<'a>(registered: impl Iterator<Item = &'a str>) -> Self {
+        Self { names: registered.map(str::to_owned).collect(), text: String::new() }
     }
 
-    /// Takes all of a source's text, or, if it names a metric that is there already, nothing.
+    /// Appends a source's text, or nothing if it repeats a metric; returns whether it was appended.
     pub(crate) fn append(&mut self, text: &str) -> bool {
-        let told: Vec<_> = text.lines().filter_map(type_name).map(str::to_owned).collect();
-        let names: BTreeSet<_> = told.iter().cloned().collect();
-        if names.len() < told.len() || !names.is_disjoint(&self.names) {
+        let listed: Vec<_> = text.lines().filter_map(type_name).map(str::to_owned).collect();
+        let names: BTreeSet<_> = listed.iter().cloned().collect();
+        if names.len() < listed.len() || !names.is_disjoint(&self.names) {
             return false;
         }
         self.names.extend(names);
@@ -155,7 +155,7 @@ impl SourceOutput {
     }
 }
 
-/// Names the metric whose type a line tells.
+/// Returns the metric named by a `# TYPE` line.
 fn type_name(line: &str) -> Option<&str> {
     line.strip_prefix("# TYPE ")?.split(' ').next()
 }
@@ -165,28 +165,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_spelled_as_prometheus_spells_them() {
-        let spelled = [0.01, 0.05, 2.5, 30.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    fn numbers_are_written_in_prometheus_notation() {
+        let numbers = [0.01, 0.05, 2.5, 30.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
         assert_eq!(
-            spelled.map(|number| Number(number).to_string()),
+            numbers.map(|number| Number(number).to_string()),
             ["0.01", "0.05", "2.5", "30", "+Inf", "-Inf", "NaN"]
         );
     }
 
     #[test]
-    fn what_would_end_a_label_is_escaped_and_a_quote_in_help_is_not() {
+    fn quotes_are_escaped_in_labels_and_not_in_help_texts() {
         let text = "a\\b \"c\"\nd";
         assert_eq!(Escaped { text, quote: Quote::Double }.to_string(), "a\\\\b \\\"c\\\"\\nd");
         assert_eq!(Escaped { text, quote: Quote::None }.to_string(), "a\\\\b \"c\"\\nd");
     }
 
     #[test]
-    fn a_source_that_repeats_a_metric_is_left_out_whole() {
-        let mut appendix = SourceOutput::new(["ours"].into_iter());
-        assert!(appendix.append("# TYPE theirs counter\ntheirs 1"));
-        assert!(!appendix.append("# TYPE fresh gauge\nfresh 1\n# TYPE theirs counter\ntheirs 2\n"));
-        assert!(!appendix.append("# TYPE ours counter\nours 2\n"));
-        assert!(!appendix.append("# TYPE twice gauge\n# TYPE twice gauge\n"));
-        assert_eq!(appendix.text(), "# TYPE theirs counter\ntheirs 1\n");
+    fn the_output_of_a_source_that_repeats_a_metric_is_omitted() {
+        let mut output = SourceOutput::new(["ours"].into_iter());
+        assert!(output.append("# TYPE theirs counter\ntheirs 1"));
+        assert!(!output.append("# TYPE fresh gauge\nfresh 1\n# TYPE theirs counter\ntheirs 2\n"));
+        assert!(!output.append("# TYPE ours counter\nours 2\n"));
+        assert!(!output.append("# TYPE twice gauge\n# TYPE twice gauge\n"));
+        assert_eq!(output.text(), "# TYPE theirs counter\ntheirs 1\n");
     }
 }

@@ -1,6 +1,6 @@
-//! Every metric of the process under its one name, and the page Prometheus reads.
+//! Registry of all metrics of the process, and its Prometheus page.
 //!
-//! Bounds: at most [`FAMILIES_MAX`] metrics, [`SOURCES_MAX`] sources and [`BOUNDS_MAX`] buckets a histogram; a name has
+//! Limits: at most [`FAMILIES_MAX`] metrics, [`SOURCES_MAX`] sources and [`BOUNDS_MAX`] buckets per histogram. A name has
 //! one type, one help text and one set of labels.
 
 use std::fmt;
@@ -13,17 +13,17 @@ use crate::family::{AnySeries, Family, FamilySpec, Label, Metric, MetricDesc, Se
 use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
 use crate::{metric_names, prometheus};
 
-/// How many metrics there may be.
+/// Maximum number of metrics.
 pub const FAMILIES_MAX: usize = 512;
-/// How many others may add to the page.
+/// Maximum number of sources.
 pub const SOURCES_MAX: usize = 32;
-/// How many buckets a histogram may have, the last one aside.
+/// Maximum number of buckets of a histogram, apart from `+Inf`.
 pub const BOUNDS_MAX: usize = 64;
 
-/// The `Content-Type` of [`Registry::page`].
+/// `Content-Type` of [`Registry::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Every metric of the process; a clone is the same registry.
+/// All metrics of the process; clones share them.
 #[derive(Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
@@ -32,53 +32,28 @@ pub struct Registry {
 struct Inner {
     families: Mutex<Vec<AnySeries>>,
     sources: Mutex<Vec<Arc<Source>>>,
-    /// Values that became `other`, by metric.
-    over: Family<Counter, 1>,
+    /// Label values recorded as `other`, by metric.
+    overflow: Family<Counter, 1>,
     skipped: Counter,
 }
 
-/// Prints what somebody else counts.
+/// Writes metrics that another crate counts.
 type Source = dyn Fn(&mut String) -> fmt::Result + Send + Sync;
 
-/// Why a metric or a source was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why a metric or a source was not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// Prometheus would not read this name.
-    InvalidName {
-        /// The name of the metric or of the label.
-        name: &'static str,
-    },
-    /// The bounds of a histogram are none, too many, or not in order.
-    InvalidBounds {
-        /// The histogram.
-        name: &'static str,
-    },
-    /// There is another metric of this name, or a histogram with a series of this name.
-    Taken {
-        /// The name.
-        name: &'static str,
-    },
-    /// There are as many as there may be.
-    TooMany {
-        /// How many there may be.
-        max: usize,
-    },
+    #[error("{name:?} is not a valid metric or label name")]
+    InvalidName { name: &'static str },
+    /// A histogram needs 1 to [`BOUNDS_MAX`] increasing bounds.
+    #[error("the bounds of {name} are not 1 to {BOUNDS_MAX} increasing durations")]
+    InvalidBounds { name: &'static str },
+    /// Another metric has this name, or a histogram has a series of this name.
+    #[error("{name} is already registered as something else")]
+    Conflict { name: &'static str },
+    #[error("{max} are already registered")]
+    TooMany { max: usize },
 }
-
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidName { name } => write!(f, "{name:?} is no name for a metric or a label"),
-            Self::InvalidBounds { name } => {
-                write!(f, "the bounds of {name} are not 1 to {BOUNDS_MAX} growing spans")
-            }
-            Self::Taken { name } => write!(f, "{name} is registered as something else"),
-            Self::TooMany { max } => write!(f, "{max} are registered already"),
-        }
-    }
-}
-
-impl std::error::Error for RegisterError {}
 
 impl Default for Registry {
     fn default() -> Self {
@@ -87,29 +62,29 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Makes a registry that counts what it had to leave out, and nothing else.
+    /// Creates a registry with only its own two metrics: omitted label values and skipped sources.
     pub fn new() -> Self {
-        let shape = |named| FamilySpec { named, bounds: &[] };
+        let spec = |desc| FamilySpec { desc, bounds: &[] };
         let by_metric = [Label { name: "metric", values_max: FAMILIES_MAX }];
-        let over =
-            Arc::new(Series::new(shape(metric_names::LABELS_OVER_TOTAL), &by_metric, Counter::default()));
+        let overflow =
+            Arc::new(Series::new(spec(metric_names::LABELS_OVER_TOTAL), &by_metric, Counter::default()));
         let skipped =
-            Arc::new(Series::new(shape(metric_names::SOURCES_SKIPPED_TOTAL), &[], Counter::default()));
+            Arc::new(Series::new(spec(metric_names::SOURCES_SKIPPED_TOTAL), &[], Counter::default()));
         let inner = Inner {
             skipped: skipped.with(&[]),
-            over: Family { inner: Arc::clone(&over) },
-            families: Mutex::new(vec![AnySeries::Counter(over), AnySeries::Counter(skipped)]),
+            overflow: Family { inner: Arc::clone(&overflow) },
+            families: Mutex::new(vec![AnySeries::Counter(overflow), AnySeries::Counter(skipped)]),
             sources: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Finds or makes a counter without labels.
+    /// Finds or creates a counter without labels.
     pub fn counter(&self, metric: MetricDesc) -> Result<Counter, RegisterError> {
         Ok(self.counters(metric, [])?.with([]))
     }
 
-    /// Finds or makes counters with labels.
+    /// Finds or creates counters with labels.
     pub fn counters<const N: usize>(
         &self,
         metric: MetricDesc,
@@ -118,12 +93,12 @@ impl Registry {
         self.family(metric, labels, &[])
     }
 
-    /// Finds or makes a gauge without labels.
+    /// Finds or creates a gauge without labels.
     pub fn gauge(&self, metric: MetricDesc) -> Result<Gauge, RegisterError> {
         Ok(self.gauges(metric, [])?.with([]))
     }
 
-    /// Finds or makes gauges with labels.
+    /// Finds or creates gauges with labels.
     pub fn gauges<const N: usize>(
         &self,
         metric: MetricDesc,
@@ -132,12 +107,12 @@ impl Registry {
         self.family(metric, labels, &[])
     }
 
-    /// Finds or makes a gauge of fractions without labels.
+    /// Finds or creates a float gauge without labels.
     pub fn float_gauge(&self, metric: MetricDesc) -> Result<FloatGauge, RegisterError> {
         Ok(self.float_gauges(metric, [])?.with([]))
     }
 
-    /// Finds or makes gauges of fractions with labels.
+    /// Finds or creates float gauges with labels.
     pub fn float_gauges<const N: usize>(
         &self,
         metric: MetricDesc,
@@ -146,7 +121,7 @@ impl Registry {
         self.family(metric, labels, &[])
     }
 
-    /// Finds or makes a histogram without labels; the bounds are each bucket's longest span.
+    /// Finds or creates a histogram without labels; `bounds` are the upper bounds of the buckets.
     pub fn histogram(
         &self,
         metric: MetricDesc,
@@ -155,15 +130,15 @@ impl Registry {
         Ok(self.histograms(metric, [], bounds)?.with([]))
     }
 
-    /// Finds or makes histograms with labels.
+    /// Finds or creates histograms with labels.
     pub fn histograms<const N: usize>(
         &self,
         metric: MetricDesc,
         labels: [Label; N],
         bounds: &'static [Duration],
     ) -> Result<Family<Histogram, N>, RegisterError> {
-        let in_order = bounds.windows(2).all(|pair| pair[0] < pair[1]);
-        if bounds.is_empty() || BOUNDS_MAX < bounds.len() || !in_order {
+        let is_increasing = bounds.windows(2).all(|pair| pair[0] < pair[1]);
+        if bounds.is_empty() || bounds.len() > BOUNDS_MAX || !is_increasing {
             return Err(RegisterError::InvalidBounds { name: metric.name });
         }
         self.family(metric, labels, bounds)
@@ -171,60 +146,60 @@ impl Registry {
 
     fn family<M: Metric, const N: usize>(
         &self,
-        named: MetricDesc,
+        desc: MetricDesc,
         labels: [Label; N],
         bounds: &'static [Duration],
     ) -> Result<Family<M, N>, RegisterError> {
-        let name = named.name;
+        let name = desc.name;
         check_names(name, &labels)?;
-        let shape = FamilySpec { named, bounds };
+        let spec = FamilySpec { desc, bounds };
         let mut families = self.inner.families.lock();
-        if let Some(found) = families.iter().find(|family| family.shape().named.name == name) {
-            let same = M::from_any(found).filter(|series| series.shape == shape && *series.labels == labels);
-            let inner = Arc::clone(same.ok_or(RegisterError::Taken { name })?);
+        if let Some(found) = families.iter().find(|family| family.spec().desc.name == name) {
+            let same = M::from_any(found).filter(|series| series.spec == spec && *series.labels == labels);
+            let inner = Arc::clone(same.ok_or(RegisterError::Conflict { name })?);
             return Ok(Family { inner });
         }
-        if families.iter().any(|family| overlap(&family.shape(), &shape)) {
-            return Err(RegisterError::Taken { name });
+        if families.iter().any(|family| overlap(&family.spec(), &spec)) {
+            return Err(RegisterError::Conflict { name });
         }
-        if FAMILIES_MAX <= families.len() {
+        if families.len() >= FAMILIES_MAX {
             return Err(RegisterError::TooMany { max: FAMILIES_MAX });
         }
-        // Only a metric with labels can run over; the others need no counter for it.
-        let over = if N == 0 { Counter::default() } else { self.inner.over.with([name]) };
-        let inner = Arc::new(Series::new(shape, &labels, over));
+        // Only a metric with labels can exceed a label's limit.
+        let overflow = if N == 0 { Counter::default() } else { self.inner.overflow.with([name]) };
+        let inner = Arc::new(Series::new(spec, &labels, overflow));
         families.push(M::into_any(Arc::clone(&inner)));
         Ok(Family { inner })
     }
 
-    /// Has somebody else print metrics at the end of each page, as Prometheus reads them.
+    /// Adds a source that writes metrics in Prometheus' text format to the end of each page.
     ///
-    /// This is how the actors' hub comes to the page without either crate knowing the other. What a source prints is
-    /// left out, and counted, when it fails or names a metric that is on the page already.
+    /// This is how the actor system's metrics get onto the page without either crate depending on the other. A source's
+    /// output is omitted, and counted, if it fails or repeats a metric.
     pub fn add_source(
         &self,
-        print: impl Fn(&mut String) -> fmt::Result + Send + Sync + 'static,
+        write: impl Fn(&mut String) -> fmt::Result + Send + Sync + 'static,
     ) -> Result<(), RegisterError> {
         let mut sources = self.inner.sources.lock();
-        if SOURCES_MAX <= sources.len() {
+        if sources.len() >= SOURCES_MAX {
             return Err(RegisterError::TooMany { max: SOURCES_MAX });
         }
-        sources.push(Arc::new(print));
+        sources.push(Arc::new(write));
         Ok(())
     }
 
-    /// Prints every metric in Prometheus' text format, in the order of their names, then what sources print.
+    /// Renders all metrics in Prometheus' text format, sorted by name, followed by the sources' output.
     ///
-    /// Recorders hold their numbers and meet no lock here.
+    /// Recording takes no lock that this holds.
     pub fn render(&self) -> String {
         let mut families = self.inner.families.lock().clone();
-        families.sort_by_key(|family| family.shape().named.name);
+        families.sort_by_key(|family| family.spec().desc.name);
         let sources = self.inner.sources.lock().clone();
-        let mut appendix =
-            prometheus::SourceOutput::new(families.iter().map(|family| family.shape().named.name));
+        let mut source_output =
+            prometheus::SourceOutput::new(families.iter().map(|family| family.spec().desc.name));
         for source in &sources {
             let mut text = String::new();
-            if source(&mut text).is_err() || !appendix.append(&text) {
+            if source(&mut text).is_err() || !source_output.append(&text) {
                 self.inner.skipped.count();
             }
         }
@@ -232,7 +207,7 @@ impl Registry {
         for family in &families {
             prometheus::write_family(&mut out, family);
         }
-        out.push_str(appendix.text());
+        out.push_str(source_output.text());
         out
     }
 }
@@ -244,21 +219,21 @@ impl fmt::Debug for Registry {
 }
 
 impl AnySeries {
-    pub(crate) fn shape(&self) -> FamilySpec {
+    pub(crate) fn spec(&self) -> FamilySpec {
         match self {
-            Self::Counter(family) => family.shape,
-            Self::Gauge(family) => family.shape,
-            Self::FloatGauge(family) => family.shape,
-            Self::Histogram(family) => family.shape,
+            Self::Counter(family) => family.spec,
+            Self::Gauge(family) => family.spec,
+            Self::FloatGauge(family) => family.spec,
+            Self::Histogram(family) => family.spec,
         }
     }
 }
 
-/// Tells whether one of two metrics is a histogram and the other has the name of one of its series.
+/// Reports whether one metric is a histogram and the other has the name of one of its series.
 fn overlap(a: &FamilySpec, b: &FamilySpec) -> bool {
     let within = |histogram: &FamilySpec, other: &FamilySpec| {
         let suffix =
-            other.named.name.strip_prefix(histogram.named.name).filter(|_| !histogram.bounds.is_empty());
+            other.desc.name.strip_prefix(histogram.desc.name).filter(|_| !histogram.bounds.is_empty());
         suffix.is_some_and(|suffix| ["_bucket", "_sum", "_count"].contains(&suffix))
     };
     within(a, b) || within(b, a)
@@ -268,10 +243,10 @@ fn check_names(name: &'static str, labels: &[Label]) -> Result<(), RegisterError
     if !is_name(name) {
         return Err(RegisterError::InvalidName { name });
     }
-    for (at, label) in labels.iter().enumerate() {
-        let reserved = label.name == "le" || label.name.starts_with("__") || label.name.contains(':');
-        let twice = labels[..at].iter().any(|other| other.name == label.name);
-        if !is_name(label.name) || reserved || twice {
+    for (index, label) in labels.iter().enumerate() {
+        let is_reserved = label.name == "le" || label.name.starts_with("__") || label.name.contains(':');
+        let is_duplicate = labels[..index].iter().any(|other| other.name == label.name);
+        if !is_name(label.name) || is_reserved || is_duplicate {
             return Err(RegisterError::InvalidName { name: label.name });
         }
     }

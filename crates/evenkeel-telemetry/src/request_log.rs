@@ -1,24 +1,24 @@
-//! What happened lately, request by request: what `explain` narrates.
+//! Request log: the recent steps of each request and the recent node changes, as `explain` shows them.
 //!
-//! Bounds: the last `requests_max` requests with `steps_max` steps each, and the last `changes_max` changes of nodes.
-//! Memory is taken as requests come and kept for those that follow.
+//! Limits: the last `requests_max` requests with `steps_max` steps each, and the last `changes_max` node changes. Memory
+//! is allocated as requests arrive and reused for later ones.
 
 use std::collections::{HashMap, VecDeque};
 
-use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::id::{NodeId, RequestId, TenantId};
 use evenkeel_policy::time::Instant;
 use parking_lot::Mutex;
 
-use crate::event::{Event, NodeEvent, RequestId, Step};
+use crate::event::{Event, NodeEvent, Step};
 
-/// How much a journal keeps.
+/// Limits of a request log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLogLimits {
-    /// How many requests; 0 keeps none.
+    /// Requests; 0 disables their log.
     pub requests_max: usize,
-    /// How many steps of each; the first and the latest are kept.
+    /// Steps per request; the first and the latest are kept.
     pub steps_max: usize,
-    /// How many changes of nodes.
+    /// Node changes.
     pub changes_max: usize,
 }
 
@@ -28,7 +28,7 @@ impl Default for RequestLogLimits {
     }
 }
 
-/// What happened lately.
+/// Recent steps of requests and changes of nodes.
 #[derive(Debug)]
 pub struct RequestLog {
     limits: RequestLogLimits,
@@ -38,41 +38,37 @@ pub struct RequestLog {
 
 #[derive(Debug, Default)]
 struct RequestRing {
-    /// In a circle; `next` is the oldest once all places are taken.
-    places: Vec<RequestHistory>,
+    /// Ring buffer; `next` is the oldest entry once it is full.
+    entries: Vec<RequestHistory>,
     next: usize,
-    /// The place that was written to last: a request's steps come in twos and threes.
+    /// The entry last written to: a request's steps often come in a row.
     latest: usize,
-    /// Only ever looked up.
     by_id: HashMap<RequestId, usize>,
 }
 
-/// What happened to one request.
+/// Steps of one request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestHistory {
-    /// The request.
     pub request: RequestId,
-    /// Who asked.
     pub tenant: TenantId,
-    /// Its steps in order, and when each was; of a request that outlived its story, those since.
+    /// Steps with their times, in order; after the entry was reused, only the steps since then.
     pub steps: Vec<(Instant, Step)>,
-    /// How many steps after the first are left out.
-    pub left_out: u64,
+    /// Number of omitted steps, all after the first.
+    pub omitted: u64,
 }
 
 impl RequestLog {
-    /// Makes an empty journal.
     pub fn new(limits: RequestLogLimits) -> Self {
         Self { limits, requests: Mutex::default(), changes: Mutex::default() }
     }
 
-    /// Writes an event down.
+    /// Records an event.
     pub fn record(&self, now: Instant, event: &Event) {
         match *event {
             Event::Request { request, tenant, step } if self.limits.requests_max > 0 => {
                 let mut requests = self.requests.lock();
-                let at = requests.place(request, tenant, self.limits.requests_max);
-                requests.places[at].add(now, step, self.limits.steps_max);
+                let index = requests.entry_index(request, tenant, self.limits.requests_max);
+                requests.entries[index].push(now, step, self.limits.steps_max);
             }
             Event::Node { node, change } if self.limits.changes_max > 0 => {
                 let mut changes = self.changes.lock();
@@ -85,49 +81,51 @@ impl RequestLog {
         }
     }
 
-    /// Tells what happened to a request, unless so many came since that it is forgotten.
+    /// Returns the steps of a request, unless it is too old to be in the log.
     pub fn history(&self, request: RequestId) -> Option<RequestHistory> {
         let requests = self.requests.lock();
-        requests.by_id.get(&request).map(|at| requests.places[*at].clone())
+        requests.by_id.get(&request).map(|index| requests.entries[*index].clone())
     }
 
-    /// Lists the last changes of nodes, oldest first.
+    /// Returns the last node changes, oldest first.
     pub fn changes(&self) -> Vec<(Instant, NodeId, NodeEvent)> {
         self.changes.lock().iter().copied().collect()
     }
 }
 
 impl RequestRing {
-    /// Finds the place of a request; a new one takes the place of the oldest.
-    fn place(&mut self, request: RequestId, tenant: TenantId, requests_max: usize) -> usize {
-        if self.places.get(self.latest).is_some_and(|place| place.request == request) {
+    /// Returns the index of a request's entry; a new request takes the oldest entry.
+    fn entry_index(&mut self, request: RequestId, tenant: TenantId, requests_max: usize) -> usize {
+        if self.entries.get(self.latest).is_some_and(|entry| entry.request == request) {
             return self.latest;
         }
-        if let Some(at) = self.by_id.get(&request) {
-            self.latest = *at;
-            return *at;
+        if let Some(index) = self.by_id.get(&request) {
+            self.latest = *index;
+            return *index;
         }
-        let at = self.next;
-        self.latest = at;
-        if at == self.places.len() {
-            self.places.push(RequestHistory { request, tenant, steps: Vec::new(), left_out: 0 });
+        let index = self.next;
+        self.latest = index;
+        if index == self.entries.len() {
+            self.entries.push(RequestHistory { request, tenant, steps: Vec::new(), omitted: 0 });
         } else {
-            let place = &mut self.places[at];
-            self.by_id.remove(&place.request);
-            place.steps.clear();
-            (place.request, place.tenant, place.left_out) = (request, tenant, 0);
+            let entry = &mut self.entries[index];
+            self.by_id.remove(&entry.request);
+            entry.steps.clear();
+            entry.request = request;
+            entry.tenant = tenant;
+            entry.omitted = 0;
         }
-        self.by_id.insert(request, at);
-        self.next = (at + 1) % requests_max;
-        at
+        self.by_id.insert(request, index);
+        self.next = (index + 1) % requests_max;
+        index
     }
 }
 
 impl RequestHistory {
-    fn add(&mut self, now: Instant, step: Step, steps_max: usize) {
-        if steps_max <= self.steps.len() {
-            self.left_out += 1;
-            // The first says what was asked for; what comes after it is the least telling.
+    fn push(&mut self, now: Instant, step: Step, steps_max: usize) {
+        if self.steps.len() >= steps_max {
+            self.omitted += 1;
+            // The first step names the model; the one after it is the least useful.
             if self.steps.len() < 2 {
                 return;
             }
@@ -140,68 +138,69 @@ impl RequestHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::LabelValue;
 
     #[test]
-    fn a_request_is_told_from_its_first_step_to_its_last() {
-        let journal = journal(2, 8);
-        record(&journal, 1, Step::Admitted { waiting: 1 });
-        record(&journal, 2, Step::Admitted { waiting: 2 });
-        record(&journal, 1, Step::Cancelled);
-        let story = journal.history(RequestId(1)).unwrap();
-        let steps: Vec<_> = story.steps.iter().map(|(_, step)| step.as_str()).collect();
-        assert_eq!((steps, story.left_out), (vec!["admitted", "cancelled"], 0));
+    fn a_history_holds_all_steps_of_a_request_in_order() {
+        let log = log_of(2, 8);
+        record(&log, 1, Step::Admitted { waiting: 1 });
+        record(&log, 2, Step::Admitted { waiting: 2 });
+        record(&log, 1, Step::Cancelled);
+        let history = log.history(RequestId(1)).unwrap();
+        let steps: Vec<_> = history.steps.iter().map(|(_, step)| step.as_str()).collect();
+        assert_eq!((steps, history.omitted), (vec!["admitted", "cancelled"], 0));
     }
 
     #[test]
-    fn the_oldest_request_is_forgotten_first() {
-        let journal = journal(3, 8);
+    fn the_oldest_request_is_dropped_first() {
+        let log = log_of(3, 8);
         for request in 0..7 {
-            record(&journal, request, Step::Cancelled);
+            record(&log, request, Step::Cancelled);
         }
-        let known: Vec<_> = (0..7).filter(|request| journal.history(RequestId(*request)).is_some()).collect();
+        let known: Vec<_> = (0..7).filter(|request| log.history(RequestId(*request)).is_some()).collect();
         assert_eq!(known, [4, 5, 6]);
-        assert_eq!(journal.requests.lock().by_id.len(), 3);
+        assert_eq!(log.requests.lock().by_id.len(), 3);
     }
 
     #[test]
-    fn of_a_long_story_the_first_step_and_the_latest_are_kept() {
-        let journal = journal(1, 3);
+    fn a_long_history_keeps_the_first_step_and_the_latest() {
+        let log = log_of(1, 3);
         for waiting in 0..6 {
-            record(&journal, 1, Step::Admitted { waiting });
+            record(&log, 1, Step::Admitted { waiting });
         }
-        let story = journal.history(RequestId(1)).unwrap();
-        let kept: Vec<_> = story.steps.iter().map(|(_, step)| *step).collect();
+        let history = log.history(RequestId(1)).unwrap();
+        let kept: Vec<_> = history.steps.iter().map(|(_, step)| *step).collect();
         assert_eq!(kept, [0, 4, 5].map(|waiting| Step::Admitted { waiting }));
-        assert_eq!(story.left_out, 3);
+        assert_eq!(history.omitted, 3);
     }
 
     #[test]
-    fn a_journal_of_nothing_keeps_nothing() {
-        let journal = RequestLog::new(RequestLogLimits { requests_max: 0, steps_max: 0, changes_max: 0 });
-        record(&journal, 1, Step::Cancelled);
-        journal.record(Instant::ORIGIN, &Event::Node { node: NodeId(0), change: NodeEvent::BreakerClosed });
-        assert_eq!((journal.history(RequestId(1)), journal.changes()), (None, vec![]));
+    fn a_log_with_limits_of_zero_stays_empty() {
+        let log = RequestLog::new(RequestLogLimits { requests_max: 0, steps_max: 0, changes_max: 0 });
+        record(&log, 1, Step::Cancelled);
+        log.record(Instant::ORIGIN, &Event::Node { node: NodeId(0), change: NodeEvent::BreakerClosed });
+        assert_eq!((log.history(RequestId(1)), log.changes()), (None, vec![]));
     }
 
     #[test]
-    fn the_oldest_change_of_a_node_is_forgotten_first() {
-        let journal = journal(1, 1);
+    fn the_oldest_node_change_is_dropped_first() {
+        let log = log_of(1, 1);
         for node in 0..4 {
-            journal.record(
+            log.record(
                 Instant::ORIGIN,
                 &Event::Node { node: NodeId(node), change: NodeEvent::BreakerClosed },
             );
         }
-        let kept: Vec<_> = journal.changes().iter().map(|(_, node, _)| node.0).collect();
+        let kept: Vec<_> = log.changes().iter().map(|(_, node, _)| node.0).collect();
         assert_eq!(kept, [2, 3]);
     }
 
-    fn journal(requests_max: usize, steps_max: usize) -> RequestLog {
+    fn log_of(requests_max: usize, steps_max: usize) -> RequestLog {
         RequestLog::new(RequestLogLimits { requests_max, steps_max, changes_max: 2 })
     }
 
-    fn record(journal: &RequestLog, request: u64, step: Step) {
+    fn record(log: &RequestLog, request: u64, step: Step) {
         let event = Event::Request { request: RequestId(request), tenant: TenantId(0), step };
-        journal.record(Instant::ORIGIN, &event);
+        log.record(Instant::ORIGIN, &event);
     }
 }

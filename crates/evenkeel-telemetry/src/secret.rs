@@ -1,21 +1,20 @@
-//! Values that no log, error or dump may show.
+//! Secrets that must not appear in logs, errors or dumps.
 
 use std::fmt;
 
-/// A key, a password or a token; printing it in any way prints `[hidden]`.
+/// A key, a password or a token; every way of printing it prints `[hidden]`.
 ///
-/// [`expose`](Self::expose) is the only way to the value, so that a search for it finds every use. There is no `==`: one
-/// that stops at the first difference tells an attacker how far a guess was right.
+/// [`expose`](Self::expose) is the only access to the value, so that a search finds every use. There is no `==`: a
+/// comparison that stops at the first difference tells an attacker how much of a guess was right.
 #[derive(Clone, Default)]
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
-    /// Hides a value.
     pub const fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// Shows the value to code that needs it.
+    /// Returns the value.
     pub const fn expose(&self) -> &T {
         &self.0
     }

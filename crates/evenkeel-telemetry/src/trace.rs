@@ -1,7 +1,7 @@
-//! Traces: what a request went through, as spans that wait for whoever takes them to a collector.
+//! Traces: spans of sampled requests, queued for export to an OTLP collector.
 //!
-//! Bound: at most `spans_max` ended spans wait; what comes then is dropped and counted. Nothing here waits for anybody,
-//! and nothing is kept of a request that is not traced.
+//! Limits: at most `spans_max` ended spans are queued; further ones are dropped and counted. Nothing blocks, and an
+//! unsampled request keeps no state.
 
 mod context;
 mod otlp;
@@ -21,12 +21,12 @@ use crate::registry::{RegisterError, Registry};
 pub use context::{SpanContext, TraceParent};
 pub use otlp::{CONTENT_TYPE, payload};
 
-/// How much is traced, and how much of it may wait.
+/// Sampling ratio and queue limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceOptions {
-    /// The part of requests that are traced, of those whose client does not say.
+    /// Fraction of requests to trace, of those without a `traceparent`.
     pub ratio: f64,
-    /// How many ended spans wait for a collector at most.
+    /// Maximum number of ended spans in the queue.
     pub spans_max: usize,
 }
 
@@ -36,24 +36,21 @@ impl Default for TraceOptions {
     }
 }
 
-/// What a span is about.
+/// OTLP span kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// A request that was answered.
+    /// A request received.
     Server,
-    /// A request that was made.
+    /// A request sent.
     Client,
 }
 
-/// A value that is told of a span.
+/// An attribute's value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
-    /// A text.
     Text(Cow<'static, str>),
-    /// A number.
-    Whole(u64),
-    /// Yes or no.
-    Flag(bool),
+    Integer(u64),
+    Bool(bool),
 }
 
 impl From<&'static str> for Attribute {
@@ -70,49 +67,42 @@ impl From<String> for Attribute {
 
 impl From<u64> for Attribute {
     fn from(number: u64) -> Self {
-        Self::Whole(number)
+        Self::Integer(number)
     }
 }
 
 impl From<bool> for Attribute {
     fn from(flag: bool) -> Self {
-        Self::Flag(flag)
+        Self::Bool(flag)
     }
 }
 
-/// Names and what is told under them.
+/// Attributes by name.
 pub type Attributes = Vec<(&'static str, Attribute)>;
 
-/// Something that took time.
+/// A span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// Its place in a trace.
     pub context: SpanContext,
-    /// What it is about.
     pub kind: SpanKind,
-    /// What it is called.
     pub name: Cow<'static, str>,
-    /// When it began.
-    pub began_at: SystemTime,
-    /// When it ended.
+    pub started_at: SystemTime,
     pub ended_at: SystemTime,
-    /// What is told of it.
     pub attributes: Attributes,
-    /// What happened in it, and when.
+    /// Events with their times.
     pub events: Vec<(SystemTime, &'static str, Attributes)>,
-    /// Why it failed.
+    /// Error message, if it failed.
     pub error: Option<String>,
 }
 
 impl Span {
-    /// Begins a span.
     pub fn begin(context: SpanContext, kind: SpanKind, name: impl Into<Cow<'static, str>>) -> Self {
         let now = SystemTime::now();
         Self {
             context,
             kind,
             name: name.into(),
-            began_at: now,
+            started_at: now,
             ended_at: now,
             attributes: Vec::new(),
             events: Vec::new(),
@@ -120,44 +110,43 @@ impl Span {
         }
     }
 
-    /// Tells something of it.
+    /// Adds an attribute.
     pub fn set(&mut self, name: &'static str, value: impl Into<Attribute>) {
         self.attributes.push((name, value.into()));
     }
 
-    /// Tells that something happens.
-    pub fn tell(&mut self, name: &'static str, attributes: Attributes) {
+    /// Adds an event that happens now.
+    pub fn add_event(&mut self, name: &'static str, attributes: Attributes) {
         self.events.push((SystemTime::now(), name, attributes));
     }
 }
 
-/// Decides what is traced, and keeps what was until somebody takes it.
+/// Samples requests and queues their ended spans for export.
 pub struct Tracer {
     ratio: f64,
     spans_max: usize,
-    /// Keyed at random, so that ids are, too.
+    /// Randomly keyed, so that ids are random, too.
     ids: RandomState,
-    made: AtomicU64,
-    ended: Mutex<VecDeque<Span>>,
+    next_id: AtomicU64,
+    queue: Mutex<VecDeque<Span>>,
     exported: Counter,
     dropped: Counter,
 }
 
 impl Tracer {
-    /// Starts without spans, and counts what becomes of them.
     pub fn new(registry: &Registry, options: TraceOptions) -> Result<Self, RegisterError> {
         Ok(Self {
             ratio: options.ratio,
             spans_max: options.spans_max,
             ids: RandomState::new(),
-            made: AtomicU64::new(0),
-            ended: Mutex::default(),
+            next_id: AtomicU64::new(0),
+            queue: Mutex::default(),
             exported: registry.counter(metric_names::SPANS_EXPORTED_TOTAL)?,
             dropped: registry.counter(metric_names::SPANS_DROPPED_TOTAL)?,
         })
     }
 
-    /// The place of a new request in a trace; `None` if it is not traced, as its client says or else by chance.
+    /// Returns the span context of a new request, or `None` if its client or chance decides against tracing it.
     pub fn context(&self, parent: Option<TraceParent>) -> Option<SpanContext> {
         let span = self.id();
         match parent {
@@ -166,50 +155,48 @@ impl Tracer {
             }
             Some(_) => None,
             None => {
-                // The last bits of a trace's id decide, as they would elsewhere.
+                // The low bits of the trace id decide, as in other samplers.
                 let low = self.id();
-                let is_traced = (low >> 11) as f64 / (1_u64 << 53) as f64 <= self.ratio && 0.0 < self.ratio;
+                let is_sampled = (low >> 11) as f64 / (1_u64 << 53) as f64 <= self.ratio && self.ratio > 0.0;
                 let trace = u128::from(self.id()) << 64 | u128::from(low);
-                is_traced.then_some(SpanContext { trace, span, parent: None })
+                is_sampled.then_some(SpanContext { trace, span, parent: None })
             }
         }
     }
 
-    /// The place of something within a span.
-    pub fn within(&self, outer: SpanContext) -> SpanContext {
-        SpanContext { trace: outer.trace, span: self.id(), parent: Some(outer.span) }
+    /// Returns the context of a child span.
+    pub fn child(&self, parent: SpanContext) -> SpanContext {
+        SpanContext { trace: parent.trace, span: self.id(), parent: Some(parent.span) }
     }
 
-    /// An id that is not zero, as zero means none.
+    /// Returns a random id other than zero, which means "none".
     fn id(&self) -> u64 {
-        self.ids.hash_one(self.made.fetch_add(1, Ordering::Relaxed)).max(1)
+        self.ids.hash_one(self.next_id.fetch_add(1, Ordering::Relaxed)).max(1)
     }
 
-    /// Ends a span at this moment.
+    /// Ends a span now and queues it.
     pub fn end(&self, span: Span) {
         let span = Span { ended_at: SystemTime::now(), ..span };
-        let mut ended = self.ended.lock();
-        if ended.len() < self.spans_max {
-            ended.push_back(span);
+        let mut queue = self.queue.lock();
+        if queue.len() < self.spans_max {
+            queue.push_back(span);
             return;
         }
-        drop(ended);
+        drop(queue);
         self.dropped.count();
     }
 
-    /// Takes out spans that have ended, the oldest first.
+    /// Removes and returns ended spans, oldest first.
     pub fn take(&self, spans_max: usize) -> Vec<Span> {
-        let mut ended = self.ended.lock();
-        let count = ended.len().min(spans_max);
-        ended.drain(..count).collect()
+        let mut queue = self.queue.lock();
+        let count = queue.len().min(spans_max);
+        queue.drain(..count).collect()
     }
 
-    /// Counts spans that a collector has.
     pub fn count_exported(&self, spans: usize) {
         self.exported.add(spans as u64);
     }
 
-    /// Counts spans that no collector took.
     pub fn count_dropped(&self, spans: usize) {
         self.dropped.add(spans as u64);
     }
@@ -236,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_do_not_say_about_so_many_are_traced() {
+    fn without_a_traceparent_the_ratio_decides() {
         let traced = |ratio| {
             let tracer = tracer(ratio, 1);
             (0..10_000).filter(|_| tracer.context(None).is_some()).count()
@@ -247,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_spans_wait_than_may_and_the_others_are_counted() {
+    fn spans_beyond_the_queue_limit_are_dropped_and_counted() {
         let registry = Registry::new();
         let tracer = Tracer::new(&registry, TraceOptions { ratio: 1.0, spans_max: 2 }).unwrap();
         for _ in 0..5 {

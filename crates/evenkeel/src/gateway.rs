@@ -165,7 +165,7 @@ impl Gateway {
     /// Logs that it runs, in one line, and what a newcomer may not expect.
     pub fn tell(&self) {
         let store = self.core.state.lock().store();
-        StartupLine { url: &self.url, doors: &["llm", "sqs"], store: &store, tenants: self.tenants() }.tell();
+        StartupLine { url: &self.url, apis: &["llm", "sqs"], store: &store, tenants: self.tenants() }.log();
         self.core.warn_if_open();
     }
 
@@ -247,7 +247,7 @@ impl Core {
 
     /// The page that Prometheus reads.
     fn metrics(&self) -> String {
-        self.router.show(&self.llm.figures());
+        self.router.set_gauges(&self.llm.figures());
         self.queue.sqs.show_metrics();
         self.registry.render()
     }

@@ -1,37 +1,37 @@
-//! What is due when: one entry per waiting request, per node with something pending, and for the walk itself.
+//! Timers: one per waiting request, one per node with a pending change, and one for the pipeline itself.
 //!
-//! Bound: at most one entry for each of them; setting and taking are O(log n).
+//! Limits: at most one entry for each target; setting and popping are O(log n).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenkeel_policy::id::NodeId;
+use evenkeel_policy::id::{NodeId, RequestId};
 use evenkeel_policy::time::Instant;
 
-use crate::accept::{RequestId, RequestRecord, RequestState};
+use crate::accept::{RequestRecord, RequestState};
 
-/// Whose time it is.
+/// Target of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TimerTarget {
-    /// A request takes its place in the queue, or gives up.
+    /// The request's delay ends, or its wait times out.
     Request(RequestId),
-    /// A node may be asked again.
+    /// The node's cooldown, probe or backoff ends.
     Node(NodeId),
-    /// Somebody waits beside a free slot.
+    /// A request waits while a slot is free: try again.
     Recheck,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
-    due: BTreeSet<(Instant, TimerTarget)>,
-    at: BTreeMap<TimerTarget, Instant>,
+    by_time: BTreeSet<(Instant, TimerTarget)>,
+    by_target: BTreeMap<TimerTarget, Instant>,
 }
 
 impl Timers {
-    /// Sets what is next for a waiting request.
-    pub(crate) fn set_request(&mut self, request: RequestId, ticket: &RequestRecord) {
-        let at = match ticket.stage {
-            RequestState::Delayed { enters_at } => Some(enters_at.min(ticket.timeout_at)),
-            RequestState::Queued => Some(ticket.timeout_at),
+    /// Sets a waiting request's timer to its next deadline.
+    pub(crate) fn set_request(&mut self, request: RequestId, record: &RequestRecord) {
+        let at = match record.state {
+            RequestState::Delayed { enters_at } => Some(enters_at.min(record.timeout_at)),
+            RequestState::Queued => Some(record.timeout_at),
             RequestState::InFlight(_) => None,
         };
         self.set(TimerTarget::Request(request), at);
@@ -49,36 +49,36 @@ impl Timers {
         self.set(TimerTarget::Recheck, at);
     }
 
-    /// Takes out the first that is due.
+    /// Removes and returns the first timer that is due.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<TimerTarget> {
-        let (_, due) = self.due.first().copied().filter(|(at, _)| *at <= now)?;
-        self.set(due, None);
-        Some(due)
+        let (_, target) = self.by_time.first().copied().filter(|(at, _)| *at <= now)?;
+        self.set(target, None);
+        Some(target)
     }
 
-    /// When the next is due.
+    /// Returns the time of the next timer.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
+        self.by_time.first().map(|(at, _)| *at)
     }
 
-    pub(crate) fn of(&self, due: TimerTarget) -> Option<Instant> {
-        self.at.get(&due).copied()
+    pub(crate) fn due_at(&self, target: TimerTarget) -> Option<Instant> {
+        self.by_target.get(&target).copied()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.due.len()
+        self.by_time.len()
     }
 
-    fn set(&mut self, due: TimerTarget, at: Option<Instant>) {
+    fn set(&mut self, target: TimerTarget, at: Option<Instant>) {
         let before = match at {
-            Some(at) => self.at.insert(due, at),
-            None => self.at.remove(&due),
+            Some(at) => self.by_target.insert(target, at),
+            None => self.by_target.remove(&target),
         };
         if let Some(before) = before {
-            self.due.remove(&(before, due));
+            self.by_time.remove(&(before, target));
         }
         if let Some(at) = at {
-            self.due.insert((at, due));
+            self.by_time.insert((at, target));
         }
     }
 }

@@ -1,136 +1,136 @@
-//! How everything stands: what `GET /api/load-status` shows.
+//! Status of the whole pipeline, as `GET /api/load-status` reports it.
 //!
-//! Bound: one entry per model that was asked for, per node, and per tenant met.
+//! Limits: one entry per requested model, per node, and per tenant seen.
 
 use evenkeel_policy::backpressure::BackpressureState;
 use evenkeel_policy::concurrency_limit::LimitStatus;
 use evenkeel_policy::cost::Cost;
-use evenkeel_policy::id::{NodeId, TenantId};
+use evenkeel_policy::id::{ModelId, NodeId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use super::Counts;
 use crate::OptimizedLoadManager;
-use crate::accept::{ModelId, ModelQueueId, Priority};
+use crate::accept::{ModelQueueId, Priority};
 use crate::pick_node::{AdminState, BreakerState, CacheEntry, CacheStats, EngineLoad, Node};
 use crate::pick_path::PathStatus;
 use crate::queue::TenantEntry;
 
-/// How a walk stands.
+/// Status of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// How loaded the most loaded model's queue is.
+    /// Backpressure of the fullest model queue.
     pub state: BackpressureState,
-    /// Its waiting requests as a fraction of its places.
+    /// Waiting requests of that queue as a fraction of its capacity.
     pub load_ratio: f64,
-    /// Requests that wait, for all models together.
+    /// Waiting interactive requests of all models.
     pub waiting: usize,
-    /// Requests on nodes.
+    /// Requests in flight.
     pub in_flight: usize,
-    /// Each model that was asked for.
+    /// Each requested model.
     pub models: Vec<ModelStatus>,
     /// Each node.
     pub nodes: Vec<NodeStatus>,
-    /// Each tenant met.
+    /// Each tenant seen.
     pub tenants: Vec<TenantStatus>,
-    /// How well remembering nodes does.
+    /// Statistics of the affinity cache.
     pub cache: CacheStats,
-    /// How often what happened.
+    /// Totals since the start.
     pub counts: Counts,
 }
 
-/// How one model's queue stands.
+/// Status of one model's queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelStatus {
     /// The model.
     pub model: ModelId,
-    /// How loaded its queue is.
+    /// Its backpressure.
     pub state: BackpressureState,
-    /// Its waiting requests as a fraction of its places.
+    /// Waiting requests as a fraction of its capacity.
     pub load_ratio: f64,
-    /// Requests that wait, those in the background excepted.
+    /// Waiting interactive requests.
     pub waiting: usize,
-    /// Requests that wait in the background.
+    /// Waiting background requests.
     pub background: usize,
-    /// Units per second its nodes get done while there is a queue, once that is known.
+    /// Cost units per second that its nodes complete while requests are queued, once measured.
     pub rate: Option<f64>,
 }
 
-/// How one node stands.
+/// Status of one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatus {
     /// The node.
     pub node: NodeId,
-    /// How many requests it works on at once.
+    /// Number of requests it serves at once.
     pub slots: u32,
-    /// How that was found, if it is.
+    /// Status of its adaptive concurrency limit, if it has one.
     pub limit: Option<LimitStatus>,
-    /// What it says of its load, if it does.
+    /// Load reported by its engine.
     pub engine: Option<EngineLoad>,
-    /// How many requests of others it has, as far as it says so.
-    pub elsewhere: u32,
-    /// How many it has.
+    /// Requests from other clients, according to its engine.
+    pub external_load: u32,
+    /// Slots in use.
     pub busy: u32,
-    /// What they are charged.
+    /// Estimated cost of its requests in flight.
     pub in_flight: Cost,
-    /// How much of the work it should get, relative to the others.
+    /// Share of the work it should get, relative to the other nodes.
     pub weight: Weight,
-    /// Whether it is to take new work.
-    pub duty: AdminState,
-    /// Whether it may be asked.
+    /// State set by the administrator.
+    pub admin_state: AdminState,
+    /// State of its circuit breaker.
     pub breaker: BreakerState,
-    /// Until when it is spared because it said it has no room.
-    pub spared_until: Option<Instant>,
-    /// How long 95 of 100 requests of the last minute waited for the beginning of an answer.
+    /// End of its cooldown, if it is overloaded.
+    pub cooldown_until: Option<Instant>,
+    /// 95th percentile of the last minute's times to first byte.
     pub p95: Option<Duration>,
-    /// The part of the last minute's requests that went wrong; 0 until there are enough to say.
+    /// Fraction of the last minute's requests that failed; 0 while there are too few.
     pub error_rate: f64,
-    /// What it serves.
+    /// Models it serves.
     pub models: Vec<ModelId>,
-    /// The ways to it.
+    /// Its paths.
     pub paths: Vec<PathStatus>,
 }
 
-/// How one tenant stands.
+/// Status of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantStatus {
     /// The tenant.
     pub tenant: TenantId,
     /// Its weight.
     pub weight: Weight,
-    /// How many of its requests may be on nodes at once.
+    /// Maximum number of requests in flight.
     pub concurrency_max: u32,
-    /// Its requests that wait.
+    /// Waiting requests.
     pub waiting: usize,
-    /// Its requests on nodes.
+    /// Requests in flight.
     pub in_flight: u32,
-    /// What they are charged.
+    /// Charges of its requests in flight.
     pub in_flight_cost: Cost,
-    /// What its ended requests cost.
+    /// Total cost of its finished requests.
     pub served: Cost,
 }
 
-/// What a door's connection pool tells beside a [`Status`]; the walk itself opens no connections.
+/// Statistics of the driver's connection pool, reported beside a [`Status`]; the pipeline opens no connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Connections in use.
     pub active_connections: usize,
-    /// Connections kept for later.
+    /// Idle connections.
     pub idle_connections: usize,
-    /// Connections made so far.
+    /// Connections opened so far.
     pub connections_created: u64,
-    /// Times a kept connection was used again.
+    /// Times an idle connection was reused.
     pub connections_reused: u64,
 }
 
 impl OptimizedLoadManager {
-    /// Tells how everything stands.
+    /// Returns the status of the whole pipeline.
     pub fn status(&self) -> Status {
         let models: Vec<ModelStatus> = self.model_statuses().collect();
-        let most = models.iter().max_by(|one, other| one.load_ratio.total_cmp(&other.load_ratio));
+        let fullest = models.iter().max_by(|a, b| a.load_ratio.total_cmp(&b.load_ratio));
         Status {
-            state: most.map_or(BackpressureState::Normal, |model| model.state),
-            load_ratio: most.map_or(0.0, |model| model.load_ratio),
+            state: fullest.map_or(BackpressureState::Normal, |model| model.state),
+            load_ratio: fullest.map_or(0.0, |model| model.load_ratio),
             waiting: models.iter().map(|model| model.waiting).sum(),
             in_flight: self.in_flight,
             models,
@@ -141,23 +141,24 @@ impl OptimizedLoadManager {
         }
     }
 
-    /// Tells which node is remembered for a model and an affinity.
+    /// Returns the cached node of a model and an affinity key.
     pub fn cached(&self, model: ModelId, affinity: u64) -> Option<CacheEntry> {
         self.node_cache.entry((model, affinity))
     }
 
     fn model_statuses(&self) -> impl Iterator<Item = ModelStatus> {
-        let with_somebody = self.wait_queue.rings().filter(|(line, _)| line.urgency == Priority::Interactive);
-        with_somebody.map(|(line, ring)| {
-            let pressure = ring.places.pressure();
-            let behind = ModelQueueId { urgency: Priority::Background, ..line };
+        let interactive =
+            self.wait_queue.queues().filter(|(queue_id, _)| queue_id.priority == Priority::Interactive);
+        interactive.map(|(queue_id, queue)| {
+            let pressure = queue.admission.pressure();
+            let background = ModelQueueId { priority: Priority::Background, ..queue_id };
             ModelStatus {
-                model: line.model,
-                background: self.wait_queue.waiting(behind),
+                model: queue_id.model,
+                background: self.wait_queue.waiting(background),
                 state: pressure.state,
                 load_ratio: pressure.load_ratio,
-                waiting: ring.places.waiting(),
-                rate: ring.rate(),
+                waiting: queue.admission.waiting(),
+                rate: queue.rate(),
             }
         })
     }
@@ -168,13 +169,13 @@ impl OptimizedLoadManager {
             slots: node.slots(),
             limit: node.capacity.status(),
             engine: node.engine,
-            elsewhere: node.external_load(),
+            external_load: node.external_load(),
             busy: node.busy,
             in_flight: node.in_flight,
             weight: node.weight(),
-            duty: node.duty,
+            admin_state: node.admin_state,
             breaker: node.breaker.state(),
-            spared_until: node.rest.until(),
+            cooldown_until: node.cooldown.until(),
             p95: node.p95(self.now),
             error_rate: node.breaker.error_rate(self.now),
             models: node.models().to_vec(),
@@ -187,7 +188,7 @@ impl OptimizedLoadManager {
             tenant: id,
             weight: tenant.rule.weight,
             concurrency_max: tenant.rule.concurrency_max,
-            waiting: self.wait_queue.rings().map(|(_, ring)| ring.places.waiting_of(id)).sum(),
+            waiting: self.wait_queue.queues().map(|(_, queue)| queue.admission.waiting_of(id)).sum(),
             in_flight: tenant.in_flight,
             in_flight_cost: tenant.in_flight_cost,
             served: tenant.served,

@@ -1,48 +1,46 @@
-//! The node cache: where a conversation was served last, so that it comes back to a warm node.
+//! Affinity cache: the node that last served an affinity key, so that a conversation returns to a warm cache.
 //!
-//! Bound: at most `max_capacity` entries, none older than `ttl` since its last use; the one used longest ago makes room.
+//! Limits: at most `max_capacity` entries, none older than `ttl` since its last use; the least recently used is evicted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_policy::backpressure::NodeCacheConfig;
-use evenkeel_policy::id::NodeId;
+use evenkeel_policy::id::{ModelId, NodeId};
 use evenkeel_policy::time::Instant;
 
-use crate::accept::ModelId;
-
-/// What a choice is remembered under: the model, and what requests have in common.
+/// Model and affinity key.
 pub(crate) type CacheKey = (ModelId, u64);
 
-/// A remembered choice.
+/// A cached node selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheEntry {
     /// The node.
     pub runtime_id: NodeId,
-    /// When it was chosen.
+    /// Time of the selection.
     pub created_at: Instant,
-    /// Until when it is remembered, unless it is used again.
+    /// Expiry, renewed by every use.
     pub expires_at: Instant,
 }
 
-/// How well remembering does.
+/// Statistics of the affinity cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Requests that went to the node remembered.
+    /// Requests sent to their cached node.
     pub hits: u64,
-    /// Requests that could have and did not: nothing was remembered, or the node had no slot.
+    /// Requests with an affinity key sent to another node: there was no entry, or its node had no free slot.
     pub misses: u64,
-    /// Choices remembered.
+    /// Entries.
     pub size: u64,
-    /// Choices forgotten because their node drained, broke, left, or lost the model.
+    /// Entries removed because their node was drained, removed, no longer serves the model, or its breaker opened.
     pub invalidations: u64,
 }
 
-/// Remembers nodes by model and affinity.
+/// The affinity cache.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSelectionCache {
     config: NodeCacheConfig,
     entries: BTreeMap<CacheKey, CacheEntry>,
-    /// The same, the next to expire first: as every use renews, that is the one used longest ago.
+    /// Entries by expiry; as every use renews an entry, the first is the least recently used.
     expiries: BTreeSet<(Instant, CacheKey)>,
     stats: CacheStats,
 }
@@ -54,13 +52,13 @@ impl NodeSelectionCache {
         Self { config, entries, expiries, stats: CacheStats::default() }
     }
 
-    /// Names the node remembered, without counting it as used.
+    /// Returns the cached node without counting a use.
     pub(crate) fn peek(&self, key: CacheKey) -> Option<NodeId> {
         self.entries.get(&key).map(|entry| entry.runtime_id)
     }
 
-    /// Notes that a request goes to `node`, and whether that was the node remembered.
-    pub(crate) fn note(&mut self, now: Instant, key: CacheKey, node: NodeId) {
+    /// Records that a request goes to `node`, as a hit or a miss.
+    pub(crate) fn record(&mut self, now: Instant, key: CacheKey, node: NodeId) {
         let expires_at = now + self.config.ttl;
         if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.runtime_id == node) {
             self.stats.hits += 1;
@@ -71,7 +69,7 @@ impl NodeSelectionCache {
         }
         self.stats.misses += 1;
         self.remove(key);
-        if self.config.max_capacity <= self.entries.len() as u64
+        if self.entries.len() as u64 >= self.config.max_capacity
             && let Some(&(_, oldest)) = self.expiries.first()
         {
             self.remove(oldest);
@@ -83,7 +81,7 @@ impl NodeSelectionCache {
         self.expiries.insert((expires_at, key));
     }
 
-    /// Forgets what has expired.
+    /// Removes expired entries.
     pub(crate) fn on_time(&mut self, now: Instant) {
         while let Some(&(expires_at, key)) = self.expiries.first() {
             if now < expires_at {
@@ -93,12 +91,12 @@ impl NodeSelectionCache {
         }
     }
 
-    /// Forgets what leads to `node` for one of the models that `lost` names.
+    /// Removes the entries of `node` for the models that `lost` selects.
     pub(crate) fn invalidate(&mut self, node: NodeId, lost: impl Fn(ModelId) -> bool) {
-        let gone = |(key, entry): (&CacheKey, &CacheEntry)| {
+        let stale = |(key, entry): (&CacheKey, &CacheEntry)| {
             (entry.runtime_id == node && lost(key.0)).then_some(*key)
         };
-        let keys: Vec<_> = self.entries.iter().filter_map(gone).collect();
+        let keys: Vec<_> = self.entries.iter().filter_map(stale).collect();
         self.stats.invalidations += keys.len() as u64;
         keys.into_iter().for_each(|key| self.remove(key));
     }
@@ -111,7 +109,7 @@ impl NodeSelectionCache {
         self.entries.get(&key).copied()
     }
 
-    /// Tells whether both views hold the same, within the limit.
+    /// Reports whether both indexes agree and are within the limit.
     pub(crate) fn is_sound(&self) -> bool {
         let same = self.entries.iter().all(|(key, entry)| self.expiries.contains(&(entry.expires_at, *key)));
         same && self.entries.len() == self.expiries.len()
@@ -134,10 +132,10 @@ mod tests {
     const NODE: NodeId = NodeId(7);
 
     #[test]
-    fn a_use_renews_and_time_forgets() {
+    fn a_use_renews_an_entry_and_time_expires_it() {
         let mut cache = cache(10);
-        cache.note(at(0), (MODEL, 1), NODE);
-        cache.note(at(4), (MODEL, 1), NODE);
+        cache.record(at(0), (MODEL, 1), NODE);
+        cache.record(at(4), (MODEL, 1), NODE);
         cache.on_time(at(8));
         let entry = cache.entry((MODEL, 1)).unwrap();
         assert_eq!((entry.created_at, entry.expires_at), (at(0), at(9)));
@@ -147,29 +145,29 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_forgets_what_was_used_longest_ago() {
+    fn a_full_cache_evicts_the_least_recently_used() {
         let mut cache = cache(2);
         for (second, key) in [(0, 1), (1, 2), (2, 1), (3, 3)] {
-            cache.note(at(second), (MODEL, key), NODE);
+            cache.record(at(second), (MODEL, key), NODE);
             assert!(cache.is_sound());
         }
         assert_eq!([1, 2, 3].map(|key| cache.peek((MODEL, key)).is_some()), [true, false, true]);
     }
 
     #[test]
-    fn a_cache_without_capacity_remembers_nothing() {
+    fn a_cache_without_capacity_stays_empty() {
         let mut cache = cache(0);
-        cache.note(at(0), (MODEL, 1), NODE);
+        cache.record(at(0), (MODEL, 1), NODE);
         assert!(cache.peek((MODEL, 1)).is_none() && cache.is_sound());
     }
 
     #[test]
-    fn a_node_is_forgotten_for_the_models_it_lost() {
+    fn entries_of_a_node_are_removed_for_the_models_it_no_longer_serves() {
         let mut cache = cache(10);
         let other = ModelId(1);
-        cache.note(at(0), (MODEL, 1), NODE);
-        cache.note(at(0), (other, 1), NODE);
-        cache.note(at(0), (other, 2), NodeId(8));
+        cache.record(at(0), (MODEL, 1), NODE);
+        cache.record(at(0), (other, 1), NODE);
+        cache.record(at(0), (other, 2), NodeId(8));
         cache.invalidate(NODE, |model| model == other);
         assert_eq!((cache.stats().invalidations, cache.stats().size), (1, 2));
         assert!(cache.peek((MODEL, 1)).is_some() && cache.peek((other, 2)).is_some());

@@ -1,28 +1,28 @@
-//! How many requests a node is given at once: so many, or as many as it turns out to be good for.
+//! Slots of a node: a fixed number, or an adaptive concurrency limit.
 //!
-//! Bound: fewer slots take nothing back: what the node has is left to it, and it gets nothing new until it has less.
+//! Guarantees: lowering the number cancels nothing; the node gets no new request until it is below it.
 
 use evenkeel_policy::concurrency_limit::{ConcurrencyLimit, Epoch, LimitConfig, LimitStatus};
 use evenkeel_policy::setting::SettingOutOfRange;
 use evenkeel_policy::time::Duration;
 
-/// How many requests a node works on at once.
+/// Number of requests a node serves at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Slots {
-    /// So many.
+    /// A fixed number.
     Fixed(u32),
-    /// As many as begin their answers about as soon as from an idle node.
+    /// As many as keep the time to first token near that of an idle node.
     Adaptive(LimitConfig),
 }
 
-/// What an engine says of its load, whoever it works for.
+/// Load that an engine reports, including requests from other clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineLoad {
-    /// Requests it works on.
+    /// Requests being processed.
     pub running: u32,
-    /// Requests that wait inside of it.
+    /// Requests queued inside the engine.
     pub waiting: u32,
-    /// The part of its cache that is in use, if it says so.
+    /// Fraction of the engine's KV cache in use, if it reports that.
     pub cache_used: Option<f64>,
 }
 

@@ -1,32 +1,38 @@
-//! The breaker: when a node is left alone, and how it is tried again.
+//! Circuit breaker: when a node is taken out of rotation, and how half-open probes bring it back.
 //!
-//! Bounds: a broken node takes nothing for `backoff_min..=backoff_max`, then one request at a time until one succeeds;
-//! what was sent before it broke decides nothing afterwards.
+//! It trips by outlier detection (a passive health check: consecutive failures or the error rate of real requests) and
+//! by failed active health checks.
+//!
+//! Guarantees: an open breaker lets nothing through for `backoff_min..=backoff_max`; half-open, it lets one probe at a
+//! time through until one succeeds. Requests sent before it opened do not count afterwards.
 
 use evenkeel_policy::estimate::{Outcome, RatioWindow};
+use evenkeel_policy::id::RequestId;
+use evenkeel_policy::outcome::{AttemptFailure, TripReason};
 use evenkeel_policy::path::PathRule;
 use evenkeel_policy::time::Instant;
 
-use crate::accept::RequestId;
 use crate::options::BreakerOptions;
 
-/// Whether a node may be asked.
+/// State of a node's circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// It is well.
+    /// The node is healthy and gets traffic.
     Closed,
-    /// It is left alone.
+    /// The node gets no traffic.
     Open {
-        /// Until when.
+        /// End of the backoff, when the breaker becomes half-open.
         until: Instant,
+        /// Reason why it opened.
+        reason: TripReason,
     },
-    /// It is tried with one request at a time.
+    /// The node gets one probe at a time.
     HalfOpen,
 }
 
-/// Who says how a node does.
+/// Source of a health signal.
 ///
-/// They are told apart because a node may answer every check and fail every request.
+/// The two are kept apart because a node may pass every health check and fail every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HealthSignal {
     Request,
@@ -38,13 +44,12 @@ pub(crate) struct CircuitBreaker {
     options: BreakerOptions,
     backoff: PathRule,
     state: BreakerState,
-    /// The request that tries a half-open node out.
+    /// The request that probes a half-open node.
     probe: Option<RequestId>,
-    /// Failed requests since the last that succeeded.
+    /// Failed requests since the last success.
     failures: u32,
-    /// Failed checks since the last that succeeded.
-    misses: u32,
-    /// By what it opened last.
+    /// Failed health checks since the last success.
+    failed_checks: u32,
     opened_by: HealthSignal,
     /// Times it opened since it was last closed.
     outages: u32,
@@ -52,7 +57,7 @@ pub(crate) struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// Makes a closed breaker; `backoff` says how long it stays open.
+    /// Creates a closed breaker; `backoff` determines how long it stays open.
     pub(super) fn new(options: BreakerOptions, backoff: PathRule) -> Self {
         Self {
             options,
@@ -60,7 +65,7 @@ impl CircuitBreaker {
             state: BreakerState::Closed,
             probe: None,
             failures: 0,
-            misses: 0,
+            failed_checks: 0,
             opened_by: HealthSignal::Request,
             outages: 0,
             errors: RatioWindow::default(),
@@ -75,7 +80,7 @@ impl CircuitBreaker {
         self.probe
     }
 
-    /// Tells whether one more request may be sent.
+    /// Reports whether one more request may be sent.
     pub(crate) fn allows(&self) -> bool {
         match self.state {
             BreakerState::Closed => true,
@@ -90,16 +95,36 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes in how a request went; the new state, if that changed it.
+    /// Records the outcome of a request that the node answered; returns the new state if it changed.
     pub(crate) fn on_outcome(
         &mut self,
         now: Instant,
         request: RequestId,
         outcome: Outcome,
     ) -> Option<BreakerState> {
+        self.on_request(now, request, outcome, None)
+    }
+
+    /// Records a failed attempt; returns the new state if it changed.
+    pub(crate) fn on_failure(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        failure: AttemptFailure,
+    ) -> Option<BreakerState> {
+        self.on_request(now, request, Outcome::Bad, Some(failure))
+    }
+
+    fn on_request(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        outcome: Outcome,
+        failure: Option<AttemptFailure>,
+    ) -> Option<BreakerState> {
         self.errors.record(now, outcome);
         match self.state {
-            BreakerState::Closed => self.record(now, HealthSignal::Request, outcome),
+            BreakerState::Closed => self.record(now, HealthSignal::Request, outcome, failure),
             BreakerState::HalfOpen if self.probe == Some(request) => {
                 Some(self.conclude(now, HealthSignal::Request, outcome))
             }
@@ -107,36 +132,36 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes in that a request is being answered, which is all a trial needs; the new state, if that changed it.
-    pub(crate) fn on_answer(&mut self, now: Instant, request: RequestId) -> Option<BreakerState> {
-        let tried = self.state == BreakerState::HalfOpen && self.probe == Some(request);
-        tried.then(|| self.conclude(now, HealthSignal::Request, Outcome::Good))
+    /// Records the first byte of a response, which is all a probe needs; returns the new state if it changed.
+    pub(crate) fn on_response(&mut self, now: Instant, request: RequestId) -> Option<BreakerState> {
+        let is_probe = self.state == BreakerState::HalfOpen && self.probe == Some(request);
+        is_probe.then(|| self.conclude(now, HealthSignal::Request, Outcome::Good))
     }
 
-    /// Takes in how an active check went; the new state, if that changed it.
+    /// Records the result of an active health check; returns the new state if it changed.
     ///
-    /// A node that failed its requests is mended by a request only.
+    /// After failed requests, only a successful request closes the breaker.
     pub(crate) fn on_check(&mut self, now: Instant, outcome: Outcome) -> Option<BreakerState> {
         match (self.state, outcome) {
-            (BreakerState::Closed, _) => self.record(now, HealthSignal::Check, outcome),
+            (BreakerState::Closed, _) => self.record(now, HealthSignal::Check, outcome, None),
             (BreakerState::HalfOpen, Outcome::Good) if self.opened_by == HealthSignal::Request => None,
             (BreakerState::HalfOpen, _) => Some(self.conclude(now, HealthSignal::Check, outcome)),
             (BreakerState::Open { .. }, _) => None,
         }
     }
 
-    /// Notes that a request gave its slot back without saying anything about the node.
+    /// Lets another request be the probe if this one ended without a verdict on the node.
     pub(crate) fn on_release(&mut self, request: RequestId) {
         if self.probe == Some(request) {
             self.probe = None;
         }
     }
 
-    /// Starts trying a node whose backoff is over; the new state, if it was.
+    /// Becomes half-open once the backoff has ended; returns the new state if it changed.
     pub(crate) fn on_time(&mut self, now: Instant) -> Option<BreakerState> {
-        let over = matches!(self.state, BreakerState::Open { until } if until <= now);
-        // What went wrong before would keep a gate closed on the trial, or break the node again at the first mishap.
-        over.then(|| {
+        let has_ended = matches!(self.state, BreakerState::Open { until, .. } if until <= now);
+        // Earlier errors would keep a gate closed on the probe, or trip the breaker again at the first failure.
+        has_ended.then(|| {
             self.errors = RatioWindow::default();
             self.enter(BreakerState::HalfOpen)
         })
@@ -144,12 +169,12 @@ impl CircuitBreaker {
 
     pub(crate) fn timeout(&self) -> Option<Instant> {
         match self.state {
-            BreakerState::Open { until } => Some(until),
+            BreakerState::Open { until, .. } => Some(until),
             BreakerState::Closed | BreakerState::HalfOpen => None,
         }
     }
 
-    /// The part of the last minute's requests that went wrong; 0 until there are enough to say.
+    /// Returns the fraction of the last minute's requests that failed; 0 while there are fewer than `samples_min`.
     pub(crate) fn error_rate(&self, now: Instant) -> f64 {
         if self.errors.total(now) < u64::from(self.options.samples_min) {
             return 0.0;
@@ -157,33 +182,51 @@ impl CircuitBreaker {
         self.errors.ratio(now).unwrap_or(0.0)
     }
 
-    fn record(&mut self, now: Instant, witness: HealthSignal, outcome: Outcome) -> Option<BreakerState> {
-        let running = match witness {
+    fn record(
+        &mut self,
+        now: Instant,
+        signal: HealthSignal,
+        outcome: Outcome,
+        last: Option<AttemptFailure>,
+    ) -> Option<BreakerState> {
+        let counter = match signal {
             HealthSignal::Request => &mut self.failures,
-            HealthSignal::Check => &mut self.misses,
+            HealthSignal::Check => &mut self.failed_checks,
         };
         if outcome == Outcome::Good {
-            *running = 0;
+            *counter = 0;
             return None;
         }
-        *running += 1;
-        let broken = self.options.failures_max <= *running
-            || (witness == HealthSignal::Request && self.options.error_ratio_max <= self.error_rate(now));
-        broken.then(|| self.open(now, witness))
+        *counter += 1;
+        let count = *counter;
+        let error_rate = self.error_rate(now);
+        let reason = match signal {
+            HealthSignal::Request if count >= self.options.failures_max => {
+                TripReason::Failures { count, last }
+            }
+            HealthSignal::Request if error_rate >= self.options.error_ratio_max => {
+                TripReason::ErrorRate { percent: (100.0 * error_rate) as u32 }
+            }
+            HealthSignal::Check if count >= self.options.failures_max => TripReason::HealthChecks { count },
+            HealthSignal::Request | HealthSignal::Check => return None,
+        };
+        Some(self.open(now, signal, reason))
     }
 
-    fn conclude(&mut self, now: Instant, witness: HealthSignal, outcome: Outcome) -> BreakerState {
+    fn conclude(&mut self, now: Instant, signal: HealthSignal, outcome: Outcome) -> BreakerState {
         if outcome == Outcome::Bad {
-            return self.open(now, witness);
+            return self.open(now, signal, TripReason::ProbeFailed);
         }
-        (self.failures, self.misses, self.outages) = (0, 0, 0);
+        self.failures = 0;
+        self.failed_checks = 0;
+        self.outages = 0;
         self.enter(BreakerState::Closed)
     }
 
-    fn open(&mut self, now: Instant, witness: HealthSignal) -> BreakerState {
-        self.opened_by = witness;
+    fn open(&mut self, now: Instant, signal: HealthSignal, reason: TripReason) -> BreakerState {
+        self.opened_by = signal;
         self.outages = self.outages.saturating_add(1);
-        self.enter(BreakerState::Open { until: now + self.backoff.backoff(self.outages) })
+        self.enter(BreakerState::Open { until: now + self.backoff.backoff(self.outages), reason })
     }
 
     fn enter(&mut self, state: BreakerState) -> BreakerState {
@@ -201,29 +244,31 @@ mod tests {
     const PROBE: RequestId = RequestId(2);
 
     #[test]
-    fn five_failures_running_open_it_and_a_success_in_between_does_not() {
+    fn five_consecutive_failures_open_it_and_a_success_in_between_resets_the_count() {
         let mut breaker = breaker();
         fail(&mut breaker, 0, 4);
         breaker.on_outcome(at(0), OLD, Outcome::Good);
         fail(&mut breaker, 0, 4);
         assert!(breaker.allows());
         fail(&mut breaker, 0, 1);
-        assert_eq!(breaker.state(), BreakerState::Open { until: at(1) });
+        let reason = TripReason::Failures { count: 5, last: None };
+        assert_eq!(breaker.state(), BreakerState::Open { until: at(1), reason });
     }
 
     #[test]
-    fn half_of_many_failures_open_it_though_never_five_running() {
+    fn an_error_rate_of_one_half_opens_it_without_five_consecutive_failures() {
         let mut breaker = breaker();
         for _ in 0..10 {
             breaker.on_outcome(at(0), OLD, Outcome::Good);
             assert!(breaker.allows());
             fail(&mut breaker, 0, 1);
         }
-        assert!(!breaker.allows());
+        let reason = TripReason::ErrorRate { percent: 50 };
+        assert_eq!(breaker.state(), BreakerState::Open { until: at(1), reason });
     }
 
     #[test]
-    fn it_is_tried_with_one_request_at_a_time_and_only_that_one_counts() {
+    fn half_open_it_lets_one_probe_through_at_a_time_and_only_the_probe_counts() {
         let mut breaker = breaker();
         fail(&mut breaker, 0, 5);
         assert_eq!(breaker.on_time(at(1)), Some(BreakerState::HalfOpen));
@@ -237,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failed_trial_doubles_the_backoff_up_to_its_longest() {
+    fn each_failed_probe_doubles_the_backoff_up_to_its_maximum() {
         let mut breaker = breaker();
         fail(&mut breaker, 0, 5);
         let mut now = 1;
@@ -245,14 +290,14 @@ mod tests {
             breaker.on_time(at(now));
             breaker.on_send(PROBE);
             breaker.on_outcome(at(now), PROBE, Outcome::Bad);
-            assert_eq!(breaker.state(), BreakerState::Open { until: at(now + backoff) });
+            let reason = TripReason::ProbeFailed;
+            assert_eq!(breaker.state(), BreakerState::Open { until: at(now + backoff), reason });
             now += backoff;
         }
     }
 
-    /// Its health page is fine, its answers are not.
     #[test]
-    fn a_node_that_answers_checks_and_fails_requests_is_broken_and_stays_so() {
+    fn passed_health_checks_neither_prevent_nor_end_an_outage_of_failed_requests() {
         let mut breaker = breaker();
         for _ in 0..5 {
             breaker.on_check(at(0), Outcome::Good);

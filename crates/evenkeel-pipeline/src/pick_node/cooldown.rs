@@ -1,24 +1,25 @@
-//! A busy node's rest: how long it is spared, and how it is asked again.
+//! Cooldown of a node that answered 429 or 503: how long it gets no traffic, and how it is probed afterwards.
 //!
-//! Bounds: while it rests it is asked nothing; rested, it is asked by one request at a time until one is answered, or was
-//! not refused for `trial_max`. So a node that stays busy refuses one request per rest, however many wait for it; and
-//! each rest in a row is at least twice as long as the one before had to be, until that is `trial_max`.
+//! An overloaded node is not failed: its circuit breaker stays closed.
+//!
+//! Guarantees: no request is sent during the cooldown; afterwards one probe at a time, until a probe is answered or has
+//! not been refused for `probe_timeout`. So a node that stays overloaded refuses one request per cooldown, however many
+//! wait for it. The minimum doubles with each consecutive cooldown, up to `probe_timeout`.
 
+use evenkeel_policy::id::RequestId;
 use evenkeel_policy::time::{Duration, Instant};
-
-use crate::accept::RequestId;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cooldown {
-    /// A node that has no room says so at once; who has waited this long is being worked on.
-    trial_max: Duration,
+    /// An overloaded node refuses at once; a probe that has lasted this long is being served.
+    probe_timeout: Duration,
     state: State,
-    /// Rests since it last had room.
-    rests: u32,
+    /// Consecutive cooldowns before the current one.
+    consecutive: u32,
 }
 
-/// The shortest rest.
-const REST_MIN: Duration = Duration::from_millis(1);
+/// The shortest cooldown.
+const COOLDOWN_MIN: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -26,26 +27,26 @@ enum State {
     Cooling {
         until: Instant,
     },
-    /// Rested, and nobody has asked since.
+    /// The cooldown has ended and no request has been sent since.
     ProbeDue,
-    /// Rested, and one asks.
+    /// The cooldown has ended and one request is probing the node.
     Probing {
-        by: RequestId,
+        request: RequestId,
         until: Instant,
     },
 }
 
 impl Cooldown {
-    pub(super) fn new(trial_max: Duration) -> Self {
-        Self { trial_max, state: State::Ready, rests: 0 }
+    pub(super) fn new(probe_timeout: Duration) -> Self {
+        Self { probe_timeout, state: State::Ready, consecutive: 0 }
     }
 
-    /// Tells whether one more request may be sent.
-    pub(super) fn admits(&self) -> bool {
+    /// Reports whether one more request may be sent.
+    pub(super) fn allows(&self) -> bool {
         matches!(self.state, State::Ready | State::ProbeDue)
     }
 
-    /// Until when it rests, if it does.
+    /// Returns the end of the current cooldown.
     pub(crate) fn until(&self) -> Option<Instant> {
         match self.state {
             State::Cooling { until } => Some(until),
@@ -53,15 +54,15 @@ impl Cooldown {
         }
     }
 
-    /// Begins a rest as long as asked for, or prolongs it; the point at which it ends.
-    pub(crate) fn begin(&mut self, now: Instant, asked: Duration) -> Instant {
-        self.rests = match self.state {
+    /// Starts or extends a cooldown of at least `requested`; returns its end.
+    pub(crate) fn begin(&mut self, now: Instant, requested: Duration) -> Instant {
+        self.consecutive = match self.state {
             State::Ready => 0,
-            State::ProbeDue | State::Probing { .. } => self.rests.saturating_add(1),
-            State::Cooling { .. } => self.rests,
+            State::ProbeDue | State::Probing { .. } => self.consecutive.saturating_add(1),
+            State::Cooling { .. } => self.consecutive,
         };
-        let least = (REST_MIN * (1 << self.rests.min(20))).min(self.trial_max);
-        let until = now + asked.max(least);
+        let minimum = (COOLDOWN_MIN * (1 << self.consecutive.min(20))).min(self.probe_timeout);
+        let until = now + requested.max(minimum);
         let until = self.until().map_or(until, |before| before.max(until));
         self.state = State::Cooling { until };
         until
@@ -69,17 +70,17 @@ impl Cooldown {
 
     pub(super) fn on_send(&mut self, now: Instant, request: RequestId) {
         if self.state == State::ProbeDue {
-            self.state = State::Probing { by: request, until: now + self.trial_max };
+            self.state = State::Probing { request, until: now + self.probe_timeout };
         }
     }
 
-    pub(crate) fn on_answer(&mut self, request: RequestId) {
+    pub(crate) fn on_response(&mut self, request: RequestId) {
         if self.is_probe(request) {
             self.state = State::Ready;
         }
     }
 
-    /// Notes that a request gave its slot back without saying anything about the node.
+    /// Lets another request be the probe if this one ended without a verdict on the node.
     pub(super) fn on_release(&mut self, request: RequestId) {
         if self.is_probe(request) {
             self.state = State::ProbeDue;
@@ -101,10 +102,10 @@ impl Cooldown {
         }
     }
 
-    /// Who asks a rested node, if anybody does.
+    /// Returns the request that probes the node.
     pub(crate) fn probe_request(&self) -> Option<RequestId> {
         match self.state {
-            State::Probing { by, .. } => Some(by),
+            State::Probing { request, .. } => Some(request),
             State::Ready | State::Cooling { .. } | State::ProbeDue => None,
         }
     }
@@ -122,67 +123,71 @@ mod tests {
     const OTHER: RequestId = RequestId(2);
 
     #[test]
-    fn a_rested_node_is_asked_by_one_until_that_is_answered() {
-        let mut rest = rested();
-        rest.on_send(at(3), FIRST);
-        assert!(!rest.admits());
-        rest.on_answer(OTHER);
-        assert!(!rest.admits(), "who was there before the rest says nothing");
-        rest.on_answer(FIRST);
-        assert!(rest.admits() && rest.timeout().is_none());
+    fn after_a_cooldown_one_request_probes_the_node_until_it_is_answered() {
+        let mut cooldown = after_cooldown();
+        cooldown.on_send(at(3), FIRST);
+        assert!(!cooldown.allows());
+        cooldown.on_response(OTHER);
+        assert!(!cooldown.allows(), "a request sent before the cooldown is no probe");
+        cooldown.on_response(FIRST);
+        assert!(cooldown.allows() && cooldown.timeout().is_none());
     }
 
     #[test]
-    fn one_who_leaves_is_followed_by_another() {
-        let mut rest = rested();
-        rest.on_send(at(3), FIRST);
-        rest.on_release(FIRST);
-        rest.on_send(at(3), OTHER);
-        assert!(!rest.admits());
+    fn a_cancelled_probe_is_followed_by_another() {
+        let mut cooldown = after_cooldown();
+        cooldown.on_send(at(3), FIRST);
+        cooldown.on_release(FIRST);
+        cooldown.on_send(at(3), OTHER);
+        assert!(!cooldown.allows());
     }
 
     #[test]
-    fn one_who_is_not_refused_for_a_while_is_taken() {
-        let mut rest = rested();
-        rest.on_send(at(3), FIRST);
-        assert_eq!(rest.timeout(), Some(at(4)));
-        rest.on_time(at(4));
-        assert!(rest.admits());
+    fn a_probe_that_is_not_refused_for_a_while_counts_as_served() {
+        let mut cooldown = after_cooldown();
+        cooldown.on_send(at(3), FIRST);
+        assert_eq!(cooldown.timeout(), Some(at(4)));
+        cooldown.on_time(at(4));
+        assert!(cooldown.allows());
     }
 
     #[test]
-    fn a_rest_is_as_long_as_the_longest_asked_for() {
-        let mut rest = Cooldown::new(Duration::from_secs(1));
-        assert_eq!(rest.begin(at(0), Duration::from_secs(9)), at(9));
-        assert_eq!(rest.begin(at(0), Duration::from_secs(2)), at(9));
-        rest.on_time(at(8));
-        assert_eq!(rest.until(), Some(at(9)));
+    fn a_cooldown_lasts_as_long_as_the_longest_requested() {
+        let mut cooldown = Cooldown::new(Duration::from_secs(1));
+        assert_eq!(cooldown.begin(at(0), Duration::from_secs(9)), at(9));
+        assert_eq!(cooldown.begin(at(0), Duration::from_secs(2)), at(9));
+        cooldown.on_time(at(8));
+        assert_eq!(cooldown.until(), Some(at(9)));
     }
 
-    /// Whatever it asks for: who refuses for half a minute is asked forty times, not thirty thousand.
+    /// Half a minute of refusals with no `Retry-After` costs 39 probes, not 30 000.
     #[test]
-    fn rests_in_a_row_get_longer_up_to_the_usual_one() {
-        let mut rest = Cooldown::new(Duration::from_secs(1));
+    fn consecutive_cooldowns_get_longer_up_to_the_default() {
+        let mut cooldown = Cooldown::new(Duration::from_secs(1));
         let mut now = at(0);
-        let mut asked = 0;
+        let mut probes = 0;
         while now < at(30) {
-            rest.on_send(now, FIRST);
-            now = rest.begin(now, Duration::ZERO);
-            rest.on_time(now);
-            asked += 1;
+            cooldown.on_send(now, FIRST);
+            now = cooldown.begin(now, Duration::ZERO);
+            cooldown.on_time(now);
+            probes += 1;
         }
-        assert_eq!(asked, 39);
-        rest.on_send(now, FIRST);
-        rest.on_answer(FIRST);
-        assert_eq!(rest.begin(now, Duration::ZERO), now + REST_MIN, "it had room in between");
+        assert_eq!(probes, 39);
+        cooldown.on_send(now, FIRST);
+        cooldown.on_response(FIRST);
+        assert_eq!(
+            cooldown.begin(now, Duration::ZERO),
+            now + COOLDOWN_MIN,
+            "it was not overloaded in between"
+        );
     }
 
-    fn rested() -> Cooldown {
-        let mut rest = Cooldown::new(Duration::from_secs(1));
-        rest.begin(at(0), Duration::from_secs(3));
-        assert!(!rest.admits());
-        rest.on_time(at(3));
-        rest
+    fn after_cooldown() -> Cooldown {
+        let mut cooldown = Cooldown::new(Duration::from_secs(1));
+        cooldown.begin(at(0), Duration::from_secs(3));
+        assert!(!cooldown.allows());
+        cooldown.on_time(at(3));
+        cooldown
     }
 
     fn at(second: u64) -> Instant {

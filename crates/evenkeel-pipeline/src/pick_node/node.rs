@@ -1,11 +1,12 @@
-//! One node: its slots, its health, and the figures it is chosen by.
+//! One node: its slots, its health, and the statistics by which it is chosen.
 //!
-//! Bound: never more requests than slots at the moment one is sent; figures are at most a second old when it is chosen.
+//! Guarantees: a request is sent only while the node has a free slot; cached statistics are at most a second old when
+//! the node is chosen.
 
 use evenkeel_policy::concurrency_limit::Epoch;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::{Ewma, Gains, LatencyWindow, Outcome, RatioWindow};
-use evenkeel_policy::id::{NodeId, PathId};
+use evenkeel_policy::id::{ModelId, NodeId, RequestId};
 use evenkeel_policy::path::PathRule;
 use evenkeel_policy::score::{Candidate, NodeStats, RequestKind, Status};
 use evenkeel_policy::time::{Duration, Instant};
@@ -14,64 +15,73 @@ use evenkeel_policy::weight::Weight;
 use super::capacity::{Capacity, EngineLoad, Slots};
 use super::circuit_breaker::CircuitBreaker;
 use super::cooldown::Cooldown;
-use crate::accept::{ModelId, RequestId};
 use crate::options::BreakerOptions;
 use crate::pick_path::{PathSpec, Paths};
 
-/// How old the slow figures of a node may be when it is chosen.
-pub(crate) const FIGURES_AGE_MAX: Duration = Duration::from_secs(1);
+/// Maximum age of a node's cached statistics when it is chosen.
+pub(crate) const STATS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// A node as it is added.
+/// A node to be added.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSpec {
-    /// How many requests it works on at once.
+    /// Number of requests it serves at once.
     pub slots: Slots,
-    /// How much of the work it should get, relative to the others.
+    /// Share of the work it should get, relative to the other nodes.
     pub weight: Weight,
-    /// What it serves.
+    /// Models it serves.
     pub models: Vec<ModelId>,
-    /// The ways to it; none where there is nothing to choose.
+    /// Paths to it; empty if there is no choice.
     pub paths: Vec<PathSpec>,
 }
 
-/// Whether a node is to take new work.
+/// State of a node as set by the administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminState {
-    /// It takes new work.
+    /// In rotation.
     Serving,
-    /// It finishes what it has.
+    /// Finishes its requests and gets no new ones.
     Draining,
-    /// It finishes what it has and is forgotten then.
+    /// Finishes its requests, then is removed.
     Removing,
+}
+
+/// Settings that all nodes of a pool share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeDefaults {
+    /// Cost assumed for a request of which nothing is known.
+    pub(super) typical_cost: Cost,
+    pub(super) breaker: BreakerOptions,
+    /// Backoff of an open circuit breaker.
+    pub(super) backoff: PathRule,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) capacity: Capacity,
-    /// What it last said of its load.
+    /// Load last reported by its engine.
     pub(crate) engine: Option<EngineLoad>,
-    usual_cost: Cost,
+    typical_cost: Cost,
     weight: Weight,
-    /// In order.
+    /// Sorted.
     models: Vec<ModelId>,
     pub(crate) paths: Paths,
-    pub(crate) duty: AdminState,
-    /// Whether it said it has no room, and for how long.
-    pub(crate) rest: Cooldown,
+    pub(crate) admin_state: AdminState,
+    /// Set when it answered 429 or 503.
+    pub(crate) cooldown: Cooldown,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) busy: u32,
     transactions: u32,
     pub(crate) in_flight: Cost,
-    /// The model it was last given work of: the others come first next time.
+    /// Model of the last request sent to it; the other models come first next time.
     last_model: Option<ModelId>,
     latency: LatencyWindow,
     latency_mean: Ewma,
     timeouts: RatioWindow,
     added_at: Instant,
-    figures: CachedStats,
+    cached_stats: CachedStats,
 }
 
-/// What takes long to compute and changes slowly.
+/// Statistics that are costly to compute and change slowly.
 #[derive(Clone, Copy, Debug, Default)]
 struct CachedStats {
     at: Instant,
@@ -85,21 +95,21 @@ struct CachedStats {
 impl Node {
     pub(super) fn new(
         spec: &NodeSpec,
-        (capacity, usual_cost): (Capacity, Cost),
+        capacity: Capacity,
         paths: Paths,
-        (breaker, backoff): (BreakerOptions, PathRule),
+        defaults: &NodeDefaults,
         now: Instant,
     ) -> Self {
         Self {
             capacity,
             engine: None,
-            usual_cost,
+            typical_cost: defaults.typical_cost,
             weight: spec.weight,
             models: ordered(&spec.models),
             paths,
-            duty: AdminState::Serving,
-            rest: Cooldown::new(breaker.spare),
-            breaker: CircuitBreaker::new(breaker, backoff),
+            admin_state: AdminState::Serving,
+            cooldown: Cooldown::new(defaults.breaker.cooldown),
+            breaker: CircuitBreaker::new(defaults.breaker, defaults.backoff),
             busy: 0,
             transactions: 0,
             in_flight: Cost::ZERO,
@@ -108,7 +118,7 @@ impl Node {
             latency_mean: Ewma::new(Gains::RTT),
             timeouts: RatioWindow::default(),
             added_at: now,
-            figures: CachedStats { at: now, ..CachedStats::default() },
+            cached_stats: CachedStats { at: now, ..CachedStats::default() },
         }
     }
 
@@ -124,31 +134,31 @@ impl Node {
         self.models = ordered(models);
     }
 
-    /// Its models, the one after that of its last work first.
-    pub(crate) fn models_in_turn(&self) -> impl Iterator<Item = ModelId> {
+    /// Returns its models, starting after that of its last request.
+    pub(crate) fn models_round_robin(&self) -> impl Iterator<Item = ModelId> {
         let next = self.last_model.map_or(0, |last| self.models.partition_point(|model| *model <= last));
         self.models[next..].iter().chain(&self.models[..next]).copied()
     }
 
-    /// Tells whether it takes new work, slots apart.
-    pub(crate) fn is_open(&self) -> bool {
-        self.duty == AdminState::Serving && self.rest.admits() && self.breaker.allows()
+    /// Reports whether it may get new requests, apart from its slots.
+    pub(crate) fn is_available(&self) -> bool {
+        self.admin_state == AdminState::Serving && self.cooldown.allows() && self.breaker.allows()
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.is_open() && self.busy < self.slots()
+    pub(crate) fn has_free_slot(&self) -> bool {
+        self.is_available() && self.busy < self.slots()
     }
 
     pub(crate) fn slots(&self) -> u32 {
         self.capacity.slots()
     }
 
-    /// How many requests of others it has, as far as it says so.
+    /// Returns the number of requests from other clients, according to its engine.
     pub(crate) fn external_load(&self) -> u32 {
         self.engine.map_or(0, |load| load.running.saturating_add(load.waiting).saturating_sub(self.busy))
     }
 
-    /// Takes in what it says of its load; `None` when it does not say any more.
+    /// Records the load reported by its engine; `None` when it stops reporting.
     pub(crate) fn on_engine_load(&mut self, load: Option<EngineLoad>) {
         self.engine = load;
         if let Some(load) = load {
@@ -156,40 +166,31 @@ impl Node {
         }
     }
 
-    /// Takes a slot and chooses the way.
-    pub(crate) fn reserve_slot(
-        &mut self,
-        now: Instant,
-        request: RequestId,
-        work: &SlotRequest,
-    ) -> SlotReservation {
+    /// Takes a slot; returns the epoch of the concurrency limit that the request counts for.
+    pub(crate) fn reserve_slot(&mut self, now: Instant, request: RequestId, work: &SlotRequest) -> Epoch {
         self.busy += 1;
         self.transactions += u32::from(work.request == RequestKind::BeginTx);
         self.in_flight += work.cost;
         self.last_model = Some(work.model);
         self.breaker.on_send(request);
-        self.rest.on_send(now, request);
-        SlotReservation { path: self.paths.pick(now), epoch: self.capacity.on_send(self.busy) }
+        self.cooldown.on_send(now, request);
+        self.capacity.on_send(self.busy)
     }
 
-    /// Corrects what its work is thought to cost.
+    /// Replaces the estimated cost of a request in flight.
     pub(crate) fn reprice(&mut self, before: Cost, now: Cost) {
         self.in_flight = self.in_flight - before + now;
     }
 
-    /// Gives a slot back.
-    pub(crate) fn release(&mut self, request: RequestId, work: &SlotRequest, path: Option<PathId>) {
+    pub(crate) fn release_slot(&mut self, request: RequestId, work: &SlotRequest) {
         self.busy -= 1;
         self.transactions -= u32::from(work.request == RequestKind::BeginTx);
         self.in_flight = self.in_flight - work.cost;
         self.breaker.on_release(request);
-        self.rest.on_release(request);
-        if let Some(path) = path {
-            self.paths.release(path);
-        }
+        self.cooldown.on_release(request);
     }
 
-    /// Takes in how long the node took to begin its answer.
+    /// Records the time to the first byte of a response.
     pub(crate) fn on_latency(&mut self, now: Instant, latency: Duration) {
         self.latency.record(now, latency);
         self.latency_mean.record_millis(latency);
@@ -200,15 +201,15 @@ impl Node {
         self.timeouts.record(now, Outcome::Bad);
     }
 
-    /// Brings the slow figures up to date if they are too old to choose by.
+    /// Refreshes the cached statistics if they are too old to choose by.
     pub(crate) fn refresh_if_old(&mut self, now: Instant) {
-        if FIGURES_AGE_MAX <= now.since(self.figures.at) {
+        if now.since(self.cached_stats.at) >= STATS_AGE_MAX {
             self.refresh(now);
         }
     }
 
     pub(crate) fn refresh(&mut self, now: Instant) {
-        self.figures = CachedStats {
+        self.cached_stats = CachedStats {
             at: now,
             p95_latency_ms: self.latency.p95(now).unwrap_or_default().as_secs_f64() * 1_000.0,
             latency_samples: u32::try_from(self.latency.samples(now)).unwrap_or(u32::MAX),
@@ -218,11 +219,11 @@ impl Node {
         };
     }
 
-    /// What a chooser sees of it: a database connection and a transaction are both a slot.
+    /// Returns the selection policy's view of the node; a database connection and a transaction are both a slot.
     pub(crate) fn stats(&self) -> NodeStats {
         let slots = i32::try_from(self.slots()).unwrap_or(i32::MAX);
         let CachedStats { p95_latency_ms, latency_samples, error_rate_1m, timeouts_1m, uptime_sec, .. } =
-            self.figures;
+            self.cached_stats;
         NodeStats {
             running_http_session: self.busy,
             running_sql: self.busy,
@@ -237,7 +238,7 @@ impl Node {
             timeouts_1m,
             uptime_sec,
             status: self.status(),
-            in_flight: self.in_flight + Cost(self.usual_cost.0.saturating_mul(self.external_load().into())),
+            in_flight: self.in_flight + Cost(self.typical_cost.0.saturating_mul(self.external_load().into())),
             latency_estimate_ms: self.latency_mean.mean().unwrap_or(0.0),
             ..NodeStats::default()
         }
@@ -259,34 +260,26 @@ impl Node {
         self.latency.p95(now)
     }
 
-    /// When something about it changes by itself.
+    /// Returns the time at which its cooldown, circuit breaker or a path next changes by itself.
     pub(crate) fn timeout(&self) -> Option<Instant> {
-        [self.rest.timeout(), self.breaker.timeout(), self.paths.timeout()].into_iter().flatten().min()
+        [self.cooldown.timeout(), self.breaker.timeout(), self.paths.timeout()].into_iter().flatten().min()
     }
 
     fn status(&self) -> Status {
-        match self.duty {
-            AdminState::Serving if self.is_open() => Status::Serving,
+        match self.admin_state {
+            AdminState::Serving if self.is_available() => Status::Serving,
             AdminState::Serving => Status::Down,
             AdminState::Draining | AdminState::Removing => Status::Draining,
         }
     }
 }
 
-/// A slot that was taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SlotReservation {
-    pub(crate) path: Option<PathId>,
-    /// Which of the node's limits it counts for.
-    pub(crate) epoch: Epoch,
-}
-
-/// What a slot is taken for.
+/// Work that a slot is reserved for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotRequest {
     pub(crate) model: ModelId,
     pub(crate) request: RequestKind,
-    /// What it is charged.
+    /// Its estimated cost.
     pub(crate) cost: Cost,
 }
 

@@ -1,43 +1,43 @@
-//! How far ahead of its answer a request is charged.
+//! Charge-ahead: how far ahead of its response a running request is charged.
 //!
-//! Bound: between [`AHEAD_MIN`] and the whole rest; at most what the shortest of the last requests still had to come
-//! when it was sent, and sixty-four longer ones forget a short one to within a third.
+//! Guarantees: between [`AHEAD_MIN`] and the whole remainder; at most what the shortest recent request still had to come
+//! when it was sent. After 64 longer requests, a short one counts for about a third.
 
 use evenkeel_policy::cost::Cost;
 
-/// The least that is charged ahead: without any, whoever is behind is given every slot that comes free until its
-/// answers have caught up, which is far too many by then.
+/// Minimum charged ahead. Without one, a tenant that is behind would get every free slot until its responses have caught
+/// up, which is far too many by then.
 const AHEAD_MIN: Cost = Cost(128);
 
-/// How many longer requests it takes until a short one counts for a third.
-const FORGETS_IN: u64 = 64;
+/// Number of longer requests after which a short one counts for about a third.
+const FORGET_AFTER: u64 = 64;
 
-/// As far as the shortest of the requests that compete for one model's slots.
+/// Tracks the shortest of the requests that compete for one model's slots.
 ///
-/// Charged in full when it is sent, a long answer counts as service long before it is: its tenant gets that much less
-/// than one with short answers. Charged only as it is said, it counts too late: its tenant is given slots until it has
-/// caught up, and then keeps them all. What matters is how soon the next slots come free to put things right, and that
-/// is when the shortest of those that compete are done.
+/// Charged in full at send time, a long response counts as service long before it is delivered, and its tenant gets that
+/// much less than one with short responses. Charged only as it is produced, it counts too late: its tenant keeps getting
+/// slots until the responses catch up, and then holds them all. The right distance is the time until the next slots
+/// become free, and that is when the shortest competing request is done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChargeAhead {
     shortest: Option<Cost>,
 }
 
 impl ChargeAhead {
-    /// Takes in what a request that is sent has still to come; one that says nothing until its end tells nothing.
-    pub(crate) fn note(&mut self, to_come: Cost) {
-        if to_come == Cost::ZERO {
+    /// Records the remaining cost of a request that is sent; one without progress reports is ignored.
+    pub(crate) fn record(&mut self, remaining: Cost) {
+        if remaining == Cost::ZERO {
             return;
         }
         self.shortest = Some(match self.shortest {
-            Some(shortest) if shortest < to_come => {
-                shortest + Cost((to_come - shortest).0.div_ceil(FORGETS_IN))
+            Some(shortest) if shortest < remaining => {
+                shortest + Cost((remaining - shortest).0.div_ceil(FORGET_AFTER))
             }
-            _ => to_come,
+            _ => remaining,
         });
     }
 
-    /// What is charged of a request that is thought to cost `cost` and has cost `spent`.
+    /// Returns the charge of a request with the estimate `cost` that has cost `spent` so far.
     pub(crate) fn charge(&self, spent: Cost, cost: Cost) -> Cost {
         let ahead = self.shortest.map_or(cost, |shortest| shortest.max(AHEAD_MIN));
         spent.max(cost.min(spent + ahead))
@@ -49,24 +49,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_request_shortens_it_at_once_and_long_ones_forget_it_slowly() {
-        let mut horizon = ChargeAhead::default();
-        horizon.note(Cost(1_000));
-        assert_eq!(horizon.charge(Cost(30), Cost(1_030)), Cost(1_030));
-        horizon.note(Cost(200));
-        assert_eq!(horizon.charge(Cost(30), Cost(1_030)), Cost(230));
-        (0..64).for_each(|_| horizon.note(Cost(1_000)));
-        let charged = horizon.charge(Cost(30), Cost(1_030));
+    fn a_short_request_lowers_it_at_once_and_longer_ones_raise_it_slowly() {
+        let mut charge_ahead = ChargeAhead::default();
+        charge_ahead.record(Cost(1_000));
+        assert_eq!(charge_ahead.charge(Cost(30), Cost(1_030)), Cost(1_030));
+        charge_ahead.record(Cost(200));
+        assert_eq!(charge_ahead.charge(Cost(30), Cost(1_030)), Cost(230));
+        (0..64).for_each(|_| charge_ahead.record(Cost(1_000)));
+        let charged = charge_ahead.charge(Cost(30), Cost(1_030));
         assert!((Cost(650)..Cost(800)).contains(&charged), "{charged}");
     }
 
     #[test]
-    fn what_was_spent_is_charged_and_never_more_than_is_thought_to_come() {
-        let mut horizon = ChargeAhead::default();
-        assert_eq!(horizon.charge(Cost(0), Cost(500)), Cost(500));
-        horizon.note(Cost(2));
-        assert_eq!(horizon.charge(Cost(100), Cost(500)), Cost(100) + AHEAD_MIN);
-        assert_eq!(horizon.charge(Cost(490), Cost(500)), Cost(500));
-        assert_eq!(horizon.charge(Cost(700), Cost(500)), Cost(700));
+    fn the_spent_cost_is_charged_and_never_more_ahead_than_the_estimate() {
+        let mut charge_ahead = ChargeAhead::default();
+        assert_eq!(charge_ahead.charge(Cost(0), Cost(500)), Cost(500));
+        charge_ahead.record(Cost(2));
+        assert_eq!(charge_ahead.charge(Cost(100), Cost(500)), Cost(100) + AHEAD_MIN);
+        assert_eq!(charge_ahead.charge(Cost(490), Cost(500)), Cost(500));
+        assert_eq!(charge_ahead.charge(Cost(700), Cost(500)), Cost(700));
     }
 }

@@ -1,45 +1,46 @@
-//! One model's ring: its lanes, its waiting places, its rate and its horizon.
+//! One model's queue: tenant queues, queue capacity, throughput and charge-ahead.
 //!
-//! Bound: a lane exists while its tenant has a place, and its tenant takes turns while something is in the lane.
+//! Guarantees: a tenant queue exists while its tenant holds queue capacity; its tenant is active in DRR while a request is
+//! queued.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evenkeel_policy::backpressure;
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::drr::DrrScheduler;
-use evenkeel_policy::id::TenantId;
+use evenkeel_policy::id::{RequestId, TenantId};
 use evenkeel_policy::time::{Duration, Instant};
 use evenkeel_policy::weight::Weight;
 
 use super::busy_throughput::{BusyThroughput, QueueLoad};
 use super::charge_ahead::ChargeAhead;
 use super::{QueueEnd, key};
-use crate::accept::{RequestId, RequestRecord};
+use crate::accept::RequestRecord;
 use crate::admit::AdmissionControl;
 
-/// Who waits for one model.
+/// Requests waiting for one model, at one priority.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelQueue {
     pub(crate) drr: DrrScheduler,
-    pub(crate) places: AdmissionControl,
-    pub(super) horizon: ChargeAhead,
-    lanes: BTreeMap<TenantId, TenantQueue>,
-    rate: BusyThroughput,
+    pub(crate) admission: AdmissionControl,
+    pub(super) charge_ahead: ChargeAhead,
+    tenant_queues: BTreeMap<TenantId, TenantQueue>,
+    throughput: BusyThroughput,
 }
 
-/// Who waits of one tenant.
+/// Requests of one tenant waiting for one model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TenantQueue {
-    /// Those that take turns, in turn.
-    queue: VecDeque<RequestId>,
-    /// Everybody, delayed ones too, in the order of arrival.
+    /// Requests that are scheduled, next first.
+    queued: VecDeque<RequestId>,
+    /// All waiting requests, delayed ones included, in order of arrival.
     waiting: BTreeSet<(u64, RequestId)>,
     cost: Cost,
 }
 
 impl TenantQueue {
-    pub(crate) fn queue(&self) -> &VecDeque<RequestId> {
-        &self.queue
+    pub(crate) fn queued(&self) -> &VecDeque<RequestId> {
+        &self.queued
     }
 
     pub(crate) fn waiting(&self) -> &BTreeSet<(u64, RequestId)> {
@@ -52,78 +53,94 @@ impl TenantQueue {
 }
 
 impl ModelQueue {
-    pub(super) fn new(drr: DrrScheduler, places: AdmissionControl, rate: BusyThroughput) -> Self {
-        Self { drr, places, horizon: ChargeAhead::default(), lanes: BTreeMap::new(), rate }
+    pub(super) fn new(drr: DrrScheduler, admission: AdmissionControl) -> Self {
+        let throughput = BusyThroughput::new(Instant::ORIGIN);
+        Self {
+            drr,
+            admission,
+            charge_ahead: ChargeAhead::default(),
+            tenant_queues: BTreeMap::new(),
+            throughput,
+        }
     }
 
-    pub(super) fn pass(&mut self, now: Instant) {
+    /// Starts the clock of a new model queue.
+    pub(super) fn starting_at(self, now: Instant) -> Self {
+        Self { throughput: BusyThroughput::new(now), ..self }
+    }
+
+    pub(super) fn advance_time(&mut self, now: Instant) {
         let load = self.load();
-        self.rate.pass(now, load);
+        self.throughput.advance_time(now, load);
     }
 
     pub(super) fn complete(&mut self, cost: Cost) {
         if self.load() == QueueLoad::Queued {
-            self.rate.record(cost);
+            self.throughput.record(cost);
         }
     }
 
-    pub(super) fn forget_rate(&mut self) {
-        self.rate.forget();
+    pub(super) fn reset_throughput(&mut self) {
+        self.throughput.reset();
     }
 
     pub(crate) fn rate(&self) -> Option<f64> {
-        self.rate.per_second()
+        self.throughput.per_second()
     }
 
     pub(super) fn expected_wait(&self, tenant: TenantId, weight: Weight) -> Option<Duration> {
-        let queued = self.lanes.get(&tenant).map_or(Cost::ZERO, |lane| lane.cost);
-        backpressure::expected_wait(queued, self.rate.per_second()?, self.places.weight_share(tenant, weight))
+        let queued = self.tenant_queues.get(&tenant).map_or(Cost::ZERO, |tenant_queue| tenant_queue.cost);
+        backpressure::expected_wait(
+            queued,
+            self.throughput.per_second()?,
+            self.admission.weight_share(tenant, weight),
+        )
     }
 
-    pub(super) fn join(&mut self, request: RequestId, ticket: &RequestRecord) {
-        let lane = self.lanes.entry(ticket.arrival.tenant).or_default();
-        lane.waiting.insert((ticket.order, request));
-        lane.cost += ticket.arrival.cost;
+    pub(super) fn register(&mut self, request: RequestId, record: &RequestRecord) {
+        let tenant_queue = self.tenant_queues.entry(record.arrival.tenant).or_default();
+        tenant_queue.waiting.insert((record.order, request));
+        tenant_queue.cost += record.arrival.cost;
     }
 
-    /// Puts a request into its lane, and tells whether it is the only one there.
-    pub(super) fn enter(&mut self, request: RequestId, tenant: TenantId, end: QueueEnd) -> bool {
-        let lane = self.lanes.entry(tenant).or_default();
+    /// Adds a request to its tenant queue; returns whether it is the only one there.
+    pub(super) fn push(&mut self, request: RequestId, tenant: TenantId, end: QueueEnd) -> bool {
+        let tenant_queue = self.tenant_queues.entry(tenant).or_default();
         match end {
-            QueueEnd::Front => lane.queue.push_front(request),
-            QueueEnd::Back => lane.queue.push_back(request),
+            QueueEnd::Front => tenant_queue.queued.push_front(request),
+            QueueEnd::Back => tenant_queue.queued.push_back(request),
         }
-        lane.queue.len() == 1
+        tenant_queue.queued.len() == 1
     }
 
-    pub(super) fn leave(&mut self, request: RequestId, ticket: &RequestRecord) {
-        let tenant = ticket.arrival.tenant;
-        let Some(lane) = self.lanes.get_mut(&tenant) else { return };
-        if !lane.waiting.remove(&(ticket.order, request)) {
+    pub(super) fn leave(&mut self, request: RequestId, record: &RequestRecord) {
+        let tenant = record.arrival.tenant;
+        let Some(tenant_queue) = self.tenant_queues.get_mut(&tenant) else { return };
+        if !tenant_queue.waiting.remove(&(record.order, request)) {
             return;
         }
-        lane.cost = lane.cost - ticket.arrival.cost;
-        if let Some(at) = lane.queue.iter().position(|queued| *queued == request) {
-            lane.queue.remove(at);
-            if lane.queue.is_empty() {
+        tenant_queue.cost = tenant_queue.cost - record.arrival.cost;
+        if let Some(index) = tenant_queue.queued.iter().position(|queued| *queued == request) {
+            tenant_queue.queued.remove(index);
+            if tenant_queue.queued.is_empty() {
                 self.drr.remove_key(key(tenant));
             }
         }
-        if lane.waiting.is_empty() {
-            self.lanes.remove(&tenant);
+        if tenant_queue.waiting.is_empty() {
+            self.tenant_queues.remove(&tenant);
         }
     }
 
     pub(super) fn newest(&self, tenant: TenantId) -> Option<RequestId> {
-        self.lanes.get(&tenant)?.waiting.last().map(|(_, request)| *request)
+        self.tenant_queues.get(&tenant)?.waiting.last().map(|(_, request)| *request)
     }
 
-    pub(crate) fn lane(&self, tenant: TenantId) -> Option<&TenantQueue> {
-        self.lanes.get(&tenant)
+    pub(crate) fn tenant_queue(&self, tenant: TenantId) -> Option<&TenantQueue> {
+        self.tenant_queues.get(&tenant)
     }
 
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = (TenantId, &TenantQueue)> {
-        self.lanes.iter().map(|(tenant, lane)| (*tenant, lane))
+    pub(crate) fn tenant_queues(&self) -> impl Iterator<Item = (TenantId, &TenantQueue)> {
+        self.tenant_queues.iter().map(|(tenant, tenant_queue)| (*tenant, tenant_queue))
     }
 
     fn load(&self) -> QueueLoad {

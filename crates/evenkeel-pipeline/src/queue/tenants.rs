@@ -1,6 +1,6 @@
-//! What is known of the tenants: their rules, what they have in flight, and in which rings they have accounts.
+//! Tenants: rules, requests in flight, and the model queues in which each has a DRR account.
 //!
-//! Bound: one entry per tenant id up to the highest met, below `tenants_max`.
+//! Limits: one entry per tenant id up to the highest seen, below `tenants_max`.
 
 use std::collections::BTreeSet;
 
@@ -10,42 +10,42 @@ use evenkeel_policy::weight::Weight;
 
 use crate::accept::ModelQueueId;
 
-/// What a tenant may have.
+/// Weight and concurrency limit of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantRule {
-    /// Its share beside the others.
+    /// Share relative to the other tenants.
     pub weight: Weight,
-    /// How many of its requests may be on nodes at once; at 0 all of them wait.
+    /// Maximum number of requests in flight; at 0 all requests wait.
     pub concurrency_max: u32,
 }
 
-/// Weight 1 and no cap.
+/// Weight 1 and no concurrency limit.
 impl Default for TenantRule {
     fn default() -> Self {
         Self { weight: Weight::ONE, concurrency_max: u32::MAX }
     }
 }
 
-/// One tenant's figures.
+/// State of one tenant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TenantEntry {
     pub(crate) rule: TenantRule,
     pub(crate) in_flight: u32,
-    /// What its requests on nodes are charged.
+    /// Charges of its requests in flight.
     pub(crate) in_flight_cost: Cost,
-    /// What its ended requests cost.
+    /// Total cost of its finished requests.
     pub(crate) served: Cost,
-    /// The lines in whose rings it has ever had a turn coming.
-    pub(crate) rings: BTreeSet<ModelQueueId>,
+    /// Model queues in which it has ever been active.
+    pub(crate) queues: BTreeSet<ModelQueueId>,
 }
 
 impl TenantEntry {
     pub(crate) fn is_capped(&self) -> bool {
-        self.rule.concurrency_max <= self.in_flight
+        self.in_flight >= self.rule.concurrency_max
     }
 }
 
-/// Every tenant met so far.
+/// All tenants seen so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tenants(Vec<TenantEntry>);
 
@@ -54,7 +54,7 @@ impl Tenants {
         self.0.get(tenant.index())
     }
 
-    /// The tenant's entry; the id is known to be below the limit.
+    /// Returns the tenant's entry, creating it if needed; the id must be below the limit.
     pub(crate) fn entry(&mut self, tenant: TenantId) -> &mut TenantEntry {
         if self.0.len() <= tenant.index() {
             self.0.resize_with(tenant.index() + 1, TenantEntry::default);

@@ -1,6 +1,6 @@
-//! How many failed requests are tried again: a part of those tried first, and a few more.
+//! Retry budget: retries are limited to a fraction of the first attempts, plus a minimum.
 //!
-//! Bound: within a window no more retries than `budget` times the first attempts, or `retries_min` if that is more.
+//! Limits: per window at most `budget` times the first attempts, or `retries_min` if that is more.
 
 use evenkeel_policy::estimate::{Outcome, RatioWindow};
 use evenkeel_policy::time::Instant;
@@ -15,9 +15,9 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Makes a budget of checked options.
+    /// Creates a budget; the options have been checked.
     pub(crate) fn new(options: RetryOptions) -> Self {
-        let attempts = RatioWindow::new(options.window).expect("the window is a second at least");
+        let attempts = RatioWindow::new(options.window).expect("the window is at least a second");
         Self { options, attempts }
     }
 
@@ -25,16 +25,16 @@ impl RetryBudget {
         self.attempts.record(now, Outcome::Good);
     }
 
-    /// Spends a retry; `false` when none is left.
+    /// Spends a retry; returns `false` when none is left.
     pub(crate) fn spend(&mut self, now: Instant) -> bool {
         let retries = self.attempts.bad(now);
         let first = self.attempts.total(now) - retries;
         let allowed = (self.options.budget * first as f64).max(f64::from(self.options.retries_min));
-        let left = ((retries + 1) as f64) <= allowed;
-        if left {
+        let is_left = ((retries + 1) as f64) <= allowed;
+        if is_left {
             self.attempts.record(now, Outcome::Bad);
         }
-        left
+        is_left
     }
 }
 
@@ -44,13 +44,16 @@ mod tests {
     use evenkeel_policy::time::Duration;
 
     #[test]
-    fn a_tenth_of_the_first_attempts_may_be_retried_and_three_in_any_case() {
+    fn a_tenth_of_the_first_attempts_may_be_retried_and_at_least_three() {
         for (first, allowed) in [(0, 3), (10, 3), (30, 3), (50, 5), (1_000, 100)] {
             let mut budget = RetryBudget::new(RetryOptions::default());
             (0..first).for_each(|_| budget.on_first_attempt(Instant::ORIGIN));
             let spent = (0..2_000).filter(|_| budget.spend(Instant::ORIGIN)).count();
             assert_eq!(spent, allowed, "{first} first attempts");
-            assert!(budget.spend(Instant::ORIGIN + Duration::from_secs(11)), "a window later there is more");
+            assert!(
+                budget.spend(Instant::ORIGIN + Duration::from_secs(11)),
+                "a window later the budget is refilled"
+            );
         }
     }
 }

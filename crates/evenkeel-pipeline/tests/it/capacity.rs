@@ -1,4 +1,4 @@
-//! How many requests a node is given at once, and what others do to it.
+//! Capacity: adaptive concurrency limits, and load from other clients.
 
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, EngineLoad, NodeSpec, PipelineOptions, RegistryError, RequestId, Slots,
@@ -8,138 +8,142 @@ use evenkeel_policy::cost::Cost;
 use evenkeel_policy::id::NodeId;
 use evenkeel_policy::time::Duration;
 
-use crate::driver::{Door, MODEL, asks, spec};
+use crate::driver::{Driver, MODEL, arrival_of, spec};
 
 const SOON: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_node_gets_more_while_it_begins_its_answers_soon_and_less_when_it_does_not() {
-    let mut door = adaptive();
-    let mut settle = |knee: u32| {
+fn the_limit_rises_while_first_tokens_are_fast_and_falls_when_they_are_slow() {
+    let mut driver = adaptive();
+    let mut settled_limit = |knee: u32| {
         for _ in 0..300 {
-            let first_token = if knee < slots(&door) { LATE } else { SOON };
-            round(&mut door, first_token);
+            let first_token = if knee < slots(&driver) { LATE } else { SOON };
+            round(&mut driver, first_token);
         }
-        slots(&door)
+        slots(&driver)
     };
-    let limit = settle(20);
+    let limit = settled_limit(20);
     assert!((10..=26).contains(&limit), "{limit}");
-    let limit = settle(6);
+    let limit = settled_limit(6);
     assert!((3..=9).contains(&limit), "{limit}");
 }
 
-/// An answer in one piece begins when all of it is made.
+/// The first byte of a response in one piece comes when all of it has been generated.
 #[test]
-fn how_long_answers_in_one_piece_take_says_nothing() {
-    let mut door = adaptive();
+fn the_latency_of_unstreamed_responses_does_not_change_the_limit() {
+    let mut driver = adaptive();
     for _ in 0..200 {
-        let whole = door.ask(0);
-        door.pass(LATE);
-        door.first_byte(whole);
-        door.end(whole, 500);
+        let whole = driver.submit(0);
+        driver.advance(LATE);
+        driver.first_byte(whole);
+        driver.end(whole, 500);
     }
-    assert_eq!(door.walk.status().nodes[0].limit.unwrap().recent_ms, None);
+    assert_eq!(driver.pipeline.status().nodes[0].limit.unwrap().recent_ms, None);
 }
 
 #[test]
-fn fewer_slots_take_nothing_back() {
-    let mut door = adaptive();
-    let flying: Vec<RequestId> = (0..4).map(|_| stream(&mut door)).collect();
-    let refused = door.fail_one(flying[0]);
-    assert_eq!((slots(&door), door.flying.len()), (2, 3), "three were there when the fourth was refused");
-    door.end(flying[1], 500);
-    door.pass(Duration::from_secs(5));
-    assert!(!door.is_flying(refused), "two are on it, and two it may have");
-    door.end(flying[2], 500);
-    assert!(door.is_flying(refused));
-    assert!(door.rejected.is_empty());
+fn lowering_the_slots_cancels_nothing() {
+    let mut driver = adaptive();
+    let in_flight: Vec<RequestId> = (0..4).map(|_| stream(&mut driver)).collect();
+    let refused = driver.fail_one(in_flight[0]);
+    assert_eq!(
+        (slots(&driver), driver.in_flight.len()),
+        (2, 3),
+        "three were in flight when the fourth was refused"
+    );
+    driver.end(in_flight[1], 500);
+    driver.advance(Duration::from_secs(5));
+    assert!(!driver.is_in_flight(refused), "two of two slots are in use");
+    driver.end(in_flight[2], 500);
+    assert!(driver.is_in_flight(refused));
+    assert!(driver.rejected.is_empty());
 }
 
 #[test]
-fn an_engines_own_queue_lowers_the_limit() {
-    let mut door = adaptive();
+fn a_queue_inside_the_engine_lowers_the_limit() {
+    let mut driver = adaptive();
     let node = NodeId(0);
     (0..4).for_each(|_| {
-        stream(&mut door);
+        stream(&mut driver);
     });
-    door.walk.handle_engine_load(
-        door.now,
+    driver.pipeline.handle_engine_load(
+        driver.now,
         node,
         Some(EngineLoad { running: 2, waiting: 2, cache_used: None }),
     );
-    door.settle();
-    assert_eq!(slots(&door), 3);
-    let told = door.walk.status().nodes[0].clone();
-    assert_eq!((told.engine.map(|it| it.waiting), told.elsewhere), (Some(2), 0));
+    driver.drain_events();
+    assert_eq!(slots(&driver), 3);
+    let status = driver.pipeline.status().nodes[0].clone();
+    assert_eq!((status.engine.map(|it| it.waiting), status.external_load), (Some(2), 0));
 }
 
 #[test]
-fn a_node_that_nobody_streams_from_gets_more_while_its_engine_has_no_queue() {
-    let mut door = adaptive();
+fn without_streamed_responses_the_limit_rises_while_the_engine_has_no_queue() {
+    let mut driver = adaptive();
     (0..50).for_each(|_| {
-        door.ask(0);
+        driver.submit(0);
     });
     for running in 4..20 {
         let load = EngineLoad { running, waiting: 0, cache_used: None };
-        door.walk.handle_engine_load(door.now, NodeId(0), Some(load));
-        door.settle();
+        driver.pipeline.handle_engine_load(driver.now, NodeId(0), Some(load));
+        driver.drain_events();
     }
-    assert_eq!((slots(&door), door.flying.len()), (20, 20));
+    assert_eq!((slots(&driver), driver.in_flight.len()), (20, 20));
 }
 
 #[test]
-fn what_others_have_an_engine_do_counts_as_its_load_until_it_does_not_say_so() {
-    let mut door = Door::to(&[8, 8]);
+fn requests_of_other_clients_count_as_load_until_the_engine_stops_reporting() {
+    let mut driver = Driver::with_nodes(&[8, 8]);
     let busy = NodeId(0);
     let load = EngineLoad { running: 5, waiting: 1, cache_used: Some(0.5) };
-    door.walk.handle_engine_load(door.now, busy, Some(load));
+    driver.pipeline.handle_engine_load(driver.now, busy, Some(load));
     for _ in 0..4 {
-        let request = door.ask(0);
-        assert_ne!(door.node_of(request), busy);
+        let request = driver.submit(0);
+        assert_ne!(driver.node_of(request), busy);
     }
-    assert_eq!(door.walk.status().nodes[0].elsewhere, 6);
-    door.walk.handle_engine_load(door.now, busy, None);
-    let request = door.ask(0);
-    assert_eq!(door.node_of(request), busy);
-    assert_eq!(door.walk.status().nodes[0].elsewhere, 0);
+    assert_eq!(driver.pipeline.status().nodes[0].external_load, 6);
+    driver.pipeline.handle_engine_load(driver.now, busy, None);
+    let request = driver.submit(0);
+    assert_eq!(driver.node_of(request), busy);
+    assert_eq!(driver.pipeline.status().nodes[0].external_load, 0);
 }
 
 #[test]
-fn a_limit_that_cannot_be_makes_no_node() {
-    let mut door = Door::new(PipelineOptions::default());
+fn a_node_with_an_invalid_limit_is_rejected() {
+    let mut driver = Driver::new(PipelineOptions::default());
     let slots = Slots::Adaptive(LimitConfig { min: 0, ..LimitConfig::default() });
-    let refused = door.walk.add_node(door.now, &NodeSpec { slots, ..spec(1, &[MODEL]) });
-    assert!(matches!(refused, Err(RegistryError::Limit(_))), "{refused:?}");
+    let result = driver.pipeline.add_node(driver.now, &NodeSpec { slots, ..spec(1, &[MODEL]) });
+    assert!(matches!(result, Err(RegistryError::Limit(_))), "{result:?}");
 }
 
-/// A door to one node that begins with four requests.
-fn adaptive() -> Door {
-    let mut door = Door::new(PipelineOptions::default());
+/// Creates a driver with one node whose adaptive limit starts at 4.
+fn adaptive() -> Driver {
+    let mut driver = Driver::new(PipelineOptions::default());
     let slots = Slots::Adaptive(LimitConfig { initial: 4, ..LimitConfig::default() });
-    door.add_spec(&NodeSpec { slots, ..spec(1, &[MODEL]) });
-    door
+    driver.add_spec(&NodeSpec { slots, ..spec(1, &[MODEL]) });
+    driver
 }
 
-fn stream(door: &mut Door) -> RequestId {
-    door.arrive(Arrival { upfront: Cost(100), ..asks(0) })
+fn stream(driver: &mut Driver) -> RequestId {
+    driver.arrive(Arrival { upfront: Cost(100), ..arrival_of(0) })
 }
 
-/// As many streams as the node takes, whose answers begin after so long.
-fn round(door: &mut Door, first_token: Duration) {
-    let streams: Vec<_> = (0..slots(door)).map(|_| stream(door)).collect();
-    door.pass(first_token);
-    let flying: Vec<_> = streams.iter().copied().filter(|it| door.is_flying(*it)).collect();
-    flying.iter().for_each(|it| door.first_byte(*it));
-    streams.into_iter().for_each(|it| door.cancel(it));
+/// Fills the node with streams whose first token takes `first_token`, then cancels them.
+fn round(driver: &mut Driver, first_token: Duration) {
+    let streams: Vec<_> = (0..slots(driver)).map(|_| stream(driver)).collect();
+    driver.advance(first_token);
+    let in_flight: Vec<_> = streams.iter().copied().filter(|it| driver.is_in_flight(*it)).collect();
+    in_flight.iter().for_each(|it| driver.first_byte(*it));
+    streams.into_iter().for_each(|it| driver.cancel(it));
 }
 
-fn slots(door: &Door) -> u32 {
-    door.walk.status().nodes[0].slots
+fn slots(driver: &Driver) -> u32 {
+    driver.pipeline.status().nodes[0].slots
 }
 
-impl Door {
-    /// Has the node refuse a request, which is given back.
+impl Driver {
+    /// Fails a request as overloaded and returns it.
     fn fail_one(&mut self, request: RequestId) -> RequestId {
         self.fail(request, AttemptFailure::Busy { retry_after: None });
         request

@@ -1,4 +1,4 @@
-//! A door for tests: hands in, takes out, audits after every step, and remembers who is where.
+//! A driver for tests: makes the calls, takes the events, audits after every step, and tracks every request.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use evenkeel_policy::weight::Weight;
 pub(crate) const MODEL: ModelId = ModelId(0);
 pub(crate) const OTHER: ModelId = ModelId(1);
 
-pub(crate) struct Door {
-    pub(crate) walk: OptimizedLoadManager,
+pub(crate) struct Driver {
+    pub(crate) pipeline: OptimizedLoadManager,
     pub(crate) now: Instant,
-    /// Where every request in flight is.
-    pub(crate) flying: BTreeMap<RequestId, Flying>,
+    /// Node and path of every request in flight.
+    pub(crate) in_flight: BTreeMap<RequestId, InFlight>,
     pub(crate) rejected: BTreeMap<RequestId, Rejection>,
     pub(crate) dispatches: Vec<(RequestId, TenantId, NodeId)>,
     pub(crate) events: Vec<Event>,
@@ -28,25 +28,25 @@ pub(crate) struct Door {
     audits: Audits,
 }
 
-/// When everything is counted again, which takes as long as there is much to count.
+/// Schedule of the audit, which is slow with many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audits {
     EveryStep,
-    AtTheEnd,
+    Manual,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flying {
+pub(crate) struct InFlight {
     pub(crate) node: NodeId,
     pub(crate) path: Option<PathId>,
 }
 
-impl Door {
+impl Driver {
     pub(crate) fn new(options: PipelineOptions) -> Self {
         Self {
-            walk: OptimizedLoadManager::new(options).unwrap(),
+            pipeline: OptimizedLoadManager::new(options).unwrap(),
             now: Instant::ORIGIN,
-            flying: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             rejected: BTreeMap::new(),
             dispatches: vec![],
             events: vec![],
@@ -59,13 +59,13 @@ impl Door {
         Self { audits, ..self }
     }
 
-    /// A door to nodes of so many slots, each of which serves [`MODEL`].
-    pub(crate) fn to(slots: &[u32]) -> Self {
-        let mut door = Self::new(PipelineOptions::default());
+    /// Creates a driver with one node per entry of `slots`, each serving [`MODEL`].
+    pub(crate) fn with_nodes(slots: &[u32]) -> Self {
+        let mut driver = Self::new(PipelineOptions::default());
         slots.iter().for_each(|slots| {
-            door.add(*slots, &[MODEL]);
+            driver.add(*slots, &[MODEL]);
         });
-        door
+        driver
     }
 
     pub(crate) fn add(&mut self, slots: u32, models: &[ModelId]) -> NodeId {
@@ -73,83 +73,83 @@ impl Door {
     }
 
     pub(crate) fn add_spec(&mut self, spec: &NodeSpec) -> NodeId {
-        let node = self.walk.add_node(self.now, spec).unwrap();
-        self.settle();
+        let node = self.pipeline.add_node(self.now, spec).unwrap();
+        self.drain_events();
         node
     }
 
     pub(crate) fn arrive(&mut self, arrival: Arrival) -> RequestId {
-        let request = self.walk.handle_arrival(self.now, arrival);
+        let request = self.pipeline.handle_arrival(self.now, arrival);
         self.waiting.insert(request, arrival.tenant);
-        self.settle();
+        self.drain_events();
         request
     }
 
-    pub(crate) fn ask(&mut self, tenant: u32) -> RequestId {
-        self.arrive(asks(tenant))
+    pub(crate) fn submit(&mut self, tenant: u32) -> RequestId {
+        self.arrive(arrival_of(tenant))
     }
 
     pub(crate) fn end(&mut self, request: RequestId, actual: u64) {
         let end = RequestEnd { actual: Cost(actual), outcome: Outcome::Good };
-        self.walk.handle_end(self.now, request, end);
-        self.settle();
+        self.pipeline.handle_end(self.now, request, end);
+        self.drain_events();
     }
 
     pub(crate) fn fail(&mut self, request: RequestId, failure: AttemptFailure) {
-        self.walk.handle_failure(self.now, request, failure);
-        self.settle();
+        self.pipeline.handle_failure(self.now, request, failure);
+        self.drain_events();
     }
 
     pub(crate) fn cancel(&mut self, request: RequestId) {
-        self.walk.handle_cancel(self.now, request);
-        self.settle();
+        self.pipeline.handle_cancel(self.now, request);
+        self.drain_events();
     }
 
     pub(crate) fn first_byte(&mut self, request: RequestId) {
-        self.walk.handle_first_byte(self.now, request);
-        self.settle();
+        self.pipeline.handle_first_byte(self.now, request);
+        self.drain_events();
     }
 
     pub(crate) fn progress(&mut self, request: RequestId, actual_so_far: u64) {
-        self.walk.handle_progress(self.now, request, Cost(actual_so_far));
-        self.settle();
+        self.pipeline.handle_progress(self.now, request, Cost(actual_so_far));
+        self.drain_events();
     }
 
     pub(crate) fn rule(&mut self, tenant: u32, weight: f64, concurrency_max: u32) {
         let rule = TenantRule { weight: Weight::new(weight).unwrap(), concurrency_max };
-        self.walk.set_tenant(self.now, TenantId(tenant), rule).unwrap();
-        self.settle();
+        self.pipeline.set_tenant(self.now, TenantId(tenant), rule).unwrap();
+        self.drain_events();
     }
 
-    /// Lets time pass, stopping whenever something is due.
-    pub(crate) fn pass(&mut self, span: Duration) {
-        let end = self.now + span;
-        while let Some(due) = self.walk.poll_timeout().filter(|due| *due <= end) {
+    /// Advances time by `duration`, running every timer when it is due.
+    pub(crate) fn advance(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while let Some(due) = self.pipeline.poll_timeout().filter(|due| *due <= end) {
             self.now = self.now.max(due);
-            self.walk.handle_time(self.now);
-            self.settle();
+            self.pipeline.handle_time(self.now);
+            self.drain_events();
         }
         self.now = end;
-        self.walk.handle_time(end);
-        self.settle();
+        self.pipeline.handle_time(end);
+        self.drain_events();
     }
 
-    pub(crate) fn is_flying(&self, request: RequestId) -> bool {
-        self.flying.contains_key(&request)
+    pub(crate) fn is_in_flight(&self, request: RequestId) -> bool {
+        self.in_flight.contains_key(&request)
     }
 
     pub(crate) fn node_of(&self, request: RequestId) -> NodeId {
-        self.flying[&request].node
+        self.in_flight[&request].node
     }
 
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Takes every event, checks that it fits what went before, and audits.
-    pub(crate) fn settle(&mut self) {
-        while let Some(event) = self.walk.poll_event() {
-            self.follow(&event);
+    /// Takes all events, checks each against the tracked state, and audits.
+    pub(crate) fn drain_events(&mut self) {
+        while let Some(event) = self.pipeline.poll_event() {
+            self.apply(&event);
             self.events.push(event);
         }
         if self.audits == Audits::EveryStep {
@@ -158,33 +158,43 @@ impl Door {
     }
 
     pub(crate) fn audit(&self) {
-        if let Err(fault) = self.walk.audit() {
-            panic!("{fault}");
+        if let Err(error) = self.pipeline.audit() {
+            panic!("{error}");
         }
-        let status = self.walk.status();
-        let behind: usize = status.models.iter().map(|model| model.background).sum();
-        assert_eq!((status.waiting + behind, status.in_flight), (self.waiting.len(), self.flying.len()));
+        let status = self.pipeline.status();
+        let background: usize = status.models.iter().map(|model| model.background).sum();
+        assert_eq!(
+            (status.waiting + background, status.in_flight),
+            (self.waiting.len(), self.in_flight.len())
+        );
     }
 
-    fn follow(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         match *event {
             Event::Dispatch { request, tenant, node, path, .. } => {
-                assert_eq!(self.waiting.remove(&request), Some(tenant), "only who waits is sent");
-                assert!(self.flying.insert(request, Flying { node, path }).is_none());
+                assert_eq!(
+                    self.waiting.remove(&request),
+                    Some(tenant),
+                    "only a waiting request is dispatched"
+                );
+                assert!(self.in_flight.insert(request, InFlight { node, path }).is_none());
                 self.dispatches.push((request, tenant, node));
             }
             Event::Retry { request, tenant, .. } => {
-                assert!(self.flying.remove(&request).is_some(), "only who flies can fail");
+                assert!(self.in_flight.remove(&request).is_some(), "only a request in flight can fail");
                 self.waiting.insert(request, tenant);
             }
             Event::Done { request, .. } => {
-                assert!(self.flying.remove(&request).is_some(), "only who flies can land, and once");
+                assert!(
+                    self.in_flight.remove(&request).is_some(),
+                    "only a request in flight can end, and only once"
+                );
             }
             Event::Reject { request, rejection, .. } => {
-                let flew = self.flying.remove(&request).is_some();
+                let was_in_flight = self.in_flight.remove(&request).is_some();
                 let waited = self.waiting.remove(&request).is_some();
-                assert!(flew != waited, "who is turned away was somewhere");
-                assert!(self.rejected.insert(request, rejection).is_none(), "turned away twice");
+                assert!(was_in_flight != waited, "a rejected request was either waiting or in flight");
+                assert!(self.rejected.insert(request, rejection).is_none(), "rejected twice");
             }
             Event::AdminState { .. }
             | Event::NodeRemoved { .. }
@@ -195,7 +205,7 @@ impl Door {
     }
 }
 
-pub(crate) fn asks(tenant: u32) -> Arrival {
+pub(crate) fn arrival_of(tenant: u32) -> Arrival {
     Arrival {
         tenant: TenantId(tenant),
         model: MODEL,
@@ -204,7 +214,7 @@ pub(crate) fn asks(tenant: u32) -> Arrival {
         affinity: None,
         deadline: None,
         request: RequestKind::Infer,
-        urgency: Priority::Interactive,
+        priority: Priority::Interactive,
     }
 }
 

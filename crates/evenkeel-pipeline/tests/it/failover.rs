@@ -1,337 +1,348 @@
-//! A failing node is left alone, its requests go elsewhere, and nobody is told half a truth.
+//! Failover: circuit breakers, cooldowns, retries on other nodes, and honest errors after the first byte.
 
 use evenkeel_pipeline::{
     Arrival, AttemptFailure, BreakerState, Event, NoRetryReason, PipelineOptions, Rejection, RequestId,
-    RequestOutcome, RetryOptions,
+    RequestOutcome, RetryOptions, TripReason,
 };
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId};
 use evenkeel_policy::path::{PathState, Probe};
 use evenkeel_policy::time::Duration;
 
-use crate::driver::{Door, MODEL, asks, with_paths};
+use crate::driver::{Driver, MODEL, arrival_of, with_paths};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn before_the_first_byte_a_request_goes_to_another_node() {
-    let mut door = Door::to(&[1, 1, 1]);
-    let request = door.ask(0);
-    let mut tried = vec![door.node_of(request)];
+fn before_the_first_byte_a_failed_request_is_retried_on_another_node() {
+    let mut driver = Driver::with_nodes(&[1, 1, 1]);
+    let request = driver.submit(0);
+    let mut tried = vec![driver.node_of(request)];
     for _ in 0..2 {
-        door.fail(request, AttemptFailure::BadResponse);
-        assert!(!tried.contains(&door.node_of(request)), "{tried:?}");
-        tried.push(door.node_of(request));
+        driver.fail(request, AttemptFailure::BadResponse);
+        assert!(!tried.contains(&driver.node_of(request)), "{tried:?}");
+        tried.push(driver.node_of(request));
     }
-    let attempt = door.events.iter().rev().find_map(|event| match event {
+    let attempt = driver.events.iter().rev().find_map(|event| match event {
         Event::Dispatch { attempt, .. } => Some(*attempt),
         _ => None,
     });
     assert_eq!(attempt, Some(3));
-    door.fail(request, AttemptFailure::TimedOut);
-    assert_eq!(stopped(&door, request), NoRetryReason::AttemptsUsed);
-    assert_eq!(door.walk.status().counts.retried, 2);
+    driver.fail(request, AttemptFailure::TimedOut);
+    assert_eq!(no_retry(&driver, request), NoRetryReason::AttemptsUsed);
+    assert_eq!(driver.pipeline.status().counts.retried, 2);
 }
 
 #[test]
-fn after_the_first_byte_a_failure_is_an_honest_end() {
-    let mut door = Door::to(&[1, 1]);
-    let request = door.ask(0);
-    door.first_byte(request);
-    door.progress(request, 70);
-    door.fail(request, AttemptFailure::BadResponse);
-    let done = door.events.iter().find_map(|event| match event {
-        Event::Done { actual, ending, .. } => Some((actual.0, *ending)),
+fn after_the_first_byte_a_failure_ends_the_request() {
+    let mut driver = Driver::with_nodes(&[1, 1]);
+    let request = driver.submit(0);
+    driver.first_byte(request);
+    driver.progress(request, 70);
+    driver.fail(request, AttemptFailure::BadResponse);
+    let done = driver.events.iter().find_map(|event| match event {
+        Event::Done { actual, outcome, .. } => Some((actual.0, *outcome)),
         _ => None,
     });
     assert_eq!(done, Some((70, RequestOutcome::FailedMidStream { failure: AttemptFailure::BadResponse })));
 }
 
 #[test]
-fn with_no_node_left_to_try_a_failure_is_the_answer() {
-    let mut door = Door::to(&[1]);
-    let request = door.ask(0);
-    door.fail(request, AttemptFailure::BadResponse);
-    assert_eq!(stopped(&door, request), NoRetryReason::NoOtherNode);
-    let said = door.rejected[&request].to_string();
-    assert_eq!(said, "node broke off at attempt 1, no other node serves it");
+fn with_no_other_node_left_the_request_fails() {
+    let mut driver = Driver::with_nodes(&[1]);
+    let request = driver.submit(0);
+    driver.fail(request, AttemptFailure::BadResponse);
+    assert_eq!(no_retry(&driver, request), NoRetryReason::NoOtherNode);
+    let error = driver.rejected[&request].to_string();
+    assert_eq!(
+        error,
+        "node returned an error or an incomplete response at attempt 1, no other node serves it"
+    );
 }
 
 #[test]
-fn a_request_whose_deadline_has_passed_is_not_tried_again() {
-    let mut door = Door::to(&[1, 1]);
-    let request = door.arrive(Arrival { deadline: Some(SECOND), ..asks(0) });
-    door.pass(SECOND);
-    door.fail(request, AttemptFailure::BadResponse);
-    assert_eq!(stopped(&door, request), NoRetryReason::DeadlinePassed);
-    let patient = door.ask(0);
-    door.pass(60 * SECOND);
-    door.fail(patient, AttemptFailure::BadResponse);
-    assert!(door.is_flying(patient), "without a deadline only waiting is limited");
+fn a_request_whose_deadline_has_passed_is_not_retried() {
+    let mut driver = Driver::with_nodes(&[1, 1]);
+    let request = driver.arrive(Arrival { deadline: Some(SECOND), ..arrival_of(0) });
+    driver.advance(SECOND);
+    driver.fail(request, AttemptFailure::BadResponse);
+    assert_eq!(no_retry(&driver, request), NoRetryReason::DeadlinePassed);
+    let patient = driver.submit(0);
+    driver.advance(60 * SECOND);
+    driver.fail(patient, AttemptFailure::BadResponse);
+    assert!(driver.is_in_flight(patient), "without a deadline only waiting is limited");
 }
 
 #[test]
-fn a_request_that_is_tried_again_goes_before_those_that_wait_and_keeps_its_deadline() {
-    let mut door = Door::to(&[1, 1]);
-    let failing = door.arrive(Arrival { deadline: Some(3 * SECOND), ..asks(0) });
-    let other = door.ask(0);
-    let takes_its_slot = door.ask(0);
-    let waiting = door.ask(0);
-    door.pass(SECOND);
-    door.fail(failing, AttemptFailure::BadResponse);
-    let entry = door.walk.wait_entry(failing).unwrap();
-    assert_eq!(entry.timeout_at, door.now + 2 * SECOND);
-    door.end(other, 500);
-    assert!(door.is_flying(takes_its_slot) && door.is_flying(failing) && !door.is_flying(waiting));
+fn a_retried_request_goes_to_the_front_of_its_queue_and_keeps_its_deadline() {
+    let mut driver = Driver::with_nodes(&[1, 1]);
+    let failing = driver.arrive(Arrival { deadline: Some(3 * SECOND), ..arrival_of(0) });
+    let other = driver.submit(0);
+    let takes_its_slot = driver.submit(0);
+    let waiting = driver.submit(0);
+    driver.advance(SECOND);
+    driver.fail(failing, AttemptFailure::BadResponse);
+    let entry = driver.pipeline.wait_entry(failing).unwrap();
+    assert_eq!(entry.timeout_at, driver.now + 2 * SECOND);
+    driver.end(other, 500);
+    assert!(
+        driver.is_in_flight(takes_its_slot) && driver.is_in_flight(failing) && !driver.is_in_flight(waiting)
+    );
 }
 
-/// A hundred requests in flight, of which every one fails at once.
+/// A hundred requests in flight that all fail at once.
 #[test]
-fn no_more_than_a_tenth_are_tried_again() {
-    let mut door = Door::to(&[100, 100]);
-    let requests: Vec<_> = (0..100).map(|_| door.ask(0)).collect();
-    requests.iter().for_each(|request| door.fail(*request, AttemptFailure::Unreachable));
-    let counts = door.walk.status().counts;
+fn at_most_a_tenth_of_the_requests_are_retried() {
+    let mut driver = Driver::with_nodes(&[100, 100]);
+    let requests: Vec<_> = (0..100).map(|_| driver.submit(0)).collect();
+    requests.iter().for_each(|request| driver.fail(*request, AttemptFailure::Unreachable));
+    let counts = driver.pipeline.status().counts;
     assert_eq!(counts.retried, 10);
     let spent = requests.iter().filter(|it| {
-        matches!(door.rejected.get(it), Some(Rejection::Failed { stopped: NoRetryReason::BudgetSpent, .. }))
+        matches!(
+            driver.rejected.get(it),
+            Some(Rejection::Failed { no_retry: NoRetryReason::BudgetSpent, .. })
+        )
     });
     assert_eq!(spent.count(), 90);
 }
 
 #[test]
-fn a_retry_that_finds_the_queue_full_is_turned_away() {
-    let mut door = Door::to(&[2]);
-    let failing = door.ask(0);
+fn a_retry_that_finds_the_queue_full_is_rejected() {
+    let mut driver = Driver::with_nodes(&[2]);
+    let failing = driver.submit(0);
     (0..300).for_each(|tenant| {
-        door.ask(tenant);
+        driver.submit(tenant);
     });
-    assert_eq!(door.waiting(), 100);
-    door.add(0, &[MODEL]);
-    door.fail(failing, AttemptFailure::BadResponse);
-    assert_eq!(stopped(&door, failing), NoRetryReason::QueueFull);
+    assert_eq!(driver.waiting(), 100);
+    driver.add(0, &[MODEL]);
+    driver.fail(failing, AttemptFailure::BadResponse);
+    assert_eq!(no_retry(&driver, failing), NoRetryReason::QueueFull);
 }
 
 #[test]
-fn a_busy_node_rests_as_long_as_it_asks_for_and_is_not_broken() {
-    let mut door = Door::to(&[4]);
-    let asked = 3 * SECOND;
+fn an_overloaded_node_cools_down_for_its_retry_after_and_its_breaker_stays_closed() {
+    let mut driver = Driver::with_nodes(&[4]);
+    let retry_after = 3 * SECOND;
     for _ in 0..3 {
-        let request = door.ask(0);
-        door.fail(request, AttemptFailure::Busy { retry_after: Some(asked) });
-        assert!(!door.is_flying(request) && !door.rejected.contains_key(&request));
-        door.pass(asked - Duration::from_millis(1));
-        assert!(!door.is_flying(request));
-        door.pass(Duration::from_millis(1));
-        assert!(door.is_flying(request), "the same node may be asked again");
-        door.end(request, 500);
-        door.pass(11 * SECOND);
+        let request = driver.submit(0);
+        driver.fail(request, AttemptFailure::Busy { retry_after: Some(retry_after) });
+        assert!(!driver.is_in_flight(request) && !driver.rejected.contains_key(&request));
+        driver.advance(retry_after - Duration::from_millis(1));
+        assert!(!driver.is_in_flight(request));
+        driver.advance(Duration::from_millis(1));
+        assert!(driver.is_in_flight(request), "the same node may get the request again");
+        driver.end(request, 500);
+        driver.advance(11 * SECOND);
     }
-    let node = &door.walk.status().nodes[0];
-    assert_eq!((node.breaker, node.spared_until), (BreakerState::Closed, None));
+    let node = &driver.pipeline.status().nodes[0];
+    assert_eq!((node.breaker, node.cooldown_until), (BreakerState::Closed, None));
 }
 
 #[test]
-fn a_busy_node_is_spared_for_the_longest_it_asked_for() {
-    let mut door = Door::to(&[2]);
-    let first = door.ask(0);
-    let second = door.ask(0);
-    door.fail(first, AttemptFailure::Busy { retry_after: Some(9 * SECOND) });
-    door.fail(second, AttemptFailure::Busy { retry_after: None });
-    assert_eq!(door.walk.status().nodes[0].spared_until, Some(door.now + 9 * SECOND));
+fn a_cooldown_lasts_for_the_longest_retry_after() {
+    let mut driver = Driver::with_nodes(&[2]);
+    let first = driver.submit(0);
+    let second = driver.submit(0);
+    driver.fail(first, AttemptFailure::Busy { retry_after: Some(9 * SECOND) });
+    driver.fail(second, AttemptFailure::Busy { retry_after: None });
+    assert_eq!(driver.pipeline.status().nodes[0].cooldown_until, Some(driver.now + 9 * SECOND));
 }
 
 #[test]
-fn a_busy_node_that_asks_for_a_day_is_spared_a_minute() {
-    let mut door = Door::to(&[1]);
-    let request = door.ask(0);
-    door.fail(request, AttemptFailure::Busy { retry_after: Some(86_400 * SECOND) });
-    assert_eq!(door.walk.status().nodes[0].spared_until, Some(door.now + 60 * SECOND));
+fn a_retry_after_of_a_day_is_a_cooldown_of_a_minute() {
+    let mut driver = Driver::with_nodes(&[1]);
+    let request = driver.submit(0);
+    driver.fail(request, AttemptFailure::Busy { retry_after: Some(86_400 * SECOND) });
+    assert_eq!(driver.pipeline.status().nodes[0].cooldown_until, Some(driver.now + 60 * SECOND));
 }
 
-/// Neither attempts nor the retry budget limit this: nothing was attempted.
+/// Neither `attempts_max` nor the retry budget applies: the node never accepted the request.
 #[test]
-fn a_request_that_a_node_without_room_refuses_waits_on_until_it_has_room() {
-    let mut door = Door::to(&[1]);
-    let request = door.ask(0);
+fn a_request_refused_by_an_overloaded_node_waits_until_the_node_accepts_it() {
+    let mut driver = Driver::with_nodes(&[1]);
+    let request = driver.submit(0);
     for _ in 0..20 {
-        door.fail(request, AttemptFailure::Busy { retry_after: None });
-        assert!(!door.is_flying(request) && !door.rejected.contains_key(&request));
-        door.pass(SECOND);
-        assert!(door.is_flying(request));
+        driver.fail(request, AttemptFailure::Busy { retry_after: None });
+        assert!(!driver.is_in_flight(request) && !driver.rejected.contains_key(&request));
+        driver.advance(SECOND);
+        assert!(driver.is_in_flight(request));
     }
-    door.end(request, 500);
-    let other = door.ask(0);
-    door.fail(other, AttemptFailure::BadResponse);
-    assert_eq!(stopped(&door, other), NoRetryReason::NoOtherNode, "a failure is still one");
+    driver.end(request, 500);
+    let other = driver.submit(0);
+    driver.fail(other, AttemptFailure::BadResponse);
+    assert_eq!(no_retry(&driver, other), NoRetryReason::NoOtherNode, "other failures still count");
 }
 
 #[test]
-fn a_node_that_stays_busy_refuses_one_request_per_rest() {
-    let mut door = Door::to(&[4]);
-    let requests: Vec<_> = (0..4).map(|_| door.ask(0)).collect();
-    requests.iter().for_each(|request| door.fail(*request, AttemptFailure::Busy { retry_after: None }));
+fn a_node_that_stays_overloaded_refuses_one_request_per_cooldown() {
+    let mut driver = Driver::with_nodes(&[4]);
+    let requests: Vec<_> = (0..4).map(|_| driver.submit(0)).collect();
+    requests.iter().for_each(|request| driver.fail(*request, AttemptFailure::Busy { retry_after: None }));
     for _ in 0..3 {
-        door.pass(SECOND);
-        let asking = only_flying(&door);
-        door.fail(asking, AttemptFailure::Busy { retry_after: None });
-        assert!(door.flying.is_empty());
+        driver.advance(SECOND);
+        let probe = only_in_flight(&driver);
+        driver.fail(probe, AttemptFailure::Busy { retry_after: None });
+        assert!(driver.in_flight.is_empty());
     }
-    door.pass(SECOND);
-    door.first_byte(only_flying(&door));
-    assert_eq!(door.flying.len(), 4, "one that was answered opens it to all");
+    driver.advance(SECOND);
+    driver.first_byte(only_in_flight(&driver));
+    assert_eq!(driver.in_flight.len(), 4, "an answered probe lets all requests through");
 }
 
 #[test]
-fn a_rested_node_is_taken_to_have_room_when_it_does_not_refuse_at_once() {
-    let mut door = Door::to(&[2]);
-    let first = door.ask(0);
-    let second = door.ask(0);
-    door.fail(first, AttemptFailure::Busy { retry_after: Some(5 * SECOND) });
-    door.end(second, 500);
-    door.ask(0);
-    door.pass(5 * SECOND);
-    only_flying(&door);
-    door.pass(SECOND);
-    assert_eq!(door.flying.len(), 2, "an answer in one piece may take minutes");
+fn a_probe_that_is_not_refused_at_once_ends_the_cooldown() {
+    let mut driver = Driver::with_nodes(&[2]);
+    let first = driver.submit(0);
+    let second = driver.submit(0);
+    driver.fail(first, AttemptFailure::Busy { retry_after: Some(5 * SECOND) });
+    driver.end(second, 500);
+    driver.submit(0);
+    driver.advance(5 * SECOND);
+    only_in_flight(&driver);
+    driver.advance(SECOND);
+    assert_eq!(driver.in_flight.len(), 2, "an unstreamed response may take minutes");
 }
 
 #[test]
-fn when_every_node_rests_longer_than_anybody_waits_all_are_turned_away_at_once() {
-    let mut door = Door::to(&[1, 1]);
-    let one = door.ask(0);
-    let other = door.ask(0);
-    let waits = door.ask(0);
-    let patient = door.arrive(Arrival { deadline: Some(120 * SECOND), ..asks(0) });
-    door.fail(one, AttemptFailure::Busy { retry_after: Some(50 * SECOND) });
-    assert!(!door.rejected.contains_key(&one), "the other node does not rest");
-    door.fail(other, AttemptFailure::Busy { retry_after: Some(40 * SECOND) });
-    let late = door.ask(0);
-    for turned in [one, other, waits, late] {
-        let told = door.rejected[&turned];
-        assert_eq!(told, Rejection::WouldMissDeadline { retry_after: 40 * SECOND });
+fn requests_that_cannot_outwait_every_cooldown_are_rejected_at_once() {
+    let mut driver = Driver::with_nodes(&[1, 1]);
+    let one = driver.submit(0);
+    let other = driver.submit(0);
+    let waits = driver.submit(0);
+    let patient = driver.arrive(Arrival { deadline: Some(120 * SECOND), ..arrival_of(0) });
+    driver.fail(one, AttemptFailure::Busy { retry_after: Some(50 * SECOND) });
+    assert!(!driver.rejected.contains_key(&one), "the other node is not cooling down");
+    driver.fail(other, AttemptFailure::Busy { retry_after: Some(40 * SECOND) });
+    let late = driver.submit(0);
+    for request in [one, other, waits, late] {
+        assert_eq!(driver.rejected[&request], Rejection::WouldMissDeadline { retry_after: 40 * SECOND });
     }
-    assert!(door.walk.wait_entry(patient).is_some(), "who has time waits");
-    door.pass(40 * SECOND);
-    assert_eq!(only_flying(&door), patient);
+    assert!(driver.pipeline.wait_entry(patient).is_some(), "a request with a later deadline waits");
+    driver.advance(40 * SECOND);
+    assert_eq!(only_in_flight(&driver), patient);
 }
 
 #[test]
-fn whoever_can_wait_for_a_node_to_rest_does() {
-    let mut door = Door::to(&[1]);
-    let request = door.ask(0);
-    door.fail(request, AttemptFailure::Busy { retry_after: Some(29 * SECOND) });
-    let late = door.ask(0);
-    assert!(door.rejected.is_empty());
-    door.pass(29 * SECOND);
-    assert!(door.is_flying(request) || door.is_flying(late));
+fn a_request_that_can_outwait_a_cooldown_waits() {
+    let mut driver = Driver::with_nodes(&[1]);
+    let request = driver.submit(0);
+    driver.fail(request, AttemptFailure::Busy { retry_after: Some(29 * SECOND) });
+    let late = driver.submit(0);
+    assert!(driver.rejected.is_empty());
+    driver.advance(29 * SECOND);
+    assert!(driver.is_in_flight(request) || driver.is_in_flight(late));
 }
 
 #[test]
-fn a_broken_node_takes_nothing_then_one_request_at_a_time_then_all() {
-    let mut door = broken_node();
-    let waiting: Vec<_> = (0..3).map(|_| door.ask(0)).collect();
-    door.pass(SECOND - Duration::from_millis(1));
-    assert!(door.flying.is_empty());
-    door.pass(Duration::from_millis(1));
-    let probe = only_flying(&door);
-    assert_eq!(breaker(&door), BreakerState::HalfOpen);
-    door.cancel(probe);
-    let probe = only_flying(&door);
-    door.first_byte(probe);
-    assert_eq!(breaker(&door), BreakerState::Closed);
-    assert!(waiting.iter().all(|request| door.is_flying(*request) || *request == waiting[0]));
+fn an_open_breaker_lets_nothing_through_then_one_probe_at_a_time_then_everything() {
+    let mut driver = node_with_open_breaker();
+    let waiting: Vec<_> = (0..3).map(|_| driver.submit(0)).collect();
+    driver.advance(SECOND - Duration::from_millis(1));
+    assert!(driver.in_flight.is_empty());
+    driver.advance(Duration::from_millis(1));
+    let probe = only_in_flight(&driver);
+    assert_eq!(breaker(&driver), BreakerState::HalfOpen);
+    driver.cancel(probe);
+    let probe = only_in_flight(&driver);
+    driver.first_byte(probe);
+    assert_eq!(breaker(&driver), BreakerState::Closed);
+    assert!(waiting.iter().all(|request| driver.is_in_flight(*request) || *request == waiting[0]));
 }
 
 #[test]
-fn a_failed_trial_doubles_the_time_a_node_is_left_alone() {
-    let mut door = broken_node();
-    door.ask(0);
-    door.pass(SECOND);
-    let probe = only_flying(&door);
-    door.fail(probe, AttemptFailure::BadResponse);
-    assert_eq!(breaker(&door), BreakerState::Open { until: door.now + 2 * SECOND });
+fn a_failed_probe_doubles_the_backoff() {
+    let mut driver = node_with_open_breaker();
+    driver.submit(0);
+    driver.advance(SECOND);
+    let probe = only_in_flight(&driver);
+    driver.fail(probe, AttemptFailure::BadResponse);
+    assert_eq!(
+        breaker(&driver),
+        BreakerState::Open { until: driver.now + 2 * SECOND, reason: TripReason::ProbeFailed }
+    );
 }
 
 #[test]
-fn an_active_check_breaks_a_node_and_mends_it() {
-    let mut door = Door::to(&[1]);
+fn health_checks_open_the_breaker_and_close_it() {
+    let mut driver = Driver::with_nodes(&[1]);
     let node = NodeId(0);
-    (0..5).for_each(|_| door.walk.handle_probe(door.now, node, None, Probe::Failed));
-    assert!(matches!(breaker(&door), BreakerState::Open { .. }));
-    door.pass(SECOND);
-    door.walk.handle_probe(door.now, node, None, Probe::Answered { rtt: Duration::from_millis(1) });
-    assert_eq!(breaker(&door), BreakerState::Closed);
-    door.settle();
+    (0..5).for_each(|_| driver.pipeline.handle_probe(driver.now, node, None, Probe::Failed));
+    let reason = TripReason::HealthChecks { count: 5 };
+    assert_eq!(breaker(&driver), BreakerState::Open { until: driver.now + SECOND, reason });
+    driver.advance(SECOND);
+    driver.pipeline.handle_probe(driver.now, node, None, Probe::Answered { rtt: Duration::from_millis(1) });
+    assert_eq!(breaker(&driver), BreakerState::Closed);
+    driver.drain_events();
 }
 
 #[test]
-fn a_path_that_cannot_be_reached_is_left_alone_and_its_node_is_not_blamed() {
-    let mut door = Door::new(PipelineOptions {
+fn an_unreachable_path_is_switched_off_and_its_node_keeps_serving() {
+    let mut driver = Driver::new(PipelineOptions {
         retry: RetryOptions { retries_min: 100, attempts_max: 16, ..RetryOptions::default() },
         ..PipelineOptions::default()
     });
-    let node = door.add_spec(&with_paths(4, &[10, 10]));
+    let node = driver.add_spec(&with_paths(4, &[10, 10]));
     let bad = PathId(1);
     for _ in 0..40 {
-        let request = door.ask(0);
-        while door.flying[&request].path == Some(bad) {
-            door.fail(request, AttemptFailure::Unreachable);
-            assert_eq!(door.node_of(request), node, "there is another way to the same node");
+        let request = driver.submit(0);
+        while driver.in_flight[&request].path == Some(bad) {
+            driver.fail(request, AttemptFailure::Unreachable);
+            assert_eq!(driver.node_of(request), node, "there is another path to the same node");
         }
-        door.end(request, 500);
+        driver.end(request, 500);
     }
-    let status = &door.walk.status().nodes[0];
+    let status = &driver.pipeline.status().nodes[0];
     assert_eq!(status.breaker, BreakerState::Closed);
     assert_eq!(status.paths[1].state, PathState::Inactive);
-    let carried = door.dispatches.len() - 40;
+    let carried = driver.dispatches.len() - 40;
     assert_eq!(carried, 2, "two failures switch it off");
 }
 
 #[test]
-fn a_word_about_a_request_that_has_ended_changes_nothing() {
-    let mut door = Door::to(&[1]);
-    let request = door.ask(0);
-    door.end(request, 500);
-    let next = door.ask(0);
-    let before = door.walk.status();
-    door.end(request, 9_999);
-    door.fail(request, AttemptFailure::BadResponse);
-    door.cancel(request);
-    door.first_byte(request);
-    door.progress(request, 9_999);
-    let mut after = door.walk.status();
+fn calls_for_a_request_that_has_ended_change_nothing() {
+    let mut driver = Driver::with_nodes(&[1]);
+    let request = driver.submit(0);
+    driver.end(request, 500);
+    let next = driver.submit(0);
+    let before = driver.pipeline.status();
+    driver.end(request, 9_999);
+    driver.fail(request, AttemptFailure::BadResponse);
+    driver.cancel(request);
+    driver.first_byte(request);
+    driver.progress(request, 9_999);
+    let mut after = driver.pipeline.status();
     assert_eq!(after.counts.unknown, 5);
     after.counts.unknown = 0;
     assert_eq!(after, before);
-    assert!(door.is_flying(next));
+    assert!(driver.is_in_flight(next));
 }
 
-fn broken_node() -> Door {
-    let mut door = Door::to(&[8]);
-    let requests: Vec<_> = (0..5).map(|_| door.ask(1)).collect();
+fn node_with_open_breaker() -> Driver {
+    let mut driver = Driver::with_nodes(&[8]);
+    let requests: Vec<_> = (0..5).map(|_| driver.submit(1)).collect();
     requests.into_iter().for_each(|request| {
         let end =
             evenkeel_pipeline::RequestEnd { actual: evenkeel_policy::cost::Cost(1), outcome: Outcome::Bad };
-        door.walk.handle_end(door.now, request, end);
-        door.settle();
+        driver.pipeline.handle_end(driver.now, request, end);
+        driver.drain_events();
     });
-    assert!(matches!(breaker(&door), BreakerState::Open { .. }));
-    door
+    assert!(matches!(breaker(&driver), BreakerState::Open { .. }));
+    driver
 }
 
-fn breaker(door: &Door) -> BreakerState {
-    door.walk.status().nodes[0].breaker
+fn breaker(driver: &Driver) -> BreakerState {
+    driver.pipeline.status().nodes[0].breaker
 }
 
-fn only_flying(door: &Door) -> RequestId {
-    assert_eq!(door.flying.len(), 1);
-    *door.flying.keys().next().unwrap()
+fn only_in_flight(driver: &Driver) -> RequestId {
+    assert_eq!(driver.in_flight.len(), 1);
+    *driver.in_flight.keys().next().unwrap()
 }
 
-fn stopped(door: &Door, request: RequestId) -> NoRetryReason {
-    match door.rejected[&request] {
-        Rejection::Failed { stopped, .. } => stopped,
-        other => panic!("turned away because {other}"),
+fn no_retry(driver: &Driver, request: RequestId) -> NoRetryReason {
+    match driver.rejected[&request] {
+        Rejection::Failed { no_retry, .. } => no_retry,
+        other => panic!("rejected for another reason: {other}"),
     }
 }

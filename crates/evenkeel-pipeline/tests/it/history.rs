@@ -1,4 +1,4 @@
-//! Random histories of everything a door can say: nothing is lost, nothing leaks, nothing drifts.
+//! Random histories of all driver calls: nothing is lost, nothing leaks, nothing drifts.
 
 use evenkeel_pipeline::{
     AdmitRule, Arrival, AttemptFailure, EngineLoad, ModelId, PipelineLimits, PipelineOptions, Priority,
@@ -17,7 +17,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::driver::{Door, spec, with_paths};
+use crate::driver::{Driver, spec, with_paths};
 
 const NODES_MAX: usize = 4;
 const IN_FLIGHT_MAX: usize = 12;
@@ -31,8 +31,8 @@ enum Step {
     End(usize, u64, Outcome),
     Fail(usize, AttemptFailure),
     Probe(u32, Option<u32>, Probe),
-    Pass(u64),
-    /// The clock goes on and nobody says so: whatever comes next is late.
+    Advance(u64),
+    /// Time passes without `handle_time`: the next call is late.
     Late(u64),
     AddNode(u32, Vec<u32>),
     AddPaths(u32),
@@ -47,124 +47,126 @@ enum Step {
 }
 
 proptest! {
-    /// The door audits after every step: counters recomputed, no slot free beside somebody who could have it.
+    /// The driver audits after every step: counters are recomputed, and no request waits that could use a free slot.
     #[test]
-    fn after_every_step_of_any_history_everything_adds_up(
+    fn after_every_step_of_any_history_the_audit_passes(
         steps in vec(step(), 1..150),
         admit in prop_oneof![Just(AdmitRule::ByShare), Just(AdmitRule::ByLoad)],
         scored in any::<bool>(),
     ) {
-        let mut door = Door::new(options(admit, scored));
-        door.add(2, &[ModelId(0), ModelId(1)]);
+        let mut driver = Driver::new(options(admit, scored));
+        driver.add(2, &[ModelId(0), ModelId(1)]);
         let mut requests = vec![];
         for step in steps {
-            take(&mut door, &mut requests, step);
-            for node in door.walk.status().nodes {
-                prop_assert_eq!(door.flying.values().filter(|it| it.node == node.node).count(), node.busy as usize);
+            run_step(&mut driver, &mut requests, step);
+            for node in driver.pipeline.status().nodes {
+                prop_assert_eq!(driver.in_flight.values().filter(|it| it.node == node.node).count(), node.busy as usize);
             }
-            prop_assert!(door.flying.len() <= IN_FLIGHT_MAX);
+            prop_assert!(driver.in_flight.len() <= IN_FLIGHT_MAX);
         }
-        let left: Vec<_> = door.flying.keys().copied().collect();
-        left.into_iter().for_each(|request| door.end(request, 10));
-        door.pass(Duration::from_secs(400));
-        let left: Vec<_> = requests.into_iter().filter(|request| !door.rejected.contains_key(request)).collect();
-        left.into_iter().for_each(|request| door.cancel(request));
-        prop_assert_eq!((door.waiting(), door.flying.len()), (0, 0));
+        let left: Vec<_> = driver.in_flight.keys().copied().collect();
+        left.into_iter().for_each(|request| driver.end(request, 10));
+        driver.advance(Duration::from_secs(400));
+        let left: Vec<_> = requests.into_iter().filter(|request| !driver.rejected.contains_key(request)).collect();
+        left.into_iter().for_each(|request| driver.cancel(request));
+        prop_assert_eq!((driver.waiting(), driver.in_flight.len()), (0, 0));
     }
 
-    /// A slot count is never exceeded by giving a slot: only lowering the count can leave more.
+    /// Only lowering the slots can leave more requests on a node than it has slots.
     #[test]
-    fn a_node_is_never_given_more_than_its_slots(steps in vec(step(), 1..150)) {
-        let mut door = Door::new(options(AdmitRule::ByShare, false));
+    fn a_node_never_gets_more_requests_than_slots(steps in vec(step(), 1..150)) {
+        let mut driver = Driver::new(options(AdmitRule::ByShare, false));
         let mut requests = vec![];
         for step in steps {
-            let before: Vec<_> = door.walk.status().nodes.iter().map(|it| (it.node, it.busy)).collect();
-            take(&mut door, &mut requests, step);
-            for node in door.walk.status().nodes {
-                let had = before.iter().find(|(id, _)| *id == node.node).map_or(0, |(_, busy)| *busy);
-                prop_assert!(node.busy <= node.slots.max(had), "{node:?} had {had}");
+            let before: Vec<_> = driver.pipeline.status().nodes.iter().map(|it| (it.node, it.busy)).collect();
+            run_step(&mut driver, &mut requests, step);
+            for node in driver.pipeline.status().nodes {
+                let previous = before.iter().find(|(id, _)| *id == node.node).map_or(0, |(_, busy)| *busy);
+                prop_assert!(node.busy <= node.slots.max(previous), "{node:?} had {previous}");
             }
         }
     }
 }
 
-fn take(door: &mut Door, requests: &mut Vec<RequestId>, step: Step) {
-    let now = door.now;
-    let known = |at: usize| requests.get(at % requests.len().max(1)).copied();
+fn run_step(driver: &mut Driver, requests: &mut Vec<RequestId>, step: Step) {
+    let now = driver.now;
+    let known = |index: usize| requests.get(index % requests.len().max(1)).copied();
     let ids = |models: Vec<u32>| models.into_iter().map(ModelId).collect::<Vec<_>>();
     match step {
-        Step::Arrive(arrival) => requests.push(door.arrive(arrival)),
-        Step::Pass(millis) => door.pass(Duration::from_millis(millis)),
+        Step::Arrive(arrival) => requests.push(driver.arrive(arrival)),
+        Step::Advance(millis) => driver.advance(Duration::from_millis(millis)),
         Step::Late(millis) => {
-            door.now += Duration::from_millis(millis);
+            driver.now += Duration::from_millis(millis);
             return;
         }
         Step::AddNode(slots, models) => {
-            let full = door.walk.status().nodes.len() == NODES_MAX;
-            assert_eq!(door.walk.add_node(now, &spec(slots, &ids(models))).is_err(), full);
+            let full = driver.pipeline.status().nodes.len() == NODES_MAX;
+            assert_eq!(driver.pipeline.add_node(now, &spec(slots, &ids(models))).is_err(), full);
         }
         Step::AddPaths(slots) => {
-            let _ = door.walk.add_node(now, &with_paths(slots, &[5, 20]));
+            let _ = driver.pipeline.add_node(now, &with_paths(slots, &[5, 20]));
         }
         Step::SetTenant(tenant, weight, concurrency_max) => {
             let rule = TenantRule { weight: Weight::whole(weight).unwrap(), concurrency_max };
-            door.walk.set_tenant(now, TenantId(tenant), rule).unwrap();
+            driver.pipeline.set_tenant(now, TenantId(tenant), rule).unwrap();
         }
         Step::Probe(node, path, probe) => {
-            door.walk.handle_probe(now, NodeId(node), path.map(PathId), probe);
+            driver.pipeline.handle_probe(now, NodeId(node), path.map(PathId), probe);
         }
-        // Nodes that are not there are refused, which is all there is to see.
+        // Unknown nodes are rejected, which needs no check here.
         Step::SetModels(node, models) => {
-            let _ = door.walk.set_node_models(now, NodeId(node), &ids(models));
+            let _ = driver.pipeline.set_node_models(now, NodeId(node), &ids(models));
         }
         Step::SetSlots(node, slots) => {
-            let _ = door.walk.set_slots(now, NodeId(node), Slots::Fixed(slots));
+            let _ = driver.pipeline.set_slots(now, NodeId(node), Slots::Fixed(slots));
         }
         Step::Adapt(node) => {
             let config = LimitConfig { max: 6, initial: 4, ..LimitConfig::default() };
-            let _ = door.walk.set_slots(now, NodeId(node), Slots::Adaptive(config));
+            let _ = driver.pipeline.set_slots(now, NodeId(node), Slots::Adaptive(config));
         }
         Step::EngineLoad(node, load) => {
             let load = load.map(|(running, waiting)| EngineLoad { running, waiting, cache_used: None });
-            door.walk.handle_engine_load(now, NodeId(node), load);
+            driver.pipeline.handle_engine_load(now, NodeId(node), load);
         }
         Step::Drain(node) => {
-            let _ = door.walk.drain_node(now, NodeId(node));
+            let _ = driver.pipeline.drain_node(now, NodeId(node));
         }
         Step::Resume(node) => {
-            let _ = door.walk.resume_node(now, NodeId(node));
+            let _ = driver.pipeline.resume_node(now, NodeId(node));
         }
         Step::Remove(node) => {
-            let _ = door.walk.remove_node(now, NodeId(node));
+            let _ = driver.pipeline.remove_node(now, NodeId(node));
         }
-        Step::Cancel(at) => known(at).into_iter().for_each(|it| door.walk.handle_cancel(now, it)),
-        Step::FirstByte(at) => known(at).into_iter().for_each(|it| door.walk.handle_first_byte(now, it)),
+        Step::Cancel(at) => known(at).into_iter().for_each(|it| driver.pipeline.handle_cancel(now, it)),
+        Step::FirstByte(at) => {
+            known(at).into_iter().for_each(|it| driver.pipeline.handle_first_byte(now, it));
+        }
         Step::Progress(at, cost) => {
-            known(at).into_iter().for_each(|it| door.walk.handle_progress(now, it, Cost(cost)));
+            known(at).into_iter().for_each(|it| driver.pipeline.handle_progress(now, it, Cost(cost)));
         }
         Step::End(at, cost, outcome) => {
             let end = RequestEnd { actual: Cost(cost), outcome };
-            known(at).into_iter().for_each(|it| door.walk.handle_end(now, it, end));
+            known(at).into_iter().for_each(|it| driver.pipeline.handle_end(now, it, end));
         }
         Step::Fail(at, failure) => {
-            known(at).into_iter().for_each(|it| door.walk.handle_failure(now, it, failure));
+            known(at).into_iter().for_each(|it| driver.pipeline.handle_failure(now, it, failure));
         }
     }
-    door.settle();
+    driver.drain_events();
 }
 
-/// Few places, few slots and few nodes, so that every limit is met.
+/// Small queue, few slots and few nodes, so that every limit is reached.
 fn options(admit: AdmitRule, scored: bool) -> PipelineOptions {
     let wait_queue = WaitQueueConfig { max_waiting: 8, ..WaitQueueConfig::default() };
     let backpressure = BackpressureConfig { max_queue_size: 8, ..BackpressureConfig::default() };
-    let chooser = match scored {
+    let selection = match scored {
         true => SelectionPolicy::Score(ScoreConfig::default()),
         false => SelectionPolicy::HotCold(HotColdConfig::default()),
     };
     PipelineOptions {
         load: LoadManagerConfig { wait_queue, backpressure, ..LoadManagerConfig::default() },
         admit,
-        chooser,
+        selection,
         limits: PipelineLimits {
             tenants_max: 5,
             models_max: 3,
@@ -187,7 +189,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (at(), 0..5_000_u64, outcome).prop_map(|(at, cost, outcome)| Step::End(at, cost, outcome)),
         6 => (at(), failure()).prop_map(|(at, failure)| Step::Fail(at, failure)),
         2 => (node(), option::of(0..3_u32), probe()).prop_map(|(node, path, it)| Step::Probe(node, path, it)),
-        4 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Pass),
+        4 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Advance),
         3 => prop_oneof![0..200_u64, 0..3_000_u64, 0..40_000_u64].prop_map(Step::Late),
         2 => (0..4_u32, vec(0..3_u32, 0..3)).prop_map(|(slots, models)| Step::AddNode(slots, models)),
         1 => (1..4_u32).prop_map(Step::AddPaths),
@@ -210,9 +212,9 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         1 => Just(RequestKind::BeginTx)
     ];
     let deadline = option::of((0..20_000_u64).prop_map(Duration::from_millis));
-    let urgency = prop_oneof![2 => Just(Priority::Interactive), 1 => Just(Priority::Background)];
-    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, (request, urgency))
-        .prop_map(|(tenant, model, (cost, upfront), affinity, deadline, (request, urgency))| Arrival {
+    let priority = prop_oneof![2 => Just(Priority::Interactive), 1 => Just(Priority::Background)];
+    (0..6_u32, 0..4_u32, (1..3_000_u64, 0..3_000_u64), option::of(0..4_u64), deadline, (request, priority))
+        .prop_map(|(tenant, model, (cost, upfront), affinity, deadline, (request, priority))| Arrival {
             tenant: TenantId(tenant),
             model: ModelId(model),
             cost: Cost(cost),
@@ -220,7 +222,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
             affinity,
             deadline,
             request,
-            urgency,
+            priority,
         })
 }
 

@@ -1,4 +1,4 @@
-//! The walk's bounds, held against random histories and against the situations it is made for.
+//! Tests of the pipeline's guarantees, with random histories and with the situations it is made for.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod admission;

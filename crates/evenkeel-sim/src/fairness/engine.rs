@@ -1,38 +1,38 @@
-//! An engine that says one token of every answer at each step, as continuous batching does.
+//! An engine with continuous batching: every step generates one token of each running response.
 //!
-//! Its figures are those of the published runs, one A10G with a 7B model: 55 ms to read a prompt of 256 tokens, 1.75
-//! requests of 256 + 256 tokens a second once 20 of them, which is what its memory holds, are worked on at once.
+//! Its parameters are those of the published runs, one A10G with a 7B model: 55 ms for a prompt of 256 tokens, and 1.75
+//! requests of 256 + 256 tokens per second with 20 requests at once, which is what its memory holds.
 
 use evenkeel_policy::time::Duration;
 
-/// How many requests it works on at once.
+/// Number of requests it processes at once.
 pub(super) const SLOTS: u32 = 20;
 
-/// How long a step takes in which every answer grows by a token.
+/// Duration of a step.
 const STEP: Duration = Duration::from_millis(40);
 
-/// How much longer a step takes for each token of a prompt that is read in it.
-const READING: Duration = Duration::from_micros(214);
+/// Additional duration of a step per prompt token processed in it.
+const PROMPT_TOKEN: Duration = Duration::from_micros(214);
 
-/// What the engine works on.
+/// A request that the engine processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sequence {
-    pub(super) ticket: usize,
+    pub(super) number: usize,
     pub(super) client: usize,
     pub(super) input: u64,
     pub(super) output: u64,
-    /// Tokens said so far.
-    pub(super) said: u64,
+    /// Tokens generated so far.
+    pub(super) generated: u64,
 }
 
 impl Sequence {
-    /// Whether the prompt was read in the step that just ended.
-    pub(super) fn has_just_begun(&self) -> bool {
-        self.said == 1
+    /// Reports whether the prompt was processed in the last step.
+    pub(super) fn has_just_started(&self) -> bool {
+        self.generated == 1
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.output <= self.said
+        self.generated >= self.output
     }
 }
 
@@ -43,21 +43,21 @@ pub(super) struct TokenEngine {
 }
 
 impl TokenEngine {
-    /// Takes in a request that is worked on from the next step on.
+    /// Adds a request, processed from the next step on.
     pub(super) fn join(&mut self, sequence: Sequence) {
         self.joining.push(sequence);
     }
 
-    /// Begins a step and says how long it takes; `None` without work.
+    /// Starts a step and returns its duration; `None` without requests.
     pub(super) fn begin(&mut self) -> Option<Duration> {
         let prompts: u64 = self.joining.iter().map(|sequence| sequence.input).sum();
         self.running.append(&mut self.joining);
-        (!self.running.is_empty()).then(|| STEP + READING * prompts as u32)
+        (!self.running.is_empty()).then(|| STEP + PROMPT_TOKEN * prompts as u32)
     }
 
-    /// Ends the step: every answer that was worked on is a token longer, and those that are done leave.
+    /// Ends the step: returns all running requests with one more token, and removes those that are done.
     pub(super) fn end(&mut self) -> Vec<Sequence> {
-        self.running.iter_mut().for_each(|sequence| sequence.said += 1);
+        self.running.iter_mut().for_each(|sequence| sequence.generated += 1);
         let stepped = self.running.clone();
         self.running.retain(|sequence| !sequence.is_done());
         stepped
@@ -68,11 +68,11 @@ impl TokenEngine {
 mod tests {
     use super::*;
 
-    /// What the published runs took, within 2 %.
+    /// The published throughput, within 2 %.
     #[test]
-    fn full_it_does_1_75_requests_of_256_and_256_tokens_a_second() {
+    fn a_full_engine_serves_1_75_requests_of_256_and_256_tokens_per_second() {
         let mut engine = TokenEngine::default();
-        let request = Sequence { ticket: 0, client: 0, input: 256, output: 256, said: 0 };
+        let request = Sequence { number: 0, client: 0, input: 256, output: 256, generated: 0 };
         (0..SLOTS).for_each(|_| engine.join(request));
         let mut done = 0;
         let mut took = Duration::ZERO;
@@ -86,15 +86,15 @@ mod tests {
             }
         }
         let rate = f64::from(done) / took.as_secs_f64();
-        assert!((1.72..1.79).contains(&rate), "{rate} requests a second");
+        assert!((1.72..1.79).contains(&rate), "{rate} requests per second");
     }
 
     #[test]
-    fn a_step_reads_new_prompts_and_says_one_token_of_everything() {
+    fn a_step_processes_new_prompts_and_generates_one_token_of_each_response() {
         let mut engine = TokenEngine::default();
-        engine.join(Sequence { ticket: 1, client: 0, input: 1_000, output: 2, said: 0 });
+        engine.join(Sequence { number: 1, client: 0, input: 1_000, output: 2, generated: 0 });
         assert_eq!(engine.begin(), Some(Duration::from_millis(254)));
-        assert!(engine.end()[0].has_just_begun());
+        assert!(engine.end()[0].has_just_started());
         assert_eq!(engine.begin(), Some(STEP));
         assert!(engine.end()[0].is_done());
         assert_eq!(engine.begin(), None);

@@ -1,8 +1,8 @@
-//! The Virtual Token Counter as published: whoever was served least goes next, by tokens that were worked on.
+//! The Virtual Token Counter as published: the client with the least service is next, counted in processed tokens.
 
 use std::collections::VecDeque;
 
-/// Counters of what was done for each client, and who waits.
+/// Service counter and waiting requests of each client.
 #[derive(Clone, Debug)]
 pub(super) struct Vtc {
     counters: Vec<u64>,
@@ -14,24 +14,23 @@ impl Vtc {
         Self { counters: vec![0; clients], waiting: vec![VecDeque::new(); clients] }
     }
 
-    /// Takes in a request; a client that had none waiting is lifted to the least of those that have.
-    pub(super) fn arrive(&mut self, client: usize, ticket: usize) {
+    /// Adds a request; the counter of a client without waiting requests is raised to the minimum of those with any.
+    pub(super) fn arrive(&mut self, client: usize, number: usize) {
         if self.waiting[client].is_empty() {
             let others = (0..self.waiting.len()).filter(|other| !self.waiting[*other].is_empty());
             let least = others.map(|other| self.counters[other]).min().unwrap_or(0);
             self.counters[client] = self.counters[client].max(least);
         }
-        self.waiting[client].push_back(ticket);
+        self.waiting[client].push_back(number);
     }
 
-    /// Takes out the next to be worked on.
+    /// Removes and returns the next request.
     pub(super) fn next(&mut self) -> Option<usize> {
         let waiting = (0..self.waiting.len()).filter(|client| !self.waiting[*client].is_empty());
         let client = waiting.min_by_key(|client| self.counters[*client])?;
         self.waiting[client].pop_front()
     }
 
-    /// Counts work that is done or begun.
     pub(super) fn count(&mut self, client: usize, units: u64) {
         self.counters[client] += units;
     }

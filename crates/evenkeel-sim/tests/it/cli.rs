@@ -1,24 +1,24 @@
-//! The binary, as a user runs it.
+//! The binary, as users run it.
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
 #[test]
-fn the_demo_shows_both_ways_and_the_quiet_tenant_refused_only_in_one() {
+fn the_demo_shows_both_policies_and_only_fifo_rejects_the_quiet_tenant() {
     let output = evenkeel_sim(&["demo", "--seconds", "20"]);
     assert!(output.status.success());
-    let said = String::from_utf8(output.stdout).unwrap();
-    let refused: Vec<u32> = said
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rejected: Vec<u32> = text
         .lines()
         .filter(|line| line.trim_start().starts_with("quiet "))
         .map(|line| line.split_whitespace().nth(4).unwrap().parse().unwrap())
         .collect();
-    assert_eq!(refused.len(), 2, "{said}");
-    assert!(refused[0] > 0 && refused[1] == 0, "{said}");
+    assert_eq!(rejected.len(), 2, "{text}");
+    assert!(rejected[0] > 0 && rejected[1] == 0, "{text}");
 }
 
 #[test]
-fn the_same_seed_prints_the_same_line_and_another_another() {
+fn the_same_seed_prints_the_same_line_and_another_seed_another() {
     let line = |seed| evenkeel_sim(&["run", "flood", "--seconds", "3", "--quiet", "--seed", seed]).stdout;
     assert_eq!(line("5"), line("5"));
     assert_ne!(line("5"), line("6"));
@@ -26,14 +26,14 @@ fn the_same_seed_prints_the_same_line_and_another_another() {
 }
 
 #[test]
-fn every_event_is_one_line() {
+fn every_event_is_printed_on_one_line() {
     let output = evenkeel_sim(&["run", "weights", "--seconds", "1", "--events"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.lines().count() > 100 && said.lines().all(|line| line.contains("ticket:")), "{said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().count() > 100 && text.lines().all(|line| line.contains("request:")), "{text}");
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel-sim"))
         .args(["run", "weights", "--events"])
         .stdout(Stdio::piped())
@@ -47,32 +47,32 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn misuse_ends_with_2_and_says_what_is_wrong() {
+fn a_usage_error_exits_with_2_and_names_the_mistake() {
     for (args, part) in [
-        (&["dmeo"][..], "unknown argument 'dmeo'"),
+        (&["dmeo"][..], "unrecognized subcommand 'dmeo'"),
         (&["run", "nothing"], "flood, weights"),
-        (&[], "no command"),
+        (&[], "Usage: evenkeel-sim"),
     ] {
         let output = evenkeel_sim(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(output.stdout.is_empty());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(part) && said.contains("evenkeel-sim help"), "{said}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(part) && text.contains("--help"), "{text}");
     }
 }
 
 #[test]
-fn the_fairness_of_every_workload_is_a_row() {
+fn fairness_prints_a_row_per_workload() {
     let output = evenkeel_sim(&["fairness"]);
     assert!(output.status.success());
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     for name in ["2 clients", "8 clients", "short, long", "in, out", "on and off"] {
-        assert!(said.lines().any(|line| line.trim_start().starts_with(name)), "{said}");
+        assert!(text.lines().any(|line| line.trim_start().starts_with(name)), "{text}");
     }
 }
 
 #[test]
-fn help_version_and_list_say_what_there_is() {
+fn help_version_and_list_print_what_there_is() {
     for (argument, part) in [
         ("--help", "Examples:"),
         ("help", "demo --seconds 10"),

@@ -1,4 +1,4 @@
-//! What the simulator shows of Evenkeel's promises; each test prints the seed it ran with when it fails.
+//! Evenkeel's guarantees in simulation; a failing test prints its seed.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod cli;
@@ -24,63 +24,63 @@ fn the_same_seed_gives_the_same_events_and_another_does_not() {
         let again = simulate(&make(7));
         let other = simulate(&make(8));
         assert!(!first.events.is_empty());
-        assert!(first == again, "the same seed gave other events");
+        assert!(first == again, "the same seed gave different events");
         assert_eq!(first.fingerprint(), again.fingerprint());
         assert_ne!(first.fingerprint(), other.fingerprint(), "another seed gave the same events");
     }
 }
 
-/// Two ways of deciding can be compared: who asks, when and for what does not depend on who is served.
+/// Policies can be compared: arrivals do not depend on scheduling decisions.
 #[test]
-fn the_same_seed_gives_the_same_arrivals_however_it_is_decided() {
+fn the_same_seed_gives_the_same_arrivals_under_every_policy() {
     let fair = flood_and_trickle(7);
-    let plain = Scenario { order: ServiceOrder::Fifo, admit: AdmitPolicy::Everybody, ..fair.clone() };
-    let arrivals = |done: SimRun| {
-        done.events
+    let plain = Scenario { order: ServiceOrder::Fifo, admit: AdmitPolicy::All, ..fair.clone() };
+    let arrivals = |run: SimRun| {
+        run.events
             .into_iter()
-            .filter(|stamped| matches!(stamped.event, TraceEvent::Arrived { .. }))
+            .filter(|timed| matches!(timed.event, TraceEvent::Arrived { .. }))
             .collect::<Vec<_>>()
     };
     assert_eq!(arrivals(simulate(&fair)), arrivals(simulate(&plain)));
 }
 
 #[test]
-fn beside_a_flood_a_quiet_tenant_is_never_refused_and_waits_at_most_two_service_times() {
+fn during_a_flood_a_quiet_tenant_is_never_rejected_and_waits_at_most_two_service_times() {
     for seed in seeds() {
         let [flood, quiet] = tenants(&simulate(&flood_and_trickle(seed)));
         assert!(quiet.arrived > 80 && flood.arrived > 700 * quiet.arrived, "seed {seed}");
         assert_eq!(quiet.rejected, 0, "seed {seed}");
         let wait = quiet.wait_percentile(99);
-        println!("flood 1000:1, seed {seed}: quiet wait p99 {wait:?}, flood refused {}", flood.rejected);
+        println!("flood 1000:1, seed {seed}: quiet wait p99 {wait:?}, flood rejected {}", flood.rejected);
         assert!(wait <= 2 * MESSAGE_TIME, "seed {seed}: quiet waits {wait:?}");
         assert!(flood.rejected > flood.arrived / 2, "seed {seed}");
     }
 }
 
-/// Counted from the events alone: whoever came and was neither refused, pushed out nor sent.
+/// Counted from the events alone: arrived and neither rejected, evicted nor dispatched.
 #[test]
-fn no_more_wait_than_there_are_places() {
+fn the_queue_never_exceeds_its_capacity() {
     for seed in seeds() {
         let mut waiting = 0_i64;
         let mut most = 0;
-        for stamped in simulate(&flood_and_trickle(seed)).events {
-            waiting += match stamped.event {
+        for timed in simulate(&flood_and_trickle(seed)).events {
+            waiting += match timed.event {
                 TraceEvent::Arrived { .. } => 1,
-                TraceEvent::Rejected { .. }
-                | TraceEvent::PushedOut { .. }
-                | TraceEvent::Dispatched { .. } => -1,
+                TraceEvent::Rejected { .. } | TraceEvent::Evicted { .. } | TraceEvent::Dispatched { .. } => {
+                    -1
+                }
                 _ => 0,
             };
             most = most.max(waiting);
         }
-        // An arrival is told of before it is decided on.
+        // An arrival is recorded before it is admitted or rejected.
         assert!((80..=101).contains(&most), "seed {seed}: {most} waited");
     }
 }
 
-/// The same arrivals without fair admission, and without turns: what the quiet tenant is spared.
+/// The same arrivals without fair admission, and without DRR.
 #[test]
-fn by_load_and_first_come_first_served_the_quiet_tenant_is_refused_and_waits() {
+fn without_fair_admission_or_drr_the_quiet_tenant_is_rejected_or_waits() {
     for seed in seeds() {
         let by_load = AdmitPolicy::ByLoad(BackpressureConfig::default());
         let [_, quiet] = tenants(&simulate(&Scenario { admit: by_load, ..flood_and_trickle(seed) }));
@@ -106,11 +106,10 @@ fn weights_of_1_to_5_hold_within_1_percent_in_every_window_of_1000() {
 }
 
 #[test]
-fn a_new_weight_counts_on_the_backlog_from_the_next_round() {
+fn a_new_weight_applies_to_the_backlog_from_the_next_round() {
     for seed in seeds() {
         let done = simulate(&weight_change(seed));
-        let change =
-            done.events.iter().position(|stamped| matches!(stamped.event, TraceEvent::Reweighed { .. }));
+        let change = done.events.iter().position(|timed| matches!(timed.event, TraceEvent::Reweighed { .. }));
         let (before, after) = done.events.split_at(change.unwrap());
         for (events, expected) in [(before, 0.5), (after, 0.8)] {
             let part =
@@ -126,7 +125,7 @@ fn a_new_weight_counts_on_the_backlog_from_the_next_round() {
 }
 
 #[test]
-fn ten_keys_get_a_tenant_no_more_than_one() {
+fn a_tenant_with_ten_keys_gets_no_more_than_one_with_one_key() {
     for seed in seeds() {
         let windows = simulate(&sybil(seed)).window_shares(3, 300);
         assert!(windows.len() > 20, "seed {seed}");
@@ -141,22 +140,25 @@ fn no_wake_up_is_lost_in_a_storm_of_parking_and_waking() {
     for seed in seeds() {
         let done = simulate(&park_wake_storm(seed));
         let woken =
-            done.events.iter().filter(|stamped| matches!(stamped.event, TraceEvent::Woken { .. })).count();
-        assert!(woken > 10_000, "seed {seed}: {woken} wakes are hardly a storm");
-        assert_eq!(done.idle_while_waiting, 0, "seed {seed}: a slot was free while somebody could be served");
+            done.events.iter().filter(|timed| matches!(timed.event, TraceEvent::Woken { .. })).count();
+        assert!(woken > 10_000, "seed {seed}: only {woken} wake-ups");
+        assert_eq!(
+            done.idle_while_waiting, 0,
+            "seed {seed}: a slot was free while a request could be served"
+        );
         let all: [TenantSummary; 3] = tenants(&done);
         let arrived: usize = all.iter().map(|tenant| tenant.arrived).sum();
         let sent: usize = all.iter().map(|tenant| tenant.dispatched).sum();
         assert_eq!(arrived, sent + done.left_waiting, "seed {seed}");
         assert!(
             done.left_waiting < 20,
-            "seed {seed}: {} wait ten seconds after the storm",
+            "seed {seed}: {} still wait ten seconds after the storm",
             done.left_waiting
         );
     }
 }
 
-/// Estimates may be wrong by a lot; what is charged in the end is what it cost.
+/// Estimates may be far off; the final charge is the actual cost.
 #[test]
 fn tenants_with_wrong_estimates_still_get_equal_service() {
     for seed in seeds() {
@@ -164,17 +166,18 @@ fn tenants_with_wrong_estimates_still_get_equal_service() {
         scenario.tenants.truncate(2);
         for (plan, (estimate, actual)) in scenario.tenants.iter_mut().zip([(200, 3_000), (3_000, 200)]) {
             plan.weight = Weight::ONE;
-            (plan.estimate, plan.actual) = (Cost(estimate), (Cost(actual), Cost(actual)));
+            plan.estimate = Cost(estimate);
+            plan.actual = (Cost(actual), Cost(actual));
         }
         let [under, over] = tenants(&simulate(&scenario));
         let ratio = under.service.0 as f64 / over.service.0 as f64;
         println!("estimates off by 15 times, seed {seed}: service ratio {ratio:.3}");
-        assert!((0.98..1.02).contains(&ratio), "seed {seed}: {} beside {}", under.service, over.service);
+        assert!((0.98..1.02).contains(&ratio), "seed {seed}: {} against {}", under.service, over.service);
     }
 }
 
 #[test]
-fn in_the_demo_only_the_greedy_tenant_is_refused() {
+fn in_the_demo_only_the_greedy_tenant_is_rejected() {
     for seed in seeds() {
         let fair = demo(seed);
         let by_load = AdmitPolicy::ByLoad(BackpressureConfig::default());
@@ -187,7 +190,7 @@ fn in_the_demo_only_the_greedy_tenant_is_refused() {
     }
 }
 
-/// The same walk as an inference pool, charged in tokens of which estimates know little.
+/// The same pipeline as an inference pool, charged in tokens with poor estimates.
 #[test]
 fn in_an_inference_pool_tokens_are_shared_by_weight_and_conversations_stay_on_their_nodes() {
     for seed in seeds() {
@@ -197,21 +200,21 @@ fn in_an_inference_pool_tokens_are_shared_by_weight_and_conversations_stay_on_th
         let half = talk.wait_percentile(50);
         let most = talk.wait_percentile(99);
         let sent = long.dispatched + short.dispatched + talk.dispatched;
-        let at_home = done.cache_hits as f64 / sent as f64;
+        let cached = done.cache_hits as f64 / sent as f64;
         println!(
-            "inference, seed {seed}: {ratio:.3} by weight, waits {half:?} to {most:?}, {at_home:.2} at home"
+            "inference, seed {seed}: {ratio:.3} by weight, waits {half:?} to {most:?}, {cached:.2} cache hits"
         );
-        assert!((0.98..1.02).contains(&ratio), "seed {seed}: {} beside {}", long.service, short.service);
+        assert!((0.98..1.02).contains(&ratio), "seed {seed}: {} against {}", long.service, short.service);
         assert_eq!((long.rejected, short.rejected, talk.rejected), (0, 0, 0), "seed {seed}");
         assert!(
             half < Duration::from_millis(250) && most < Duration::from_millis(2_800),
             "seed {seed}: {most:?}"
         );
-        assert!(at_home > 0.4, "seed {seed}: {at_home} where chance is a quarter");
+        assert!(cached > 0.4, "seed {seed}: {cached} cache hits, where chance gives a quarter");
     }
 }
 
-/// The same walk as a database pool, charged in milliseconds and chosen by score.
+/// The same pipeline as a database pool, charged in milliseconds, nodes picked by score.
 #[test]
 fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application() {
     for seed in seeds() {
@@ -221,7 +224,10 @@ fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application()
         let most = app.wait_percentile(99);
         assert_eq!(app.rejected, 0, "seed {seed}");
         assert!(most < Duration::from_millis(50), "seed {seed}: {most:?}");
-        assert!(reports.service.0 > 5 * app.service.0, "seed {seed}: what the application leaves is used");
+        assert!(
+            reports.service.0 > 5 * app.service.0,
+            "seed {seed}: reports use what the application leaves"
+        );
         let [_, app] = tenants(&simulate(&Scenario { order: ServiceOrder::Fifo, ..scenario }));
         let plain = app.wait_percentile(50);
         println!(
@@ -231,7 +237,7 @@ fn in_a_database_pool_reports_neither_fill_the_queue_nor_delay_the_application()
     }
 }
 
-/// Five seeds, or as many as `EVENKEEL_SIM_SEEDS` says: `cargo xtask deep soak` says two hundred.
+/// Returns five seeds, or `EVENKEEL_SIM_SEEDS` many; `cargo xtask deep soak` sets it to 200.
 fn seeds() -> std::ops::Range<u64> {
     let count = std::env::var("EVENKEEL_SIM_SEEDS").map(|count| count.parse().unwrap());
     1..1 + count.unwrap_or(5)
@@ -242,7 +248,7 @@ fn simulate(scenario: &Scenario) -> SimRun {
     run(scenario).unwrap()
 }
 
-/// Says which seed a simulation that panics was run with.
+/// Prints the seed of a simulation that panics.
 struct SeedIfPanicking(u64);
 
 impl Drop for SeedIfPanicking {

@@ -1,10 +1,10 @@
-//! Events as half a sentence each, for logs and for `explain`.
+//! `Display` of events: one phrase each, for logs and `explain`.
 
 use std::fmt;
 
-use super::{AttemptFailure, Event, NodeEvent, PickReason, RejectReason, RequestOutcome, Step};
-use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::NodeId;
+
+use super::{Event, NodeEvent, RejectReason, Step};
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -18,10 +18,10 @@ impl fmt::Display for Step {
     }
 }
 
-/// An event that calls its node by name.
+/// Displays an event with its node's name.
 pub(crate) struct EventDisplay<'a> {
     pub(crate) event: &'a Event,
-    /// Without one, the node's number.
+    /// Without a name, the node's number is displayed.
     pub(crate) node_name: Option<&'a str>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for EventDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.event {
             Event::Request { step, .. } => step.write(f, self.node_name),
-            Event::Node { node, change } => write!(f, "{} {change}", NodeDisplay(*node, self.node_name)),
+            Event::Node { node, change } => write!(f, "{}: {change}", NodeDisplay(*node, self.node_name)),
         }
     }
 }
@@ -39,7 +39,7 @@ struct NodeDisplay<'a>(NodeId, Option<&'a str>);
 impl fmt::Display for NodeDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
-            Some(name) => write!(f, "node {name}"),
+            Some(name) => write!(f, "node {name:?}"),
             None => write!(f, "node {}", self.0.0),
         }
     }
@@ -49,21 +49,21 @@ impl Step {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: Option<&str>) -> fmt::Result {
         match self {
             Self::Accepted { model, cost } => {
-                write!(f, "accepted for model {}, thought to cost {cost}", model.0)
+                write!(f, "accepted for model {}, estimated cost {cost}", model.0)
             }
-            Self::Admitted { waiting } => write!(f, "admitted as number {waiting} of those who wait"),
+            Self::Admitted { waiting } => write!(f, "admitted, {waiting} waiting"),
             Self::Delayed { delay } => write!(f, "delayed by {delay:?}"),
             Self::Rejected { reason } => write!(f, "rejected: {reason}"),
             Self::Evicted { waiting } => {
-                write!(f, "pushed out for a tenant below its share, {waiting} wait")
+                write!(f, "evicted for a tenant below its share, {waiting} waiting")
             }
-            Self::Cancelled => f.write_str("cancelled while it waited"),
-            Self::Dispatched { node, path, waited, because, attempt } => {
+            Self::Cancelled => f.write_str("cancelled while waiting"),
+            Self::Dispatched { node, path, waited, reason, attempt } => {
                 write!(f, "dispatched to {}", NodeDisplay(*node, name))?;
                 if let Some(path) = path {
-                    write!(f, " by path {}", path.0)?;
+                    write!(f, " over path {}", path.0)?;
                 }
-                write!(f, " after {waited:?}, attempt {attempt}: {because}")
+                write!(f, " after {waited:?}, attempt {attempt}: {reason}")
             }
             Self::FirstByte { node, after } => {
                 write!(f, "first byte from {} after {after:?}", NodeDisplay(*node, name))
@@ -71,9 +71,9 @@ impl Step {
             Self::FailedOver { failure, attempt } => {
                 write!(f, "failed over after attempt {attempt}: {failure}")
             }
-            Self::Finished { node, actual, took, ending } => {
+            Self::Finished { node, actual, took, outcome } => {
                 let node = NodeDisplay(*node, name);
-                write!(f, "finished on {node} after {took:?} at a cost of {actual}: {ending}")
+                write!(f, "finished on {node} after {took:?}, cost {actual}: {outcome}")
             }
         }
     }
@@ -83,61 +83,58 @@ impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::QueueFull => "the queue is full",
-            Self::WaitTimeout => "no slot came free in time",
-            Self::TooLate => "it would wait past its deadline",
+            Self::WaitTimeout => "no slot became free in time",
+            Self::WouldMissDeadline => "it would wait past its deadline",
             Self::UnknownTenant => "its tenant is unknown",
             Self::UnknownModel => "its model is unknown",
             Self::NoNode => "no node serves its model",
-            Self::Failed => "nodes failed it",
-            Self::RateLimited => "its tenant used up its limit",
+            Self::Failed => "all its attempts failed",
+            Self::RateLimited => "its tenant reached a rate limit",
         })
-    }
-}
-
-impl fmt::Display for PickReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cached => f.write_str("served its like lately"),
-            Self::Preferred => f.write_str("preferred by its affinity"),
-            Self::Chosen(because) => because.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for AttemptFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unreachable => "node was unreachable",
-            Self::TimedOut => "node did not answer in time",
-            Self::BadResponse => "node broke off",
-            Self::Busy => "node was busy",
-        })
-    }
-}
-
-impl fmt::Display for RequestOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Served(Outcome::Good) => f.write_str("served"),
-            Self::Served(Outcome::Bad) => f.write_str("answered, but not as it should"),
-            Self::Cancelled => f.write_str("whoever asked has gone"),
-            Self::FailedMidStream(failure) => write!(f, "broken off, {failure}"),
-        }
     }
 }
 
 impl fmt::Display for NodeEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Serving => f.write_str("takes work"),
-            Self::Draining => f.write_str("takes no new work"),
-            Self::Removing => f.write_str("takes no new work and leaves"),
-            Self::Removed => f.write_str("is gone"),
-            Self::BreakerOpened { .. } => f.write_str("broke and is left alone"),
-            Self::BreakerHalfOpen => f.write_str("is tried again"),
-            Self::BreakerClosed => f.write_str("is well"),
-            Self::CooldownStarted { .. } => f.write_str("has no room and is spared"),
+            Self::Serving => f.write_str("in rotation"),
+            Self::Draining => f.write_str("draining, gets no new requests"),
+            Self::Removing => f.write_str("draining, removed after its last request"),
+            Self::Removed => f.write_str("removed"),
+            Self::BreakerOpened { reason, backoff } => {
+                write!(f, "circuit breaker opened {reason}, next probe in {} s", backoff.as_secs_f64())
+            }
+            Self::BreakerHalfOpen => f.write_str("circuit breaker half-open, probing"),
+            Self::BreakerClosed => f.write_str("circuit breaker closed, back in rotation"),
+            Self::CooldownStarted { duration } => {
+                write!(f, "overloaded, cooling down for {} s", duration.as_secs_f64())
+            }
             Self::Path { path, transition } => write!(f, "path {}: {transition}", path.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use evenkeel_policy::outcome::{AttemptFailure, TripReason};
+
+    #[test]
+    fn a_node_line_names_the_cause_and_the_time_until_the_next_probe() {
+        let line = |change| {
+            let event = Event::Node { node: NodeId(3), change };
+            EventDisplay { event: &event, node_name: Some("dead") }.to_string()
+        };
+        let reason = TripReason::Failures { count: 5, last: Some(AttemptFailure::Unreachable) };
+        assert_eq!(
+            line(NodeEvent::BreakerOpened { reason, backoff: Duration::from_secs(2) }),
+            "node \"dead\": circuit breaker opened after 5 failures (node was unreachable), next probe in 2 s"
+        );
+        assert_eq!(
+            line(NodeEvent::CooldownStarted { duration: Duration::from_millis(1_500) }),
+            "node \"dead\": overloaded, cooling down for 1.5 s"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The metrics that seed 000 names for paths and links.
+//! Metrics of paths and links (docs/specs.md, weighted round robin).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::metric::{Counter, FloatGauge, Gauge, Histogram};
 use crate::metric_names;
 use crate::registry::{RegisterError, Registry};
 
-/// The buckets of round trips and of waits between packets.
+/// Histogram buckets for round-trip times and packet delays.
 const PACKET_BOUNDS: &[Duration] = &[
     Duration::from_micros(100),
     Duration::from_micros(500),
@@ -23,28 +23,27 @@ const PACKET_BOUNDS: &[Duration] = &[
     Duration::from_secs(1),
 ];
 
-/// How many links show how full their reorder buffers are.
+/// Maximum number of links with a reorder-buffer gauge.
 const LINKS_MAX: usize = 64;
 
-/// The metrics of paths and links.
+/// Metrics of paths and links.
 #[derive(Clone, Debug)]
 pub struct PathMetrics {
-    /// Round trips over paths.
+    /// Round-trip times.
     pub rtt: Histogram,
     /// Paths in use.
     pub active: Gauge,
-    /// How far the paths' shares are from their weights' shares.
+    /// Mean deviation of the paths' shares of picks from their weights' shares.
     pub weight_ratio_deviation: FloatGauge,
-    /// How long data waited for data sent before it.
+    /// Time that data waited for data sent before it.
     pub reorder_delay: Histogram,
-    /// The part of each link's reorder buffer in use.
+    /// Fraction of each link's reorder buffer in use.
     pub reorder_buffer_utilization: Family<FloatGauge, 1>,
     activated: Counter,
     deactivated: Counter,
 }
 
 impl PathMetrics {
-    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
         let link = Label { name: "link", values_max: LINKS_MAX };
         Ok(Self {
@@ -59,8 +58,8 @@ impl PathMetrics {
         })
     }
 
-    /// Counts paths that come into use and go out of it.
-    pub fn tell(&self, event: &Event) {
+    /// Counts paths that become usable or unusable.
+    pub fn record(&self, event: &Event) {
         let Event::Node { change: NodeEvent::Path { transition, .. }, .. } = event else { return };
         match (transition.from.is_usable(), transition.to.is_usable()) {
             (false, true) => self.activated.count(),

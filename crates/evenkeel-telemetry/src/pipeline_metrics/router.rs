@@ -1,4 +1,4 @@
-//! The metrics that seed 001 names for the LLM door.
+//! Metrics of the LLM API's router (docs/specs.md, router load optimization).
 
 use super::DURATION_BOUNDS;
 use crate::event::{Event, RejectReason, Step};
@@ -6,7 +6,7 @@ use crate::metric::{Counter, Gauge, Histogram};
 use crate::metric_names;
 use crate::registry::{RegisterError, Registry};
 
-/// The metrics of the LLM door.
+/// Metrics of the LLM API's router.
 #[derive(Clone, Debug)]
 pub struct RouterMetrics {
     queue_size: Gauge,
@@ -17,21 +17,20 @@ pub struct RouterMetrics {
     pool_connections: Gauge,
 }
 
-/// How the LLM door stands; its walk and its connection pool keep these figures.
+/// Current values of the router, kept by its pipeline and its connection pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterGauges {
-    /// Requests that wait.
+    /// Waiting requests.
     pub queue_size: usize,
-    /// Requests whose node was remembered, since the start.
+    /// Requests sent to their cached node, since the start.
     pub cache_hits: u64,
-    /// Requests whose node had to be chosen, since the start.
+    /// Requests with an affinity key sent to another node, since the start.
     pub cache_misses: u64,
     /// Connections to nodes, active and idle.
     pub pool_connections: usize,
 }
 
 impl RouterMetrics {
-    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Result<Self, RegisterError> {
         Ok(Self {
             queue_size: registry.gauge(metric_names::QUEUE_SIZE)?,
@@ -44,7 +43,7 @@ impl RouterMetrics {
     }
 
     /// Counts an event.
-    pub fn tell(&self, event: &Event) {
+    pub fn record(&self, event: &Event) {
         let Event::Request { step, .. } = event else { return };
         match step {
             Step::Rejected { reason: RejectReason::QueueFull } | Step::Evicted { .. } => {
@@ -62,11 +61,11 @@ impl RouterMetrics {
         }
     }
 
-    /// Shows how the door stands; called when something changed, or before a page is printed.
-    pub fn show(&self, figures: &RouterGauges) {
-        self.queue_size.set(i64::try_from(figures.queue_size).unwrap_or(i64::MAX));
-        self.cache_hits.advance_to(figures.cache_hits);
-        self.cache_misses.advance_to(figures.cache_misses);
-        self.pool_connections.set(i64::try_from(figures.pool_connections).unwrap_or(i64::MAX));
+    /// Sets the gauges, before a scrape or when they change.
+    pub fn set_gauges(&self, gauges: &RouterGauges) {
+        self.queue_size.set(i64::try_from(gauges.queue_size).unwrap_or(i64::MAX));
+        self.cache_hits.advance_to(gauges.cache_hits);
+        self.cache_misses.advance_to(gauges.cache_misses);
+        self.pool_connections.set(i64::try_from(gauges.pool_connections).unwrap_or(i64::MAX));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 const TENANT: Label = Label { name: "tenant", values_max: 2 };
 
 #[test]
-fn the_same_metric_asked_for_twice_is_one() {
+fn the_same_metric_registered_twice_is_one() {
     let registry = Registry::new();
     registry.counter(MetricDesc::new("a_total", "a")).unwrap().count();
     registry.clone().counter(MetricDesc::new("a_total", "a")).unwrap().count();
@@ -12,33 +12,36 @@ fn the_same_metric_asked_for_twice_is_one() {
 }
 
 #[test]
-fn a_name_means_one_thing() {
+fn a_name_has_one_meaning() {
     let registry = Registry::new();
     registry.counters(MetricDesc::new("a_total", "a"), [TENANT]).unwrap();
-    let taken = RegisterError::Taken { name: "a_total" };
-    assert_eq!(registry.gauges(MetricDesc::new("a_total", "a"), [TENANT]).unwrap_err(), taken);
-    assert_eq!(registry.counters(MetricDesc::new("a_total", "b"), [TENANT]).unwrap_err(), taken);
-    assert_eq!(registry.counter(MetricDesc::new("a_total", "a")).unwrap_err(), taken);
+    let conflict = RegisterError::Conflict { name: "a_total" };
+    assert_eq!(registry.gauges(MetricDesc::new("a_total", "a"), [TENANT]).unwrap_err(), conflict);
+    assert_eq!(registry.counters(MetricDesc::new("a_total", "b"), [TENANT]).unwrap_err(), conflict);
+    assert_eq!(registry.counter(MetricDesc::new("a_total", "a")).unwrap_err(), conflict);
     assert_eq!(
         registry.counters(MetricDesc::new("a_total", "a"), [Label { values_max: 3, ..TENANT }]).unwrap_err(),
-        taken
+        conflict
     );
 }
 
 #[test]
-fn a_histograms_series_are_nobody_elses() {
+fn no_other_metric_may_have_the_name_of_a_histograms_series() {
     const ONE: &[Duration] = &[Duration::from_secs(1)];
     let registry = Registry::new();
     registry.histogram(MetricDesc::new("a_seconds", "a"), ONE).unwrap();
     registry.gauge(MetricDesc::new("b_seconds_count", "b")).unwrap();
-    let taken = |name| RegisterError::Taken { name };
-    assert_eq!(registry.gauge(MetricDesc::new("a_seconds_sum", "a")).unwrap_err(), taken("a_seconds_sum"));
-    assert_eq!(registry.histogram(MetricDesc::new("b_seconds", "b"), ONE).unwrap_err(), taken("b_seconds"));
+    let conflict = |name| RegisterError::Conflict { name };
+    assert_eq!(registry.gauge(MetricDesc::new("a_seconds_sum", "a")).unwrap_err(), conflict("a_seconds_sum"));
+    assert_eq!(
+        registry.histogram(MetricDesc::new("b_seconds", "b"), ONE).unwrap_err(),
+        conflict("b_seconds")
+    );
     assert!(registry.gauge(MetricDesc::new("a_seconds_summary", "a")).is_ok());
 }
 
 #[test]
-fn names_prometheus_would_not_read_are_refused() {
+fn names_that_prometheus_rejects_are_rejected() {
     let registry = Registry::new();
     for name in ["", "1a", "a.b", "a-b", "ä"] {
         assert_eq!(
@@ -48,14 +51,14 @@ fn names_prometheus_would_not_read_are_refused() {
     }
     for name in ["", "le", "__name__", "a:b", "a b"] {
         let label = Label { name, values_max: 1 };
-        let refused = registry.counters(MetricDesc::new("a_total", ""), [label]).unwrap_err();
-        assert_eq!(refused, RegisterError::InvalidName { name });
+        let error = registry.counters(MetricDesc::new("a_total", ""), [label]).unwrap_err();
+        assert_eq!(error, RegisterError::InvalidName { name });
     }
     assert!(registry.counters(MetricDesc::new("a_total", ""), [TENANT, TENANT]).is_err());
 }
 
 #[test]
-fn bounds_grow_and_are_neither_none_nor_too_many() {
+fn bounds_must_increase_and_be_neither_empty_nor_too_many() {
     const ONE: Duration = Duration::from_secs(1);
     const MANY: [Duration; BOUNDS_MAX + 1] = {
         let mut many = [ONE; BOUNDS_MAX + 1];
@@ -68,19 +71,19 @@ fn bounds_grow_and_are_neither_none_nor_too_many() {
     };
     let registry = Registry::new();
     for bounds in [&[][..], &[ONE, ONE], &[ONE, Duration::ZERO], &MANY] {
-        let refused = registry.histogram(MetricDesc::new("a_seconds", ""), bounds).unwrap_err();
-        assert_eq!(refused, RegisterError::InvalidBounds { name: "a_seconds" });
+        let error = registry.histogram(MetricDesc::new("a_seconds", ""), bounds).unwrap_err();
+        assert_eq!(error, RegisterError::InvalidBounds { name: "a_seconds" });
     }
     assert!(registry.histogram(MetricDesc::new("a_seconds", ""), MANY.split_at(BOUNDS_MAX).0).is_ok());
 }
 
 #[test]
-fn metrics_and_sources_have_a_limit() {
+fn the_numbers_of_metrics_and_sources_are_limited() {
     let registry = Registry::new();
     let names = (0..FAMILIES_MAX).map(|number| &*String::leak(format!("a{number}_total")));
-    let refused = names.filter(|name| registry.counter(MetricDesc::new(name, "")).is_err()).count();
-    // The registry's own two take a place each.
-    assert_eq!(refused, 2);
+    let error = names.filter(|name| registry.counter(MetricDesc::new(name, "")).is_err()).count();
+    // The registry's own two metrics count towards the limit.
+    assert_eq!(error, 2);
     for _ in 0..SOURCES_MAX {
         registry.add_source(|_| Ok(())).unwrap();
     }
@@ -88,7 +91,7 @@ fn metrics_and_sources_have_a_limit() {
 }
 
 #[test]
-fn a_source_is_on_the_page_and_a_faulty_one_is_counted() {
+fn a_source_is_on_the_page_and_an_invalid_one_is_counted() {
     let registry = Registry::new();
     registry.add_source(|out| out.write_str("# TYPE theirs counter\ntheirs 7\n")).unwrap();
     registry.add_source(|_| Err(fmt::Error)).unwrap();
@@ -99,7 +102,7 @@ fn a_source_is_on_the_page_and_a_faulty_one_is_counted() {
 }
 
 #[test]
-fn values_that_became_other_are_on_the_page() {
+fn label_values_recorded_as_other_are_on_the_page() {
     let registry = Registry::new();
     let family = registry.counters(MetricDesc::new("a_total", "a"), [TENANT]).unwrap();
     for tenant in ["a", "b", "c"] {

@@ -1,20 +1,20 @@
-//! Where a span belongs, as W3C's `traceparent` tells it from one server to the next.
+//! Span contexts, and their W3C `traceparent` header.
 
 use std::fmt;
 
-/// What a client says of the trace that its request belongs to.
+/// A client's `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace; never zero.
+    /// Trace id; never zero.
     pub trace: u128,
-    /// The span that the request was made in; never zero.
+    /// Id of the client's span; never zero.
     pub span: u64,
-    /// Whether it is traced.
+    /// The client's sampling decision.
     pub sampled: bool,
 }
 
 impl TraceParent {
-    /// Reads the header; what is not well-formed says nothing.
+    /// Parses the header; `None` if it is malformed.
     pub fn parse(header: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(header).ok()?.trim();
         let mut parts = text.split('-');
@@ -22,7 +22,7 @@ impl TraceParent {
         let trace = parts.next()?;
         let span = parts.next()?;
         let flags = parts.next()?;
-        // Later versions may say more, but not less.
+        // Later versions may append fields, but not omit any.
         if version == "ff" || (version == "00" && parts.next().is_some()) {
             return None;
         }
@@ -44,14 +44,11 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     u128::from_str_radix(text, 16).ok()
 }
 
-/// A span's place in a trace; shown as the `traceparent` of requests that are made in it.
+/// A span's position in a trace; displayed as the `traceparent` of requests sent within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanContext {
-    /// The trace.
     pub trace: u128,
-    /// The span.
     pub span: u64,
-    /// The span that it is part of.
     pub parent: Option<u64>,
 }
 
@@ -66,14 +63,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_read_again() {
+    fn a_displayed_context_parses_again() {
         let context = SpanContext { trace: 0xABCD << 100, span: 9, parent: None };
         let parent = TraceParent::parse(context.to_string().as_bytes()).unwrap();
         assert_eq!((parent.trace, parent.span, parent.sampled), (context.trace, 9, true));
     }
 
     #[test]
-    fn only_what_is_well_formed_says_anything() {
+    fn only_a_well_formed_header_is_accepted() {
         let trace = "0af7651916cd43dd8448eb211c80319c";
         let span = "b7ad6b7169203331";
         let parse = |text: &str| TraceParent::parse(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Spans as OTLP's JSON, which every collector takes at `/v1/traces`.
+//! Spans as OTLP JSON, which collectors accept at `/v1/traces`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Attribute, Attributes, Span, SpanKind};
 
-/// The `Content-Type` of [`payload`].
+/// `Content-Type` of [`payload`].
 pub const CONTENT_TYPE: &str = "application/json";
 
-/// Writes spans of a service as one request to a collector.
+/// Encodes spans of a service as one export request.
 pub fn payload(service: &Attributes, spans: &[Span]) -> String {
     let scope = json!({"name": "evenkeel", "version": env!("CARGO_PKG_VERSION")});
     let spans: Vec<_> = spans.iter().map(span).collect();
@@ -25,17 +25,17 @@ fn span(span: &Span) -> Value {
         SpanKind::Server => 2,
         SpanKind::Client => 3,
     };
-    let event = |(at, name, told): &(SystemTime, &'static str, Attributes)| json!({"timeUnixNano": nanos(*at), "name": name, "attributes": attributes(told)});
+    let event = |(at, name, values): &(SystemTime, &'static str, Attributes)| json!({"timeUnixNano": nanos(*at), "name": name, "attributes": attributes(values)});
     let status = match &span.error {
         None => json!({}),
-        Some(why) => json!({"code": 2, "message": why}),
+        Some(error) => json!({"code": 2, "message": error}),
     };
     let mut written = json!({
         "traceId": format!("{:032x}", span.context.trace),
         "spanId": format!("{:016x}", span.context.span),
         "name": span.name,
         "kind": kind,
-        "startTimeUnixNano": nanos(span.began_at),
+        "startTimeUnixNano": nanos(span.started_at),
         "endTimeUnixNano": nanos(span.ended_at),
         "attributes": attributes(&span.attributes),
         "events": span.events.iter().map(event).collect::<Vec<_>>(),
@@ -47,18 +47,18 @@ fn span(span: &Span) -> Value {
     written
 }
 
-/// 64-bit numbers are texts in this JSON.
+/// OTLP JSON encodes 64-bit integers as strings.
 fn nanos(at: SystemTime) -> String {
     at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos()).to_string()
 }
 
-fn attributes(told: &Attributes) -> Value {
+fn attributes(attributes: &Attributes) -> Value {
     let value = |value: &Attribute| match value {
         Attribute::Text(text) => json!({"stringValue": text}),
-        Attribute::Whole(number) => json!({"intValue": number.to_string()}),
-        Attribute::Flag(flag) => json!({"boolValue": flag}),
+        Attribute::Integer(number) => json!({"intValue": number.to_string()}),
+        Attribute::Bool(flag) => json!({"boolValue": flag}),
     };
-    told.iter().map(|(name, told)| json!({"key": name, "value": value(told)})).collect()
+    attributes.iter().map(|(name, attribute)| json!({"key": name, "value": value(attribute)})).collect()
 }
 
 #[cfg(test)]
@@ -68,15 +68,15 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_span_is_written_as_collectors_read_it() {
+    fn a_span_is_encoded_as_otlp_json() {
         let at = |secs| UNIX_EPOCH + Duration::from_secs(secs);
         let context = SpanContext { trace: 0xA, span: 0xB, parent: Some(0xC) };
         let span = Span {
-            began_at: at(1),
+            started_at: at(1),
             ended_at: at(3),
             attributes: vec![("a", "x".into()), ("b", 7.into()), ("c", true.into())],
-            events: vec![(at(2), "told", vec![("d", String::from("y").into())])],
-            error: Some("why".to_owned()),
+            events: vec![(at(2), "event", vec![("d", String::from("y").into())])],
+            error: Some("cause".to_owned()),
             ..Span::begin(context, SpanKind::Client, "name")
         };
         let written: Value =
@@ -91,10 +91,10 @@ mod tests {
                 {"key": "a", "value": {"stringValue": "x"}}, {"key": "b", "value": {"intValue": "7"}},
                 {"key": "c", "value": {"boolValue": true}}
             ],
-            "events": [{"timeUnixNano": "2000000000", "name": "told", "attributes": [
+            "events": [{"timeUnixNano": "2000000000", "name": "event", "attributes": [
                 {"key": "d", "value": {"stringValue": "y"}}
             ]}],
-            "status": {"code": 2, "message": "why"}
+            "status": {"code": 2, "message": "cause"}
         });
         assert_eq!(resource["scopeSpans"][0]["spans"][0], expected);
     }

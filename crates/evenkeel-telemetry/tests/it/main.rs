@@ -1,7 +1,7 @@
-//! What others see of `evenkeel-telemetry`: pages, lines and stories, read by readers of our own.
+//! Tests of what users see of `evenkeel-telemetry`: pages, log lines and request histories.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod logs;
-mod meters;
-mod page;
+mod pipeline_metrics;
+mod prometheus;
 mod reader;

@@ -1,8 +1,8 @@
-//! A strict reader of Prometheus' text format: what is doubtful is an error.
+//! A strict parser of Prometheus' text format: anything doubtful is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A metric as a page tells it.
+/// A metric as found on a page.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Family {
     pub(crate) name: String,
@@ -18,7 +18,7 @@ pub(crate) struct Sample {
     pub(crate) value: f64,
 }
 
-/// Reads a page and checks all of it.
+/// Parses and checks a page.
 pub(crate) fn read(page: &str) -> Result<Vec<Family>, String> {
     let body = page.strip_suffix('\n').ok_or("the last line has no end")?;
     let mut families: Vec<Family> = Vec::new();
@@ -140,7 +140,7 @@ fn plain(family: &Family, allowed: impl Fn(f64) -> bool) -> Result<(), String> {
     wrong.map_or(Ok(()), |sample| Err(format!("not of a {}: {sample:?}", family.kind)))
 }
 
-/// Buckets in order, growing, up to `+Inf`, which is the count.
+/// Checks that buckets are in increasing order and end with `+Inf`, which equals the count.
 fn histogram(family: &Family) -> Result<(), String> {
     let mut series: BTreeMap<Vec<(String, String)>, Vec<&Sample>> = BTreeMap::new();
     for sample in &family.samples {
@@ -170,7 +170,7 @@ fn histogram(family: &Family) -> Result<(), String> {
     Ok(())
 }
 
-/// Finds a sample's value.
+/// Returns a sample's value.
 pub(crate) fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let same = |sample: &&Sample| {
         let ours = sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -180,7 +180,7 @@ pub(crate) fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) ->
 }
 
 #[test]
-fn a_page_that_is_wrong_is_refused() {
+fn an_invalid_page_is_rejected() {
     let head = "# HELP a_total a\n# TYPE a_total counter\n";
     let histogram = "# HELP h h\n# TYPE h histogram\n";
     for wrong in [

@@ -62,7 +62,7 @@ struct Phase {
 pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     // Log lines would tear the screen apart; RUST_LOG turns them on.
     let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
-    logs::install(LogOptions::new(Some(&filter), Format::of(&std::io::stderr()))?)?;
+    logs::install(LogOptions::new(Some(&filter), Format::for_stream(&std::io::stderr()))?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let phases = runtime.block_on(run_phases(args))?;
     print(&summary::text(&phases))?;

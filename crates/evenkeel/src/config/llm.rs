@@ -126,28 +126,29 @@ fn breaker(section: &mut Section<'_>) -> BreakerOptions {
     };
     let backoff_max = span("backoff_max_secs", default.backoff_max, DAY_SECS);
     let backoff_min = span("backoff_min_secs", default.backoff_min, backoff_max);
-    let spare_max = span("spare_max_secs", default.spare_max, Float(3_600.0));
-    let spare = span("spare_secs", default.spare, spare_max);
+    let spare_max = span("spare_max_secs", default.cooldown_max, Float(3_600.0));
+    let spare = span("spare_secs", default.cooldown, spare_max);
     BreakerOptions {
         failures_max,
         error_ratio_max: ratio.0,
         samples_min,
         backoff_min: backoff_min.as_secs(),
         backoff_max: backoff_max.as_secs(),
-        spare: spare.as_secs(),
-        spare_max: spare_max.as_secs(),
+        cooldown: spare.as_secs(),
+        cooldown_max: spare_max.as_secs(),
     }
 }
 
 fn affinity(section: &mut Section<'_>) -> AffinityOptions {
     let default = AffinityOptions::default();
     let load_max = section.within("load_max", Float(default.load_max), Float(1.0)..=Float(10.0)).0;
-    let look_max =
-        section.within("look_max", Integer(default.look_max as i64), Integer(1)..=Integer(64)).as_usize();
+    let look_max = section
+        .within("look_max", Integer(default.lookahead_max as i64), Integer(1)..=Integer(64))
+        .as_usize();
     let skips = Integer(i64::from(default.skips_max));
     AffinityOptions {
         load_max,
-        look_max,
+        lookahead_max: look_max,
         skips_max: section.within("skips_max", skips, Integer(0)..=Integer(64)).as_u32(),
     }
 }

@@ -44,7 +44,8 @@ pub(super) fn read(section: &mut Section<'_>) -> TelemetryConfig {
     let traces = traces(section);
     let filter = section.read("log", "info".to_owned());
     let formats = [("auto", None), ("human", Some(Format::Human)), ("json", Some(Format::Json))];
-    let format = section.word("log_format", "auto", &formats).unwrap_or_else(|| Format::of(&stderr()));
+    let format =
+        section.word("log_format", "auto", &formats).unwrap_or_else(|| Format::for_stream(&stderr()));
     let logs = LogOptions::new(Some(&filter.value), format).unwrap_or_else(|wrong| {
         section.error(&filter.origin, wrong);
         LogOptions::new(None, format).expect("the default filter is one")

@@ -42,7 +42,7 @@ fn a_chat_goes_through_and_shows_in_the_metrics() {
         "llm_router_cache_misses_total ",
         "llm_router_pool_connections ",
         "actor_",
-        "evenkeel_finished_total{pool=\"llm\",tenant=\"open\",ending=\"served\"} 1",
+        "evenkeel_finished_total{pool=\"llm\",tenant=\"open\",outcome=\"served\"} 1",
     ] {
         assert!(page.body.lines().any(|said| said.starts_with(line)), "no {line:?} in {}", page.body);
     }
@@ -87,7 +87,7 @@ fn the_start_is_one_line_with_url_doors_store_and_tenants() {
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(line["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{line}");
     assert_eq!(
-        (&line["doors"], &line["store"], &line["tenants"]),
+        (&line["apis"], &line["store"], &line["tenants"]),
         (&json!("llm,sqs"), &json!("here, queues in fjall"), &json!(1))
     );
 }

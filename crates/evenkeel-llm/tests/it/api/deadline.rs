@@ -64,7 +64,7 @@ async fn a_node_is_not_blamed_for_a_clients_haste() {
         assert!(heard.ended.await.is_err(), "the connection is closed, so that the engine stops");
     }
     let page = house.registry.render();
-    let line = r#"evenkeel_finished_total{pool="llm",tenant="open",ending="cancelled"} 10"#;
+    let line = r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="cancelled"} 10"#;
     assert!(page.lines().any(|found| found == line), "{page}");
     assert_eq!(house.status().await["nodes"][0]["breaker"], "closed");
     house.until_idle().await;

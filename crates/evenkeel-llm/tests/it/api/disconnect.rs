@@ -62,7 +62,7 @@ async fn a_client_that_leaves_within_a_stream_pays_for_what_it_got() {
     let served = status["tenants"][0]["served_cost"].as_u64().unwrap();
     assert!((4..100).contains(&served), "two tokens and the prompt, not the guess: {served}");
     let page = house.registry.render();
-    let line = r#"evenkeel_finished_total{pool="llm",tenant="open",ending="cancelled"} 1"#;
+    let line = r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="cancelled"} 1"#;
     assert!(page.lines().any(|found| found == line), "{page}");
 }
 

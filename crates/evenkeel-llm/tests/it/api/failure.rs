@@ -57,13 +57,13 @@ async fn a_node_that_nobody_reaches_is_replaced() {
 #[tokio::test]
 async fn a_node_that_breaks_is_replaced() {
     let faulty = Engine::always(|heard| heard.reply(500, JSON, "{}")).await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_node_that_does_not_take_our_key_is_replaced() {
     let faulty = Engine::always(|heard| heard.reply(401, JSON, "{}")).await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn a_busy_node_is_spared_and_another_asked() {
 #[tokio::test]
 async fn an_answer_that_is_no_json_is_replaced() {
     let faulty = Engine::always(|heard| heard.reply(200, JSON, r#"{"choices":[{"#)).await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
@@ -86,33 +86,33 @@ async fn an_answer_that_is_cut_before_it_was_passed_on_is_replaced() {
         pen.send(Err(Cut)).unwrap();
     })
     .await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_is_cut_before_its_first_event_is_replaced() {
     let faulty = Engine::always(|heard| heard.stream().0.send(Err(Cut)).unwrap()).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
 async fn an_empty_stream_is_replaced() {
     let faulty = Engine::always(|heard| drop(heard.stream())).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_garbage_is_replaced() {
     let faulty =
         Engine::always(|heard| events(&heard.stream().0, &["<html>busy</html>", DELTA, "[DONE]"])).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_begins_with_an_error_is_replaced() {
     let told = r#"{"error":{"message":"CUDA error","type":"InternalServerError","code":500}}"#;
     let faulty = Engine::always(move |heard| events(&heard.stream().0, &[told, "[DONE]"])).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_stream_that_ends_within_its_first_event_is_replaced() {
         heard.stream().0.send(Ok(bytes::Bytes::from_static(b"data: {\"choices\":[{"))).unwrap();
     })
     .await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "broken").await;
+    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_stream_that_begins_with_the_clients_own_mistake_is_passed_on_and_blam
     }
     let page = house.registry.render();
     assert!(
-        page.contains(r#"evenkeel_finished_total{pool="llm",tenant="open",ending="served"} 10"#),
+        page.contains(r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="served"} 10"#),
         "{page}"
     );
     assert!(page.contains(r#"evenkeel_cost_units_total{pool="llm",tenant="open"} 0"#), "{page}");

@@ -180,7 +180,7 @@ async fn every_step_is_counted_on_the_page() {
         r#"evenkeel_accepted_total{pool="llm",tenant="open"} 1"#,
         r#"evenkeel_admitted_total{pool="llm",tenant="open"} 1"#,
         r#"evenkeel_dispatched_total{pool="llm",node="a"} 1"#,
-        r#"evenkeel_finished_total{pool="llm",tenant="open",ending="served"} 1"#,
+        r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="served"} 1"#,
         r#"llm_router_request_duration_seconds_count 1"#,
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is not on {page}");

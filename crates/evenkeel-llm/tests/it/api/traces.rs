@@ -133,7 +133,7 @@ fn text<'a>(span: &'a Span, name: &str) -> &'a str {
 
 fn whole(span: &Span, name: &str) -> u64 {
     match told(span, name) {
-        Attribute::Whole(number) => *number,
+        Attribute::Integer(number) => *number,
         other => panic!("{name} is {other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The page, read strictly; nothing is lost, whoever records and reads at once.
+//! The Prometheus page, parsed strictly; nothing is lost while others record and read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,28 +14,33 @@ use proptest::prelude::*;
 use crate::reader::{read, value};
 
 #[test]
-fn every_metric_of_the_crate_is_on_the_page_as_prometheus_wants_it() {
+fn every_metric_of_the_crate_is_on_the_page_in_valid_format() {
     let registry = Registry::new();
-    let watch =
+    let observer =
         Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
     RouterMetrics::new(&registry).unwrap();
     Tracer::new(&registry, TraceOptions::default()).unwrap();
-    watch.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
-    watch.meters().name_node(NodeId(0), "a");
+    observer.paths().reorder_buffer_utilization.with(["a"]).set(0.5);
+    observer.metrics().name_node(NodeId(0), "a");
     let engine = Some(EngineGauges { running: 3, waiting: 1 });
-    watch.meters().show_node(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine });
+    observer.metrics().set_node_gauges(NodeId(0), &NodeGauges { slots: 8, busy: 2, engine });
     let page = read(&registry.render()).unwrap();
-    let told: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
-    let mut named: Vec<_> = metric_names::ALL.iter().map(|named| (named.name, named.help)).collect();
-    named.sort_unstable();
-    assert_eq!(told, named);
+    let found: Vec<_> = page.iter().map(|family| (family.name.as_str(), family.help.as_str())).collect();
+    let mut expected: Vec<_> = metric_names::ALL.iter().map(|desc| (desc.name, desc.help)).collect();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
 }
 
 #[test]
-fn the_names_of_the_specification_are_kept_to_the_letter() {
+fn the_specifications_metric_names_are_kept_to_the_letter() {
     let registry = Registry::new();
     let router = RouterMetrics::new(&registry).unwrap();
-    router.show(&RouterGauges { queue_size: 45, cache_hits: 9000, cache_misses: 1000, pool_connections: 24 });
+    router.set_gauges(&RouterGauges {
+        queue_size: 45,
+        cache_hits: 9000,
+        cache_misses: 1000,
+        pool_connections: 24,
+    });
     let page = read(&registry.render()).unwrap();
     for (name, expected) in [
         ("llm_router_queue_size", 45.0),
@@ -55,7 +60,7 @@ fn the_names_of_the_specification_are_kept_to_the_letter() {
 }
 
 #[test]
-fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
+fn nothing_recorded_is_lost_and_every_concurrent_page_is_consistent() {
     const THREADS: u64 = 4;
     const EACH: u64 = 20_000;
     let registry = Registry::new();
@@ -93,11 +98,11 @@ fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
         reader.join().unwrap();
     });
     let page = read(&registry.render()).unwrap();
-    let counted: f64 = ["0", "1", "2", "3", "other"]
+    let total: f64 = ["0", "1", "2", "3", "other"]
         .iter()
         .filter_map(|thread| value(&page, "a_total", &[("thread", thread)]))
         .sum();
-    assert_eq!(counted as u64, THREADS * EACH);
+    assert_eq!(total as u64, THREADS * EACH);
     assert_eq!(value(&page, "a_seconds_count", &[]), Some((THREADS * EACH) as f64));
     assert_eq!(value(&page, "a_now", &[]), Some(0.0));
     let millis: u64 = (0..EACH).map(|number| number % 200).sum();
@@ -106,20 +111,20 @@ fn nothing_recorded_is_lost_and_every_page_meanwhile_is_whole() {
 
 proptest! {
     #[test]
-    fn any_text_comes_back_from_a_label(texts in proptest::collection::btree_set(".{0,30}|[\\\\\"\n{},= ]{0,9}", 1..8)) {
+    fn any_text_survives_as_a_label_value(texts in proptest::collection::btree_set(".{0,30}|[\\\\\"\n{},= ]{0,9}", 1..8)) {
         let registry = Registry::new();
         let family = registry.counters(MetricDesc::new("a_total", "a"), [Label { name: "x", values_max: 8 }]).unwrap();
-        for (many, text) in (1..).zip(&texts) {
-            family.with([text]).add(many);
+        for (count, text) in (1..).zip(&texts) {
+            family.with([text]).add(count);
         }
         let page = read(&registry.render()).map_err(TestCaseError::fail)?;
-        for (many, text) in (1..).zip(&texts) {
-            prop_assert_eq!(value(&page, "a_total", &[("x", text)]), Some(f64::from(many)));
+        for (count, text) in (1..).zip(&texts) {
+            prop_assert_eq!(value(&page, "a_total", &[("x", text)]), Some(f64::from(count)));
         }
     }
 
     #[test]
-    fn whatever_clients_send_a_label_stays_within_its_limit_and_no_count_is_lost(
+    fn a_label_stays_within_its_limit_and_no_count_is_lost(
         sent in proptest::collection::vec("[a-z]{1,2}", 0..200), values_max in 0_usize..10,
     ) {
         let registry = Registry::new();
@@ -132,16 +137,16 @@ proptest! {
     }
 
     #[test]
-    fn a_histogram_counts_as_one_would_by_hand(spans in proptest::collection::vec(0_u64..200_000_000_000, 0..60)) {
+    fn a_histogram_agrees_with_a_count_by_hand(durations in proptest::collection::vec(0_u64..200_000_000_000, 0..60)) {
         let registry = Registry::new();
         let histogram = registry.histogram(MetricDesc::new("a_seconds", "a"), DURATION_BOUNDS).unwrap();
-        spans.iter().for_each(|nanos| histogram.record(Duration::from_nanos(*nanos)));
+        durations.iter().for_each(|nanos| histogram.record(Duration::from_nanos(*nanos)));
         let page = read(&registry.render()).map_err(TestCaseError::fail)?;
         for bound in DURATION_BOUNDS {
-            let by_hand = spans.iter().filter(|nanos| Duration::from_nanos(**nanos) <= *bound).count();
+            let by_hand = durations.iter().filter(|nanos| Duration::from_nanos(**nanos) <= *bound).count();
             let le = bound.as_secs_f64().to_string();
             prop_assert_eq!(value(&page, "a_seconds_bucket", &[("le", &le)]), Some(by_hand as f64));
         }
-        prop_assert_eq!(value(&page, "a_seconds_count", &[]), Some(spans.len() as f64));
+        prop_assert_eq!(value(&page, "a_seconds_count", &[]), Some(durations.len() as f64));
     }
 }
