@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_without_a_number_are_spelled_as_prometheus_spells_them() {
+    fn floats_are_spelled_as_prometheus_spells_them() {
         let spelled =
             [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| SampleValue::Float(value).to_string());
         assert_eq!(spelled, ["NaN", "+Inf", "-Inf"]);
