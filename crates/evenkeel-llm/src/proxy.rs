@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, ModelId, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -19,7 +19,7 @@ use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::{Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request};
+use http::{HeaderValue, Request};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::LlmApi;
@@ -77,16 +77,15 @@ pub(crate) async fn proxy(
     let priority = Priority::Interactive;
     let mut request =
         ProxyRequest { llm, endpoint, id, priority, on_dispatch: None, waited: Duration::ZERO, trace };
-    let result = request.handle(call).await;
+    let result = match request.accept(call).await {
+        Ok(accepted) => request.serve(accepted).await,
+        Err(error) => Err(error),
+    };
     Ok(request.respond(result))
 }
 
 impl ProxyRequest {
-    async fn handle(&mut self, call: ServerRequest) -> Result<Response, ApiError> {
-        let accepted = self.accept(call).await?;
-        self.serve(accepted).await
-    }
-
+    /// Reads and parses the body of an authenticated request.
     async fn accept(&self, mut call: ServerRequest) -> Result<AcceptedRequest, ApiError> {
         let Caller::Tenant(tenant) = call.caller.clone() else { return Err(ApiError::Internal) };
         if self.llm.is_draining() {
@@ -98,7 +97,12 @@ impl ProxyRequest {
         let deadline = Deadline::from_headers(call.request.headers(), Instant::now)?;
         let body = call.read_body().await?;
         let (head, _) = call.request.into_parts();
-        let request = parse(self.endpoint, &head.headers, &body)?;
+        let may_be_form = matches!(self.endpoint, Endpoint::Transcription | Endpoint::Other);
+        let form = head.headers.get(CONTENT_TYPE).filter(|_| may_be_form);
+        let request = match form.and_then(|kind| LlmRequest::parse_form(kind.as_bytes(), &body)) {
+            Some(parsed) => parsed?,
+            None => LlmRequest::parse(self.endpoint, &body)?,
+        };
         Ok(AcceptedRequest { tenant, request, head, body, deadline })
     }
 
@@ -140,6 +144,7 @@ impl ProxyRequest {
         TokenReservation::reserve(&self.llm, tenant, model, request)
     }
 
+    /// Submits the request to the scheduler.
     fn enqueue(
         &self,
         tenant: &Tenant,
@@ -243,6 +248,7 @@ impl ProxyRequest {
         if may_appear { ApiError::Unready } else { ApiError::NoModel { model: model.to_owned() } }
     }
 
+    /// Returns the error for a request that the pipeline rejected.
     fn reject(
         &mut self,
         rejected: &WaitRejection,
@@ -254,20 +260,9 @@ impl ProxyRequest {
         if self.priority == Priority::Background && matches!(rejected.rejection, Rejection::NoNode { .. }) {
             return ApiError::Unready;
         }
-        let model: ModelId = reservation.model();
-        let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(model));
+        let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(reservation.model()));
         error::rejection_error(&rejected.rejection, &request.model, waiting)
     }
-}
-
-fn parse(endpoint: Endpoint, headers: &HeaderMap, body: &Bytes) -> Result<LlmRequest, ApiError> {
-    if matches!(endpoint, Endpoint::Transcription | Endpoint::Other) {
-        let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-        if let Some(request) = LlmRequest::parse_form(content_type, body) {
-            return request;
-        }
-    }
-    LlmRequest::parse(endpoint, body)
 }
 
 /// Rejects a path that another parser could resolve to one outside `/v1`.

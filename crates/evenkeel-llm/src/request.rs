@@ -118,10 +118,10 @@ pub enum ResponseMode {
 /// The client's `include_usage` option for streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IncludeUsage {
-    Asked,
+    Requested,
     /// The gateway requests usage itself and hides it from the client.
     #[default]
-    NotAsked,
+    NotRequested,
 }
 
 /// A parsed request: the fields that the gateway acts on.

@@ -51,7 +51,7 @@ impl BodyScanner {
     pub(crate) fn new(kind: BodyKind, endpoint: Endpoint, usage: IncludeUsage) -> Self {
         // Only for these two does the proxy request usage that the client did not ask for.
         let hide = match (endpoint, usage) {
-            (Endpoint::Chat | Endpoint::Completions, IncludeUsage::NotAsked) => HideUsage::Usage,
+            (Endpoint::Chat | Endpoint::Completions, IncludeUsage::NotRequested) => HideUsage::Usage,
             _ => HideUsage::Nothing,
         };
         match kind {

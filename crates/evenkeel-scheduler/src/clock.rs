@@ -45,7 +45,7 @@ mod real {
             let Some(due) = scheduler.upgrade().map(|scheduler| scheduler.on_timer()) else { return };
             match due {
                 Some(due) => {
-                    // Due or reset, the pipeline is asked again.
+                    // After the deadline or a reset, the loop handles due timeouts.
                     let _ = timeout_at(origin + due.since(Instant::ORIGIN), reset.notified()).await;
                 }
                 None => reset.notified().await,

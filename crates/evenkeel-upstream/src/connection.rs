@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::connect::Transport;
 use super::framing::{Framing, FramingError};
-use super::head::{self, ConnectionReuse, HeadReader, ResponseHead};
+use super::head::{self, ConnectionReuse, HeadReader};
 use super::pool::{ConnectionCount, Counters};
 use super::response_parser::invalid_framing;
 use super::{HeaderFilter, Origin, UpstreamError, after};
@@ -146,7 +146,12 @@ impl Connection {
         loop {
             if !self.input.is_empty() {
                 match self.head_reader.take(&mut self.input, &self.method) {
-                    Ok(Some(head)) => return Poll::Ready(Ok(self.begin_body(head))),
+                    Ok(Some(head)) => {
+                        self.silent_until = None;
+                        self.framing = head.body;
+                        self.reuse = head.reuse;
+                        return Poll::Ready(Ok(head.response));
+                    }
                     Ok(None) => {}
                     Err(error) => {
                         return Poll::Ready(Err(ExchangeError { error, progress: Progress::Received }));
@@ -165,13 +170,6 @@ impl Connection {
             let progress = if is_unstarted { Progress::Sent } else { Progress::Received };
             return Poll::Ready(Err(ExchangeError { error, progress }));
         }
-    }
-
-    fn begin_body(&mut self, head: ResponseHead) -> Response<()> {
-        self.silent_until = None;
-        self.framing = head.body;
-        self.reuse = head.reuse;
-        head.response
     }
 
     /// Reads the next part of the response body; `None` at its end.

@@ -89,7 +89,8 @@ impl Upstream {
             match connection.exchange(origin, request, filter, ConnectionAge::Reused).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
-                    return Ok(self.with_body(response, connection, host));
+                    let pool = self.pool.clone();
+                    return Ok(response.map(|()| UpstreamBody::new(connection, host, pool)));
                 }
                 Err(failure) if !is_stale(&failure) => return Err(failure.error),
                 Err(_) => {}
@@ -99,18 +100,9 @@ impl Upstream {
         let timeout = self.settings.request_timeout;
         let mut connection = Box::new(Connection::new(transport, timeout, &self.pool.counters));
         match connection.exchange(origin, request, filter, ConnectionAge::New).await {
-            Ok(response) => Ok(self.with_body(response, connection, host)),
+            Ok(response) => Ok(response.map(|()| UpstreamBody::new(connection, host, self.pool.clone()))),
             Err(failure) => Err(failure.error),
         }
-    }
-
-    fn with_body(
-        &self,
-        response: Response<()>,
-        connection: Box<Connection>,
-        host: Arc<pool::HostPool>,
-    ) -> Response<UpstreamBody> {
-        response.map(|()| UpstreamBody::new(connection, host, self.pool.clone()))
     }
 
     /// Returns the counters of the connection pool.

@@ -51,7 +51,7 @@ fn parse(content_type: &[u8], body: &Bytes) -> Result<LlmRequest, ApiError> {
     Ok(LlmRequest {
         model: model.to_owned(),
         mode: if stream == Some(b"true") { ResponseMode::Stream } else { ResponseMode::Whole },
-        usage: IncludeUsage::NotAsked,
+        usage: IncludeUsage::NotRequested,
         input_tokens: body.len() as u64 / BYTES_PER_TOKEN + 1,
         output_max: None,
         output_known: None,

@@ -220,7 +220,8 @@ impl RequestParser {
         if lacks_messages {
             return Err(invalid("messages", "a chat needs messages"));
         }
-        let usage = if self.usage_splice.is_none() { IncludeUsage::Asked } else { IncludeUsage::NotAsked };
+        let usage =
+            if self.usage_splice.is_none() { IncludeUsage::Requested } else { IncludeUsage::NotRequested };
         let has_include_usage = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
         let output_max = if self.endpoint.has_no_tokens() {
             Some(0)
@@ -334,8 +335,8 @@ fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, ParseE
             return Err(invalid("stream_options", message));
         }
         let from = cursor.start()?;
-        let asked = read_bool(INCLUDE_USAGE, cursor)?;
-        include_usage = Some((asked, from..cursor.at()));
+        let include = read_bool(INCLUDE_USAGE, cursor)?;
+        include_usage = Some((include, from..cursor.at()));
         Ok::<(), ParseError>(())
     })?;
     let inside = start + 1;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 fn a_plain_chat_is_parsed() {
     let request = chat(json!({"max_tokens": 50})).unwrap();
     assert_eq!((request.model.as_str(), request.mode), ("m", ResponseMode::Whole));
-    assert_eq!((request.usage, request.output_max), (IncludeUsage::NotAsked, Some(50)));
+    assert_eq!((request.usage, request.output_max), (IncludeUsage::NotRequested, Some(50)));
     assert!(request.affinity.is_some());
 }
 

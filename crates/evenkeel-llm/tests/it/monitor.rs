@@ -360,7 +360,7 @@ async fn every_path_is_checked_and_any_of_them_serves_discovery() {
                 failed = matches!(check, HealthCheckResult::Failed { .. });
             }
             Finding::Checked { path: Some(PathId(1)), check } => {
-                healthy = matches!(check, HealthCheckResult::Healthy { .. })
+                healthy = matches!(check, HealthCheckResult::Healthy { .. });
             }
             Finding::Checked { path, .. } => panic!("unknown path {path:?}"),
             Finding::Models(reported) => models = reported == model_names(&["m"]),

@@ -103,19 +103,20 @@ fn numbers_of_any_size_and_notation_are_accepted() {
 /// Generates `stream_options`, and whether they include usage.
 fn stream_options() -> impl Strategy<Value = (Option<String>, IncludeUsage)> {
     let with = |include_usage: &'static str, usage: IncludeUsage| {
-        (vec(("[a-d]{1,3}", value()), 0..3), any::<Index>()).prop_map(move |(mut fields, place)| {
-            let at = place.index(fields.len() + 1);
+        (vec(("[a-d]{1,3}", value()), 0..3), any::<Index>()).prop_map(move |(mut fields, position)| {
+            let at = position.index(fields.len() + 1);
             fields.insert(at, ("include_usage".to_owned(), include_usage.to_owned()));
             (Some(object(&fields)), usage)
         })
     };
     prop_oneof![
-        Just((None, IncludeUsage::NotAsked)),
-        Just((Some("null".to_owned()), IncludeUsage::NotAsked)),
-        vec(("[a-d]{1,3}", value()), 0..3).prop_map(|fields| (Some(object(&fields)), IncludeUsage::NotAsked)),
-        with("true", IncludeUsage::Asked),
-        with("false", IncludeUsage::NotAsked),
-        with("null", IncludeUsage::NotAsked),
+        Just((None, IncludeUsage::NotRequested)),
+        Just((Some("null".to_owned()), IncludeUsage::NotRequested)),
+        vec(("[a-d]{1,3}", value()), 0..3)
+            .prop_map(|fields| (Some(object(&fields)), IncludeUsage::NotRequested)),
+        with("true", IncludeUsage::Requested),
+        with("false", IncludeUsage::NotRequested),
+        with("null", IncludeUsage::NotRequested),
     ]
 }
 
@@ -160,18 +161,18 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
         "\"user\":",
         "\"prompt\":",
     ];
-    let piece = prop_oneof![
-        8 => select(known.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+    let fragment = prop_oneof![
+        8 => select(known.to_vec()).prop_map(|fragment| fragment.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 1..3),
     ];
-    vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    vec(fragment, 0..40).prop_map(|fragments| fragments.concat())
 }
 
 proptest! {
     #[test]
     fn a_request_is_parsed_the_same_in_any_order_and_spacing(
         other in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
-        place in any::<[Index; 4]>(),
+        position in any::<[Index; 4]>(),
         model in "[^\\p{Cc}]{1,20}",
         tokens in 0..1_000_000_u64,
         choices in 1..9_u64,
@@ -186,8 +187,8 @@ proptest! {
             field("stream", "true".to_owned()),
         ];
         known.extend(options.map(|options| field("stream_options", options)));
-        for (field, place) in known.into_iter().zip(place.iter().cycle()) {
-            fields.insert(place.index(fields.len() + 1), field);
+        for (field, position) in known.into_iter().zip(position.iter().cycle()) {
+            fields.insert(position.index(fields.len() + 1), field);
         }
         let body = object(&fields);
         let request = parse(Endpoint::Completions, &body).unwrap();
@@ -200,7 +201,7 @@ proptest! {
     #[test]
     fn a_body_with_a_changed_byte_is_rejected_or_parsed_as_serde_json_does(
         change in prop_oneof![any::<u8>(), select(b"\"\\{}[],:0 e\n".to_vec())],
-        place in any::<Index>(),
+        position in any::<Index>(),
         (options, _) in stream_options(),
     ) {
         let options = options.unwrap_or_default();
@@ -208,7 +209,7 @@ proptest! {
             r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":[1]}}],"stream_options":{options}}}"#
         );
         let mut bytes = body.into_bytes();
-        let at = place.index(bytes.len());
+        let at = position.index(bytes.len());
         bytes[at] = change;
         checks::request::check(&bytes);
         bytes.remove(at);

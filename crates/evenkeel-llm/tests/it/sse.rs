@@ -136,11 +136,11 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
         "{\"choices\":[],\"usage\":{\"input_tokens\":1}}",
         "\"type\":\"message_stop\"",
     ];
-    let piece = prop_oneof![
-        8 => select(known.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+    let fragment = prop_oneof![
+        8 => select(known.to_vec()).prop_map(|fragment| fragment.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 1..3),
     ];
-    vec(piece, 0..30).prop_map(|pieces| pieces.concat())
+    vec(fragment, 0..30).prop_map(|fragments| fragments.concat())
 }
 
 proptest! {

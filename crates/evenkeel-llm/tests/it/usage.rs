@@ -12,17 +12,17 @@ proptest! {
     fn usage_is_found_among_arbitrary_fields(
         other in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
         other_usage in vec(("[a-d]{1,3}", value()), 0..3),
-        place in any::<Index>(),
+        position in any::<Index>(),
         (input, output) in any::<(u32, u32)>(),
         cuts in vec(any::<Index>(), 0..4),
     ) {
         let field = |name: &str, value: String| (name.to_owned(), value);
         let mut usage_fields = other_usage;
-        usage_fields.insert(place.index(usage_fields.len() + 1), field("prompt_tokens", input.to_string()));
-        usage_fields.insert(place.index(usage_fields.len() + 1), field("completion_tokens", output.to_string()));
+        usage_fields.insert(position.index(usage_fields.len() + 1), field("prompt_tokens", input.to_string()));
+        usage_fields.insert(position.index(usage_fields.len() + 1), field("completion_tokens", output.to_string()));
         let mut body = other;
         body.push(field("choices", format!(r#"[{{"usage":{}}}]"#, object(&usage_fields))));
-        body.insert(place.index(body.len() + 1), field("usage", object(&usage_fields)));
+        body.insert(position.index(body.len() + 1), field("usage", object(&usage_fields)));
         let body = object(&body).into_bytes();
         let usage = Some(Usage { input: input.into(), output: output.into() });
         prop_assert_eq!(Usage::from_json(&body), usage);

@@ -56,14 +56,14 @@ fn check_names(request: &LlmRequest, body: &[u8]) {
 fn check_forwarded(endpoint: Endpoint, request: &LlmRequest, body: &Bytes) {
     let forwarded = request.forwarded(body);
     let adds_usage = request.mode == ResponseMode::Stream
-        && request.usage == IncludeUsage::NotAsked
+        && request.usage == IncludeUsage::NotRequested
         && matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
     if !adds_usage {
         assert_eq!((forwarded.as_ptr(), forwarded.len()), (body.as_ptr(), body.len()));
         return;
     }
     let again = LlmRequest::parse(endpoint, &forwarded).expect("the forwarded body is valid");
-    assert_eq!(again.usage, IncludeUsage::Asked);
+    assert_eq!(again.usage, IncludeUsage::Requested);
     assert_eq!(again.forwarded(&forwarded), forwarded);
     assert_eq!(
         (&again.model, again.mode, again.input_tokens, again.output_max, again.affinity),
