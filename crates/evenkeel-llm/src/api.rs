@@ -1,4 +1,4 @@
-//! The door: what its parts share, and the routes it answers.
+//! The LLM API: its shared state and its routes.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -28,38 +28,42 @@ use crate::usage::Forecast;
 use evenkeel_scheduler::RequestScheduler;
 use evenkeel_upstream::Upstream;
 
-/// How many averages of answers' lengths are kept, of tenants and of models.
+/// Limit of tracked averages of output length, per tenant and per model.
 const FORECASTS_MAX: usize = 20_000;
 
-/// The LLM door.
+/// The LLM API. Create it once, add its routes to the server, and manage its nodes and tenants here.
 pub struct LlmApi {
-    pub(crate) walk: Arc<RequestScheduler>,
+    pub(crate) scheduler: Arc<RequestScheduler>,
     pub(crate) nodes: Arc<NodeRegistry>,
     monitors: Monitors,
     pub(crate) upstream: Upstream,
     pub(crate) forecast: Mutex<Forecast>,
     pub(crate) first_byte_max: Option<Duration>,
-    /// How long a request waits for a slot that says nothing else.
+    /// Longest time a request is queued unless its client sets a shorter one.
     pub(crate) wait_max: Duration,
     pub(crate) tenants: RwLock<BTreeMap<TenantId, Arc<Tenant>>>,
     draining: AtomicBool,
 }
 
 impl LlmApi {
-    /// Sets up the door with its first nodes; needs a Tokio runtime.
-    pub fn new(options: LlmOptions, upstream: Upstream, watch: Arc<Observer>) -> Result<Arc<Self>, LlmError> {
+    /// Starts the scheduler and the monitors, and adds the configured nodes. Needs a Tokio runtime.
+    pub fn new(
+        options: LlmOptions,
+        upstream: Upstream,
+        observer: Arc<Observer>,
+    ) -> Result<Arc<Self>, LlmError> {
         let mut pipeline = options.pipeline;
-        // Ids of tenants that have left are held until the next reload.
+        // IDs of removed tenants stay in use until the next reload.
         pipeline.limits.tenants_max = pipeline.limits.tenants_max.max(2 * TENANTS_MAX as u32 + 1);
         let models_max = pipeline.limits.models_max;
         let wait_max = pipeline.load.wait_queue.default_timeout;
-        let walk = RequestScheduler::start(pipeline, watch)?;
-        let nodes = Arc::new(NodeRegistry::new(walk.clone(), models_max, options.adaptive));
-        let hearing = nodes.clone();
+        let scheduler = RequestScheduler::start(pipeline, observer)?;
+        let nodes = Arc::new(NodeRegistry::new(scheduler.clone(), models_max, options.adaptive));
+        let registry = nodes.clone();
         let monitors =
-            Monitors::start(upstream.clone(), options.health, move |report| hearing.apply_report(report))?;
+            Monitors::start(upstream.clone(), options.health, move |report| registry.apply_report(report))?;
         let llm = Arc::new(Self {
-            walk,
+            scheduler,
             nodes,
             monitors,
             upstream,
@@ -75,91 +79,94 @@ impl LlmApi {
         Ok(llm)
     }
 
-    /// Adds what the door answers to a table of routes.
+    /// Adds the API's routes to a routing table.
     pub fn add_routes(self: &Arc<Self>, routes: &mut Routes) -> Result<(), RouteError> {
-        let forwarded = |endpoint| {
+        let proxied = |endpoint| {
             let llm = self.clone();
             handler(move |call| proxy(llm.clone(), endpoint, call))
         };
         let routed = Endpoint::ALL.map(|endpoint| (endpoint.route(), endpoint));
         let translated = ("/v1/audio/translations", Endpoint::Transcription);
         for (path, endpoint) in routed.into_iter().chain([translated]) {
-            let wording = error_format::of(endpoint);
-            routes.add_with_error_format(Method::POST, path, Access::Tenant, forwarded(endpoint), wording)?;
+            let format = error_format::for_endpoint(endpoint);
+            routes.add_with_error_format(Method::POST, path, Access::Tenant, proxied(endpoint), format)?;
         }
-        for (path, answer) in
-            [("/v1/models", self.answers(models::list)), ("/v1/models/*", self.answers(models::one))]
-        {
-            routes.add_with_error_format(Method::GET, path, Access::Tenant, answer, error_format::openai)?;
+        let lists = [("/v1/models", self.handler(models::list)), ("/v1/models/*", self.handler(models::one))];
+        for (path, handler) in lists {
+            routes.add_with_error_format(Method::GET, path, Access::Tenant, handler, error_format::openai)?;
         }
-        routes.add(Method::GET, "/api/load-status", Access::Admin, self.answers(status::load))?;
-        routes.add(Method::GET, "/api/nodes", Access::Admin, self.answers(status::nodes))
+        routes.add(Method::GET, "/api/load-status", Access::Admin, self.handler(status::load))?;
+        routes.add(Method::GET, "/api/nodes", Access::Admin, self.handler(status::nodes))
     }
 
-    fn answers(self: &Arc<Self>, answer: fn(&Self, &ServerRequest) -> Result<Response, ApiError>) -> Handler {
+    fn handler(
+        self: &Arc<Self>,
+        respond: fn(&Self, &ServerRequest) -> Result<Response, ApiError>,
+    ) -> Handler {
         let llm = self.clone();
         handler(move |call| {
-            let answer = answer(&llm, &call);
-            async { answer }
+            let response = respond(&llm, &call);
+            async { response }
         })
     }
 
-    /// Gives tenants their weights and caps, and forgets those that are not listed.
+    /// Replaces all tenants: sets their weights and concurrency limits, and forgets those that are not listed.
     pub fn set_tenants(&self, tenants: &[Arc<Tenant>]) -> Result<(), RegistryError> {
         let mut known = self.tenants.write();
         let next: BTreeMap<_, _> = tenants.iter().map(|tenant| (tenant.id, tenant.clone())).collect();
-        for left in known.keys().filter(|id| !next.contains_key(id)) {
-            self.walk.update(|machine, now| machine.set_tenant(now, *left, TenantRule::default()))?;
-            self.forecast.lock().forget_tenant(*left);
+        for removed in known.keys().filter(|id| !next.contains_key(id)) {
+            let rule = TenantRule::default();
+            self.scheduler.update(|pipeline, now| pipeline.set_tenant(now, *removed, rule))?;
+            self.forecast.lock().forget_tenant(*removed);
         }
         for (id, tenant) in &next {
             let concurrency_max = tenant.settings.concurrency_max.unwrap_or(u32::MAX);
             let rule = TenantRule { weight: tenant.settings.weight, concurrency_max };
-            self.walk.update(|machine, now| machine.set_tenant(now, *id, rule))?;
-            self.walk.watch().metrics().name_tenant(*id, &tenant.settings.name);
+            self.scheduler.update(|pipeline, now| pipeline.set_tenant(now, *id, rule))?;
+            self.scheduler.observer().metrics().name_tenant(*id, &tenant.settings.name);
         }
         *known = next;
         Ok(())
     }
 
-    /// Adds a node, which takes work at once.
+    /// Adds a node, which can receive requests at once.
     pub fn add_node(&self, options: NodeOptions) -> Result<(), NodeError> {
         let node = self.nodes.add(options)?;
-        let watched = self.monitors.watch(node.watched());
-        if watched.is_err() {
+        let monitored = self.monitors.watch(node.monitor_target());
+        if monitored.is_err() {
             self.nodes.remove(&node.options.name)?;
         }
-        Ok(watched?)
+        Ok(monitored?)
     }
 
-    /// Tells whether there is a node of this name.
+    /// Reports whether a node has this name.
     pub fn has_node(&self, name: &str) -> bool {
         self.nodes.has(name)
     }
 
-    /// Counts the nodes, those that leave excepted.
+    /// Counts the nodes, except those being removed.
     pub fn nodes_len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Lets a node finish what it has and take nothing new.
+    /// Drains a node: no new requests, those in flight finish.
     pub fn drain_node(&self, name: &str) -> Result<(), NodeError> {
         self.nodes.drain(name)
     }
 
-    /// Lets a drained node take work again.
+    /// Returns a drained node to service.
     pub fn resume_node(&self, name: &str) -> Result<(), NodeError> {
         self.nodes.resume(name)
     }
 
-    /// Takes a node out; what it has is left to it.
+    /// Removes a node; its requests in flight are allowed to finish.
     pub fn remove_node(&self, name: &str) -> Result<(), NodeError> {
         let node = self.nodes.remove(name)?;
         self.monitors.forget(node.id);
         Ok(())
     }
 
-    /// Takes no new requests; those that wait or are on nodes go on.
+    /// Rejects new requests from now on; queued requests and those in flight continue.
     pub fn shutdown(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -168,19 +175,19 @@ impl LlmApi {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Prints what the actors that look after nodes count, as Prometheus reads it.
+    /// Writes the metrics of the monitors' actor system in Prometheus' text format.
     pub fn write_actor_metrics(&self, out: &mut String) -> fmt::Result {
         self.monitors.write_metrics(out)
     }
 
-    /// The figures that a page of metrics shows; those of nodes are shown by this.
-    pub fn figures(&self) -> RouterGauges {
-        let status = self.walk.inspect(OptimizedLoadManager::status);
+    /// Updates the gauges of all nodes, and returns those of the router.
+    pub fn update_gauges(&self) -> RouterGauges {
+        let status = self.scheduler.inspect(OptimizedLoadManager::status);
         for node in &status.nodes {
             let engine =
                 node.engine.map(|load| EngineGauges { running: load.running, waiting: load.waiting });
-            let figures = NodeGauges { slots: node.slots, busy: node.busy, engine };
-            self.walk.watch().metrics().set_node_gauges(node.node, &figures);
+            let gauges = NodeGauges { slots: node.slots, busy: node.busy, engine };
+            self.scheduler.observer().metrics().set_node_gauges(node.node, &gauges);
         }
         let pool = self.upstream.stats();
         RouterGauges {
@@ -194,47 +201,17 @@ impl LlmApi {
 
 impl fmt::Debug for LlmApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Llm").field("upstream", &self.upstream).finish_non_exhaustive()
+        f.debug_struct("LlmApi").field("upstream", &self.upstream).finish_non_exhaustive()
     }
 }
 
-/// Why the door cannot be set up.
-#[derive(Clone, Debug, PartialEq)]
+/// Failure to set up the LLM API.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LlmError {
-    /// The walk does not take its options.
-    Options(InvalidOptions),
-    /// A node is not as it should be.
-    Node(NodeError),
-    /// Nobody can look after nodes.
-    Monitors(MonitorStartError),
-}
-
-impl fmt::Display for LlmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Options(error) => error.fmt(f),
-            Self::Node(error) => error.fmt(f),
-            Self::Monitors(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for LlmError {}
-
-impl From<InvalidOptions> for LlmError {
-    fn from(error: InvalidOptions) -> Self {
-        Self::Options(error)
-    }
-}
-
-impl From<NodeError> for LlmError {
-    fn from(error: NodeError) -> Self {
-        Self::Node(error)
-    }
-}
-
-impl From<MonitorStartError> for LlmError {
-    fn from(error: MonitorStartError) -> Self {
-        Self::Monitors(error)
-    }
+    #[error(transparent)]
+    Options(#[from] InvalidOptions),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Monitors(#[from] MonitorStartError),
 }

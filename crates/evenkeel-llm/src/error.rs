@@ -1,8 +1,6 @@
-//! What a client hears when its request is not served, and what the walk hears when a node does not serve one.
+//! Error mapping: pipeline rejections to API errors, node failures to pipeline failures.
 //!
-//! Bound: every way to be turned away and every way to fail is named here; there is no other place.
-
-use core::fmt;
+//! Guarantees: every rejection and every failed attempt is mapped here, and nowhere else.
 
 use evenkeel_pipeline::{AttemptFailure, Rejection};
 use evenkeel_policy::time::Duration;
@@ -13,10 +11,10 @@ use serde_json::Value;
 use crate::headers::retry_after;
 use evenkeel_upstream::UpstreamError;
 
-/// When to ask a busy node again that does not say.
+/// Delay before an overloaded node without `Retry-After` is retried.
 const BUSY_RETRY: Duration = Duration::from_secs(1);
 
-/// Says why a request for `model` was turned away, while `waiting` others wait for it.
+/// Maps a pipeline rejection to an API error; `waiting` requests are queued for `model`.
 pub(crate) fn rejection_error(rejection: &Rejection, model: &str, waiting: usize) -> ApiError {
     let full =
         |queue_size: usize, retry_after| ApiError::QueueFull { queue_size: queue_size as u64, retry_after };
@@ -26,7 +24,7 @@ pub(crate) fn rejection_error(rejection: &Rejection, model: &str, waiting: usize
         Rejection::WouldMissDeadline { retry_after } => full(waiting, retry_after),
         Rejection::WaitTimeout { .. } => ApiError::WaitTimeout,
         Rejection::NoNode { .. } => ApiError::NoModel { model: model.to_owned() },
-        // Tenants and models are numbered within the walk's limits, and who has gone hears nothing.
+        // IDs of tenants and models stay within the pipeline's limits; a cancelled request gets no response.
         Rejection::UnknownTenant { .. } | Rejection::UnknownModel { .. } | Rejection::Cancelled => {
             ApiError::Internal
         }
@@ -38,34 +36,36 @@ pub(crate) fn rejection_error(rejection: &Rejection, model: &str, waiting: usize
     }
 }
 
-/// Why a node's answer is none that could be passed on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Failure of an attempt on a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AttemptError {
-    /// It was taken out between the choice and the sending.
+    /// The node was removed between pick and send.
+    #[error("node was removed")]
     NodeRemoved,
-    /// No answer came, or not all of it.
-    Send(UpstreamError),
-    /// Its answer did not begin in time.
+    #[error(transparent)]
+    Send(#[from] UpstreamError),
+    #[error("no first byte in time")]
     FirstByteTimeout,
-    /// It has no room.
+    #[error("node is overloaded")]
     Busy {
-        /// When it wants to be asked again.
+        /// The node's `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// It answered with a status that is its own fault.
+    /// A status that counts as the node's failure.
+    #[error("node returned {0}")]
     Status(StatusCode),
-    /// It answered with nothing.
+    #[error("node returned an empty stream")]
     Empty,
-    /// Its answer is not the JSON it says it is.
+    #[error("response is not valid JSON")]
     NotJson,
-    /// Its stream began with an error.
+    #[error("stream contains an error event")]
     ErrorEvent,
-    /// Its stream ended before it was complete.
+    #[error("stream ended before it was complete")]
     Truncated,
 }
 
 impl AttemptError {
-    /// What the walk makes of it.
+    /// Classifies the error for the pipeline.
     pub(crate) fn failure(&self) -> AttemptFailure {
         match self {
             Self::Send(error) => match error {
@@ -76,7 +76,7 @@ impl AttemptError {
                 UpstreamError::Timeout => AttemptFailure::TimedOut,
                 UpstreamError::Closed { .. }
                 | UpstreamError::Malformed { .. }
-                | UpstreamError::Cut { .. } => AttemptFailure::BadResponse,
+                | UpstreamError::Truncated { .. } => AttemptFailure::BadResponse,
             },
             Self::NodeRemoved => AttemptFailure::Unreachable,
             Self::FirstByteTimeout => AttemptFailure::TimedOut,
@@ -87,8 +87,8 @@ impl AttemptError {
         }
     }
 
-    /// What a client hears that has part of the answer already.
-    pub(crate) fn rejection_error(&self) -> ApiError {
+    /// Returns the error for a client that has received part of the response.
+    pub(crate) fn api_error(&self) -> ApiError {
         match self.failure() {
             AttemptFailure::TimedOut => ApiError::UpstreamTimeout,
             AttemptFailure::Unreachable | AttemptFailure::BadResponse | AttemptFailure::Busy { .. } => {
@@ -98,40 +98,16 @@ impl AttemptError {
     }
 }
 
-impl From<UpstreamError> for AttemptError {
-    fn from(error: UpstreamError) -> Self {
-        Self::Send(error)
-    }
-}
-
-impl fmt::Display for AttemptError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NodeRemoved => f.write_str("node was taken out"),
-            Self::Send(error) => error.fmt(f),
-            Self::FirstByteTimeout => f.write_str("no first byte in time"),
-            Self::Busy { .. } => f.write_str("node has no room"),
-            Self::Status(status) => write!(f, "node answered {status}"),
-            Self::Empty => f.write_str("node answered nothing"),
-            Self::NotJson => f.write_str("answer is not the JSON it says it is"),
-            Self::ErrorEvent => f.write_str("stream began with an error"),
-            Self::Truncated => f.write_str("stream ended before it was complete"),
-        }
-    }
-}
-
-impl core::error::Error for AttemptError {}
-
-/// Decides whether a node's answer is the client's, from its status.
+/// Decides by its status whether a node's response goes to the client.
 ///
-/// What a client did wrong is passed on. So is 501: a node that lacks a feature is not broken, or whoever asks for it
-/// could break every node. A node that does not take our key is broken, whatever the client's key was.
+/// Client errors do. So does 501: were a missing feature a node failure, one client asking for it could open every
+/// circuit breaker. A node that rejects our API key has failed, whatever the client's key was.
 pub(crate) fn classify_status(status: StatusCode, headers: &HeaderMap) -> Result<(), AttemptError> {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Err(AttemptError::Busy { retry_after: retry_after(headers) })
         }
-        // Anthropic's own.
+        // Anthropic's status for "overloaded".
         status if status.as_u16() == 529 => Err(AttemptError::Busy { retry_after: retry_after(headers) }),
         StatusCode::NOT_IMPLEMENTED => Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
@@ -142,36 +118,36 @@ pub(crate) fn classify_status(status: StatusCode, headers: &HeaderMap) -> Result
     }
 }
 
-/// What engines call a client's mistake, in small letters and without what stands between words.
-const MISTAKES: [&str; 7] =
+/// Parts of engines' error types that mean a client error, in lower case and without separators.
+const CLIENT_ERRORS: [&str; 7] =
     ["invalid", "badrequest", "notfound", "permission", "contextlength", "toolarge", "validation"];
-/// What they call not taking a key, which is ours.
-const KEYS: [&str; 2] = ["apikey", "authentication"];
-/// What they call having no room.
-const NO_ROOM: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
+/// Parts that mean a rejected API key, which is the gateway's.
+const KEY_ERRORS: [&str; 2] = ["apikey", "authentication"];
+/// Parts that mean an overloaded node.
+const OVERLOADED: [&str; 3] = ["ratelimit", "overloaded", "toomanyrequests"];
 
-/// Decides whether an error that a stream begins with is the client's, from its number or its words.
-pub(crate) fn classify_error_event(said: &Value) -> Result<(), AttemptError> {
-    let inner = [&said["error"], &said["response"]["error"]];
-    let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(said);
+/// Decides by its code or type whether an error event at the start of a stream goes to the client.
+pub(crate) fn classify_error_event(event: &Value) -> Result<(), AttemptError> {
+    let inner = [&event["error"], &event["response"]["error"]];
+    let error = inner.into_iter().find(|error| error.is_object()).unwrap_or(event);
     let number = |name: &&'static str| {
         let value = &error[*name];
         value.as_u64().or_else(|| value.as_str()?.parse().ok()).and_then(|number| u16::try_from(number).ok())
     };
     let numbers = ["status", "status_code", "code"];
     if let Some(status) = numbers.iter().find_map(number).and_then(|code| StatusCode::from_u16(code).ok()) {
-        return classify_status(status, &HeaderMap::new()).map_err(|trouble| match trouble {
-            AttemptError::Busy { .. } => trouble,
+        return classify_status(status, &HeaderMap::new()).map_err(|error| match error {
+            AttemptError::Busy { .. } => error,
             _ => AttemptError::ErrorEvent,
         });
     }
-    let words = ["type", "code"].iter().filter_map(|name| error[*name].as_str());
-    let plain: String = words.flat_map(str::chars).filter(char::is_ascii_alphanumeric).collect();
+    let names = ["type", "code"].iter().filter_map(|name| error[*name].as_str());
+    let plain: String = names.flat_map(str::chars).filter(char::is_ascii_alphanumeric).collect();
     let plain = plain.to_ascii_lowercase();
-    let is_any = |known: &[&str]| known.iter().any(|word| plain.contains(word));
+    let is_any = |known: &[&str]| known.iter().any(|part| plain.contains(part));
     match () {
-        () if is_any(&NO_ROOM) => Err(AttemptError::Busy { retry_after: None }),
-        () if is_any(&MISTAKES) && !is_any(&KEYS) => Ok(()),
+        () if is_any(&OVERLOADED) => Err(AttemptError::Busy { retry_after: None }),
+        () if is_any(&CLIENT_ERRORS) && !is_any(&KEY_ERRORS) => Ok(()),
         () => Err(AttemptError::ErrorEvent),
     }
 }
@@ -183,9 +159,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_error_in_a_stream_is_the_clients_if_it_was_its_mistake() {
+    fn an_error_event_goes_to_the_client_if_it_is_a_client_error() {
         let busy = Err(AttemptError::Busy { retry_after: None });
-        for (said, judged) in [
+        for (event, expected) in [
             (json!({"error": {"message": "x", "type": "BadRequestError", "code": 400}}), Ok(())),
             (json!({"error": {"type": "invalid_request_error", "code": "context_length_exceeded"}}), Ok(())),
             (json!({"type": "error", "error": {"type": "not_found_error"}}), Ok(())),
@@ -210,12 +186,12 @@ mod tests {
             (json!({"error": {"type": "api_error"}}), Err(AttemptError::ErrorEvent)),
             (Value::Null, Err(AttemptError::ErrorEvent)),
         ] {
-            assert_eq!(classify_error_event(&said), judged, "{said}");
+            assert_eq!(classify_error_event(&event), expected, "{event}");
         }
     }
 
     #[test]
-    fn every_way_to_be_turned_away_has_its_status() {
+    fn every_rejection_has_its_status() {
         let failed =
             |failure| Rejection::Failed { attempts: 1, failure, no_retry: NoRetryReason::NoOtherNode };
         let waited = Duration::ZERO;
@@ -233,10 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_mistake_is_passed_on_and_a_nodes_is_not() {
-        let judged =
+    fn client_errors_go_to_the_client_and_node_failures_do_not() {
+        let is_passed =
             |status: u16| classify_status(StatusCode::from_u16(status).unwrap(), &HeaderMap::new()).is_ok();
-        let passed: Vec<u16> = (200..600).filter(|status| judged(*status)).collect();
+        let passed: Vec<u16> = (200..600).filter(|status| is_passed(*status)).collect();
         let passes =
             |status: &u16| matches!(status, 200..=299 | 400..=499 | 501) && ![401, 407, 429].contains(status);
         assert_eq!(passed, (200..600).filter(passes).collect::<Vec<_>>());

@@ -1,6 +1,6 @@
-//! How the door says no in the words of the API that was asked: OpenAI's, or Anthropic's on `/v1/messages`.
+//! Error bodies in the format of the API that was called: OpenAI's, or Anthropic's on `/v1/messages`.
 //!
-//! Bound: whatever refuses a request of the door, its answer tells how long it waited, 0 if it never did.
+//! Guarantees: every error response of the LLM API says how long the request was queued, 0 if it never was.
 
 use bytes::Bytes;
 use evenkeel_server::api_error::ApiError;
@@ -12,66 +12,65 @@ use serde_json::{Value, json};
 use crate::headers::QUEUE_WAIT_MS;
 use crate::request::Endpoint;
 
-/// Names a request to Anthropic's clients.
+/// The header in which Anthropic's clients expect the request ID.
 pub(crate) const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// How requests of an endpoint are refused.
-pub(crate) fn of(endpoint: Endpoint) -> ErrorFormat {
+/// Returns the error format of an endpoint.
+pub(crate) fn for_endpoint(endpoint: Endpoint) -> ErrorFormat {
     if endpoint.is_anthropic() { anthropic } else { openai }
 }
 
-/// Says no as OpenAI does.
-pub(crate) fn openai(refusal: ApiError, _: &HeaderValue) -> Response {
-    with_zero_wait(refusal.into_response())
+pub(crate) fn openai(error: ApiError, _: &HeaderValue) -> Response {
+    with_zero_wait(error.into_response())
 }
 
-/// Says no as Anthropic does, with the same statuses and headers: 503 and `Retry-After` is what its clients retry, too.
-fn anthropic(refusal: ApiError, request_id: &HeaderValue) -> Response {
-    let mut body = anthropic_body(&refusal);
+/// Formats an error as Anthropic does, with our statuses and headers: its clients, too, retry 503 with `Retry-After`.
+fn anthropic(error: ApiError, request_id: &HeaderValue) -> Response {
+    let mut body = anthropic_body(&error);
     body["request_id"] = request_id.to_str().unwrap_or_default().into();
-    let mut response = with_zero_wait(refusal.with_body(&body));
+    let mut response = with_zero_wait(error.with_body(&body));
     response.headers_mut().insert(ANTHROPIC_ID, request_id.clone());
     response
 }
 
-/// Notes that a request did not wait.
+/// Sets the header that says the request was not queued.
 pub(crate) fn with_zero_wait(mut response: Response) -> Response {
     response.headers_mut().insert(QUEUE_WAIT_MS, HeaderValue::from_static("0"));
     response
 }
 
-/// A refusal as the last event of a stream that has begun, after `before`.
-pub(crate) fn event(before: &str, endpoint: Endpoint, refusal: &ApiError) -> Bytes {
-    let (name, error) = match endpoint {
-        Endpoint::Chat | Endpoint::Completions => ("", refusal.to_json()),
-        Endpoint::Messages | Endpoint::CountTokens => ("event: error\n", anthropic_body(refusal)),
+/// Formats an error as the last event of a started stream, after `before`.
+pub(crate) fn error_event(before: &str, endpoint: Endpoint, error: &ApiError) -> Bytes {
+    let (name, data) = match endpoint {
+        Endpoint::Chat | Endpoint::Completions => ("", error.to_json()),
+        Endpoint::Messages | Endpoint::CountTokens => ("event: error\n", anthropic_body(error)),
         Endpoint::Responses
         | Endpoint::Embeddings
         | Endpoint::Rerank
         | Endpoint::Speech
         | Endpoint::Transcription
         | Endpoint::Other => {
-            // As the Responses API has it; the object behind `error` is what OpenAI's clients raise.
-            let mut error = refusal.to_json();
-            error["type"] = "error".into();
-            error["code"] = refusal.code().into();
-            error["message"] = refusal.to_string().into();
-            ("event: error\n", error)
+            // The format of the Responses API; OpenAI's clients raise the object under `error`.
+            let mut data = error.to_json();
+            data["type"] = "error".into();
+            data["code"] = error.code().into();
+            data["message"] = error.to_string().into();
+            ("event: error\n", data)
         }
     };
-    Bytes::from(format!("{before}{name}data: {error}\n\n"))
+    Bytes::from(format!("{before}{name}data: {data}\n\n"))
 }
 
-fn anthropic_body(refusal: &ApiError) -> Value {
+fn anthropic_body(error: &ApiError) -> Value {
     json!({"type": "error", "error": {
-        "type": anthropic_kind(refusal),
-        "message": refusal.to_string(),
-        "details": {"error_code": refusal.code()},
+        "type": anthropic_type(error),
+        "message": error.to_string(),
+        "details": {"error_code": error.code()},
     }})
 }
 
-fn anthropic_kind(refusal: &ApiError) -> &'static str {
-    match refusal {
+fn anthropic_type(error: &ApiError) -> &'static str {
+    match error {
         ApiError::Invalid { .. }
         | ApiError::Framing
         | ApiError::Method { .. }

@@ -1,17 +1,15 @@
-//! Which headers go on to the other side, and which concern one side only.
+//! Header filtering: headers passed to nodes, headers passed to clients, and hop-by-hop headers.
 
 use core::time::Duration;
 
 use http::header::{CONNECTION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName};
 
-/// Tells how long a request waited for its slots, on every answer.
+/// Response header with the time that the request was queued.
 pub(crate) const QUEUE_WAIT_MS: HeaderName = HeaderName::from_static("x-queue-wait-ms");
-/// Names a request, on both sides.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// Whether a header concerns one connection.
-fn is_of_connection(name: &HeaderName) -> bool {
+fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "connection"
@@ -26,12 +24,12 @@ fn is_of_connection(name: &HeaderName) -> bool {
     )
 }
 
-/// Whether a client's header goes on to nodes.
+/// Reports whether a client's header is passed to nodes.
 ///
-/// No node is told who the client is, how long its body was, or how it would have answers packed, which could not be
-/// read on the way; the name of its request is told once it is sane.
+/// Credentials stay here, and so does `accept-encoding`, because a compressed response could not be scanned. The
+/// request ID is sent separately, after validation.
 pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
-    let is_ours = matches!(
+    let is_replaced = matches!(
         name.as_str(),
         "host"
             | "authorization"
@@ -43,20 +41,20 @@ pub(crate) fn is_for_nodes(name: &HeaderName) -> bool {
             | "accept-encoding"
             | REQUEST_ID
     );
-    !is_ours && !is_of_connection(name)
+    !is_replaced && !is_hop_by_hop(name)
 }
 
-/// Makes a node's headers those of our answer.
+/// Returns the headers of a node's response that are passed to the client.
 pub(crate) fn for_client(mut headers: HeaderMap) -> HeaderMap {
     drop_listed(&mut headers);
-    let is_ours = |name: &&HeaderName| is_of_connection(name) || name.as_str() == "set-cookie";
-    while let Some(name) = headers.keys().find(is_ours).cloned() {
+    let is_dropped = |name: &&HeaderName| is_hop_by_hop(name) || name.as_str() == "set-cookie";
+    while let Some(name) = headers.keys().find(is_dropped).cloned() {
         headers.remove(name);
     }
     headers
 }
 
-/// Takes out what `Connection` says concerns one connection.
+/// Removes the headers that `Connection` lists as hop-by-hop.
 pub(crate) fn drop_listed(headers: &mut HeaderMap) {
     if !headers.contains_key(CONNECTION) {
         return;
@@ -69,7 +67,7 @@ pub(crate) fn drop_listed(headers: &mut HeaderMap) {
     }
 }
 
-/// Reads when a busy node wants to be asked again, if it says so in a way we read: in seconds, or in milliseconds.
+/// Reads `retry-after-ms`, or else `Retry-After` in seconds; an HTTP date is ignored.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &HeaderName| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
     let millis = HeaderName::from_static("retry-after-ms");
@@ -84,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_learns_neither_who_asks_nor_what_concerns_the_connection() {
+    fn credentials_and_hop_by_hop_headers_are_not_passed_to_nodes() {
         let given = headers(&[
             ("authorization", "Bearer ek-1"),
             ("x-api-key", "ek-1"),
@@ -107,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_what_the_node_says_and_nothing_about_its_connection() {
+    fn cookies_and_hop_by_hop_headers_are_not_passed_to_clients() {
         let given = headers(&[
             ("connection", "keep-alive, x-engine-hop"),
             ("x-engine-hop", "1"),
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_come_back_is_read_in_seconds_and_milliseconds() {
+    fn retry_after_is_read_in_seconds_and_milliseconds() {
         let read = |name: &'static str, value: &'static str| retry_after(&headers(&[(name, value)]));
         assert_eq!(read("retry-after", "7"), Some(Duration::from_secs(7)));
         assert_eq!(read("retry-after", " 0.5 "), Some(Duration::from_millis(500)));

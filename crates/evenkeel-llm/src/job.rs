@@ -1,6 +1,8 @@
-//! Jobs: requests that nobody waits for, from this process, by the way of all others.
+//! Jobs: requests from this process that run in the background, through the same pipeline as all others.
 //!
-//! Bound: an answer is held whole, up to [`ANSWER_BYTES_MAX`]; a job gets slots that nobody who waits could have.
+//! Guarantees: a job gets only slots that no interactive request could use.
+//!
+//! Limits: a response is buffered as a whole, at most [`RESPONSE_BYTES_MAX`] bytes.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -18,19 +20,18 @@ use http_body_util::BodyExt;
 use crate::api::LlmApi;
 use crate::deadline::Deadline;
 use crate::headers;
-use crate::proxy::{DispatchListener, ProxyRequest};
+use crate::proxy::{AcceptedRequest, DispatchListener, ProxyRequest};
 use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::trace::RequestTrace;
 
-/// How large the answer to a job may be.
-pub const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Size limit of the response to a job.
+pub const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
-/// A route that a job can be a request to: JSON in, one answer out.
+/// A route that accepts jobs: JSON request, one response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTarget(Endpoint);
 
 impl JobTarget {
-    /// All of them.
     const ALL: [Endpoint; 8] = [
         Endpoint::Chat,
         Endpoint::Completions,
@@ -42,82 +43,85 @@ impl JobTarget {
         Endpoint::Speech,
     ];
 
-    /// Finds a target by its path.
-    pub fn of(path: &str) -> Option<Self> {
+    pub fn from_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|endpoint| endpoint.route() == path).map(Self)
     }
 
-    /// The paths of all of them.
+    /// Lists the paths of all targets.
     pub fn paths() -> Vec<&'static str> {
         Self::ALL.map(Endpoint::route).to_vec()
     }
 }
 
-/// A request that nobody waits for.
+/// A request to run in the background.
 pub struct Job {
-    /// What it asks.
     pub target: JobTarget,
-    /// Who asks and is charged.
+    /// The tenant that is charged.
     pub tenant: Arc<Tenant>,
-    /// Its name, which nodes are told.
+    /// Request ID sent to nodes.
     pub id: HeaderValue,
-    /// The request's body.
     pub body: Bytes,
-    /// When it began, by the clock that counts the tenant's requests.
+    /// Start time, by the clock of the tenant's request rate limit.
     pub accepted_at: Instant,
-    /// Who is told to which node it was sent, and over which path.
-    pub sent: DispatchListener,
+    /// Called for each attempt with the node's name and URL.
+    pub on_dispatch: DispatchListener,
 }
 
-/// An answer, whole.
+/// A buffered response.
 #[derive(Clone, Debug)]
 pub struct JobResponse {
-    /// Its status: 2xx, or what a node says that the request got wrong.
+    /// 2xx, or the status with which a node reports a client error.
     pub status: StatusCode,
-    /// What its body is.
     pub content_type: Option<HeaderValue>,
-    /// When its sender wants to be asked again.
+    /// The delay after which the sender wants the request to be retried.
     pub retry_after: Option<Duration>,
-    /// Its body.
     pub body: Bytes,
 }
 
 impl LlmApi {
-    /// Runs a job: admitted, in turn when nobody who waits could have the slot, sent, answered.
-    pub async fn run(self: &Arc<Self>, job: Job) -> Result<JobResponse, ApiError> {
-        let Job { target: JobTarget(endpoint), tenant, id, body, accepted_at, sent } = job;
+    /// Runs a job: admit, queue behind interactive requests, send, buffer the response.
+    pub async fn run_job(self: &Arc<Self>, job: Job) -> Result<JobResponse, ApiError> {
+        let Job { target: JobTarget(endpoint), tenant, id, body, accepted_at, on_dispatch } = job;
         if self.is_draining() {
             return Err(ApiError::Draining);
         }
         if tenant.settings.standing == TenantState::Disabled {
             return Err(ApiError::TenantDisabled);
         }
-        let ask = LlmRequest::parse(endpoint, &body)?;
-        if ask.delivery == ResponseMode::Stream {
-            return Err(ApiError::invalid("the answer to a job is stored whole: leave out \"stream\""));
+        let request = LlmRequest::parse(endpoint, &body)?;
+        if request.mode == ResponseMode::Stream {
+            let message = "the response to a job is stored whole: remove \"stream\"";
+            return Err(ApiError::invalid(message));
         }
-        let begun_at = self.walk.now();
+        let started_at = self.scheduler.now();
         tenant.take_request(accepted_at)?;
-        let request = Request::builder().method(Method::POST).uri(endpoint.route());
-        let request = request.header(CONTENT_TYPE, "application/json").body(());
-        let (head, ()) = request.map_err(|_| ApiError::Internal)?.into_parts();
+        let head = Request::builder().method(Method::POST).uri(endpoint.route());
+        let head = head.header(CONTENT_TYPE, "application/json").body(());
+        let (head, ()) = head.map_err(|_| ApiError::Internal)?.into_parts();
+        let tracer = self.scheduler.observer().tracer();
+        let trace = RequestTrace::begin(tracer, endpoint, head.uri.path(), &head.headers, &id);
+        let mut context = ProxyRequest {
+            llm: self.clone(),
+            endpoint,
+            id,
+            priority: Priority::Background,
+            on_dispatch: Some(on_dispatch),
+            waited: Duration::ZERO,
+            trace,
+        };
+        let charged_tenant = tenant.clone();
         let deadline = Deadline::default();
-        let urgency = Priority::Background;
-        let mut trace =
-            RequestTrace::begin(self.walk.watch().tracer(), endpoint, (&head.uri, &head.headers), &id);
-        let payer = tenant.clone();
-        let errand = ProxyRequest { endpoint, tenant, head, id, deadline, urgency, sent: Some(sent) };
-        let mut waited = Duration::ZERO;
-        let answer = errand.run(self.clone(), ask, body, &mut waited, &mut trace).await;
-        let response = answer.inspect_err(|refusal| {
-            trace.refused(refusal, waited);
-            // It comes again, and no node was asked for it.
+        let result = context.serve(AcceptedRequest { tenant, request, head, body, deadline }).await;
+        let response = result.inspect_err(|error| {
+            context.trace.rejected(error, context.waited);
+            // The job will be retried, and it was sent to no node.
             if let ApiError::RateLimited { .. }
             | ApiError::Unready
             | ApiError::Draining
-            | ApiError::WaitTimeout = refusal
+            | ApiError::WaitTimeout = error
             {
-                payer.give_request_back(accepted_at, accepted_at + self.walk.now().since(begun_at));
+                let now = accepted_at + self.scheduler.now().since(started_at);
+                charged_tenant.give_request_back(accepted_at, now);
             }
         })?;
         let (head, body) = response.into_parts();
@@ -131,12 +135,12 @@ impl LlmApi {
 async fn read_whole(mut body: Body) -> Result<Bytes, ApiError> {
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(|_| ApiError::Upstream)?.into_data() else { continue };
-        if ANSWER_BYTES_MAX < all.len() + piece.len() {
-            let message = format!("the answer is larger than {ANSWER_BYTES_MAX} bytes");
+        let Ok(chunk) = frame.map_err(|_| ApiError::Upstream)?.into_data() else { continue };
+        if all.len() + chunk.len() > RESPONSE_BYTES_MAX {
+            let message = format!("the response is larger than {RESPONSE_BYTES_MAX} bytes");
             return Err(ApiError::invalid(message));
         }
-        all.extend_from_slice(&piece);
+        all.extend_from_slice(&chunk);
     }
     Ok(all.freeze())
 }

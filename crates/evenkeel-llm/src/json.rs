@@ -1,31 +1,32 @@
-//! JSON read in place: a cursor that checks what it passes over.
+//! JSON pull parser: a cursor over the bytes that validates everything it skips.
 //!
-//! Bound: one pass without allocation; accepts exactly the grammar of RFC 8259, nested at most [`DEPTH_MAX`] deep.
-//! Whether text is UTF-8 is for whoever has the bytes to check.
+//! Guarantees: accepts exactly the grammar of RFC 8259, in one pass and without allocation. The caller checks that the
+//! bytes are UTF-8.
+//!
+//! Limits: values nest at most [`DEPTH_MAX`] deep.
 
 use std::borrow::Cow;
 
-/// How deep values may be nested, so that walking them by recursion is safe.
+/// Deepest nesting, so that recursion is safe.
 pub(crate) const DEPTH_MAX: u32 = 128;
 
-/// Where a text stopped being JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Invalid JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid JSON at byte {at}")]
 pub(crate) struct JsonError {
-    /// The byte that cannot be there; the length of the text where something is missing.
+    /// Offset of the invalid byte; the length of the text if it ends too early.
     pub(crate) at: usize,
-    pub(crate) what: JsonErrorKind,
+    pub(crate) kind: JsonErrorKind,
 }
 
-/// What is wrong with a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JsonErrorKind {
-    /// It is not JSON.
     Syntax,
-    /// It is nested deeper than [`DEPTH_MAX`].
+    /// Nested deeper than [`DEPTH_MAX`].
     TooDeep,
 }
 
-/// What a value is, told from its first byte.
+/// Type of a value, known from its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Object,
@@ -36,21 +37,21 @@ pub(crate) enum Kind {
     Null,
 }
 
-/// A string as it stands in the text.
+/// A string, with its quotes and escapes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
     quoted: &'a [u8],
-    /// How many bytes its escapes are longer than what they mean; each is.
+    /// Bytes by which the escapes are longer than the characters they encode; each escape is longer.
     surplus: usize,
 }
 
 impl<'a> Text<'a> {
-    /// The bytes between the quotes, escapes included.
+    /// Returns the bytes between the quotes, escapes included.
     pub(crate) fn raw(&self) -> &'a [u8] {
         &self.quoted[1..self.quoted.len() - 1]
     }
 
-    /// The string that is meant; `None` if it is none, such as half of a surrogate pair.
+    /// Decodes the string; `None` if it is not Unicode, such as half of a surrogate pair.
     pub(crate) fn decoded(&self) -> Option<Cow<'a, str>> {
         if self.surplus == 0 {
             return core::str::from_utf8(self.raw()).ok().map(Cow::Borrowed);
@@ -58,21 +59,21 @@ impl<'a> Text<'a> {
         serde_json::from_slice::<String>(self.quoted).ok().map(Cow::Owned)
     }
 
-    /// Whether this is the string that is meant.
-    pub(crate) fn is(&self, meant: &str) -> bool {
+    /// Reports whether the decoded string is `other`.
+    pub(crate) fn is(&self, other: &str) -> bool {
         if self.surplus == 0 {
-            return self.raw() == meant.as_bytes();
+            return self.raw() == other.as_bytes();
         }
-        self.decoded().as_deref() == Some(meant)
+        self.decoded().as_deref() == Some(other)
     }
 
-    /// How many bytes of UTF-8 the string has that is meant.
+    /// Returns the length of the decoded string in UTF-8.
     pub(crate) fn len(&self) -> usize {
         self.raw().len() - self.surplus
     }
 }
 
-/// How many bytes a unit of UTF-16 has in UTF-8; each half of a pair has half of the pair's four.
+/// Returns the UTF-8 length of a UTF-16 unit; each half of a surrogate pair counts half of the pair's four bytes.
 fn utf8_len(unit: u32) -> usize {
     match unit {
         0..0x80 => 1,
@@ -81,7 +82,7 @@ fn utf8_len(unit: u32) -> usize {
     }
 }
 
-/// A place in a JSON text.
+/// Position in a JSON text.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -90,14 +91,13 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the beginning of a text.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0, depth: 0 }
     }
 
-    /// Tells what the next value is, and stands before it.
+    /// Returns the type of the next value, and moves to its first byte.
     pub(crate) fn kind(&mut self) -> Result<Kind, JsonError> {
-        self.pass_space();
+        self.skip_space();
         match self.peek() {
             Some(b'{') => Ok(Kind::Object),
             Some(b'[') => Ok(Kind::Array),
@@ -105,40 +105,40 @@ impl<'a> Cursor<'a> {
             Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
             Some(b't' | b'f') => Ok(Kind::Bool),
             Some(b'n') => Ok(Kind::Null),
-            _ => Err(self.fault()),
+            _ => Err(self.syntax_error()),
         }
     }
 
-    /// Tells where the next value starts.
+    /// Returns the offset of the next value.
     pub(crate) fn start(&mut self) -> Result<usize, JsonError> {
         self.kind()?;
         Ok(self.at)
     }
 
-    /// The byte that is read next.
+    /// Returns the current offset.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// What was read since `from`.
+    /// Returns the bytes since offset `from`.
     pub(crate) fn since(&self, from: usize) -> &'a [u8] {
         self.bytes.get(from..self.at).unwrap_or_default()
     }
 
-    /// Reads an object; `each` is given every name, and reads the value behind it.
+    /// Reads an object; `each` gets every field's name and reads its value.
     pub(crate) fn object<E: From<JsonError>>(
         &mut self,
         mut each: impl FnMut(Text<'a>, &mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
         self.enter(b'{')?;
-        if self.takes(b'}') {
+        if self.closes(b'}') {
             return Ok(());
         }
         loop {
             let name = self.text()?;
             self.expect(b':')?;
             each(name, self)?;
-            if self.takes(b'}') {
+            if self.closes(b'}') {
                 return Ok(());
             }
             self.expect(b',')?;
@@ -151,12 +151,12 @@ impl<'a> Cursor<'a> {
         mut each: impl FnMut(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
         self.enter(b'[')?;
-        if self.takes(b']') {
+        if self.closes(b']') {
             return Ok(());
         }
         loop {
             each(self)?;
-            if self.takes(b']') {
+            if self.closes(b']') {
                 return Ok(());
             }
             self.expect(b',')?;
@@ -175,39 +175,39 @@ impl<'a> Cursor<'a> {
                     self.at += 1;
                     return Ok(Text { quoted: self.since(from), surplus });
                 }
-                Some(b'\\') => surplus += self.pass_escape()?,
-                _ => return Err(self.fault()),
+                Some(b'\\') => surplus += self.skip_escape()?,
+                _ => return Err(self.syntax_error()),
             }
         }
     }
 
-    /// Reads a number, as it stands in the text.
+    /// Reads a number; returns its text.
     pub(crate) fn number(&mut self) -> Result<&'a [u8], JsonError> {
-        self.pass_space();
+        self.skip_space();
         let from = self.at;
         self.accepts(b'-');
         if !self.accepts(b'0') {
-            self.pass_digits()?;
+            self.skip_digits()?;
         }
         if self.accepts(b'.') {
-            self.pass_digits()?;
+            self.skip_digits()?;
         }
         if self.accepts(b'e') || self.accepts(b'E') {
             let _signed = self.accepts(b'+') || self.accepts(b'-');
-            self.pass_digits()?;
+            self.skip_digits()?;
         }
         Ok(self.since(from))
     }
 
     /// Reads `true` or `false`.
     pub(crate) fn bool(&mut self) -> Result<bool, JsonError> {
-        self.pass_space();
-        let told = self.peek() == Some(b't');
-        self.pass_word(if told { b"true" } else { b"false" })?;
-        Ok(told)
+        self.skip_space();
+        let value = self.peek() == Some(b't');
+        self.skip_word(if value { b"true" } else { b"false" })?;
+        Ok(value)
     }
 
-    /// Reads any value, and stands behind it.
+    /// Skips a value of any type.
     pub(crate) fn skip(&mut self) -> Result<(), JsonError> {
         match self.kind()? {
             Kind::Object => self.object(|_, cursor| cursor.skip()),
@@ -215,36 +215,36 @@ impl<'a> Cursor<'a> {
             Kind::Text => self.text().map(drop),
             Kind::Number => self.number().map(drop),
             Kind::Bool => self.bool().map(drop),
-            Kind::Null => self.pass_word(b"null"),
+            Kind::Null => self.skip_word(b"null"),
         }
     }
 
     /// Checks that nothing follows.
     pub(crate) fn end(&mut self) -> Result<(), JsonError> {
-        self.pass_space();
-        if self.at == self.bytes.len() { Ok(()) } else { Err(self.fault()) }
+        self.skip_space();
+        if self.at == self.bytes.len() { Ok(()) } else { Err(self.syntax_error()) }
     }
 
     fn enter(&mut self, open: u8) -> Result<(), JsonError> {
         self.expect(open)?;
         self.depth += 1;
-        if DEPTH_MAX < self.depth {
-            return Err(JsonError { at: self.at - 1, what: JsonErrorKind::TooDeep });
+        if self.depth > DEPTH_MAX {
+            return Err(JsonError { at: self.at - 1, kind: JsonErrorKind::TooDeep });
         }
         Ok(())
     }
 
-    /// Passes over `close` if it is next, and is one level less deep.
-    fn takes(&mut self, close: u8) -> bool {
-        self.pass_space();
+    /// Skips `close` if it is next, and leaves a level of nesting.
+    fn closes(&mut self, close: u8) -> bool {
+        self.skip_space();
         let closed = self.accepts(close);
         self.depth -= u32::from(closed);
         closed
     }
 
     fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
-        self.pass_space();
-        if self.accepts(byte) { Ok(()) } else { Err(self.fault()) }
+        self.skip_space();
+        if self.accepts(byte) { Ok(()) } else { Err(self.syntax_error()) }
     }
 
     fn accepts(&mut self, byte: u8) -> bool {
@@ -257,18 +257,18 @@ impl<'a> Cursor<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    fn pass_space(&mut self) {
+    fn skip_space(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
         }
     }
 
-    /// Passes over an escape, and tells how many bytes it is longer than what it means.
-    fn pass_escape(&mut self) -> Result<usize, JsonError> {
+    /// Skips an escape; returns by how many bytes it is longer than its character.
+    fn skip_escape(&mut self) -> Result<usize, JsonError> {
         self.at += 1;
         let letter = self.peek();
         if !matches!(letter, Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' | b'u')) {
-            return Err(self.fault());
+            return Err(self.syntax_error());
         }
         self.at += 1;
         if letter != Some(b'u') {
@@ -277,42 +277,42 @@ impl<'a> Cursor<'a> {
         let mut unit = 0;
         for _ in 0..4 {
             let digit = self.peek().and_then(|byte| char::from(byte).to_digit(16));
-            unit = unit << 4 | digit.ok_or(self.fault())?;
+            unit = unit << 4 | digit.ok_or(self.syntax_error())?;
             self.at += 1;
         }
         Ok(6 - utf8_len(unit))
     }
 
-    fn pass_digits(&mut self) -> Result<(), JsonError> {
+    fn skip_digits(&mut self) -> Result<(), JsonError> {
         let from = self.at;
         while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
             self.at += 1;
         }
-        if from == self.at { Err(self.fault()) } else { Ok(()) }
+        if from == self.at { Err(self.syntax_error()) } else { Ok(()) }
     }
 
-    fn pass_word(&mut self, word: &[u8]) -> Result<(), JsonError> {
-        self.pass_space();
-        word.iter().try_for_each(|&byte| if self.accepts(byte) { Ok(()) } else { Err(self.fault()) })
+    fn skip_word(&mut self, word: &[u8]) -> Result<(), JsonError> {
+        self.skip_space();
+        word.iter().try_for_each(|&byte| if self.accepts(byte) { Ok(()) } else { Err(self.syntax_error()) })
     }
 
-    fn fault(&self) -> JsonError {
-        JsonError { at: self.at, what: JsonErrorKind::Syntax }
+    fn syntax_error(&self) -> JsonError {
+        JsonError { at: self.at, kind: JsonErrorKind::Syntax }
     }
 }
 
-/// From which length on a text is looked at in another way.
+/// Length from which on a string is scanned with `memchr`.
 const SHORT: usize = 64;
 
-/// Counts the bytes before the first that ends a string, starts an escape, or may not stand in a string.
+/// Counts the bytes before the first quote, backslash or control character.
 ///
-/// Looks at eight bytes at a time; at more it was slower, because most strings are short.
+/// Reads eight bytes at a time; wider reads were slower, because most strings are short.
 fn plain_len(bytes: &[u8]) -> usize {
     let short = plain_len_short(bytes.get(..SHORT).unwrap_or(bytes));
     if short < SHORT {
         return short;
     }
-    // A text is long or ends soon: what a long one has no more of is looked for by whole registers.
+    // A string that is not short is usually long, and worth a vectorized search.
     let rest = &bytes[SHORT..];
     let rest = &rest[..memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len())];
     let controls = rest.iter().fold(0, |controls, byte| controls | u8::from(*byte < 0x20));
@@ -329,7 +329,7 @@ fn plain_len_short(bytes: &[u8]) -> usize {
         let quotes = zeros(word ^ (ONES * 0x22));
         let escapes = zeros(word ^ (ONES * 0x5C));
         let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        // A borrow only reaches bytes above the first hit, so the lowest one is true.
+        // A borrow only affects bytes above the first hit, so the lowest hit is real.
         let hits = quotes | escapes | controls;
         if hits != 0 {
             return 8 * index + hits.trailing_zeros() as usize / 8;
@@ -344,8 +344,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_has_the_length_that_is_meant() {
-        for (quoted, meant) in [
+    fn the_length_is_that_of_the_decoded_string() {
+        for (quoted, len) in [
             (r#""""#, 0),
             (r#""plain""#, 5),
             (r#""a\nb""#, 3),
@@ -354,20 +354,20 @@ mod tests {
             (r#""é""#, 2),
         ] {
             let text = Cursor::new(quoted.as_bytes()).text().unwrap();
-            assert_eq!(text.len(), meant, "{quoted}");
-            assert_eq!(text.decoded().unwrap().len(), meant, "{quoted}");
+            assert_eq!(text.len(), len, "{quoted}");
+            assert_eq!(text.decoded().unwrap().len(), len, "{quoted}");
         }
     }
 
     #[test]
-    fn a_name_is_what_it_means_not_how_it_is_written() {
+    fn names_are_compared_after_decoding() {
         assert!(Cursor::new(br#""mod\u0065l""#).text().unwrap().is("model"));
         assert!(!Cursor::new(br#""mod\u0065l""#).text().unwrap().is("mod\\u0065l"));
         assert_eq!(Cursor::new(br#""\ud800""#).text().unwrap().decoded(), None);
     }
 
     #[test]
-    fn what_cannot_be_there_is_pointed_at() {
+    fn an_error_has_the_offset_of_the_invalid_byte() {
         for (text, at) in [
             ("", 0),
             ("  ", 2),
@@ -388,21 +388,21 @@ mod tests {
             ("1 1", 2),
             ("+1", 0),
         ] {
-            assert_eq!(read(text), Err(JsonError { at, what: JsonErrorKind::Syntax }), "{text}");
+            assert_eq!(read(text), Err(JsonError { at, kind: JsonErrorKind::Syntax }), "{text}");
         }
     }
 
     #[test]
-    fn values_nest_as_deep_as_allowed_and_no_deeper() {
+    fn values_nest_up_to_the_limit() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(read(&nested(DEPTH_MAX as usize)), Ok(()));
-        let fault = JsonError { at: DEPTH_MAX as usize, what: JsonErrorKind::TooDeep };
-        assert_eq!(read(&nested(DEPTH_MAX as usize + 1)), Err(fault));
+        let error = JsonError { at: DEPTH_MAX as usize, kind: JsonErrorKind::TooDeep };
+        assert_eq!(read(&nested(DEPTH_MAX as usize + 1)), Err(error));
         assert_eq!(read(&format!("[{}]", vec!["[[]]"; 1_000].join(","))), Ok(()));
     }
 
     #[test]
-    fn every_place_in_a_word_ends_plain_text() {
+    fn plain_text_ends_at_any_byte_of_a_word() {
         for end in [b'"', b'\\', 0, 0x1F] {
             for at in 0..104 {
                 let mut bytes = [b' ', 0x7F, 0xFF, b'!', b'#', b'[', b']', 0x80].repeat(13);

@@ -1,5 +1,5 @@
-//! Evenkeel's LLM door: OpenAI-compatible servers behind admission, token-fair turns, load-aware choice and honest
-//! failure.
+//! Evenkeel's LLM API: a proxy for OpenAI- and Anthropic-compatible model servers with admission control, token-fair
+//! scheduling, load-aware node selection and failover.
 
 mod api;
 mod deadline;
@@ -24,7 +24,7 @@ pub mod usage;
 
 pub use api::{LlmApi, LlmError};
 pub use headers::retry_after;
-pub use job::{ANSWER_BYTES_MAX, Job, JobResponse, JobTarget};
+pub use job::{Job, JobResponse, JobTarget, RESPONSE_BYTES_MAX};
 pub use monitor::{
     Engine, Finding, HealthCheckResult, MonitorStartError, MonitorTarget, Monitors, Report, read_metrics,
     read_slots,

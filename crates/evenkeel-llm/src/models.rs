@@ -1,4 +1,4 @@
-//! `GET /v1/models`: what a tenant may ask for.
+//! `GET /v1/models`: the models that a tenant may use.
 
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::{self, Response};
@@ -16,24 +16,24 @@ pub(crate) fn list(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiEr
     let tenant = tenant(call)?;
     let models = llm.nodes.models();
     let allowed = models.iter().filter(|name| tenant.check_model(name).is_ok());
-    if is_anthropics(call) {
+    if is_anthropic_client(call) {
         let listed: Vec<_> = allowed.map(|name| anthropic_model(name)).collect();
         let ends = [listed.first(), listed.last()].map(|model| model.map(|model| model["id"].clone()));
         let [first_id, last_id] = ends;
         let list = json!({"data": listed, "has_more": false, "first_id": first_id, "last_id": last_id});
-        return Ok(answer_unwaited(&list));
+        return Ok(json_response_with_zero_wait(&list));
     }
     let listed: Vec<_> = allowed.map(|name| model(name)).collect();
-    Ok(answer_unwaited(&json!({"object": "list", "data": listed})))
+    Ok(json_response_with_zero_wait(&json!({"object": "list", "data": listed})))
 }
 
-/// Describes one model, whose name may have slashes in it.
+/// Describes one model; its name may contain slashes.
 pub(crate) fn one(llm: &LlmApi, call: &ServerRequest) -> Result<Response, ApiError> {
     let name = call.request.uri().path().trim_start_matches("/v1/models/");
     tenant(call)?.check_model(name)?;
     if llm.nodes.models().iter().any(|served| **served == *name) {
-        let model = if is_anthropics(call) { anthropic_model(name) } else { model(name) };
-        return Ok(answer_unwaited(&model));
+        let model = if is_anthropic_client(call) { anthropic_model(name) } else { model(name) };
+        return Ok(json_response_with_zero_wait(&model));
     }
     Err(ApiError::NoModel { model: name.to_owned() })
 }
@@ -45,8 +45,8 @@ fn tenant(call: &ServerRequest) -> Result<&Tenant, ApiError> {
     }
 }
 
-/// Whether one of Anthropic's clients asks: they all name the version of the API they speak.
-fn is_anthropics(call: &ServerRequest) -> bool {
+/// Reports whether the client is one of Anthropic's: they all send the API version.
+fn is_anthropic_client(call: &ServerRequest) -> bool {
     call.request.headers().contains_key("anthropic-version")
 }
 
@@ -58,12 +58,11 @@ fn model(name: &str) -> Value {
     json!({"id": name, "object": "model", "created": 0, "owned_by": "evenkeel"})
 }
 
-fn answer_unwaited(value: &Value) -> Response {
-    with_zero_wait(answer(value))
+fn json_response_with_zero_wait(value: &Value) -> Response {
+    with_zero_wait(json_response(value))
 }
 
-/// Answers with JSON.
-pub(crate) fn answer(value: &Value) -> Response {
+pub(crate) fn json_response(value: &Value) -> Response {
     let mut response = Response::new(body::full(value.to_string()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

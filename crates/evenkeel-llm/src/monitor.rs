@@ -1,10 +1,11 @@
-//! Nodes looked after: whether they are well, what they are, what they serve.
+//! Monitoring of nodes: active health checks, discovery of engine and models, scraping of engine load.
 //!
-//! An actor per node asks what it is and serves; a child of it per path checks whether the node answers, and another how
-//! loaded the engine is, if it is one that says so. What they find out is told as it is, and decides nothing here: the walk and whoever sets it up make of it what they want.
+//! One actor per node runs discovery; it has a child per path for health checks and one for load scrapes, if the engine
+//! reports its load. Their findings are reported as they are; the pipeline and the node registry decide what to do.
 //!
-//! Bounds: an actor has one question open at a time, for `timeout` at most; an answer is at most 4 MiB, a node's models
-//! at most 1024. An actor that fails is made again, after half a minute at most.
+//! Guarantees: an actor that fails is restarted within half a minute.
+//!
+//! Limits: one open request per actor, for at most `timeout`; 4 MiB per response; 1024 models per node.
 
 mod discovery;
 mod engine;
@@ -42,69 +43,64 @@ use evenkeel_upstream::{Origin, Upstream};
 use node_client::NodeClient;
 use node_monitor::{NodeMonitor, NodeMonitorMsg};
 
-/// The most actors: a node and its paths each count as one.
+/// Actor limit; a node, each of its paths and its scraper count as one.
 const ACTORS_MAX: u32 = 1 << 16;
 
-/// A node to be looked after.
+/// A node to monitor.
 #[derive(Clone, Debug)]
 pub struct MonitorTarget {
-    /// Names it in what is told.
     pub node: NodeId,
-    /// Where it listens; more than one are its paths, by [`PathId`].
+    /// One origin per path, by [`PathId`].
     pub origins: Vec<Origin>,
-    /// What it is called with, if it wants a key.
     pub authorization: Option<HeaderValue>,
 }
 
-/// What was found out about a node.
+/// A finding about a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// The node.
     pub node: NodeId,
-    /// What about it.
     pub finding: Finding,
 }
 
-/// What was found out.
+/// Result of monitoring.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finding {
-    /// A check of one of its paths; told every `interval`.
+    /// Health check of a path; reported every `interval`.
     Checked {
-        /// The path; `None` for a node with one only.
+        /// `None` for a node with one path.
         path: Option<PathId>,
-        /// How it went.
         check: HealthCheckResult,
     },
-    /// What it serves; told when that changes.
+    /// Models that the node serves; reported on change.
     Models(Vec<String>),
-    /// What it is; told when that changes.
+    /// Reported on change.
     Engine(Engine),
-    /// How many requests it says it works on at once; told when that changes.
+    /// Concurrency that the node reports; reported on change.
     Slots(u32),
-    /// How loaded it says it is; told every `load_interval` while it says so, and once when it does not any more.
+    /// Load of the engine; reported every `load_interval`, and once as `None` when the engine stops reporting it.
     Load(Option<EngineLoad>),
 }
 
-/// The actors that look after nodes; when it is dropped, they end.
+/// Monitors of all nodes. Dropping it stops their actors.
 pub struct Monitors {
     system: ReadyQueueScheduler,
     health: HealthOptions,
     upstream: Upstream,
-    tell: Arc<dyn Fn(Report) + Send + Sync>,
+    on_report: Arc<dyn Fn(Report) + Send + Sync>,
     nodes: Mutex<HashMap<NodeId, MonitorEntry>>,
 }
 
 struct MonitorEntry {
     actor: ActorRef<NodeMonitorMsg>,
-    voice: Arc<ReportSink>,
+    sink: Arc<ReportSink>,
 }
 
 impl Monitors {
-    /// Starts without nodes, on the Tokio runtime it is called in; `tell` hears of everything, from tasks of that runtime.
+    /// Starts without nodes, on the current Tokio runtime; `on_report` is called from tasks of that runtime.
     pub fn start(
         upstream: Upstream,
         health: HealthOptions,
-        tell: impl Fn(Report) + Send + Sync + 'static,
+        on_report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<Self, MonitorStartError> {
         let runtime = TokioRuntime::current().ok_or(MonitorStartError::NoRuntime)?;
         let config = ActorSystemConfig {
@@ -114,51 +110,58 @@ impl Monitors {
             ..ActorSystemConfig::with_workers(NonZeroUsize::MIN)
         };
         let system = ActorSystemRunner::new(config).start(runtime).map_err(MonitorStartError::Actors)?;
-        Ok(Self { system, health, upstream, tell: Arc::new(tell), nodes: Mutex::default() })
+        Ok(Self { system, health, upstream, on_report: Arc::new(on_report), nodes: Mutex::default() })
     }
 
-    /// Looks after a node from here on; one that is looked after already is looked after anew.
-    pub fn watch(&self, watched: MonitorTarget) -> Result<(), SpawnError> {
-        let node = watched.node;
-        let voice = Arc::new(ReportSink { node, tell: self.tell.clone(), silenced: AtomicBool::new(false) });
-        let caller = NodeClient {
+    /// Starts monitoring a node; an existing monitor of it is replaced.
+    pub fn watch(&self, target: MonitorTarget) -> Result<(), SpawnError> {
+        let node = target.node;
+        let on_report = self.on_report.clone();
+        let sink = Arc::new(ReportSink { node, on_report, is_closed: AtomicBool::new(false) });
+        let client = NodeClient {
             upstream: self.upstream.clone(),
-            authorization: watched.authorization,
+            authorization: target.authorization,
             time_max: self.health.timeout,
         };
         let health = self.health;
-        let origins = Arc::from(watched.origins);
-        let told = voice.clone();
-        let props =
-            Props::new(move || NodeMonitor::new(told.clone(), caller.clone(), Arc::clone(&origins), health));
+        let origins = Arc::from(target.origins);
+        let reports = sink.clone();
+        let props = Props::new(move || {
+            NodeMonitor::new(reports.clone(), client.clone(), Arc::clone(&origins), health)
+        });
         let actor = self.system.spawn(&props.supervise(supervision()).build())?;
-        self.leave(self.nodes.lock().insert(node, MonitorEntry { actor, voice }));
+        let replaced = self.nodes.lock().insert(node, MonitorEntry { actor, sink });
+        if let Some(entry) = replaced {
+            entry.stop();
+        }
         Ok(())
     }
 
-    /// Looks after a node no longer; what is found out from here on is not told.
+    /// Stops monitoring a node; later findings are not reported.
     pub fn forget(&self, node: NodeId) {
-        self.leave(self.nodes.lock().remove(&node));
+        let removed = self.nodes.lock().remove(&node);
+        if let Some(entry) = removed {
+            entry.stop();
+        }
     }
 
-    fn leave(&self, attended: Option<MonitorEntry>) {
-        let Some(attended) = attended else { return };
-        attended.voice.silenced.store(true, Ordering::Release);
-        attended.actor.stop(StopMode::Now);
-    }
-
-    /// Prints what the actors count, as Prometheus reads it.
+    /// Writes the metrics of the actor system in Prometheus' text format.
     pub fn write_metrics(&self, out: &mut String) -> fmt::Result {
         self.system.metrics().write_prometheus(out)
     }
 
-    /// Ends all of it; nothing is told afterwards.
+    /// Stops all monitors; nothing is reported afterwards.
     pub fn stop(&self) {
         let nodes = core::mem::take(&mut *self.nodes.lock());
-        for attended in nodes.into_values() {
-            self.leave(Some(attended));
-        }
+        nodes.into_values().for_each(MonitorEntry::stop);
         self.system.force_stop();
+    }
+}
+
+impl MonitorEntry {
+    fn stop(self) {
+        self.sink.is_closed.store(true, Ordering::Release);
+        self.actor.stop(StopMode::Now);
     }
 }
 
@@ -174,43 +177,32 @@ impl fmt::Debug for Monitors {
     }
 }
 
-/// An actor that fails comes back for ever: its first ten delays add up to more than the minute they are counted in.
+/// Restarts a failing actor forever: its first ten delays add up to more than the minute in which restarts are counted.
 fn supervision() -> Supervision {
     let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30), 2, 20);
     Supervision::default().with_backoff(backoff.unwrap_or(Backoff::DOUBLING))
 }
 
-/// Says what was found out about one node, until that is asked for no longer.
+/// Receiver of the findings about one node, until it is closed.
 struct ReportSink {
     node: NodeId,
-    tell: Arc<dyn Fn(Report) + Send + Sync>,
-    silenced: AtomicBool,
+    on_report: Arc<dyn Fn(Report) + Send + Sync>,
+    is_closed: AtomicBool,
 }
 
 impl ReportSink {
     fn report(&self, finding: Finding) {
-        if !self.silenced.load(Ordering::Acquire) {
-            (self.tell)(Report { node: self.node, finding });
+        if !self.is_closed.load(Ordering::Acquire) {
+            (self.on_report)(Report { node: self.node, finding });
         }
     }
 }
 
-/// Why nobody looks after nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Failure to start the monitors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MonitorStartError {
-    /// There is no Tokio runtime to run on.
+    #[error("monitors need a Tokio runtime")]
     NoRuntime,
-    /// The actors did not start.
-    Actors(StartError),
+    #[error(transparent)]
+    Actors(#[from] StartError),
 }
-
-impl fmt::Display for MonitorStartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoRuntime => f.write_str("no runtime to look after nodes on"),
-            Self::Actors(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for MonitorStartError {}

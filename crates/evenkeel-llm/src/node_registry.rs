@@ -1,9 +1,10 @@
-//! Nodes and models by name: what a name means to the walk, and where a node of the walk listens.
+//! Registry of nodes and models: maps their names to the pipeline's IDs, and nodes to their URLs.
 //!
-//! Bound: as many nodes and models as the walk takes. Only nodes make models known: what clients ask for is looked up
-//! and never kept. A model keeps its number for good.
+//! Guarantees: only nodes add models; the names that clients send are looked up and never stored. A model keeps its ID
+//! forever.
+//!
+//! Limits: the pipeline's limits of nodes and models.
 
-use core::fmt;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -18,50 +19,45 @@ use parking_lot::RwLock;
 use crate::monitor::{Engine, Finding, HealthCheckResult, MonitorTarget, Report};
 use crate::options::{Concurrency, NodeOptions};
 use evenkeel_scheduler::RequestScheduler;
-use evenkeel_upstream::{BadUrl, Origin};
+use evenkeel_upstream::{Origin, UrlError};
 
-/// A node as requests meet it.
+/// A registered node.
 #[derive(Debug)]
 pub struct Node {
-    /// Names it to every decision.
     pub id: NodeId,
-    /// What it was set up with.
     pub options: NodeOptions,
-    /// Where it listens, by [`PathId`]; one at least.
+    /// By [`PathId`]; at least one.
     origins: Vec<Origin>,
-    /// What it is called with.
     authorization: Option<HeaderValue>,
 }
 
 impl Node {
-    /// Where it listens, over one of its paths or the only one.
+    /// Returns the origin of a path, or of the only one.
     pub fn origin(&self, path: Option<PathId>) -> &Origin {
-        let at = path.map_or(0, PathId::index);
-        self.origins.get(at).unwrap_or(&self.origins[0])
+        let index = path.map_or(0, PathId::index);
+        self.origins.get(index).unwrap_or(&self.origins[0])
     }
 
-    /// Where it listens, over each of its paths.
     pub fn origins(&self) -> &[Origin] {
         &self.origins
     }
 
-    /// What it is called with, if it wants a key.
+    /// Returns the `Authorization` header for the node, if it has an API key.
     pub fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()
     }
 
-    /// The node as monitors know it.
-    pub(crate) fn watched(&self) -> MonitorTarget {
+    pub(crate) fn monitor_target(&self) -> MonitorTarget {
         let origins = self.origins.clone();
         let authorization = self.authorization.clone();
         MonitorTarget { node: self.id, origins, authorization }
     }
 }
 
-/// The nodes of a walk, and the models they serve.
+/// Nodes of a scheduler, and the models they serve.
 pub(crate) struct NodeRegistry {
-    walk: Arc<RequestScheduler>,
-    /// Held while the walk is told, so that nobody is sent to a node that cannot be found here.
+    scheduler: Arc<RequestScheduler>,
+    /// Locked while the pipeline is updated, so that no request is sent to a node that is not in the table.
     table: RwLock<Table>,
     models_max: u32,
     adaptive: LimitConfig,
@@ -79,27 +75,25 @@ struct RegisteredNode {
     node: Arc<Node>,
     models: Vec<ModelId>,
     source: Source,
-    /// What it says it is.
     engine: Option<Engine>,
 }
 
-/// Who says what a node serves.
+/// Source of a node's model list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// Whoever set it up.
     Configured,
-    /// The node, which has not been heard of yet.
+    /// Discovery is not complete yet.
     Pending,
-    /// The node, which was heard of, or could not be.
+    /// Discovery is complete, or has failed at least once.
     Discovered,
 }
 
 impl NodeRegistry {
-    pub(crate) fn new(walk: Arc<RequestScheduler>, models_max: u32, adaptive: LimitConfig) -> Self {
-        Self { walk, table: RwLock::default(), models_max, adaptive }
+    pub(crate) fn new(scheduler: Arc<RequestScheduler>, models_max: u32, adaptive: LimitConfig) -> Self {
+        Self { scheduler, table: RwLock::default(), models_max, adaptive }
     }
 
-    /// Adds a node, which takes work at once.
+    /// Adds a node, which can receive requests at once.
     pub(crate) fn add(&self, options: NodeOptions) -> Result<Arc<Node>, NodeError> {
         let name = options.name.clone();
         if name.is_empty() {
@@ -119,43 +113,43 @@ impl NodeRegistry {
         if table.find(&name).is_some() {
             return Err(NodeError::Twice { name });
         }
-        let models = table.number(&options.models, self.models_max)?;
-        // With one way only there is nothing to choose.
-        let ways = if origins.len() == 1 { 0 } else { origins.len() };
+        let models = table.model_ids(&options.models, self.models_max)?;
+        // A single path needs no path selection.
+        let paths = if origins.len() == 1 { 0 } else { origins.len() };
         let spec = NodeSpec {
             slots: self.slots(&options, None),
             weight: options.weight,
             models: models.clone(),
-            paths: vec![PathSpec::default(); ways],
+            paths: vec![PathSpec::default(); paths],
         };
-        let meters = self.walk.watch().metrics();
-        // Named before anything is told of it.
-        let id = self
-            .walk
-            .update(|machine, now| machine.add_node(now, &spec).inspect(|id| meters.name_node(*id, &name)))?;
+        let metrics = self.scheduler.observer().metrics();
+        // The name is set before the first event of the node is recorded.
+        let id = self.scheduler.update(|pipeline, now| {
+            pipeline.add_node(now, &spec).inspect(|id| metrics.name_node(*id, &name))
+        })?;
         let source = if options.models.is_empty() { Source::Pending } else { Source::Configured };
         let node = Arc::new(Node { id, options, origins, authorization });
         table.entries.push(RegisteredNode { node: node.clone(), models, source, engine: None });
         Ok(node)
     }
 
-    /// Lets a node finish what it has and take nothing new.
+    /// Drains a node: no new requests, those in flight finish.
     pub(crate) fn drain(&self, name: &str) -> Result<(), NodeError> {
         self.change(name, OptimizedLoadManager::drain_node)
     }
 
-    /// Lets a drained node take work again.
+    /// Returns a drained node to service.
     pub(crate) fn resume(&self, name: &str) -> Result<(), NodeError> {
         self.change(name, OptimizedLoadManager::resume_node)
     }
 
-    /// Takes a node out; what it has is left to it.
+    /// Removes a node; its requests in flight are allowed to finish.
     pub(crate) fn remove(&self, name: &str) -> Result<Arc<Node>, NodeError> {
         let mut table = self.table.write();
-        let at = table.find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })?;
-        let id = table.entries[at].node.id;
-        self.walk.update(|machine, now| machine.remove_node(now, id))?;
-        Ok(table.entries.remove(at).node)
+        let index = table.find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })?;
+        let id = table.entries[index].node.id;
+        self.scheduler.update(|pipeline, now| pipeline.remove_node(now, id))?;
+        Ok(table.entries.remove(index).node)
     }
 
     fn change(
@@ -164,51 +158,52 @@ impl NodeRegistry {
         change: impl FnOnce(&mut OptimizedLoadManager, Instant, NodeId) -> Result<(), RegistryError>,
     ) -> Result<(), NodeError> {
         let table = self.table.read();
-        let at = table.find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })?;
-        let id = table.entries[at].node.id;
-        Ok(self.walk.update(|machine, now| change(machine, now, id))?)
+        let index = table.find(name).ok_or_else(|| NodeError::Unknown { name: name.to_owned() })?;
+        let id = table.entries[index].node.id;
+        Ok(self.scheduler.update(|pipeline, now| change(pipeline, now, id))?)
     }
 
-    /// Takes in what was found out about a node; what was set up by hand stays as it is.
+    /// Applies a monitor's report; configured values override discovered ones.
     pub(crate) fn apply_report(&self, Report { node, finding }: Report) {
         match finding {
             Finding::Checked { path, check } => {
                 if let (HealthCheckResult::Healthy { rtt } | HealthCheckResult::Busy { rtt }, Some(_)) =
                     (&check, path)
                 {
-                    self.walk.watch().paths().rtt.record(*rtt);
+                    self.scheduler.observer().paths().rtt.record(*rtt);
                 }
-                self.walk.update(|machine, now| machine.handle_probe(now, node, path, check.probe()));
+                self.scheduler.update(|pipeline, now| pipeline.handle_probe(now, node, path, check.probe()));
                 if matches!(check, HealthCheckResult::TimedOut | HealthCheckResult::Failed { .. })
                     && self.has_pending_discovery()
                 {
-                    self.edit(node, RegisteredNode::heard);
+                    self.edit(node, RegisteredNode::end_pending);
                 }
             }
             Finding::Models(models) => {
                 if let Err(error) = self.set_models(node, &models) {
-                    let node = self.walk.watch().metrics().node_name(node);
-                    tracing::warn!(node = node.as_deref(), %error, "models not taken over");
+                    let node = self.scheduler.observer().metrics().node_name(node);
+                    tracing::warn!(node = node.as_deref(), %error, "could not update the models of a node");
                 }
             }
             Finding::Engine(engine) => self.edit(node, |entry| entry.engine = Some(engine)),
-            Finding::Slots(told) => {
+            Finding::Slots(reported) => {
                 let is_fixed =
                     |node: &Node| matches!(node.options.max_concurrency, Some(Concurrency::Fixed(_)));
-                let Some(known) = self.get(node).filter(|node| !is_fixed(node) && 0 < told) else { return };
-                let slots = self.slots(&known.options, Some(told));
-                // A node that leaves meanwhile needs none.
-                let _gone = self.walk.update(|machine, now| machine.set_slots(now, node, slots));
+                let adjustable = self.get(node).filter(|node| !is_fixed(node) && reported > 0);
+                let Some(known) = adjustable else { return };
+                let slots = self.slots(&known.options, Some(reported));
+                // The node may have been removed in the meantime.
+                let _removed = self.scheduler.update(|pipeline, now| pipeline.set_slots(now, node, slots));
             }
             Finding::Load(load) => {
-                self.walk.update(|machine, now| machine.handle_engine_load(now, node, load));
+                self.scheduler.update(|pipeline, now| pipeline.handle_engine_load(now, node, load));
             }
         }
     }
 
-    /// How many requests a node is given that says it works on `told` at once, or does not say.
-    fn slots(&self, options: &NodeOptions, told: Option<u32>) -> Slots {
-        match (options.max_concurrency, told) {
+    /// Returns a node's concurrency limit, given the one that it reports.
+    fn slots(&self, options: &NodeOptions, reported: Option<u32>) -> Slots {
+        match (options.max_concurrency, reported) {
             (Some(Concurrency::Fixed(slots)), _) | (None, Some(slots)) => Slots::Fixed(slots),
             (None | Some(Concurrency::Adaptive), None) => Slots::Adaptive(self.adaptive),
             (Some(Concurrency::Adaptive), Some(max)) => {
@@ -228,35 +223,35 @@ impl NodeRegistry {
 
     fn set_models(&self, node: NodeId, models: &[String]) -> Result<(), NodeError> {
         let mut table = self.table.write();
-        let asked = |entry: &RegisteredNode| entry.node.id == node && entry.source != Source::Configured;
-        let Some(at) = table.entries.iter().position(asked) else { return Ok(()) };
-        table.entries[at].heard();
-        let models = table.number(models, self.models_max)?;
-        if table.entries[at].models != models {
-            self.walk.update(|machine, now| machine.set_node_models(now, node, &models))?;
-            table.entries[at].models = models;
+        let is_discovered =
+            |entry: &RegisteredNode| entry.node.id == node && entry.source != Source::Configured;
+        let Some(index) = table.entries.iter().position(is_discovered) else { return Ok(()) };
+        table.entries[index].end_pending();
+        let models = table.model_ids(models, self.models_max)?;
+        if table.entries[index].models != models {
+            self.scheduler.update(|pipeline, now| pipeline.set_node_models(now, node, &models))?;
+            table.entries[index].models = models;
         }
         Ok(())
     }
 
-    /// Tells whether a node may still say that it serves a model nobody knows yet.
+    /// Reports whether a node may still turn out to serve an unknown model.
     pub(crate) fn has_pending_discovery(&self) -> bool {
         self.table.read().entries.iter().any(|entry| entry.source == Source::Pending)
     }
 
-    /// Tells whether there is no node, or one that has not been heard to serve anything.
+    /// Reports whether there is no node, or one without known models.
     pub(crate) fn has_node_without_models(&self) -> bool {
         let table = self.table.read();
         table.entries.is_empty() || table.entries.iter().any(|entry| entry.models.is_empty())
     }
 
-    /// What a node says it is.
     pub(crate) fn engine(&self, node: NodeId) -> Option<Engine> {
         let table = self.table.read();
         table.entries.iter().find(|entry| entry.node.id == node).and_then(|entry| entry.engine)
     }
 
-    /// Tells whether there is a node of this name.
+    /// Reports whether a node has this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.table.read().find(name).is_some()
     }
@@ -265,31 +260,29 @@ impl NodeRegistry {
         self.table.read().entries.len()
     }
 
-    /// Finds a node of the walk.
     pub(crate) fn get(&self, node: NodeId) -> Option<Arc<Node>> {
         let table = self.table.read();
         table.entries.iter().find(|entry| entry.node.id == node).map(|entry| entry.node.clone())
     }
 
-    /// Finds the model that a client means.
+    /// Finds a model by the name that a client sends.
     pub(crate) fn model(&self, name: &str) -> Option<ModelId> {
         let table = self.table.read();
         if let Some(model) = table.models.get(name) {
             return Some(*model);
         }
-        // Ollama lists `name:latest` and is asked for `name`.
+        // Ollama lists `name:latest`, and clients send `name`.
         if name.contains(':') {
             return None;
         }
         table.models.get(format!("{name}:latest").as_str()).copied()
     }
 
-    /// Names a model.
     pub(crate) fn model_name(&self, model: ModelId) -> Option<Arc<str>> {
         self.table.read().model_names.get(model.0 as usize).cloned()
     }
 
-    /// Lists the models that any node serves, by name.
+    /// Lists the names of all models that a node serves, sorted.
     pub(crate) fn models(&self) -> Vec<Arc<str>> {
         let table = self.table.read();
         let served = table.entries.iter().flat_map(|entry| &entry.models);
@@ -301,7 +294,7 @@ impl NodeRegistry {
 }
 
 impl RegisteredNode {
-    fn heard(&mut self) {
+    fn end_pending(&mut self) {
         if self.source == Source::Pending {
             self.source = Source::Discovered;
         }
@@ -313,19 +306,19 @@ impl Table {
         self.entries.iter().position(|entry| entry.node.options.name == name)
     }
 
-    /// Gives every model its number, old ones the one they have.
-    fn number(&mut self, names: &[String], models_max: u32) -> Result<Vec<ModelId>, NodeError> {
+    /// Returns the IDs of models, and assigns new ones to unknown names.
+    fn model_ids(&mut self, names: &[String], models_max: u32) -> Result<Vec<ModelId>, NodeError> {
         let new = names.iter().filter(|name| !self.models.contains_key(name.as_str())).count();
-        if (models_max as usize) < self.model_names.len() + new {
-            return Err(NodeError::Walk(RegistryError::TooManyModels { models_max }));
+        if self.model_names.len() + new > models_max as usize {
+            return Err(NodeError::Registry(RegistryError::TooManyModels { models_max }));
         }
-        let mut models: Vec<ModelId> = names.iter().map(|name| self.number_one(name)).collect();
+        let mut models: Vec<ModelId> = names.iter().map(|name| self.model_id(name)).collect();
         models.sort_unstable();
         models.dedup();
         Ok(models)
     }
 
-    fn number_one(&mut self, name: &str) -> ModelId {
+    fn model_id(&mut self, name: &str) -> ModelId {
         if let Some(model) = self.models.get(name) {
             return *model;
         }
@@ -343,75 +336,30 @@ fn bearer(key: &str) -> Result<HeaderValue, http::header::InvalidHeaderValue> {
     Ok(value)
 }
 
-/// Why a node is not added, changed or found.
-#[derive(Clone, Debug, PartialEq)]
+/// Failure to add, change or find a node.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NodeError {
-    /// It has no name.
+    #[error("a node has no name")]
     NoName,
-    /// Another node has its name.
-    Twice {
-        /// The name.
-        name: String,
-    },
-    /// It listens nowhere.
-    NoUrl {
-        /// Its name.
-        name: String,
-    },
-    /// It takes no requests.
-    NoSlots {
-        /// Its name.
-        name: String,
-    },
-    /// Where it listens cannot be read.
+    #[error("two nodes are named {name:?}")]
+    Twice { name: String },
+    #[error("node {name:?} has no URL")]
+    NoUrl { name: String },
+    #[error("node {name:?}: max_concurrency must be at least 1")]
+    NoSlots { name: String },
+    #[error("node {name:?}: {error}")]
     Url {
-        /// Its name.
         name: String,
-        /// What is wrong with it.
-        error: BadUrl,
+        #[source]
+        error: UrlError,
     },
-    /// Its key cannot be sent.
-    Key {
-        /// Its name.
-        name: String,
-    },
-    /// No node has this name.
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// The walk does not take it.
-    Walk(RegistryError),
-    /// Nobody can look after it.
-    Monitor(SpawnError),
-}
-
-impl fmt::Display for NodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoName => f.write_str("a node has no name"),
-            Self::Twice { name } => write!(f, "two nodes are named {name:?}"),
-            Self::NoUrl { name } => write!(f, "node {name:?} has no URL"),
-            Self::NoSlots { name } => write!(f, "node {name:?} takes no requests"),
-            Self::Url { name, error } => write!(f, "node {name:?}: {error}"),
-            Self::Key { name } => write!(f, "the key of node {name:?} cannot be sent in a header"),
-            Self::Unknown { name } => write!(f, "no node is named {name:?}"),
-            Self::Walk(error) => error.fmt(f),
-            Self::Monitor(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for NodeError {}
-
-impl From<RegistryError> for NodeError {
-    fn from(error: RegistryError) -> Self {
-        Self::Walk(error)
-    }
-}
-
-impl From<SpawnError> for NodeError {
-    fn from(error: SpawnError) -> Self {
-        Self::Monitor(error)
-    }
+    #[error("the API key of node {name:?} cannot be sent in a header")]
+    Key { name: String },
+    #[error("no node is named {name:?}")]
+    Unknown { name: String },
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The node's monitor could not be started.
+    #[error(transparent)]
+    Monitor(#[from] SpawnError),
 }

@@ -1,7 +1,7 @@
-//! A node's answer from its head to the point from which it is the client's: until then another node can be asked.
+//! A node's response up to its first byte to the client; until then the request can fail over to another node.
 //!
-//! Bound: of an answer in one piece at most [`HELD_MAX`] bytes are held back to see that it is whole; of any other, what
-//! comes first, which of a stream is its first event.
+//! Limits: buffers at most [`BUFFERED_MAX`] bytes of a JSON response, to check that it is complete; of a stream its
+//! first event; of any other body its first chunk.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -17,32 +17,31 @@ use crate::error::{AttemptError, classify_error_event, classify_status};
 use crate::headers;
 use crate::json::{Cursor, JsonError, Kind};
 use crate::request::{Endpoint, LlmRequest};
-use crate::response_body::ProxyBody;
+use crate::response_body::{BodyScanner, ProxyBody};
 use crate::sse::{FirstEvent, FirstEventReader};
 use crate::token_reservation::TokenReservation;
 use crate::usage::{Usage, UsageFields};
 use evenkeel_scheduler::SlotGuard;
 use evenkeel_upstream::UpstreamBody;
 
-/// How much of an answer is held back at most.
-const HELD_MAX: usize = 1 << 20;
+const BUFFERED_MAX: usize = 1 << 20;
 
-/// How an answer comes.
+/// Kind of response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyKind {
-    /// As a stream of events.
+    /// Server-sent events.
     Events,
-    /// As one JSON value.
+    /// One JSON value.
     Json,
-    /// As something we do not read.
+    /// Anything else, passed through unread.
     Opaque,
 }
 
 impl BodyKind {
-    fn of(headers: &HeaderMap) -> Self {
+    fn from_headers(headers: &HeaderMap) -> Self {
         let Some(kind) = headers.get(CONTENT_TYPE) else { return Self::Opaque };
-        // What is packed is not what its type says.
-        if headers.get(CONTENT_ENCODING).is_some_and(|packing| packing != "identity") {
+        // A compressed body cannot be read.
+        if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
             return Self::Opaque;
         }
         let kind = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -53,116 +52,119 @@ impl BodyKind {
         }
     }
 
-    /// Whether more is to be read before the answer is the client's.
-    fn needs_more(self, held: usize, opening: Option<&FirstEvent>) -> bool {
+    /// Reports whether more must be buffered before the response goes to the client.
+    fn needs_more(self, buffered: usize, first_event: Option<&FirstEvent>) -> bool {
         match self {
-            Self::Json => held <= HELD_MAX,
-            // Whether it is an answer, its first event tells.
-            Self::Events => opening.is_none(),
-            Self::Opaque => held == 0,
+            Self::Json => buffered <= BUFFERED_MAX,
+            // The first event may be an error.
+            Self::Events => first_event.is_none(),
+            Self::Opaque => buffered == 0,
         }
     }
 }
 
-/// An answer that has begun.
+/// A response that goes to the client.
 pub(crate) struct NodeResponse {
     status: StatusCode,
     headers: HeaderMap,
-    form: BodyKind,
-    begun: Vec<Bytes>,
-    rest: BodyRemainder,
-    /// Whether the node serves the request, or tells the client of its mistake.
-    served: bool,
+    kind: BodyKind,
+    buffered: Vec<Bytes>,
+    remainder: BodyRemainder,
+    /// False if the response reports a client error.
+    is_served: bool,
 }
 
-/// What is still to come of an answer.
+/// The part of a body that is not buffered.
 enum BodyRemainder {
     Body(UpstreamBody),
-    /// Nothing; what it says it took, if it says so.
+    /// The body is complete; the usage it reports, if any.
     Nothing(Option<Usage>),
 }
 
 impl NodeResponse {
-    /// Reads the beginning of an answer; a node that is busy or broken is found out here.
+    /// Reads the beginning of a response; fails if the node is overloaded or the response is broken.
     pub(crate) async fn begin(
         response: http::Response<UpstreamBody>,
         endpoint: Endpoint,
     ) -> Result<Self, AttemptError> {
         let (head, mut body) = response.into_parts();
         let status = head.status;
-        if let Err(trouble) = classify_status(status, &head.headers) {
-            read_what_is_here(&mut body);
-            return Err(trouble);
+        if let Err(error) = classify_status(status, &head.headers) {
+            drain_received(&mut body);
+            return Err(error);
         }
-        let form = BodyKind::of(&head.headers);
-        let mut begun = Vec::new();
-        let mut held = 0;
+        let kind = BodyKind::from_headers(&head.headers);
+        let mut buffered = Vec::new();
+        let mut buffered_len = 0;
         let mut ended = body.is_end_stream();
         let mut reader = FirstEventReader::default();
-        let mut opening = None;
-        while !ended && form.needs_more(held, opening.as_ref()) {
+        let mut first_event = None;
+        while !ended && kind.needs_more(buffered_len, first_event.as_ref()) {
             let Some(frame) = body.frame().await else {
                 ended = true;
                 break;
             };
             if let Ok(bytes) = frame?.into_data() {
-                held += bytes.len();
-                if form == BodyKind::Events {
-                    opening = reader.read(&bytes);
+                buffered_len += bytes.len();
+                if kind == BodyKind::Events {
+                    first_event = reader.read(&bytes);
                 }
-                begun.push(bytes);
+                buffered.push(bytes);
             }
             ended = body.is_end_stream();
         }
-        let served = match opening {
-            Some(opening) if status.is_success() => check_opening(&opening, endpoint)?,
+        let is_served = match first_event {
+            Some(event) if status.is_success() => check_first_event(&event, endpoint)?,
             Some(_) | None => status.is_success(),
         };
-        let rest = if ended {
-            BodyRemainder::Nothing(check_whole(status, form, &mut begun, &reader)?)
+        let remainder = if ended {
+            BodyRemainder::Nothing(check_whole(status, kind, &mut buffered, &reader)?)
         } else {
             BodyRemainder::Body(body)
         };
-        Ok(Self { status, headers: headers::for_client(head.headers), form, begun, rest, served })
+        Ok(Self { status, headers: headers::for_client(head.headers), kind, buffered, remainder, is_served })
     }
 
-    /// Hands the answer to the client, and the slot back as soon as its node is done.
+    /// Returns the response for the client; its body releases the slot as soon as the node has sent everything.
     pub(crate) fn into_response(
         mut self,
         slot: SlotGuard,
-        mut bill: TokenReservation,
+        mut reservation: TokenReservation,
         endpoint: Endpoint,
-        ask: &LlmRequest,
+        request: &LlmRequest,
     ) -> Response {
-        bill.trace.answered(self.status);
-        let whole = match (self.form, &self.rest) {
+        reservation.trace.first_byte(self.status);
+        let whole = match (self.kind, &self.remainder) {
             (BodyKind::Json | BodyKind::Opaque, BodyRemainder::Nothing(usage)) => Some(*usage),
             (BodyKind::Events, BodyRemainder::Nothing(_)) | (_, BodyRemainder::Body(_)) => None,
         };
         let body = if let Some(usage) = whole {
-            let all = self.begun.pop().unwrap_or_default();
-            if self.served {
-                let untold = Usage::estimate_unreported(endpoint, bill.estimate(), all.len() as u64);
-                bill.note(usage.unwrap_or(untold));
-                if usage.is_some() || untold != bill.estimate() {
-                    bill.record_actual();
+            let all = self.buffered.pop().unwrap_or_default();
+            if self.is_served {
+                let estimate = reservation.estimate();
+                let unreported = Usage::estimate_unreported(endpoint, estimate, all.len() as u64);
+                reservation.set_usage(usage.unwrap_or(unreported));
+                if usage.is_some() || unreported != estimate {
+                    reservation.record_actual();
                 }
             }
-            bill.trace.served();
-            // What a client did wrong costs nothing.
-            slot.complete_whole(bill.so_far().cost());
+            reservation.trace.served();
+            // A client error costs nothing.
+            slot.complete_whole(reservation.usage().cost());
             body::full(all)
         } else {
-            if self.form == BodyKind::Events {
-                // What is hidden is missing from it.
+            if self.kind == BodyKind::Events {
+                // A hidden usage event shortens the body.
                 self.headers.remove(CONTENT_LENGTH);
             }
-            let rest = match self.rest {
+            let remainder = match self.remainder {
                 BodyRemainder::Body(body) => Some(body),
                 BodyRemainder::Nothing(_) => None,
             };
-            let held = (slot, bill, self.served);
-            ProxyBody::new(self.form, (endpoint, ask), self.begun, rest, held).boxed_unsync()
+            let scanner = BodyScanner::new(self.kind, endpoint, request.usage);
+            let mut body = ProxyBody::new(endpoint, scanner, remainder, slot, reservation, self.is_served);
+            body.start(self.buffered);
+            body.boxed_unsync()
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
@@ -171,73 +173,73 @@ impl NodeResponse {
     }
 }
 
-/// Sees what a stream begins with: whether it serves the client, or tells it of its mistake.
-fn check_opening(opening: &FirstEvent, endpoint: Endpoint) -> Result<bool, AttemptError> {
-    match opening {
-        FirstEvent::Garbage if endpoint.has_end_marker() => Err(AttemptError::NotJson),
-        FirstEvent::Answer | FirstEvent::Garbage => Ok(true),
-        FirstEvent::Error(said) => classify_error_event(said).map(|()| false),
+/// Checks the first event of a stream; `Ok(false)` if it reports a client error.
+fn check_first_event(event: &FirstEvent, endpoint: Endpoint) -> Result<bool, AttemptError> {
+    match event {
+        FirstEvent::Invalid if endpoint.has_end_marker() => Err(AttemptError::NotJson),
+        FirstEvent::Content | FirstEvent::Invalid => Ok(true),
+        FirstEvent::Error(error) => classify_error_event(error).map(|()| false),
     }
 }
 
-/// Reads what has come of an answer that nobody wants, so that its connection can be used again.
-fn read_what_is_here(body: &mut UpstreamBody) {
-    let mut silent = Context::from_waker(Waker::noop());
-    while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut *body).poll_frame(&mut silent) {}
+/// Reads the part of a discarded response that has already arrived, so that its connection can be reused.
+fn drain_received(body: &mut UpstreamBody) {
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut *body).poll_frame(&mut cx) {}
 }
 
-/// Sees that an answer is what it says it is, joins it, and finds what it took.
+/// Checks that a complete body is what its content type says, joins its chunks, and finds its usage.
 fn check_whole(
     status: StatusCode,
-    form: BodyKind,
-    begun: &mut Vec<Bytes>,
-    opening: &FirstEventReader,
+    kind: BodyKind,
+    buffered: &mut Vec<Bytes>,
+    first_event: &FirstEventReader,
 ) -> Result<Option<Usage>, AttemptError> {
-    if form == BodyKind::Events {
+    if kind == BodyKind::Events {
         return match () {
-            () if begun.is_empty() => Err(AttemptError::Empty),
-            () if status.is_success() && opening.is_cut() => Err(AttemptError::Truncated),
+            () if buffered.is_empty() => Err(AttemptError::Empty),
+            () if status.is_success() && first_event.is_truncated() => Err(AttemptError::Truncated),
             () => Ok(None),
         };
     }
-    if 1 < begun.len() {
-        let mut joined = BytesMut::with_capacity(begun.iter().map(Bytes::len).sum());
-        begun.iter().for_each(|piece| joined.extend_from_slice(piece));
-        *begun = vec![joined.freeze()];
+    if buffered.len() > 1 {
+        let mut joined = BytesMut::with_capacity(buffered.iter().map(Bytes::len).sum());
+        buffered.iter().for_each(|chunk| joined.extend_from_slice(chunk));
+        *buffered = vec![joined.freeze()];
     }
-    if form != BodyKind::Json || !status.is_success() {
+    if kind != BodyKind::Json || !status.is_success() {
         return Ok(None);
     }
-    let answer = begun.first().map_or(&[][..], |whole| whole);
-    match usage_of(answer) {
+    let body = buffered.first().map_or(&[][..], |whole| whole);
+    match read_usage(body) {
         Ok(usage) => Ok(usage),
-        Err(fault) if is_pythons_number(answer, fault.at) => Ok(Usage::of_json(answer)),
+        Err(error) if is_python_number(body, error.at) => Ok(Usage::from_json(body)),
         Err(_) => Err(AttemptError::NotJson),
     }
 }
 
-/// Whether what JSON does not know is what Python writes for numbers that are none, which every client of it reads.
-fn is_pythons_number(answer: &[u8], at: usize) -> bool {
-    answer.get(at..).is_some_and(|rest| rest.starts_with(b"NaN") || rest.starts_with(b"Infinity"))
+/// Reports whether invalid JSON is one of the numbers that Python's `json` writes and every client accepts.
+fn is_python_number(body: &[u8], at: usize) -> bool {
+    body.get(at..).is_some_and(|rest| rest.starts_with(b"NaN") || rest.starts_with(b"Infinity"))
 }
 
-/// Reads a JSON answer to its end, and the counts in it.
-fn usage_of(answer: &[u8]) -> Result<Option<Usage>, JsonError> {
-    let mut cursor = Cursor::new(answer);
-    let mut counts = UsageFields::default();
+/// Parses a JSON body to its end; returns the usage it reports.
+fn read_usage(body: &[u8]) -> Result<Option<Usage>, JsonError> {
+    let mut cursor = Cursor::new(body);
+    let mut fields = UsageFields::default();
     if cursor.kind()? == Kind::Object {
         cursor.object(|name, cursor| {
             if name.raw() != b"usage" {
                 return cursor.skip();
             }
-            counts.update(UsageFields::read(cursor)?);
+            fields.update(UsageFields::read(cursor)?);
             Ok::<(), JsonError>(())
         })?;
     } else {
         cursor.skip()?;
     }
     cursor.end()?;
-    Ok(counts.usage())
+    Ok(fields.usage())
 }
 
 #[cfg(test)]
@@ -246,31 +248,31 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn an_answer_is_read_as_what_its_type_says() {
-        let form = |kind: &'static str| {
-            BodyKind::of(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]))
+    fn the_content_type_decides_how_a_body_is_read() {
+        let kind_of = |kind: &'static str| {
+            BodyKind::from_headers(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]))
         };
-        assert_eq!(form("text/event-stream; charset=utf-8"), BodyKind::Events);
-        assert_eq!(form("Application/JSON"), BodyKind::Json);
+        assert_eq!(kind_of("text/event-stream; charset=utf-8"), BodyKind::Events);
+        assert_eq!(kind_of("Application/JSON"), BodyKind::Json);
         for kind in ["application/jsonl", "application/x-ndjson", "audio/mpeg", ""] {
-            assert_eq!(form(kind), BodyKind::Opaque, "{kind}");
+            assert_eq!(kind_of(kind), BodyKind::Opaque, "{kind}");
         }
         let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let packed = HeaderMap::from_iter([kind, (CONTENT_ENCODING, HeaderValue::from_static("gzip"))]);
-        assert_eq!(BodyKind::of(&packed), BodyKind::Opaque);
+        let compressed = HeaderMap::from_iter([kind, (CONTENT_ENCODING, HeaderValue::from_static("gzip"))]);
+        assert_eq!(BodyKind::from_headers(&compressed), BodyKind::Opaque);
     }
 
     #[test]
-    fn an_answer_is_whole_or_refused() {
-        let opening = FirstEventReader::default();
-        let check = |answer: &'static str| {
-            check_whole(StatusCode::OK, BodyKind::Json, &mut vec![answer.into()], &opening)
+    fn an_incomplete_json_body_is_an_error() {
+        let first_event = FirstEventReader::default();
+        let check = |body: &'static str| {
+            check_whole(StatusCode::OK, BodyKind::Json, &mut vec![body.into()], &first_event)
         };
         let usage = Some(Usage { input: 1, output: 2 });
         assert_eq!(check(r#"{"usage":{"prompt_tokens":1,"completion_tokens":2}} "#), Ok(usage));
         assert_eq!(check(r#"[{"score":0.5}]"#), Ok(None));
-        let pythons = r#"{"a":[NaN,-Infinity],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
-        assert_eq!(check(pythons), Ok(usage));
+        let python = r#"{"a":[NaN,-Infinity],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
+        assert_eq!(check(python), Ok(usage));
         for broken in ["", "{", r#"{"a":"#, "<html>", r#"{"a":1}}"#, r#"{"a":nope}"#] {
             assert_eq!(check(broken), Err(AttemptError::NotJson), "{broken}");
         }

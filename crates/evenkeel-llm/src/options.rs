@@ -1,4 +1,4 @@
-//! What the door is set up with; every value has been checked by whoever read it, and is checked again where it is used.
+//! Options of the LLM API. The configuration has validated them; the code that uses them validates them again.
 
 use evenkeel_pipeline::PipelineOptions;
 use evenkeel_policy::concurrency_limit::LimitConfig;
@@ -6,57 +6,54 @@ use evenkeel_policy::time::Duration;
 use evenkeel_policy::weight::Weight;
 use evenkeel_telemetry::Secret;
 
-/// Everything the door is set up with.
 #[derive(Clone, Debug, Default)]
 pub struct LlmOptions {
-    /// The walk; its `load.connection_pool` is also how connections to nodes are kept.
+    /// Options of the pipeline; its `load.connection_pool` also configures the connections to nodes.
     pub pipeline: PipelineOptions,
-    /// How nodes are looked after.
     pub health: HealthOptions,
-    /// How nodes are measured that have as many requests as they are good for.
+    /// Adaptive concurrency limit, for nodes without a fixed one.
     pub adaptive: LimitConfig,
-    /// How long a node may take to its first byte before another is asked; `None` leaves it to `request_timeout`.
+    /// Longest time to first byte of a stream before failover; `None` leaves it to `request_timeout`.
     pub first_byte_max: Option<Duration>,
-    /// The nodes known from the start.
+    /// Nodes known at start.
     pub nodes: Vec<NodeOptions>,
 }
 
-/// How many requests a node works on at once.
+/// Concurrency limit of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// So many.
     Fixed(u32),
-    /// As many as begin their answers about as soon as from an idle node.
+    /// As many requests as keep the time to first token close to an idle node's.
     Adaptive,
 }
 
 /// A node as configured.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
-    /// Its name, unique among the nodes.
+    /// Unique among the nodes.
     pub name: String,
-    /// Where it listens, as `http://host:port/base` or `https://…`; more than one where several ways lead to it.
+    /// URLs, as `http://host:port/base` or `https://…`; more than one if several network paths lead to it.
     pub paths: Vec<String>,
-    /// What it serves; none named means that it is asked.
+    /// Models it serves; empty means that they are discovered.
     pub models: Vec<String>,
-    /// How many requests it works on at once; without it, as many as it says, or else as it turns out to be good for.
+    /// Concurrency limit; `None` takes the one that the node reports, or else an adaptive one.
     pub max_concurrency: Option<Concurrency>,
-    /// How much of the work it should get, relative to the others.
+    /// Share of the load, relative to the other nodes.
     pub weight: Weight,
-    /// The key it wants to be called with, if any.
+    /// API key sent to the node.
     pub api_key: Option<Secret<String>>,
 }
 
-/// How nodes are looked after.
+/// Monitoring of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthOptions {
-    /// How often a node is asked whether it is well.
+    /// Interval of health checks.
     pub interval: Duration,
-    /// How long it may take to say so.
+    /// Timeout of one check.
     pub timeout: Duration,
-    /// How often it is asked what it serves.
+    /// Interval of model discovery.
     pub models_interval: Duration,
-    /// How often an engine is asked how loaded it is that says so; `None` asks none.
+    /// Interval of load scrapes; `None` turns them off.
     pub load_interval: Option<Duration>,
 }
 

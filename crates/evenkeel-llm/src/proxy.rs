@@ -1,11 +1,17 @@
-//! One request's way: read, let in, sent to a node, to another if that fails before its answer began, and answered.
+//! Proxies one request: accept, admit, queue, send to a node, fail over until the first byte, respond.
+//!
+//! [`ProxyRequest`] is the context of one request; its handler owns it from the arrival to the response head.
+//!
+//! Guarantees: a request is sent to another node only before the first byte of its response. A node that takes longer
+//! than `first_byte_max` (time to first byte) over a streamed response has failed. Dropping the handler cancels the
+//! request and releases its slot.
 
 use core::mem;
 use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_pipeline::{Arrival, ModelId, Priority, Rejection};
+use evenkeel_pipeline::{Arrival, Priority, Rejection};
 use evenkeel_policy::score;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::body::Response;
@@ -13,7 +19,7 @@ use evenkeel_server::route::ServerRequest;
 use evenkeel_server::tenant::{Caller, Tenant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request};
+use http::{HeaderValue, Request};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::LlmApi;
@@ -26,154 +32,240 @@ use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::token_reservation::TokenReservation;
 use crate::trace::{RequestTrace, TRACEPARENT};
 use crate::usage::Usage;
-use evenkeel_scheduler::{SlotGuard, WaitRejection};
+use evenkeel_scheduler::{SlotFuture, SlotGuard, WaitRejection};
 use evenkeel_upstream::HeaderFilter;
 
-/// How long a job waits for a slot before it is handed back, and another has its place: one of another model, maybe.
+/// Longest time a job is queued. It is then returned to its queue so that another, perhaps for another model, can run.
 const JOB_WAIT_MAX: Duration = Duration::from_mins(1);
-/// Where Anthropic's servers look for a key.
+/// The header in which Anthropic's servers expect the API key.
 const X_API_KEY: &str = "x-api-key";
 
-/// Answers a request for a model.
+/// Context of one request, from its arrival to its response head.
+pub(crate) struct ProxyRequest {
+    pub(crate) llm: Arc<LlmApi>,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) id: HeaderValue,
+    pub(crate) priority: Priority,
+    pub(crate) on_dispatch: Option<DispatchListener>,
+    /// Time spent queued, over all attempts.
+    pub(crate) waited: Duration,
+    pub(crate) trace: RequestTrace,
+}
+
+/// Callback for each attempt, with the node's name and URL.
+pub(crate) type DispatchListener = Box<dyn Fn(&str, &str) + Send + Sync>;
+
+/// An accepted request: authenticated, read and parsed.
+pub(crate) struct AcceptedRequest {
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) request: LlmRequest,
+    pub(crate) head: Parts,
+    pub(crate) body: Bytes,
+    pub(crate) deadline: Deadline,
+}
+
+/// Handles a request for a model.
 pub(crate) async fn proxy(
     llm: Arc<LlmApi>,
     endpoint: Endpoint,
     call: ServerRequest,
 ) -> Result<Response, ApiError> {
-    let request_id = call.request_id.clone();
-    let mut waited = Duration::ZERO;
-    let mut trace = {
-        let head = (call.request.uri(), call.request.headers());
-        RequestTrace::begin(llm.walk.watch().tracer(), endpoint, head, &request_id)
+    let id = call.request_id.clone();
+    let path = call.request.uri().path();
+    let tracer = llm.scheduler.observer().tracer();
+    let trace = RequestTrace::begin(tracer, endpoint, path, call.request.headers(), &id);
+    let priority = Priority::Interactive;
+    let mut request =
+        ProxyRequest { llm, endpoint, id, priority, on_dispatch: None, waited: Duration::ZERO, trace };
+    let result = match request.accept(call).await {
+        Ok(accepted) => request.serve(accepted).await,
+        Err(error) => Err(error),
     };
-    let answer = handle(llm, endpoint, call, &mut waited, &mut trace).await;
-    let mut response = answer.unwrap_or_else(|refusal| {
-        trace.refused(&refusal, waited);
-        error_format::of(endpoint)(refusal, &request_id)
-    });
-    let millis = match waited.as_millis() as u64 {
-        0 => HeaderValue::from_static("0"),
-        millis => HeaderValue::from(millis),
-    };
-    response.headers_mut().insert(QUEUE_WAIT_MS, millis);
-    if endpoint.is_anthropic() {
-        response.headers_mut().insert(ANTHROPIC_ID, request_id);
-    }
-    Ok(response)
+    Ok(request.respond(result))
 }
-
-async fn handle(
-    llm: Arc<LlmApi>,
-    endpoint: Endpoint,
-    mut call: ServerRequest,
-    waited: &mut Duration,
-    trace: &mut RequestTrace,
-) -> Result<Response, ApiError> {
-    let Caller::Tenant(tenant) = call.caller.clone() else { return Err(ApiError::Internal) };
-    if llm.is_draining() {
-        return Err(ApiError::Draining);
-    }
-    if endpoint == Endpoint::Other {
-        check_path(call.request.uri().path())?;
-    }
-    let deadline = Deadline::of(call.request.headers(), Instant::now)?;
-    let body = call.read_body().await?;
-    let (head, _) = call.request.into_parts();
-    let ask = read(endpoint, &head.headers, &body)?;
-    let id = call.request_id;
-    let urgency = Priority::Interactive;
-    let errand = ProxyRequest { endpoint, tenant, head, id, deadline, urgency, sent: None };
-    errand.run(llm, ask, body, waited, trace).await
-}
-
-/// A request whose body was read, and who waits for its answer.
-pub(crate) struct ProxyRequest {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) tenant: Arc<Tenant>,
-    pub(crate) head: Parts,
-    pub(crate) id: HeaderValue,
-    pub(crate) deadline: Deadline,
-    pub(crate) urgency: Priority,
-    /// Who is told to which node it was sent, and over which path.
-    pub(crate) sent: Option<DispatchListener>,
-}
-
-/// Told to which node a request was sent, and over which path.
-pub(crate) type DispatchListener = Box<dyn Fn(&str, &str) + Send + Sync>;
 
 impl ProxyRequest {
-    /// Goes the rest of the way: let in, sent to nodes, answered.
-    pub(crate) async fn run(
-        self,
-        llm: Arc<LlmApi>,
-        ask: LlmRequest,
-        body: Bytes,
-        waited: &mut Duration,
-        trace: &mut RequestTrace,
-    ) -> Result<Response, ApiError> {
-        let Self { endpoint, tenant, head, id, deadline, urgency, sent } = self;
-        trace.ask(&tenant, &ask);
-        tenant.check_model(&ask.model)?;
-        let model = llm.nodes.model(&ask.model).ok_or_else(|| llm.unknown_model(&ask.model, urgency))?;
-        let mut bill = TokenReservation::reserve(&llm, &tenant, model, &ask)?;
-        let outgoing = UpstreamRequest::new(endpoint, head, id, ask.forwarded(&body));
+    /// Reads and parses the body of an authenticated request.
+    async fn accept(&self, mut call: ServerRequest) -> Result<AcceptedRequest, ApiError> {
+        let Caller::Tenant(tenant) = call.caller.clone() else { return Err(ApiError::Internal) };
+        if self.llm.is_draining() {
+            return Err(ApiError::Draining);
+        }
+        if self.endpoint == Endpoint::Other {
+            check_path(call.request.uri().path())?;
+        }
+        let deadline = Deadline::from_headers(call.request.headers(), Instant::now)?;
+        let body = call.read_body().await?;
+        let (head, _) = call.request.into_parts();
+        let may_be_form = matches!(self.endpoint, Endpoint::Transcription | Endpoint::Other);
+        let form = head.headers.get(CONTENT_TYPE).filter(|_| may_be_form);
+        let request = match form.and_then(|kind| LlmRequest::parse_form(kind.as_bytes(), &body)) {
+            Some(parsed) => parsed?,
+            None => LlmRequest::parse(self.endpoint, &body)?,
+        };
+        Ok(AcceptedRequest { tenant, request, head, body, deadline })
+    }
+
+    /// Serves an accepted request: admits and queues it, then sends it to nodes until one of them responds.
+    pub(crate) async fn serve(&mut self, accepted: AcceptedRequest) -> Result<Response, ApiError> {
+        let AcceptedRequest { tenant, request, head, body, deadline } = accepted;
+        let mut reservation = self.admit(&tenant, &request)?;
+        let outgoing = outgoing(head, request.forwarded(&body));
         drop(body);
-        let guess = bill.estimate();
-        let mut place = llm.walk.submit(Arrival {
+        let mut queued = self.enqueue(&tenant, &request, &reservation, deadline);
+        loop {
+            let slot = queued.await.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
+            self.waited = slot.waited();
+            let attempt = self.send_attempt(&slot, &outgoing, request.mode);
+            let result = match deadline.respond_by {
+                // The client's deadline is not the node's failure: the slot is released as if the client had left.
+                Some(at) => timeout_at(at, attempt).await.map_err(|_| ApiError::UpstreamTimeout)?,
+                None => attempt.await,
+            };
+            match result {
+                Ok(response) => {
+                    reservation.trace = mem::take(&mut self.trace);
+                    return Ok(response.into_response(slot, reservation, self.endpoint, &request));
+                }
+                Err(error) => {
+                    self.trace.attempt_failed(&error);
+                    let failover = slot.fail(error.failure());
+                    queued = failover.map_err(|rejected| self.reject(&rejected, &request, &reservation))?;
+                }
+            }
+        }
+    }
+
+    /// Checks that the tenant may use the model and that a node serves it, and reserves the estimated tokens.
+    fn admit(&mut self, tenant: &Arc<Tenant>, request: &LlmRequest) -> Result<TokenReservation, ApiError> {
+        self.trace.accepted(tenant, request);
+        tenant.check_model(&request.model)?;
+        let model = self.llm.nodes.model(&request.model).ok_or_else(|| self.unknown_model(&request.model))?;
+        TokenReservation::reserve(&self.llm, tenant, model, request)
+    }
+
+    /// Submits the request to the scheduler.
+    fn enqueue(
+        &self,
+        tenant: &Tenant,
+        request: &LlmRequest,
+        reservation: &TokenReservation,
+        deadline: Deadline,
+    ) -> SlotFuture {
+        let estimate = reservation.estimate();
+        self.llm.scheduler.submit(Arrival {
             tenant: tenant.id,
-            model,
-            cost: guess.cost(),
-            upfront: match ask.delivery {
-                ResponseMode::Stream => Usage { output: 0, ..guess }.cost(),
-                // Nothing is known of it before its end.
-                ResponseMode::Whole => guess.cost(),
+            model: reservation.model(),
+            cost: estimate.cost(),
+            upfront: match request.mode {
+                ResponseMode::Stream => Usage { output: 0, ..estimate }.cost(),
+                // Its progress is unknown until it ends.
+                ResponseMode::Whole => estimate.cost(),
             },
-            affinity: ask.affinity,
-            deadline: match urgency {
-                Priority::Interactive => deadline.wait_max(Instant::now, llm.wait_max),
+            affinity: request.affinity,
+            deadline: match self.priority {
+                Priority::Interactive => deadline.wait_max(Instant::now, self.llm.wait_max),
                 Priority::Background => Some(JOB_WAIT_MAX),
             },
             request: score::RequestKind::Infer,
-            priority: urgency,
+            priority: self.priority,
+        })
+    }
+
+    /// Sends the request to the node that granted the slot, and waits for the first byte of the response.
+    async fn send_attempt(
+        &mut self,
+        slot: &SlotGuard,
+        outgoing: &Request<Bytes>,
+        mode: ResponseMode,
+    ) -> Result<NodeResponse, AttemptError> {
+        let node = self.llm.nodes.get(slot.node()).ok_or(AttemptError::NodeRemoved)?;
+        let origin = node.origin(slot.path());
+        if let Some(on_dispatch) = &self.on_dispatch {
+            on_dispatch(&node.options.name, &origin.to_string());
+        }
+        self.trace.attempt_started(slot, &node);
+        let exchange = async {
+            let authorization = node.authorization();
+            let trace = self.trace.header();
+            let key = authorization.filter(|_| self.endpoint.is_anthropic()).and_then(bare_key);
+            let mut add = [(REQUEST_ID, &self.id); 4];
+            let mut count = 1;
+            let others = [
+                authorization.map(|value| (AUTHORIZATION.as_str(), value)),
+                key.as_ref().map(|value| (X_API_KEY, value)),
+                trace.as_ref().map(|value| (TRACEPARENT, value)),
+            ];
+            for other in others.into_iter().flatten() {
+                add[count] = other;
+                count += 1;
+            }
+            let filter = HeaderFilter { keep: headers::is_for_nodes, add: &add[..count] };
+            let response = self.llm.upstream.send_filtered(origin, outgoing, filter).await?;
+            NodeResponse::begin(response, self.endpoint).await
+        };
+        let result = match (mode, self.llm.first_byte_max) {
+            (ResponseMode::Stream, Some(max)) => {
+                timeout(max, exchange).await.unwrap_or(Err(AttemptError::FirstByteTimeout))
+            }
+            // The first byte of a whole response comes only after all of it was generated.
+            (ResponseMode::Stream | ResponseMode::Whole, _) => exchange.await,
+        };
+        result.inspect_err(|error| {
+            let request_id = self.id.to_str().unwrap_or_default();
+            let node = node.options.name.as_str();
+            match error {
+                // An overloaded pool would flood the log; its events and metrics show it.
+                AttemptError::Busy { .. } => tracing::debug!(request_id, node, %error, "attempt failed"),
+                _ => tracing::warn!(request_id, node, %error, "attempt failed"),
+            }
+        })
+    }
+
+    /// Turns a result into a response with the headers that every response has.
+    fn respond(&mut self, result: Result<Response, ApiError>) -> Response {
+        let mut response = result.unwrap_or_else(|error| {
+            self.trace.rejected(&error, self.waited);
+            error_format::for_endpoint(self.endpoint)(error, &self.id)
         });
-        loop {
-            let slot = place.await.map_err(|turned| llm.refuse(turned, (model, urgency), &ask, waited))?;
-            *waited = slot.waited();
-            if let (Some(sent), Some(node)) = (&sent, llm.nodes.get(slot.node())) {
-                sent(&node.options.name, &node.origin(slot.path()).to_string());
-            }
-            let asking = llm.send_attempt(&slot, &outgoing, ask.delivery, trace);
-            let asked = match deadline.told_at {
-                // Nobody is to blame for a client's haste: the slot is given back as if it had gone.
-                Some(told_at) => timeout_at(told_at, asking).await.map_err(|_| ApiError::UpstreamTimeout)?,
-                None => asking.await,
-            };
-            match asked {
-                Ok(answer) => {
-                    bill.trace = mem::take(trace);
-                    return Ok(answer.into_response(slot, bill, endpoint, &ask));
-                }
-                Err(trouble) => {
-                    trace.failed(&trouble);
-                    let again = slot.fail(trouble.failure());
-                    place = again.map_err(|turned| llm.refuse(turned, (model, urgency), &ask, waited))?;
-                }
-            }
+        let millis = match self.waited.as_millis() as u64 {
+            0 => HeaderValue::from_static("0"),
+            millis => HeaderValue::from(millis),
+        };
+        response.headers_mut().insert(QUEUE_WAIT_MS, millis);
+        if self.endpoint.is_anthropic() {
+            response.headers_mut().insert(ANTHROPIC_ID, self.id.clone());
         }
+        response
+    }
+
+    /// Returns the error for a model that no node serves; a job may wait until discovery is complete.
+    fn unknown_model(&self, model: &str) -> ApiError {
+        let may_appear = match self.priority {
+            Priority::Interactive => self.llm.nodes.has_pending_discovery(),
+            Priority::Background => self.llm.nodes.has_node_without_models(),
+        };
+        if may_appear { ApiError::Unready } else { ApiError::NoModel { model: model.to_owned() } }
+    }
+
+    /// Returns the error for a request that the pipeline rejected.
+    fn reject(
+        &mut self,
+        rejected: &WaitRejection,
+        request: &LlmRequest,
+        reservation: &TokenReservation,
+    ) -> ApiError {
+        self.waited = rejected.waited;
+        // A model that was served may be served again: its nodes are drained, or removed for a while.
+        if self.priority == Priority::Background && matches!(rejected.rejection, Rejection::NoNode { .. }) {
+            return ApiError::Unready;
+        }
+        let waiting = self.llm.scheduler.inspect(|pipeline| pipeline.waiting(reservation.model()));
+        error::rejection_error(&rejected.rejection, &request.model, waiting)
     }
 }
 
-fn read(endpoint: Endpoint, headers: &HeaderMap, body: &Bytes) -> Result<LlmRequest, ApiError> {
-    if matches!(endpoint, Endpoint::Transcription | Endpoint::Other) {
-        let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-        if let Some(ask) = LlmRequest::parse_form(content_type, body) {
-            return ask;
-        }
-    }
-    LlmRequest::parse(endpoint, body)
-}
-
-/// Refuses a path that another reader could take for one outside of `/v1`.
+/// Rejects a path that another parser could resolve to one outside `/v1`.
 fn check_path(path: &str) -> Result<(), ApiError> {
     let is_dots = |part: &str| {
         let plain = part.to_ascii_lowercase().replace("%2e", ".");
@@ -183,93 +275,13 @@ fn check_path(path: &str) -> Result<(), ApiError> {
     if odd || path.split('/').any(is_dots) { Err(ApiError::NoRoute) } else { Ok(()) }
 }
 
-impl LlmApi {
-    /// Says that nobody serves a model; a job can wait until every node has said what it serves.
-    fn unknown_model(&self, model: &str, urgency: Priority) -> ApiError {
-        let may_come = match urgency {
-            Priority::Interactive => self.nodes.has_pending_discovery(),
-            Priority::Background => self.nodes.has_node_without_models(),
-        };
-        if may_come { ApiError::Unready } else { ApiError::NoModel { model: model.to_owned() } }
-    }
-
-    fn refuse(
-        &self,
-        turned: WaitRejection,
-        (model, urgency): (ModelId, Priority),
-        ask: &LlmRequest,
-        waited: &mut Duration,
-    ) -> ApiError {
-        *waited = turned.waited;
-        // A model that was served may be again: its nodes are drained, or gone for a while.
-        if urgency == Priority::Background && matches!(turned.rejection, Rejection::NoNode { .. }) {
-            return ApiError::Unready;
-        }
-        let waiting = self.walk.inspect(|machine| machine.waiting(model));
-        error::rejection_error(&turned.rejection, &ask.model, waiting)
-    }
-
-    /// Asks the node that has the slot, up to the beginning of its answer.
-    async fn send_attempt(
-        &self,
-        slot: &SlotGuard,
-        outgoing: &UpstreamRequest,
-        delivery: ResponseMode,
-        trace: &mut RequestTrace,
-    ) -> Result<NodeResponse, AttemptError> {
-        let node = self.nodes.get(slot.node()).ok_or(AttemptError::NodeRemoved)?;
-        trace.sent(slot, &node);
-        let begun = async {
-            let authorization = node.authorization();
-            let trace = trace.header();
-            let key = authorization.filter(|_| outgoing.endpoint.is_anthropic()).and_then(bare_key);
-            let mut adds = [(REQUEST_ID, &outgoing.id); 4];
-            let mut count = 1;
-            let others = [
-                authorization.map(|value| (AUTHORIZATION.as_str(), value)),
-                key.as_ref().map(|value| (X_API_KEY, value)),
-                trace.as_ref().map(|value| (TRACEPARENT, value)),
-            ];
-            for other in others.into_iter().flatten() {
-                adds[count] = other;
-                count += 1;
-            }
-            let passed = HeaderFilter { keeps: headers::is_for_nodes, adds: &adds[..count] };
-            let sent = self.upstream.send_filtered(node.origin(slot.path()), &outgoing.request, passed);
-            NodeResponse::begin(sent.await?, outgoing.endpoint).await
-        };
-        let begun = match (delivery, self.first_byte_max) {
-            (ResponseMode::Stream, Some(max)) => {
-                timeout(max, begun).await.unwrap_or(Err(AttemptError::FirstByteTimeout))
-            }
-            // An answer in one piece begins when all of it is made.
-            (ResponseMode::Stream | ResponseMode::Whole, _) => begun.await,
-        };
-        begun.inspect_err(|trouble| match trouble {
-            // A busy pool would fill the log, and is told by its events.
-            AttemptError::Busy { .. } => {
-                tracing::debug!(node = node.options.name, %trouble, "attempt failed")
-            }
-            _ => tracing::warn!(node = node.options.name, %trouble, "attempt failed"),
-        })
-    }
+/// Builds the request that every attempt sends; [`HeaderFilter`] removes and adds headers per node.
+fn outgoing(mut head: Parts, body: Bytes) -> Request<Bytes> {
+    headers::drop_listed(&mut head.headers);
+    Request::from_parts(head, body)
 }
 
-/// A request as every node gets it, but for what is left out on the way.
-struct UpstreamRequest {
-    endpoint: Endpoint,
-    request: Request<Bytes>,
-    id: HeaderValue,
-}
-
-impl UpstreamRequest {
-    fn new(endpoint: Endpoint, mut head: Parts, id: HeaderValue, body: Bytes) -> Self {
-        headers::drop_listed(&mut head.headers);
-        Self { endpoint, request: Request::from_parts(head, body), id }
-    }
-}
-
-/// A node's key as Anthropic's servers want it.
+/// Returns a node's API key without `Bearer`, as Anthropic's servers expect it.
 fn bare_key(authorization: &HeaderValue) -> Option<HeaderValue> {
     let mut key = HeaderValue::from_bytes(authorization.as_bytes().strip_prefix(b"Bearer ")?).ok()?;
     key.set_sensitive(true);

@@ -1,7 +1,9 @@
-//! What a client asks for: read once at the edge, in one pass over the body, which is forwarded as received.
+//! Parsing of requests: one pass over the body, which is forwarded as received.
 //!
-//! Bound: nothing of the body is kept but the model's name, of [`MODEL_BYTES_MAX`] bytes at most. A name that we act on
-//! and that another reader could understand differently, because it is there twice or in other letters, is refused.
+//! Guarantees: a field that we act on and that another parser could read differently, because it is repeated or
+//! spelled in another case, is rejected.
+//!
+//! Limits: only the model's name is copied from the body, at most [`MODEL_BYTES_MAX`] bytes.
 
 mod affinity;
 mod multipart;
@@ -17,10 +19,10 @@ use crate::json::{JsonError, JsonErrorKind};
 use parser::RequestParser;
 pub(crate) use token_estimate::TOKEN_BYTES;
 
-/// How long the name of a model may be.
+/// Longest name of a model.
 pub const MODEL_BYTES_MAX: usize = 256;
 
-/// What kind of request a body is read as.
+/// API endpoint of a request; decides how its body is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/v1/chat/completions`.
@@ -41,12 +43,11 @@ pub enum Endpoint {
     Speech,
     /// `/v1/audio/transcriptions` and `/v1/audio/translations`.
     Transcription,
-    /// Anything else that names a model.
+    /// Any other path under `/v1`.
     Other,
 }
 
 impl Endpoint {
-    /// All of them.
     pub(crate) const ALL: [Self; 10] = [
         Self::Chat,
         Self::Completions,
@@ -60,7 +61,6 @@ impl Endpoint {
         Self::Other,
     ];
 
-    /// The path it is asked at.
     pub(crate) fn route(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
@@ -76,7 +76,7 @@ impl Endpoint {
         }
     }
 
-    /// What it has a model do, in the words that traces have for it.
+    /// Returns the value of the trace attribute `gen_ai.operation.name`.
     pub(crate) fn operation(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages | Self::Responses => "chat",
@@ -90,130 +90,115 @@ impl Endpoint {
         }
     }
 
-    /// Whether Anthropic's clients ask it, and hear of errors in Anthropic's words.
+    /// Reports whether errors have Anthropic's format.
     pub(crate) fn is_anthropic(self) -> bool {
         matches!(self, Self::Messages | Self::CountTokens)
     }
 
-    /// Whether its streams are JSON to the last word, and have one.
+    /// Reports whether its streams consist of JSON events and end with an end-of-stream marker.
     pub(crate) fn has_end_marker(self) -> bool {
         matches!(self, Self::Chat | Self::Completions | Self::Messages | Self::Responses)
     }
 
-    /// Whether its answers have no tokens.
+    /// Reports whether its responses have no output tokens.
     fn has_no_tokens(self) -> bool {
         matches!(self, Self::Embeddings | Self::CountTokens | Self::Rerank)
     }
 }
 
-/// How the answer is wanted.
+/// Delivery of the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResponseMode {
-    /// In one piece.
     #[default]
     Whole,
-    /// As events, while it is made.
+    /// As events, while it is generated.
     Stream,
 }
 
-/// Whether the client asked for the counts at the end of its stream.
+/// The client's `include_usage` option for streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IncludeUsage {
-    /// It did, and gets them.
-    Asked,
-    /// It did not; what is told to us is hidden from it.
+    Requested,
+    /// The gateway requests usage itself and hides it from the client.
     #[default]
-    NotAsked,
+    NotRequested,
 }
 
-/// A request, as far as we need to understand it.
+/// A parsed request: the fields that the gateway acts on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LlmRequest {
-    /// The model it is for.
     pub model: String,
-    /// How the answer is wanted.
-    pub delivery: ResponseMode,
-    /// Whether the client asked for the counts of its stream.
+    pub mode: ResponseMode,
     pub usage: IncludeUsage,
-    /// How many tokens it probably brings.
+    /// Estimated prompt tokens.
     pub input_tokens: u64,
-    /// How many tokens its answers may have in all; `None` is as many as the model likes.
+    /// Limit of output tokens, over all choices; `None` if unlimited.
     pub output_max: Option<u64>,
-    /// How many tokens its answer has, where the request alone decides that.
+    /// Output tokens, where the request determines them.
     pub output_known: Option<u64>,
-    /// What it has in common with requests that should meet the same node.
+    /// Hash shared by requests that should go to the same node.
     pub affinity: Option<u64>,
     splice: Option<Splice>,
 }
 
-/// A change to the body on its way.
+/// Replacement of a part of the forwarded body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Splice {
-    replaced: Range<usize>,
-    by: &'static str,
+    range: Range<usize>,
+    text: &'static str,
 }
 
 impl LlmRequest {
-    /// Reads a body.
+    /// Parses a JSON body.
     pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Self, ApiError> {
         if let Err(error) = core::str::from_utf8(body) {
             return Err(not_json("it is not UTF-8", body, error.valid_up_to()));
         }
-        RequestParser::read(endpoint, body).map_err(|wrong| match wrong {
-            ParseError::Json(JsonError { at, what: JsonErrorKind::Syntax }) if body.len() <= at => {
+        RequestParser::parse(endpoint, body).map_err(|error| match error {
+            ParseError::Json(JsonError { at, kind: JsonErrorKind::Syntax }) if body.len() <= at => {
                 not_json("it ends too early", body, at)
             }
-            ParseError::Json(JsonError { at, what: JsonErrorKind::Syntax }) => {
-                not_json("this cannot be here", body, at)
+            ParseError::Json(JsonError { at, kind: JsonErrorKind::Syntax }) => {
+                not_json("unexpected character", body, at)
             }
-            ParseError::Json(JsonError { at, what: JsonErrorKind::TooDeep }) => {
+            ParseError::Json(JsonError { at, kind: JsonErrorKind::TooDeep }) => {
                 not_json("it is nested too deeply", body, at)
             }
-            ParseError::Refused(refusal) => refusal,
+            ParseError::Rejected(error) => error,
         })
     }
 
-    /// The body for the node: as received, or with the counts asked for where the client did not.
+    /// Returns the body for the node: as received, or with `include_usage` added where the client did not set it.
     ///
-    /// `body` is the one that was parsed.
+    /// `body` must be the one that was parsed.
     pub fn forwarded(&self, body: &Bytes) -> Bytes {
-        let Some(Splice { replaced, by }) = &self.splice else { return body.clone() };
-        let (Some(before), Some(after)) = (body.get(..replaced.start), body.get(replaced.end..)) else {
+        let Some(Splice { range, text }) = &self.splice else { return body.clone() };
+        let (Some(before), Some(after)) = (body.get(..range.start), body.get(range.end..)) else {
             return body.clone();
         };
-        let mut changed = BytesMut::with_capacity(before.len() + by.len() + after.len());
+        let mut changed = BytesMut::with_capacity(before.len() + text.len() + after.len());
         changed.extend_from_slice(before);
-        changed.extend_from_slice(by.as_bytes());
+        changed.extend_from_slice(text.as_bytes());
         changed.extend_from_slice(after);
         changed.freeze()
     }
 }
 
-/// Why a body is not a request.
-#[derive(Debug)]
+/// Failure to parse a body.
+#[derive(Debug, thiserror::Error)]
 enum ParseError {
-    Json(JsonError),
-    Refused(ApiError),
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    #[error(transparent)]
+    Rejected(#[from] ApiError),
 }
 
-impl From<JsonError> for ParseError {
-    fn from(fault: JsonError) -> Self {
-        Self::Json(fault)
-    }
-}
-
-impl From<ApiError> for ParseError {
-    fn from(refusal: ApiError) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-fn not_json(why: &str, body: &[u8], at: usize) -> ApiError {
+fn not_json(reason: &str, body: &[u8], at: usize) -> ApiError {
     let before = &body[..at.min(body.len())];
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
     let column = 1 + before.len() - line_start;
-    ApiError::invalid(format!("the body is not valid JSON: {why}, line {line} column {column}"))
+    ApiError::invalid(format!("the body is not valid JSON: {reason}, line {line} column {column}"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! An answer on its way to the client: read as it passes, counted, and never cut short in silence.
+//! Body of a proxied response: scanned for usage while it passes, and never truncated silently.
 //!
-//! Bound: holds what one chunk of the node's makes, and of an event what [`Scanner`] holds back; asks the node for more
-//! only once the client has taken that.
+//! Limits: holds the output of one chunk from the node, plus the incomplete event that [`Scanner`] holds back; reads
+//! more from the node only after the client has taken it (backpressure).
 
 use core::mem;
 use core::pin::Pin;
@@ -15,75 +15,92 @@ use http_body::{Body, Frame};
 use crate::error::AttemptError;
 use crate::error_format;
 use crate::node_response::BodyKind;
-use crate::request::{Endpoint, IncludeUsage, LlmRequest};
+use crate::request::{Endpoint, IncludeUsage};
 use crate::sse::{HideUsage, Scanner, StreamEnd};
 use crate::token_reservation::TokenReservation;
 use crate::usage::{Usage, UsageScanner};
 use evenkeel_scheduler::SlotGuard;
 use evenkeel_upstream::{UpstreamBody, UpstreamError};
 
-/// The body of an answer that is longer than one piece.
+/// Body of a response that is streamed, or longer than the buffer.
 pub(crate) struct ProxyBody {
     endpoint: Endpoint,
-    reading: BodyScanner,
-    /// What may be passed on, from `next` on.
+    scanner: BodyScanner,
+    /// Chunks for the client, from index `next` on.
     ready: Vec<Bytes>,
     next: usize,
     /// `None` once all of it was read.
-    rest: Option<UpstreamBody>,
+    remainder: Option<UpstreamBody>,
     /// `None` once the request has ended.
     open: Option<(SlotGuard, TokenReservation)>,
-    /// Whether the node serves the request, or tells the client of its mistake.
-    served: bool,
-    /// How much has come.
-    bytes: u64,
-    /// How the body ends once everything ready is passed on.
-    broken: Option<AttemptError>,
+    /// False if the response reports a client error.
+    is_served: bool,
+    received_bytes: u64,
+    /// Error with which the body ends once `ready` is empty.
+    error: Option<AttemptError>,
 }
 
-/// How an answer is read.
-enum BodyScanner {
+/// Reader of a response's usage, by kind of body.
+pub(crate) enum BodyScanner {
     Events(Scanner),
     Json(UsageScanner),
     Opaque,
 }
 
-impl ProxyBody {
-    pub(crate) fn new(
-        form: BodyKind,
-        (endpoint, ask): (Endpoint, &LlmRequest),
-        begun: Vec<Bytes>,
-        rest: Option<UpstreamBody>,
-        (slot, bill, served): (SlotGuard, TokenReservation, bool),
-    ) -> Self {
-        // Only these two are asked for counts that their client did not ask for.
-        let hide = match (endpoint, ask.usage) {
-            (Endpoint::Chat | Endpoint::Completions, IncludeUsage::NotAsked) => HideUsage::Usage,
+impl BodyScanner {
+    pub(crate) fn new(kind: BodyKind, endpoint: Endpoint, usage: IncludeUsage) -> Self {
+        // Only for these two does the proxy request usage that the client did not ask for.
+        let hide = match (endpoint, usage) {
+            (Endpoint::Chat | Endpoint::Completions, IncludeUsage::NotRequested) => HideUsage::Usage,
             _ => HideUsage::Nothing,
         };
-        let reading = match form {
-            BodyKind::Events if endpoint.has_end_marker() => BodyScanner::Events(Scanner::of_json(hide)),
-            BodyKind::Events => BodyScanner::Events(Scanner::new(hide)),
-            BodyKind::Json => BodyScanner::Json(UsageScanner::default()),
-            BodyKind::Opaque => BodyScanner::Opaque,
-        };
-        slot.on_first_byte();
-        let ready = Vec::new();
-        let open = Some((slot, bill));
-        let mut relay =
-            Self { endpoint, reading, ready, next: 0, rest, open, served, bytes: 0, broken: None };
-        begun.into_iter().for_each(|chunk| relay.read(chunk));
-        relay.finish_if_complete();
-        relay
+        match kind {
+            BodyKind::Events if endpoint.has_end_marker() => Self::Events(Scanner::for_json(hide)),
+            BodyKind::Events => Self::Events(Scanner::new(hide)),
+            BodyKind::Json => Self::Json(UsageScanner::default()),
+            BodyKind::Opaque => Self::Opaque,
+        }
+    }
+}
+
+impl ProxyBody {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        scanner: BodyScanner,
+        remainder: Option<UpstreamBody>,
+        slot: SlotGuard,
+        reservation: TokenReservation,
+        is_served: bool,
+    ) -> Self {
+        Self {
+            endpoint,
+            scanner,
+            ready: Vec::new(),
+            next: 0,
+            remainder,
+            open: Some((slot, reservation)),
+            is_served,
+            received_bytes: 0,
+            error: None,
+        }
     }
 
-    /// Reads a chunk, and counts what it says.
+    /// Records the first byte and scans the chunks that were buffered before it.
+    pub(crate) fn start(&mut self, buffered: Vec<Bytes>) {
+        if let Some((slot, _)) = &self.open {
+            slot.on_first_byte();
+        }
+        buffered.into_iter().for_each(|chunk| self.read(chunk));
+        self.finish_if_complete();
+    }
+
+    /// Scans a chunk and reports the cost so far.
     fn read(&mut self, chunk: Bytes) {
-        self.bytes += chunk.len() as u64;
-        let (told, seen) = match &mut self.reading {
+        self.received_bytes += chunk.len() as u64;
+        let (reported, tokens_seen) = match &mut self.scanner {
             BodyScanner::Events(scanner) => {
-                let found = scanner.scan(chunk, &mut self.ready);
-                (found.usage, found.tokens)
+                let totals = scanner.scan(chunk, &mut self.ready);
+                (totals.usage, totals.tokens)
             }
             BodyScanner::Json(scanner) => {
                 scanner.scan(&chunk);
@@ -95,37 +112,36 @@ impl ProxyBody {
                 (None, 0)
             }
         };
-        let Some((slot, bill)) = self.open.as_mut().filter(|_| self.served) else { return };
-        // Until the node says otherwise, the prompt was as long as it looked. Some count an answer only at its end.
-        let told = told.unwrap_or(Usage { input: bill.estimate().input, output: 0 });
-        let so_far = Usage { output: told.output.max(seen), ..told };
-        bill.note(so_far);
+        let Some((slot, reservation)) = self.open.as_mut().filter(|_| self.is_served) else { return };
+        // Until the node reports usage, the prompt counts as estimated. Some engines report output only at the end.
+        let reported = reported.unwrap_or(Usage { input: reservation.estimate().input, output: 0 });
+        let so_far = Usage { output: reported.output.max(tokens_seen), ..reported };
+        reservation.set_usage(so_far);
         slot.report_cost(so_far.cost());
     }
 
-    /// Ends the request if the node has said all, or what makes no sense: who reads a body of known length may not ask
-    /// for more.
+    /// Ends the request if the body is complete or invalid. A client that knows the length may never poll again.
     fn finish_if_complete(&mut self) {
-        if let BodyScanner::Events(scanner) = &self.reading
-            && scanner.found().stopped
+        if let BodyScanner::Events(scanner) = &self.scanner
+            && scanner.totals().stopped
         {
             return self.fail_mid_stream(AttemptError::NotJson);
         }
-        if self.rest.as_ref().is_none_or(Body::is_end_stream) {
-            self.rest = None;
-            self.end();
+        if self.remainder.as_ref().is_none_or(Body::is_end_stream) {
+            self.remainder = None;
+            self.finish();
         }
     }
 
-    fn end(&mut self) {
-        let outcome = match &mut self.reading {
+    fn finish(&mut self) {
+        let outcome = match &mut self.scanner {
             BodyScanner::Events(scanner) => {
-                let ending = scanner.finish(&mut self.ready);
-                match (ending, scanner.found().error) {
+                let end = scanner.finish(&mut self.ready);
+                match (end, scanner.totals().error) {
                     (StreamEnd::Truncated, _) => return self.fail_mid_stream(AttemptError::Truncated),
-                    // An error that is the client's to read is not the node's fault.
+                    // A client error does not count against the node.
                     (_, true) => {
-                        if self.served {
+                        if self.is_served {
                             Outcome::Bad
                         } else {
                             Outcome::Good
@@ -140,59 +156,64 @@ impl ProxyBody {
             }
             BodyScanner::Json(_) | BodyScanner::Opaque => Outcome::Good,
         };
-        let Some((slot, mut bill)) = self.open.take() else { return };
-        match &self.reading {
-            BodyScanner::Events(scanner) if scanner.found().usage.is_some() || 0 < scanner.found().tokens => {
-                // The last word about an answer's length is the node's, not the number of its pieces.
-                if let Some(told) = scanner.found().usage.filter(|told| self.served && 0 < told.output) {
-                    bill.note(told);
+        let Some((slot, mut reservation)) = self.open.take() else { return };
+        match &self.scanner {
+            BodyScanner::Events(scanner)
+                if scanner.totals().usage.is_some() || scanner.totals().tokens > 0 =>
+            {
+                // The node's final count overrides the number of chunks.
+                let reported = scanner.totals().usage.filter(|usage| self.is_served && usage.output > 0);
+                if let Some(reported) = reported {
+                    reservation.set_usage(reported);
                 }
-                bill.record_actual();
+                reservation.record_actual();
             }
-            BodyScanner::Json(scanner) if scanner.usage().is_some() => bill.record_actual(),
-            // Who tells nothing is charged what was guessed.
-            BodyScanner::Json(_) | BodyScanner::Opaque if self.served => {
-                bill.note(Usage::estimate_unreported(self.endpoint, bill.estimate(), self.bytes));
+            BodyScanner::Json(scanner) if scanner.usage().is_some() => reservation.record_actual(),
+            // Without reported usage the estimate is charged.
+            BodyScanner::Json(_) | BodyScanner::Opaque if self.is_served => {
+                let estimate = reservation.estimate();
+                let usage = Usage::estimate_unreported(self.endpoint, estimate, self.received_bytes);
+                reservation.set_usage(usage);
             }
             BodyScanner::Events(_) | BodyScanner::Json(_) | BodyScanner::Opaque => {}
         }
         match outcome {
-            Outcome::Good => bill.trace.served(),
-            Outcome::Bad => bill.trace.broken(&AttemptError::ErrorEvent),
+            Outcome::Good => reservation.trace.served(),
+            Outcome::Bad => reservation.trace.failed_mid_stream(&AttemptError::ErrorEvent),
         }
-        slot.complete(bill.so_far().cost(), outcome);
+        slot.complete(reservation.usage().cost(), outcome);
     }
 
-    /// Ends the request because no more comes of its answer, which may be whole for all that.
-    fn lose(&mut self, error: UpstreamError) {
-        match &self.reading {
-            BodyScanner::Events(scanner) if scanner.found().done => {
-                self.rest = None;
-                self.end();
+    /// Ends the request after the connection failed; a stream whose end-of-stream marker has arrived is complete.
+    fn on_read_error(&mut self, error: UpstreamError) {
+        match &self.scanner {
+            BodyScanner::Events(scanner) if scanner.totals().done => {
+                self.remainder = None;
+                self.finish();
             }
             BodyScanner::Events(_) | BodyScanner::Json(_) | BodyScanner::Opaque => {
-                self.fail_mid_stream(error.into())
+                self.fail_mid_stream(error.into());
             }
         }
     }
 
-    /// Ends the request because its node did not finish; a stream says so, any other body breaks off.
-    fn fail_mid_stream(&mut self, trouble: AttemptError) {
-        self.rest = None;
-        if let Some((slot, mut bill)) = self.open.take() {
-            bill.trace.broken(&trouble);
-            slot.fail_mid_stream(trouble.failure());
+    /// Ends the request after its node failed mid-stream. A stream ends with an error event, any other body is aborted.
+    fn fail_mid_stream(&mut self, error: AttemptError) {
+        self.remainder = None;
+        if let Some((slot, mut reservation)) = self.open.take() {
+            reservation.trace.failed_mid_stream(&error);
+            slot.fail_mid_stream(error.failure());
         }
-        match &self.reading {
+        match &self.scanner {
             BodyScanner::Events(scanner) => {
                 let before = if scanner.is_between_events() { "" } else { "\n\n" };
-                self.ready.push(error_format::event(before, self.endpoint, &trouble.rejection_error()));
+                self.ready.push(error_format::error_event(before, self.endpoint, &error.api_error()));
             }
-            BodyScanner::Json(_) | BodyScanner::Opaque => self.broken = Some(trouble),
+            BodyScanner::Json(_) | BodyScanner::Opaque => self.error = Some(error),
         }
     }
 
-    fn take_ready(&mut self) -> Option<Bytes> {
+    fn pop_ready(&mut self) -> Option<Bytes> {
         if let Some(bytes) = self.ready.get_mut(self.next) {
             self.next += 1;
             return Some(mem::take(bytes));
@@ -212,30 +233,30 @@ impl Body for ProxyBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
-            if let Some(bytes) = self.take_ready() {
+            if let Some(bytes) = self.pop_ready() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            let Some(rest) = &mut self.rest else {
-                return Poll::Ready(self.broken.take().map(|trouble| Err(trouble.into())));
+            let Some(remainder) = &mut self.remainder else {
+                return Poll::Ready(self.error.take().map(|error| Err(error.into())));
             };
-            match ready!(Pin::new(rest).poll_frame(cx)) {
+            match ready!(Pin::new(remainder).poll_frame(cx)) {
                 Some(Ok(frame)) => {
-                    // Trailers concern one connection.
+                    // Trailers are hop-by-hop and dropped.
                     if let Ok(chunk) = frame.into_data() {
                         self.read(chunk);
                     }
                     self.finish_if_complete();
                 }
-                Some(Err(error)) => self.lose(error),
+                Some(Err(error)) => self.on_read_error(error),
                 None => {
-                    self.rest = None;
-                    self.end();
+                    self.remainder = None;
+                    self.finish();
                 }
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_none() && self.broken.is_none() && self.ready.len() <= self.next
+        self.remainder.is_none() && self.error.is_none() && self.next >= self.ready.len()
     }
 }

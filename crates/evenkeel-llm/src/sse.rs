@@ -1,8 +1,11 @@
-//! A stream of events, read while it passes through: how much was said, what it cost, and whether it ended well.
+//! Streaming responses (server-sent events), scanned while they pass through: tokens, usage, errors and the
+//! end-of-stream marker.
 //!
-//! Bound: one pass over every byte. A chunk of whole events is passed on as it is, without a copy; of an event that is
-//! not complete at most [`EVENT_BYTES_MAX`] bytes are held back, and a longer one is passed on unread. What is passed
-//! on and what is found do not depend on where the chunks were cut.
+//! Guarantees: output and totals do not depend on the chunk boundaries. A chunk of complete events is passed on without
+//! a copy.
+//!
+//! Limits: one pass over every byte; of an incomplete event at most [`EVENT_BYTES_MAX`] bytes are held back, and a
+//! longer event is passed on unread.
 
 mod boundary;
 mod event;
@@ -17,128 +20,121 @@ use boundary::Boundary;
 use event::SseEvent;
 pub(crate) use first_event::{FirstEvent, FirstEventReader};
 
-/// How long an event may be to be read.
+/// Longest event that is read.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;
 
-/// What is kept from the client.
+/// Events that are hidden from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HideUsage {
-    /// Nothing.
     Nothing,
-    /// The event with the counts, which the client did not ask for.
+    /// The usage event, which the client did not ask for.
     Usage,
 }
 
-/// What a stream has told so far.
+/// Totals of a stream so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamTotals {
-    /// How many pieces of answer there were; about as many as tokens.
+    /// Number of content deltas; about one per token.
     pub tokens: u64,
-    /// The engine's own counts, the latest it told.
+    /// The latest usage that the engine reported.
     pub usage: Option<Usage>,
-    /// Whether the engine said that this is all.
+    /// The end-of-stream marker has arrived.
     pub done: bool,
-    /// Whether the engine told an error.
+    /// The engine has sent an error event.
     pub error: bool,
-    /// Whether an event made no sense, and neither it nor anything after it is passed on.
+    /// An event was invalid; neither it nor anything after it is passed on.
     pub stopped: bool,
 }
 
-/// How a stream ended.
+/// End of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// The engine said that this is all.
     Complete,
-    /// It ended after an event, without a word that this is all.
+    /// It ended after a complete event, without an end-of-stream marker.
     NoEndMarker,
     /// It ended within an event.
     Truncated,
 }
 
-/// Reads a stream while it passes through.
+/// Scanner of a stream.
 #[derive(Debug)]
 pub struct Scanner {
     hide: HideUsage,
-    garbage: OnInvalidEvent,
-    found: StreamTotals,
-    counts: UsageFields,
+    on_invalid: OnInvalidEvent,
+    totals: StreamTotals,
+    usage: UsageFields,
     boundary: Boundary,
-    /// The beginning of an event whose end has not come.
+    /// Beginning of an incomplete event.
     held: Vec<u8>,
     mode: Mode,
-    /// What became of an event that ended with the last chunk's carriage return; its line feed may follow.
-    returned: Option<EventAction>,
+    /// Action on an event that ended with the last chunk's carriage return; its line feed may follow.
+    after_return: Option<EventAction>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Events are read.
     Reading,
-    /// This event is too long, and is passed on as it comes.
+    /// The current event is too long and is passed on unread.
     Passing,
 }
 
-/// What an event does that makes no sense.
+/// Reaction to an invalid event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnInvalidEvent {
-    /// It passes.
-    Passed,
-    /// It stops the stream.
-    Stops,
+    Pass,
+    Stop,
 }
 
-/// What becomes of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventAction {
-    Passed,
-    Hidden,
-    Stopped,
+    Pass,
+    Hide,
+    Stop,
 }
 
 impl Scanner {
-    /// Starts before the first byte of a stream.
+    /// Creates a scanner for a stream of arbitrary events.
     pub fn new(hide: HideUsage) -> Self {
         Self {
             hide,
-            garbage: OnInvalidEvent::Passed,
-            found: StreamTotals::default(),
-            counts: UsageFields::default(),
+            on_invalid: OnInvalidEvent::Pass,
+            totals: StreamTotals::default(),
+            usage: UsageFields::default(),
             boundary: Boundary::default(),
             held: Vec::new(),
             mode: Mode::Reading,
-            returned: None,
+            after_return: None,
         }
     }
 
-    /// Starts a stream of JSON, which stops at the first event that makes no sense before the engine said that this is
-    /// all.
-    pub fn of_json(hide: HideUsage) -> Self {
-        Self { garbage: OnInvalidEvent::Stops, ..Self::new(hide) }
+    /// Creates a scanner for a stream of JSON events; an invalid event before the end-of-stream marker stops it.
+    pub fn for_json(hide: HideUsage) -> Self {
+        Self { on_invalid: OnInvalidEvent::Stop, ..Self::new(hide) }
     }
 
-    /// Takes a chunk, and adds to `out` what is to be passed on; tells what was found since the stream began.
+    /// Scans a chunk and appends the bytes for the client to `out`; returns the totals since the stream began.
     pub fn scan(&mut self, chunk: Bytes, out: &mut Vec<Bytes>) -> StreamTotals {
-        if self.found.stopped {
-            return self.found;
+        if self.totals.stopped {
+            return self.totals;
         }
         let mut from = 0;
         let mut start = 0;
         if !chunk.is_empty()
-            && let Some(fate) = self.returned.take()
+            && let Some(action) = self.after_return.take()
         {
             start = usize::from(chunk[0] == b'\n');
-            from = if fate == EventAction::Hidden { start } else { 0 };
+            from = if action == EventAction::Hide { start } else { 0 };
         }
-        // From `from` to `start` are bytes to be passed on; at `start` an event begins, or what is held goes on.
+        // `from..start` is passed on; at `start` an event begins, or the held one continues.
         while let Some(len) = self.boundary.find(&chunk[start..]) {
             let end = start + len;
-            let fate = self.end_event(&chunk[start..end]);
-            if fate == EventAction::Stopped {
+            let action = self.end_event(&chunk[start..end]);
+            if action == EventAction::Stop {
                 push(out, chunk.slice(from..start));
                 self.held.clear();
-                return self.found;
+                return self.totals;
             }
-            if fate == EventAction::Hidden {
+            if action == EventAction::Hide {
                 push(out, chunk.slice(from..start));
                 from = end;
             } else if !self.held.is_empty() {
@@ -149,77 +145,77 @@ impl Scanner {
             start = end;
             if chunk[end - 1] == b'\r' {
                 start += usize::from(chunk.get(end) == Some(&b'\n'));
-                from = if fate == EventAction::Hidden { start } else { from };
-                self.returned = Some(fate).filter(|_| end == chunk.len());
+                from = if action == EventAction::Hide { start } else { from };
+                self.after_return = Some(action).filter(|_| end == chunk.len());
             }
         }
         self.hold(chunk, from, start, out);
-        self.found
+        self.totals
     }
 
-    /// Ends the stream where its sender did, and adds to `out` what is still to be passed on.
+    /// Ends the stream and appends the remaining bytes to `out`.
     ///
-    /// An event that is not complete is dropped, so that another can follow, unless it says that this is all.
+    /// An incomplete event is dropped, so that an error event can follow, unless it is the end-of-stream marker.
     pub fn finish(&mut self, out: &mut Vec<Bytes>) -> StreamEnd {
         let held = mem::take(&mut self.held);
-        let is_cut = !held.is_empty() || self.mode == Mode::Passing;
+        let is_truncated = !held.is_empty() || self.mode == Mode::Passing;
         let event = SseEvent::read(&held);
         if event.done {
-            self.note(&event);
+            self.record(&event);
             out.push(held.into());
         }
-        match (self.found.done, is_cut) {
+        match (self.totals.done, is_truncated) {
             (true, _) => StreamEnd::Complete,
             (false, true) => StreamEnd::Truncated,
             (false, false) => StreamEnd::NoEndMarker,
         }
     }
 
-    /// What was found since the stream began.
-    pub fn found(&self) -> StreamTotals {
-        self.found
+    /// Returns the totals since the stream began.
+    pub fn totals(&self) -> StreamTotals {
+        self.totals
     }
 
-    /// Whether what was passed on ends with an event; if not, an empty line ends the one that it ends in.
+    /// Reports whether the bytes passed on end with a complete event. If not, an empty line completes it.
     pub fn is_between_events(&self) -> bool {
         self.mode == Mode::Reading
     }
 
-    /// Reads the event that ends with `piece` and begins with what is held, which is whole afterwards.
-    fn end_event(&mut self, piece: &[u8]) -> EventAction {
-        if self.mode == Mode::Passing || EVENT_BYTES_MAX < self.held.len() + piece.len() {
+    /// Reads the event that consists of the held bytes and `tail`; afterwards the whole event is held if a part was.
+    fn end_event(&mut self, tail: &[u8]) -> EventAction {
+        if self.mode == Mode::Passing || self.held.len() + tail.len() > EVENT_BYTES_MAX {
             self.mode = Mode::Reading;
-            self.complete(piece);
-            return EventAction::Passed;
+            self.complete_held(tail);
+            return EventAction::Pass;
         }
-        self.complete(piece);
-        let event = SseEvent::read(if self.held.is_empty() { piece } else { &self.held });
-        if event.garbage && self.garbage == OnInvalidEvent::Stops && !self.found.done {
-            self.found.stopped = true;
-            return EventAction::Stopped;
+        self.complete_held(tail);
+        let event = SseEvent::read(if self.held.is_empty() { tail } else { &self.held });
+        if event.is_invalid && self.on_invalid == OnInvalidEvent::Stop && !self.totals.done {
+            self.totals.stopped = true;
+            return EventAction::Stop;
         }
-        self.note(&event);
+        self.record(&event);
         match self.hide {
-            HideUsage::Usage if event.is_only_counts() => EventAction::Hidden,
-            HideUsage::Usage | HideUsage::Nothing => EventAction::Passed,
+            HideUsage::Usage if event.is_usage_only() => EventAction::Hide,
+            HideUsage::Usage | HideUsage::Nothing => EventAction::Pass,
         }
     }
 
-    fn note(&mut self, event: &SseEvent) {
-        self.counts.update(event.counts);
-        self.found.tokens = self.found.tokens.saturating_add(event.tokens);
-        self.found.usage = self.counts.usage();
-        self.found.done |= event.done;
-        self.found.error |= event.error;
+    fn record(&mut self, event: &SseEvent) {
+        self.usage.update(event.usage);
+        self.totals.tokens = self.totals.tokens.saturating_add(event.tokens);
+        self.totals.usage = self.usage.usage();
+        self.totals.done |= event.done;
+        self.totals.error |= event.error;
     }
 
-    fn complete(&mut self, piece: &[u8]) {
+    fn complete_held(&mut self, tail: &[u8]) {
         if !self.held.is_empty() {
-            self.held.extend_from_slice(piece);
+            self.held.extend_from_slice(tail);
         }
     }
 
-    /// Passes on what is whole, and holds back the beginning of the next event.
+    /// Passes on complete events, and holds back the beginning of the next one.
     fn hold(&mut self, mut chunk: Bytes, from: usize, start: usize, out: &mut Vec<Bytes>) {
         if self.mode == Mode::Passing {
             push(out, chunk.split_off(from));
@@ -228,7 +224,7 @@ impl Scanner {
         self.held.extend_from_slice(&chunk[start..]);
         chunk.truncate(start);
         push(out, chunk.split_off(from));
-        if EVENT_BYTES_MAX < self.held.len() {
+        if self.held.len() > EVENT_BYTES_MAX {
             self.mode = Mode::Passing;
             out.push(mem::take(&mut self.held).into());
         }

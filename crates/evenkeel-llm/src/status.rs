@@ -1,4 +1,4 @@
-//! `GET /api/load-status` and `GET /api/nodes`: how everything stands.
+//! `GET /api/load-status` and `GET /api/nodes`: the current state as JSON.
 
 use evenkeel_pipeline::{
     AdminState, BreakerState, CacheStats, Counts, EngineLoad, ModelId, ModelStatus, NodeStatus,
@@ -15,24 +15,25 @@ use evenkeel_server::route::ServerRequest;
 use serde_json::{Value, json};
 
 use crate::api::LlmApi;
-use crate::models::answer;
+use crate::models::json_response;
 use crate::monitor::Engine;
 
-/// Tells how everything stands.
+/// Returns the state of the pipeline, its nodes and its tenants.
 pub(crate) fn load(llm: &LlmApi, _: &ServerRequest) -> Result<Response, ApiError> {
-    Ok(answer(&load_json(llm)))
+    Ok(json_response(&load_json(llm)))
 }
 
 /// Lists the nodes.
 pub(crate) fn nodes(llm: &LlmApi, _: &ServerRequest) -> Result<Response, ApiError> {
-    let now = llm.walk.now();
-    let nodes = llm.walk.inspect(|machine| machine.status().nodes);
-    Ok(answer(&json!({"nodes": nodes.iter().map(|node| node_json(llm, node, now)).collect::<Vec<_>>()})))
+    let now = llm.scheduler.now();
+    let nodes = llm.scheduler.inspect(|pipeline| pipeline.status().nodes);
+    let nodes: Vec<_> = nodes.iter().map(|node| node_json(llm, node, now)).collect();
+    Ok(json_response(&json!({"nodes": nodes})))
 }
 
 fn load_json(llm: &LlmApi) -> Value {
-    let now = llm.walk.now();
-    let status = llm.walk.inspect(OptimizedLoadManager::status);
+    let now = llm.scheduler.now();
+    let status = llm.scheduler.inspect(OptimizedLoadManager::status);
     json!({
         "state": state(status.state),
         "load_ratio": status.load_ratio,
@@ -88,22 +89,22 @@ fn model_json(llm: &LlmApi, status: &ModelStatus) -> Value {
 
 fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
     let node = llm.nodes.get(status.node);
-    let name = node.as_ref().map_or_else(
-        || {
-            llm.walk
-                .watch()
-                .metrics()
-                .node_name(status.node)
-                .map_or("leaving".to_owned(), |name| name.to_string())
-        },
-        |node| node.options.name.clone(),
-    );
+    let name = match &node {
+        Some(node) => node.options.name.clone(),
+        // A node that is being removed has left the registry.
+        None => llm
+            .scheduler
+            .observer()
+            .metrics()
+            .node_name(status.node)
+            .map_or("leaving".to_owned(), |name| name.to_string()),
+    };
     let urls: Vec<String> = node.iter().flat_map(|node| node.origins()).map(ToString::to_string).collect();
-    let left = |until: Instant| millis(until.since(now));
+    let remaining = |until: Instant| millis(until.since(now));
     let (breaker, open_ms) = match status.breaker {
         BreakerState::Closed => ("closed", None),
         BreakerState::HalfOpen => ("half_open", None),
-        BreakerState::Open { until, .. } => ("open", Some(left(until))),
+        BreakerState::Open { until, .. } => ("open", Some(remaining(until))),
     };
     json!({
         "name": name,
@@ -115,10 +116,10 @@ fn node_json(llm: &LlmApi, status: &NodeStatus, now: Instant) -> Value {
         "busy": status.busy,
         "in_flight_cost": status.in_flight.0,
         "weight": status.weight.as_f64(),
-        "duty": duty(status.admin_state),
+        "admin_state": admin_state(status.admin_state),
         "breaker": breaker,
         "open_ms": open_ms,
-        "spared_ms": status.cooldown_until.map(left),
+        "cooldown_ms": status.cooldown_until.map(remaining),
         "p95_ms": status.p95.map(millis),
         "error_rate": status.error_rate,
         "models": status.models.iter().map(|model| model_name(llm, *model)).collect::<Vec<_>>(),
@@ -130,9 +131,9 @@ fn limit_json(limit: LimitStatus) -> Value {
     json!({"limit": limit.limit, "idle_first_token_ms": limit.idle_ms, "first_token_ms": limit.recent_ms})
 }
 
-fn engine_json(load: EngineLoad, elsewhere: u32) -> Value {
+fn engine_json(load: EngineLoad, external: u32) -> Value {
     let EngineLoad { running, waiting, cache_used } = load;
-    json!({"running": running, "waiting": waiting, "cache_used": cache_used, "elsewhere": elsewhere})
+    json!({"running": running, "waiting": waiting, "cache_used": cache_used, "external": external})
 }
 
 fn path_json(urls: &[String], status: &PathStatus) -> Value {
@@ -160,7 +161,8 @@ fn tenant_json(llm: &LlmApi, status: &TenantStatus) -> Value {
 
 fn tenant_name(llm: &LlmApi, id: TenantId) -> String {
     let known = llm.tenants.read().get(&id).map(|tenant| tenant.settings.name.clone());
-    known.unwrap_or_else(|| llm.walk.watch().metrics().tenant_name(id).unwrap_or("unnamed").to_owned())
+    known
+        .unwrap_or_else(|| llm.scheduler.observer().metrics().tenant_name(id).unwrap_or("unnamed").to_owned())
 }
 
 fn model_name(llm: &LlmApi, model: ModelId) -> String {
@@ -175,8 +177,8 @@ fn state(state: BackpressureState) -> &'static str {
     }
 }
 
-fn duty(duty: AdminState) -> &'static str {
-    match duty {
+fn admin_state(state: AdminState) -> &'static str {
+    match state {
         AdminState::Serving => "serving",
         AdminState::Draining => "draining",
         AdminState::Removing => "leaving",
@@ -193,6 +195,6 @@ fn path_state(state: PathState) -> &'static str {
     }
 }
 
-fn millis(span: Duration) -> f64 {
-    span.as_secs_f64() * 1_000.0
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
 }

@@ -1,6 +1,6 @@
-//! What a request takes of its tenant's tokens per minute, from the guess at its arrival to the truth at its end.
+//! A request's tokens, counted against its tenant's tokens per minute: estimated on arrival, settled at its end.
 //!
-//! Bound: what was taken is settled exactly once, however the request ends; one that no node began to answer costs
+//! Guarantees: a reservation is settled exactly once, however the request ends; a request without a first byte costs
 //! nothing.
 
 use std::sync::Arc;
@@ -15,66 +15,73 @@ use crate::request::LlmRequest;
 use crate::trace::RequestTrace;
 use crate::usage::Usage;
 
-/// A request's open bill; dropped, it is settled with what is known.
+/// Reserved tokens of a request. Dropping the reservation settles it with the usage known by then.
 pub(crate) struct TokenReservation {
     llm: Arc<LlmApi>,
     tenant: Arc<Tenant>,
     model: ModelId,
-    guess: Usage,
-    so_far: Usage,
-    taken_at: Instant,
-    /// Goes on as long as the answer does.
+    estimate: Usage,
+    usage: Usage,
+    reserved_at: Instant,
+    /// Ends with the response body.
     pub(crate) trace: RequestTrace,
 }
 
 impl TokenReservation {
-    /// Takes what the request will probably need, if the tenant's minute has room for it.
+    /// Reserves the estimated tokens of a request, unless the tenant's rate limit is reached.
     pub(crate) fn reserve(
         llm: &Arc<LlmApi>,
         tenant: &Arc<Tenant>,
         model: ModelId,
-        ask: &LlmRequest,
+        request: &LlmRequest,
     ) -> Result<Self, ApiError> {
-        let guess = llm.forecast.lock().usage(tenant.id, model, ask);
-        let taken_at = llm.walk.now();
-        if let Err(refusal) = tenant.take_tokens(guess.tokens(), taken_at) {
-            llm.walk.tell_rate_limited(tenant.id);
-            return Err(refusal);
+        let estimate = llm.forecast.lock().usage(tenant.id, model, request);
+        let reserved_at = llm.scheduler.now();
+        if let Err(error) = tenant.take_tokens(estimate.tokens(), reserved_at) {
+            llm.scheduler.record_rate_limited(tenant.id);
+            return Err(error);
         }
-        let llm = llm.clone();
-        let tenant = tenant.clone();
-        let so_far = Usage::default();
-        Ok(Self { llm, tenant, model, guess, so_far, taken_at, trace: RequestTrace::default() })
+        Ok(Self {
+            llm: llm.clone(),
+            tenant: tenant.clone(),
+            model,
+            estimate,
+            usage: Usage::default(),
+            reserved_at,
+            trace: RequestTrace::default(),
+        })
     }
 
-    /// What the request was thought to take.
+    pub(crate) fn model(&self) -> ModelId {
+        self.model
+    }
+
     pub(crate) fn estimate(&self) -> Usage {
-        self.guess
+        self.estimate
     }
 
-    /// What it is known to have taken.
-    pub(crate) fn so_far(&self) -> Usage {
-        self.so_far
+    /// Returns the usage known so far.
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage
     }
 
-    /// Notes what it has taken.
-    pub(crate) fn note(&mut self, so_far: Usage) {
-        self.so_far = so_far;
+    pub(crate) fn set_usage(&mut self, usage: Usage) {
+        self.usage = usage;
     }
 
-    /// Learns from a request that was answered to its end.
+    /// Updates the tenant's forecast with the usage of a complete response.
     pub(crate) fn record_actual(&self) {
-        self.llm.forecast.lock().learn(self.tenant.id, self.model, self.so_far);
+        self.llm.forecast.lock().record(self.tenant.id, self.model, self.usage);
     }
 }
 
 impl Drop for TokenReservation {
     fn drop(&mut self) {
-        self.trace.used(self.so_far);
+        self.trace.set_usage(self.usage);
         if self.tenant.settings.tpm.is_some() {
-            let guess = self.guess.tokens();
-            let truly = self.so_far.tokens();
-            self.tenant.settle_tokens(guess, truly, self.taken_at, self.llm.walk.now());
+            let estimate = self.estimate.tokens();
+            let actual = self.usage.tokens();
+            self.tenant.settle_tokens(estimate, actual, self.reserved_at, self.llm.scheduler.now());
         }
     }
 }

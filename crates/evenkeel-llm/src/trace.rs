@@ -1,6 +1,6 @@
-//! One request's trace: a span from its arrival to its last byte, and one within it for each node that was asked.
+//! Trace of one request: a span from its arrival to its last byte, with a child span per attempt.
 //!
-//! Bound: a request that is not traced carries an empty pointer, and costs a comparison where something could be told.
+//! Guarantees: a request that is not sampled carries a null pointer and costs one comparison per event.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use evenkeel_policy::time::Duration;
 use evenkeel_server::api_error::ApiError;
 use evenkeel_server::tenant::Tenant;
 use evenkeel_telemetry::trace::{Span, SpanKind, TraceParent, Tracer};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::error::AttemptError;
 use crate::node_registry::Node;
@@ -16,10 +16,10 @@ use crate::request::{Endpoint, LlmRequest, ResponseMode};
 use crate::usage::Usage;
 use evenkeel_scheduler::SlotGuard;
 
-/// Names the trace that a request belongs to.
+/// The header of the W3C trace context.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 
-/// A request's trace, if it is traced; dropped, it has ended.
+/// Trace of a request, if it is sampled. Dropping it ends its spans.
 #[derive(Default)]
 pub(crate) struct RequestTrace(Option<Box<OpenSpans>>);
 
@@ -27,19 +27,20 @@ struct OpenSpans {
     tracer: Arc<Tracer>,
     /// `None` once it has ended.
     request: Option<Span>,
-    /// The node that is being asked.
+    /// The current attempt.
     attempt: Option<Span>,
     attempts: u64,
     waited: Duration,
-    ending: &'static str,
+    outcome: &'static str,
 }
 
 impl RequestTrace {
-    /// Begins with a request's arrival.
+    /// Starts the request's span on its arrival.
     pub(crate) fn begin(
         tracer: Option<&Arc<Tracer>>,
         endpoint: Endpoint,
-        (uri, headers): (&Uri, &HeaderMap),
+        path: &str,
+        headers: &HeaderMap,
         id: &HeaderValue,
     ) -> Self {
         let Some(tracer) = tracer else { return Self(None) };
@@ -49,7 +50,7 @@ impl RequestTrace {
         let mut request = Span::begin(context, SpanKind::Server, format!("POST {route}"));
         request.set("http.request.method", "POST");
         request.set("http.route", route);
-        request.set("url.path", uri.path().to_owned());
+        request.set("url.path", path.to_owned());
         request.set("gen_ai.operation.name", endpoint.operation());
         request.set("evenkeel.request_id", id.to_str().unwrap_or_default().to_owned());
         Self(Some(Box::new(OpenSpans {
@@ -58,106 +59,100 @@ impl RequestTrace {
             attempt: None,
             attempts: 0,
             waited: Duration::ZERO,
-            // Unless somebody says otherwise.
-            ending: "cancelled",
+            // Overwritten by every other outcome.
+            outcome: "cancelled",
         })))
     }
 
-    /// Tells who asks for what.
-    pub(crate) fn ask(&mut self, tenant: &Tenant, ask: &LlmRequest) {
-        let Some(request) = self.request() else { return };
-        request.set("evenkeel.tenant", tenant.settings.name.clone());
-        request.set("gen_ai.request.model", ask.model.clone());
-        request.set("evenkeel.stream", ask.delivery == ResponseMode::Stream);
-        request.add_event("queued", vec![("evenkeel.input_tokens_estimate", ask.input_tokens.into())]);
+    pub(crate) fn accepted(&mut self, tenant: &Tenant, request: &LlmRequest) {
+        let Some(span) = self.request_span() else { return };
+        span.set("evenkeel.tenant", tenant.settings.name.clone());
+        span.set("gen_ai.request.model", request.model.clone());
+        span.set("evenkeel.stream", request.mode == ResponseMode::Stream);
+        span.add_event("queued", vec![("evenkeel.input_tokens_estimate", request.input_tokens.into())]);
     }
 
-    /// Tells that a node is asked.
-    pub(crate) fn sent(&mut self, slot: &SlotGuard, node: &Node) {
-        let Some(live) = &mut self.0 else { return };
-        let Some(request) = &mut live.request else { return };
-        live.attempts += 1;
-        live.waited = slot.waited();
-        let mut attempt = Span::begin(live.tracer.child(request.context), SpanKind::Client, "attempt");
+    pub(crate) fn attempt_started(&mut self, slot: &SlotGuard, node: &Node) {
+        let Some(open) = &mut self.0 else { return };
+        let Some(request) = &mut open.request else { return };
+        open.attempts += 1;
+        open.waited = slot.waited();
+        let mut attempt = Span::begin(open.tracer.child(request.context), SpanKind::Client, "attempt");
         let name = node.options.name.clone();
         let url = node.origin(slot.path()).to_string();
-        let told = vec![
+        let attributes = vec![
             ("evenkeel.node", name.clone().into()),
-            ("evenkeel.queue_wait_ms", millis(live.waited).into()),
+            ("evenkeel.queue_wait_ms", millis(open.waited).into()),
         ];
-        request.add_event("dispatched", told);
+        request.add_event("dispatched", attributes);
         attempt.set("evenkeel.node", name);
         attempt.set("evenkeel.path", url);
-        attempt.set("evenkeel.attempt", live.attempts);
-        live.attempt = Some(attempt);
+        attempt.set("evenkeel.attempt", open.attempts);
+        open.attempt = Some(attempt);
     }
 
-    /// What the node is told of the trace.
+    /// Returns the `traceparent` header for the current attempt.
     pub(crate) fn header(&self) -> Option<HeaderValue> {
         let attempt = self.0.as_ref()?.attempt.as_ref()?;
         HeaderValue::from_str(&attempt.context.to_string()).ok()
     }
 
-    /// Tells that the node did not serve the request.
-    pub(crate) fn failed(&mut self, trouble: &AttemptError) {
-        let Some(live) = &mut self.0 else { return };
-        if let Some(mut attempt) = live.attempt.take() {
-            attempt.error = Some(trouble.to_string());
-            live.tracer.end(attempt);
+    pub(crate) fn attempt_failed(&mut self, error: &AttemptError) {
+        let Some(open) = &mut self.0 else { return };
+        if let Some(mut attempt) = open.attempt.take() {
+            attempt.error = Some(error.to_string());
+            open.tracer.end(attempt);
         }
-        if let Some(request) = &mut live.request {
-            request.add_event("failed", vec![("error.message", trouble.to_string().into())]);
+        if let Some(request) = &mut open.request {
+            request.add_event("failed", vec![("error.message", error.to_string().into())]);
         }
     }
 
-    /// Tells that the node has begun to answer.
-    pub(crate) fn answered(&mut self, status: StatusCode) {
-        let Some(live) = &mut self.0 else { return };
-        for span in live.request.iter_mut().chain(&mut live.attempt) {
+    pub(crate) fn first_byte(&mut self, status: StatusCode) {
+        let Some(open) = &mut self.0 else { return };
+        for span in open.request.iter_mut().chain(&mut open.attempt) {
             span.set("http.response.status_code", u64::from(status.as_u16()));
         }
-        if let Some(request) = &mut live.request {
+        if let Some(request) = &mut open.request {
             request.add_event("first_byte", Vec::new());
         }
     }
 
-    /// Tells that the request was not served.
-    pub(crate) fn refused(&mut self, refusal: &ApiError, waited: Duration) {
-        let Some(live) = &mut self.0 else { return };
-        (live.ending, live.waited) = ("refused", waited);
-        let Some(request) = &mut live.request else { return };
-        let status = refusal.status();
+    pub(crate) fn rejected(&mut self, error: &ApiError, waited: Duration) {
+        let Some(open) = &mut self.0 else { return };
+        open.outcome = "refused";
+        open.waited = waited;
+        let Some(request) = &mut open.request else { return };
+        let status = error.status();
         request.set("http.response.status_code", u64::from(status.as_u16()));
-        request.set("error.type", refusal.code());
+        request.set("error.type", error.code());
         if status.is_server_error() {
-            request.error = Some(refusal.to_string());
+            request.error = Some(error.to_string());
         }
     }
 
-    /// Tells that all of the answer was passed on.
+    /// Records that the whole response was received from the node.
     pub(crate) fn served(&mut self) {
-        if let Some(live) = &mut self.0 {
-            live.ending = "served";
+        if let Some(open) = &mut self.0 {
+            open.outcome = "served";
         }
     }
 
-    /// Tells that the answer broke off.
-    pub(crate) fn broken(&mut self, trouble: &AttemptError) {
-        let Some(live) = &mut self.0 else { return };
-        live.ending = "broken";
-        for span in live.request.iter_mut().chain(&mut live.attempt) {
-            span.error = Some(trouble.to_string());
+    pub(crate) fn failed_mid_stream(&mut self, error: &AttemptError) {
+        let Some(open) = &mut self.0 else { return };
+        open.outcome = "failed_mid_stream";
+        for span in open.request.iter_mut().chain(&mut open.attempt) {
+            span.error = Some(error.to_string());
         }
     }
 
-    /// Tells what it took.
-    pub(crate) fn used(&mut self, usage: Usage) {
-        let Some(request) = self.request() else { return };
+    pub(crate) fn set_usage(&mut self, usage: Usage) {
+        let Some(request) = self.request_span() else { return };
         request.set("gen_ai.usage.input_tokens", usage.input);
         request.set("gen_ai.usage.output_tokens", usage.output);
     }
 
-    fn request(&mut self) -> Option<&mut Span> {
+    fn request_span(&mut self) -> Option<&mut Span> {
         self.0.as_mut()?.request.as_mut()
     }
 }
@@ -170,19 +165,19 @@ impl Drop for OpenSpans {
         if let Some(mut request) = self.request.take() {
             request.set("evenkeel.queue_wait_ms", millis(self.waited));
             request.set("evenkeel.attempts", self.attempts);
-            request.set("evenkeel.ending", self.ending);
+            request.set("evenkeel.outcome", self.outcome);
             self.tracer.end(request);
         }
     }
 }
 
-/// Reads what the client says of its trace; two that differ say nothing.
+/// Reads the client's trace context; more than one `traceparent` counts as none.
 fn parent(headers: &HeaderMap) -> Option<TraceParent> {
     let mut given = headers.get_all(TRACEPARENT).iter();
     let parent = TraceParent::parse(given.next()?.as_bytes());
     parent.filter(|_| given.next().is_none())
 }
 
-fn millis(span: Duration) -> u64 {
-    span.as_millis() as u64
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis() as u64
 }

@@ -1,4 +1,4 @@
-//! What requests cost: what an engine says they did, and what they probably will.
+//! Token usage of requests: as reported by engines, and as forecast.
 
 mod forecast;
 mod scanner;
@@ -10,81 +10,81 @@ use crate::request::{Endpoint, TOKEN_BYTES};
 pub use forecast::Forecast;
 pub use scanner::UsageScanner;
 
-/// How many tokens went in and came out.
+/// Tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub input: u64,
-    /// Tokens of the answer.
+    /// Generated tokens.
     pub output: u64,
 }
 
 impl Usage {
-    /// What a request with these tokens is charged: making a token takes about twice what reading one does.
+    /// Returns the cost: generating a token takes about twice as long as reading one.
     pub fn cost(self) -> Cost {
         Cost(self.input.saturating_add(self.output.saturating_mul(2)))
     }
 
-    /// All tokens, as limits per minute count them.
+    /// Returns the tokens that count against the tokens per minute.
     pub fn tokens(self) -> u64 {
         self.input.saturating_add(self.output)
     }
 
-    /// What an answer of so many bytes took that tells no counts: what was guessed, or, where all of it is text that
-    /// was made, what such a text takes.
-    pub(crate) fn estimate_unreported(endpoint: Endpoint, guess: Self, bytes: u64) -> Self {
+    /// Estimates the usage of a response that does not report it: a transcription by its length, anything else as
+    /// forecast.
+    pub(crate) fn estimate_unreported(endpoint: Endpoint, estimate: Self, bytes: u64) -> Self {
         if endpoint == Endpoint::Transcription {
-            return Self { output: bytes / TOKEN_BYTES, ..guess };
+            return Self { output: bytes / TOKEN_BYTES, ..estimate };
         }
-        guess
+        estimate
     }
 
-    /// Finds the counts in a whole answer.
-    pub fn of_json(answer: &[u8]) -> Option<Self> {
+    /// Finds the usage in a complete JSON body.
+    pub fn from_json(body: &[u8]) -> Option<Self> {
         let mut scanner = UsageScanner::default();
-        scanner.scan(answer);
+        scanner.scan(body);
         scanner.usage()
     }
 }
 
-/// Counts as far as they were told; an engine may tell them in parts.
+/// Fields of a `usage` object; an engine may report them in several parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsageFields {
     input: Option<u64>,
     output: Option<u64>,
-    /// Tokens of the prompt that Anthropic counts apart, as they were, or are now, in a cache.
+    /// Prompt tokens written to and read from a cache, which Anthropic counts separately.
     cached: [Option<u64>; 2],
-    /// Both together, for those who tell nothing else.
+    /// Input and output together, for engines that report nothing else.
     total: Option<u64>,
 }
 
 impl UsageFields {
-    /// Reads the value behind `usage`; what is no object tells nothing.
+    /// Reads the value of `usage`; anything but an object is empty.
     pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, JsonError> {
-        let mut counts = Self::default();
+        let mut fields = Self::default();
         if cursor.kind()? != Kind::Object {
             cursor.skip()?;
-            return Ok(counts);
+            return Ok(fields);
         }
         cursor.object(|name, cursor| {
             let count = match name.raw() {
-                b"prompt_tokens" | b"input_tokens" => &mut counts.input,
-                b"completion_tokens" | b"output_tokens" => &mut counts.output,
-                b"cache_creation_input_tokens" => &mut counts.cached[0],
-                b"cache_read_input_tokens" => &mut counts.cached[1],
-                b"total_tokens" => &mut counts.total,
+                b"prompt_tokens" | b"input_tokens" => &mut fields.input,
+                b"completion_tokens" | b"output_tokens" => &mut fields.output,
+                b"cache_creation_input_tokens" => &mut fields.cached[0],
+                b"cache_read_input_tokens" => &mut fields.cached[1],
+                b"total_tokens" => &mut fields.total,
                 _ => return cursor.skip(),
             };
             if cursor.kind()? != Kind::Number {
                 return cursor.skip();
             }
-            *count = whole(cursor.number()?).or(*count);
+            *count = parse_count(cursor.number()?).or(*count);
             Ok(())
         })?;
-        Ok(counts)
+        Ok(fields)
     }
 
-    /// Takes over what `later` tells.
+    /// Overwrites the fields that `later` contains.
     pub(crate) fn update(&mut self, later: Self) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);
@@ -94,20 +94,20 @@ impl UsageFields {
         }
     }
 
-    /// The counts, if any was told; embeddings have no output.
+    /// Returns the usage, if any field was reported; embeddings have no output.
     pub(crate) fn usage(self) -> Option<Usage> {
         if self == Self::default() {
             return None;
         }
         let Self { input, output, cached, total } = self;
-        let told = input.or(total.filter(|_| output.is_none())).unwrap_or(0);
-        let input = cached.iter().flatten().fold(told, |sum, cached| sum.saturating_add(*cached));
+        let prompt = input.or(total.filter(|_| output.is_none())).unwrap_or(0);
+        let input = cached.iter().flatten().fold(prompt, |sum, cached| sum.saturating_add(*cached));
         Some(Usage { input, output: output.unwrap_or(0) })
     }
 }
 
-/// Reads a whole number; one that is too large is no count.
-fn whole(number: &[u8]) -> Option<u64> {
+/// Parses a whole number; `None` if it is too large.
+fn parse_count(number: &[u8]) -> Option<u64> {
     core::str::from_utf8(number).ok()?.parse().ok()
 }
 
@@ -122,41 +122,41 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_read_under_both_vendors_names() {
-        for answer in [
+    fn usage_is_read_under_both_vendors_names() {
+        for body in [
             r#"{"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}"#,
             r#"{"id":"x","usage":{"input_tokens":3,"output_tokens":4}}"#,
             r#" { "choices": [{"usage":{"prompt_tokens":9}}], "usage" : { "prompt_tokens" : 3 , "completion_tokens" : 4,
                 "prompt_tokens_details": {"prompt_tokens": 8} } } "#,
         ] {
-            assert_eq!(Usage::of_json(answer.as_bytes()), Some(Usage { input: 3, output: 4 }), "{answer}");
+            assert_eq!(Usage::from_json(body.as_bytes()), Some(Usage { input: 3, output: 4 }), "{body}");
         }
     }
 
     #[test]
     fn embeddings_have_no_output() {
-        let answer = br#"{"data":[],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
-        assert_eq!(Usage::of_json(answer), Some(Usage { input: 5, output: 0 }));
+        let body = br#"{"data":[],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
+        assert_eq!(Usage::from_json(body), Some(Usage { input: 5, output: 0 }));
     }
 
     #[test]
-    fn what_a_cache_spared_is_part_of_the_prompt() {
-        let answer =
+    fn cached_tokens_are_part_of_the_prompt() {
+        let body =
             br#"{"usage":{"input_tokens":3,"cache_creation_input_tokens":10,"cache_read_input_tokens":null,
             "output_tokens":4}}"#;
-        assert_eq!(Usage::of_json(answer), Some(Usage { input: 13, output: 4 }));
+        assert_eq!(Usage::from_json(body), Some(Usage { input: 13, output: 4 }));
     }
 
     #[test]
-    fn who_tells_only_a_total_has_read_it() {
-        let told = |usage: &str| Usage::of_json(format!(r#"{{"usage":{usage}}}"#).as_bytes());
-        assert_eq!(told(r#"{"total_tokens":9}"#), Some(Usage { input: 9, output: 0 }));
-        assert_eq!(told(r#"{"total_tokens":9,"output_tokens":4}"#), Some(Usage { input: 0, output: 4 }));
+    fn a_total_alone_counts_as_input() {
+        let read = |usage: &str| Usage::from_json(format!(r#"{{"usage":{usage}}}"#).as_bytes());
+        assert_eq!(read(r#"{"total_tokens":9}"#), Some(Usage { input: 9, output: 0 }));
+        assert_eq!(read(r#"{"total_tokens":9,"output_tokens":4}"#), Some(Usage { input: 0, output: 4 }));
     }
 
     #[test]
-    fn what_tells_no_counts_has_none() {
-        for answer in [
+    fn a_body_without_usage_has_none() {
+        for body in [
             "",
             "{}",
             "[]",
@@ -170,7 +170,7 @@ mod tests {
             r#"{"x":"\"usage\":{\"prompt_tokens\":3}"}"#,
             r#"[{"usage":{"prompt_tokens":3}}]"#,
         ] {
-            assert_eq!(Usage::of_json(answer.as_bytes()), None, "{answer}");
+            assert_eq!(Usage::from_json(body.as_bytes()), None, "{body}");
         }
     }
 }

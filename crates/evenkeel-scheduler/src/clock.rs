@@ -1,4 +1,4 @@
-//! The walk's time and its one timer: Tokio's, or in models whatever they set.
+//! The scheduler's clock and its timer task: Tokio's time, or a manual clock in the loom models.
 
 #[cfg(loom)]
 pub(super) use model::SchedulerClock;
@@ -17,13 +17,13 @@ mod real {
 
     pub(crate) struct SchedulerClock {
         origin: tokio::time::Instant,
-        /// Rung when something is due earlier than the timer knows.
-        alarm: Arc<Notify>,
+        /// Notified when a timeout becomes due earlier than the timer is set for.
+        reset: Arc<Notify>,
     }
 
     impl SchedulerClock {
         pub(crate) fn start() -> Self {
-            Self { origin: tokio::time::Instant::now(), alarm: Arc::new(Notify::new()) }
+            Self { origin: tokio::time::Instant::now(), reset: Arc::new(Notify::new()) }
         }
 
         pub(crate) fn now(&self) -> Instant {
@@ -31,24 +31,24 @@ mod real {
         }
 
         pub(crate) fn notify(&self) {
-            self.alarm.notify_one();
+            self.reset.notify_one();
         }
 
-        /// Has the walk do what is due when it is, for as long as anybody walks; needs a Tokio runtime.
-        pub(crate) fn spawn_timer(&self, walk: &Arc<RequestScheduler>) {
-            tokio::spawn(keep_time(Arc::downgrade(walk), self.origin, self.alarm.clone()));
+        /// Spawns the task that handles due timeouts until the scheduler is dropped. Needs a Tokio runtime.
+        pub(crate) fn spawn_timer(&self, scheduler: &Arc<RequestScheduler>) {
+            tokio::spawn(run_timer(Arc::downgrade(scheduler), self.origin, self.reset.clone()));
         }
     }
 
-    async fn keep_time(walk: Weak<RequestScheduler>, origin: tokio::time::Instant, alarm: Arc<Notify>) {
+    async fn run_timer(scheduler: Weak<RequestScheduler>, origin: tokio::time::Instant, reset: Arc<Notify>) {
         loop {
-            let Some(due) = walk.upgrade().map(|walk| walk.on_timer()) else { return };
+            let Some(due) = scheduler.upgrade().map(|scheduler| scheduler.on_timer()) else { return };
             match due {
                 Some(due) => {
-                    // Either way the machine is asked again.
-                    let _ = timeout_at(origin + due.since(Instant::ORIGIN), alarm.notified()).await;
+                    // After the deadline or a reset, the loop handles due timeouts.
+                    let _ = timeout_at(origin + due.since(Instant::ORIGIN), reset.notified()).await;
                 }
-                None => alarm.notified().await,
+                None => reset.notified().await,
             }
         }
     }
@@ -63,7 +63,7 @@ mod model {
 
     use crate::RequestScheduler;
 
-    /// A clock that a model moves, who then has to pass the time itself.
+    /// A clock set by the model, which then calls `on_timer` itself.
     pub(crate) struct SchedulerClock(AtomicU64);
 
     impl SchedulerClock {
@@ -81,6 +81,6 @@ mod model {
 
         pub(crate) fn notify(&self) {}
 
-        pub(crate) fn spawn_timer(&self, _walk: &Arc<RequestScheduler>) {}
+        pub(crate) fn spawn_timer(&self, _scheduler: &Arc<RequestScheduler>) {}
     }
 }

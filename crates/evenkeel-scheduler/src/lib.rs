@@ -1,10 +1,13 @@
-//! The pipeline's machine behind one short lock, for requests that are futures.
+//! Async request scheduler: the sans-I/O pipeline behind one short lock, where each request is a future.
 //!
-//! Whoever does something to the machine takes out everything that follows from it while the lock is held, and tells and
-//! wakes once it is not. A request whose turn comes finds its slot reserved under the same lock that its waker is kept
-//! under, so no wake-up is lost; a [`Place`] or a [`Slot`] that is dropped gives back what it holds.
+//! Every call into the pipeline collects its effects (events, wakers, the next timer) while it holds the lock, and
+//! records the events and wakes the tasks after releasing it. The decision about a queued request and the waker of its
+//! task are guarded by the same lock, which rules out a lost wake-up. [`SlotFuture`] and [`SlotGuard`] are drop guards:
+//! dropping either returns what it holds.
 //!
-//! Bounds: the lock is never held across an await, a wake-up or a tell; one entry per request that waits; one timer.
+//! Guarantees: the lock is never held across an await, a wake-up or a call to the observer.
+//!
+//! Limits: one entry per queued request; one timer.
 
 mod clock;
 mod lock;
@@ -30,35 +33,35 @@ use clock::SchedulerClock;
 use lock::Mutex;
 pub use slot::{SlotFuture, SlotGuard, WaitRejection};
 
-/// One pool's walk, shared by all its requests.
+/// Scheduler of one pool of nodes, shared by all its requests.
 pub struct RequestScheduler {
     clock: SchedulerClock,
     state: Mutex<State>,
-    watch: Arc<Observer>,
+    observer: Arc<Observer>,
 }
 
 struct State {
-    machine: OptimizedLoadManager,
-    /// Who waits for a verdict, or has one that is not yet taken.
+    pipeline: OptimizedLoadManager,
+    /// Requests that wait for a decision, or whose decision has not been polled yet.
     waiters: HashMap<RequestId, WaiterEntry>,
-    /// When the timer goes off.
-    alarm_at: Option<Instant>,
+    /// Time for which the timer is set.
+    timer_at: Option<Instant>,
 }
 
 #[derive(Default)]
 struct WaiterEntry {
-    verdict: Option<SlotDecision>,
+    decision: Option<SlotDecision>,
     waker: Option<Waker>,
 }
 
-/// What became of waiting.
+/// The pipeline's decision about a queued request.
 #[derive(Clone, Copy, Debug)]
 enum SlotDecision {
     Granted(SlotGrant),
     Rejected(Rejection),
 }
 
-/// A slot that is reserved.
+/// A reserved slot.
 #[derive(Clone, Copy, Debug)]
 struct SlotGrant {
     node: NodeId,
@@ -66,146 +69,146 @@ struct SlotGrant {
     waited: Duration,
 }
 
-/// A request as the walk knows it from its arrival on.
+/// An accepted request and its scheduler.
 struct RequestHandle {
-    walk: Arc<RequestScheduler>,
+    scheduler: Arc<RequestScheduler>,
     request: RequestId,
     tenant: TenantId,
-    entered_at: Instant,
-    /// What the machine knows it to have cost.
-    told: Cost,
+    arrived_at: Instant,
+    /// Cost last reported to the pipeline.
+    reported: Cost,
 }
 
-/// What follows from one thing done to the machine.
+/// Effects of one call into the pipeline, applied after the lock is released.
 #[derive(Default)]
 struct Effects {
-    /// What became of the request it was done for.
-    verdict: Option<SlotDecision>,
-    /// Usually one event follows, or none.
+    /// Decision about the request that made the call.
+    decision: Option<SlotDecision>,
+    /// The only event of most calls; spares them an allocation.
     first: Option<Event>,
     more: Vec<Event>,
     wakers: Vec<Waker>,
-    rings: bool,
+    resets_timer: bool,
 }
 
 impl RequestScheduler {
-    /// Starts a walk without nodes, and its timer; needs a Tokio runtime.
-    pub fn start(options: PipelineOptions, watch: Arc<Observer>) -> Result<Arc<Self>, InvalidOptions> {
-        let machine = OptimizedLoadManager::new(options)?;
-        let state = Mutex::new(State { machine, waiters: HashMap::new(), alarm_at: None });
-        let walk = Arc::new(Self { clock: SchedulerClock::start(), state, watch });
-        walk.clock.spawn_timer(&walk);
-        Ok(walk)
+    /// Starts a scheduler without nodes, and its timer task. Needs a Tokio runtime.
+    pub fn start(options: PipelineOptions, observer: Arc<Observer>) -> Result<Arc<Self>, InvalidOptions> {
+        let pipeline = OptimizedLoadManager::new(options)?;
+        let state = Mutex::new(State { pipeline, waiters: HashMap::new(), timer_at: None });
+        let scheduler = Arc::new(Self { clock: SchedulerClock::start(), state, observer });
+        scheduler.clock.spawn_timer(&scheduler);
+        Ok(scheduler)
     }
 
-    /// The time, as every step of the walk is told it.
+    /// Returns the time by the clock that drives the pipeline.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// Who is told what happens.
-    pub fn watch(&self) -> &Observer {
-        &self.watch
+    /// Returns the sink of the pipeline's events.
+    pub fn observer(&self) -> &Observer {
+        &self.observer
     }
 
-    /// Lets a request in; a slot that is free is granted before this returns.
+    /// Submits a request; a free slot is granted before this returns.
     pub fn submit(self: &Arc<Self>, arrival: Arrival) -> SlotFuture {
         let now = self.now();
         let mut state = self.state.lock();
-        let request = state.machine.handle_arrival(now, arrival);
-        let outcome = state.drain(Some(request));
-        if outcome.verdict.is_none() {
+        let request = state.pipeline.handle_arrival(now, arrival);
+        let effects = state.drain(Some(request));
+        if effects.decision.is_none() {
             state.waiters.insert(request, WaiterEntry::default());
         }
-        let waiting = state.machine.waiting(arrival.model);
-        let delayed_until = state.machine.delayed_until(request);
+        let waiting = state.pipeline.waiting(arrival.model);
+        let delayed_until = state.pipeline.delayed_until(request);
         drop(state);
-        let ticket = RequestHandle {
-            walk: self.clone(),
+        let handle = RequestHandle {
+            scheduler: self.clone(),
             request,
             tenant: arrival.tenant,
-            entered_at: now,
-            told: Cost::ZERO,
+            arrived_at: now,
+            reported: Cost::ZERO,
         };
-        ticket.tell(now, Step::Accepted { model: arrival.model, cost: arrival.cost });
-        match outcome.verdict {
+        handle.record(now, Step::Accepted { model: arrival.model, cost: arrival.cost });
+        match effects.decision {
             Some(SlotDecision::Rejected(_)) => {}
-            Some(SlotDecision::Granted(_)) => ticket.tell(now, Step::Admitted { waiting: waiting + 1 }),
-            None => ticket.tell(now, Step::Admitted { waiting }),
+            Some(SlotDecision::Granted(_)) => handle.record(now, Step::Admitted { waiting: waiting + 1 }),
+            None => handle.record(now, Step::Admitted { waiting }),
         }
         if let Some(until) = delayed_until {
-            ticket.tell(now, Step::Delayed { delay: until.since(now) });
+            handle.record(now, Step::Delayed { delay: until.since(now) });
         }
-        let verdict = outcome.verdict;
-        self.publish(now, outcome, now);
-        SlotFuture::new(ticket, verdict, now, Duration::ZERO)
+        let decision = effects.decision;
+        self.apply(now, effects, now);
+        SlotFuture::new(handle, decision, now, Duration::ZERO)
     }
 
-    /// Tells that a tenant's request was refused before it could enter.
-    pub fn tell_rate_limited(&self, tenant: TenantId) {
+    /// Records that a tenant's request hit a rate limit before it was submitted.
+    pub fn record_rate_limited(&self, tenant: TenantId) {
         let step = Step::Rejected { reason: RejectReason::RateLimited };
-        self.watch.record(self.now(), &telemetry::outside(tenant, step));
+        self.observer.record(self.now(), &telemetry::outside(tenant, step));
     }
 
-    /// Changes nodes or tenants, or takes in what was found out about a node.
+    /// Changes nodes, tenants or measurements of the pipeline.
     pub fn update<R>(&self, change: impl FnOnce(&mut OptimizedLoadManager, Instant) -> R) -> R {
         let now = self.now();
         let mut state = self.state.lock();
-        let changed = change(&mut state.machine, now);
-        let outcome = state.drain(None);
+        let changed = change(&mut state.pipeline, now);
+        let effects = state.drain(None);
         drop(state);
-        self.publish(now, outcome, now);
+        self.apply(now, effects, now);
         changed
     }
 
-    /// Looks at the machine.
-    pub fn inspect<R>(&self, look: impl FnOnce(&OptimizedLoadManager) -> R) -> R {
-        look(&self.state.lock().machine)
+    /// Reads the pipeline under the lock.
+    pub fn inspect<R>(&self, read: impl FnOnce(&OptimizedLoadManager) -> R) -> R {
+        read(&self.state.lock().pipeline)
     }
 
-    /// Gives back whatever a request holds, which used `so_far`.
-    fn cancel(&self, ticket: &RequestHandle, so_far: Cost) {
+    /// Cancels a request that has cost `so_far`, and releases whatever it holds.
+    fn cancel(&self, handle: &RequestHandle, so_far: Cost) {
         let now = self.now();
         let mut state = self.state.lock();
-        let verdict = state.waiters.remove(&ticket.request).and_then(|waiter| waiter.verdict);
-        if matches!(verdict, Some(SlotDecision::Rejected(_))) {
+        let decision = state.waiters.remove(&handle.request).and_then(|waiter| waiter.decision);
+        if matches!(decision, Some(SlotDecision::Rejected(_))) {
             return;
         }
-        if Cost::ZERO < so_far {
-            state.machine.handle_progress(now, ticket.request, so_far);
+        if so_far > Cost::ZERO {
+            state.pipeline.handle_progress(now, handle.request, so_far);
         }
-        state.machine.handle_cancel(now, ticket.request);
-        let outcome = state.drain(None);
+        state.pipeline.handle_cancel(now, handle.request);
+        let effects = state.drain(None);
         drop(state);
-        self.publish(now, outcome, ticket.entered_at);
+        self.apply(now, effects, handle.arrived_at);
     }
 
-    /// Does what is due, and names the time at which the next thing is.
+    /// Handles due timeouts; returns when the next one is due.
     fn on_timer(&self) -> Option<Instant> {
         let now = self.now();
         let mut state = self.state.lock();
-        state.machine.handle_time(now);
-        state.alarm_at = None;
-        let outcome = state.drain(None);
-        let due = state.alarm_at;
+        state.pipeline.handle_time(now);
+        state.timer_at = None;
+        let effects = state.drain(None);
+        let due = state.timer_at;
         drop(state);
-        self.publish(now, Effects { rings: false, ..outcome }, now);
+        self.apply(now, Effects { resets_timer: false, ..effects }, now);
         due
     }
 
-    /// Tells and wakes; a request that ends came in at `entered_at`.
-    fn publish(&self, now: Instant, outcome: Effects, entered_at: Instant) {
-        for event in outcome.first.iter().chain(&outcome.more) {
-            self.watch.record(now, &telemetry::to_telemetry(event, now, entered_at));
+    /// Records events and wakes tasks. A request that ends by this call arrived at `arrived_at`.
+    fn apply(&self, now: Instant, effects: Effects, arrived_at: Instant) {
+        for event in effects.first.iter().chain(&effects.more) {
+            self.observer.record(now, &telemetry::to_telemetry(event, now, arrived_at));
         }
-        outcome.wakers.into_iter().for_each(Waker::wake);
-        if outcome.rings {
+        effects.wakers.into_iter().for_each(Waker::wake);
+        if effects.resets_timer {
             self.clock.notify();
         }
     }
 }
 
-/// The timer ends by itself once nobody walks any more.
+/// Wakes the timer task, which ends once the scheduler is gone.
 impl Drop for RequestScheduler {
     fn drop(&mut self) {
         self.clock.notify();
@@ -213,34 +216,34 @@ impl Drop for RequestScheduler {
 }
 
 impl State {
-    /// Takes out everything that follows from what was done to the machine, done for `own` or for nobody.
+    /// Collects the effects of a call that was made for the request `own`, if any.
     fn drain(&mut self, own: Option<RequestId>) -> Effects {
-        let mut outcome = Effects::default();
-        while let Some(event) = self.machine.poll_event() {
-            if let Some((request, verdict)) = SlotDecision::of(&event) {
+        let mut effects = Effects::default();
+        while let Some(event) = self.pipeline.poll_event() {
+            if let Some((request, decision)) = SlotDecision::from_event(&event) {
                 if own == Some(request) {
-                    outcome.verdict = Some(verdict);
+                    effects.decision = Some(decision);
                 } else if let Some(waiter) = self.waiters.get_mut(&request) {
-                    waiter.verdict = Some(verdict);
-                    outcome.wakers.extend(waiter.waker.take());
+                    waiter.decision = Some(decision);
+                    effects.wakers.extend(waiter.waker.take());
                 }
             }
-            match outcome.first {
-                None => outcome.first = Some(event),
-                Some(_) => outcome.more.push(event),
+            match effects.first {
+                None => effects.first = Some(event),
+                Some(_) => effects.more.push(event),
             }
         }
-        let due = self.machine.poll_timeout();
-        if due.is_some_and(|due| self.alarm_at.is_none_or(|at| due < at)) {
-            self.alarm_at = due;
-            outcome.rings = true;
+        let due = self.pipeline.poll_timeout();
+        if due.is_some_and(|due| self.timer_at.is_none_or(|at| due < at)) {
+            self.timer_at = due;
+            effects.resets_timer = true;
         }
-        outcome
+        effects
     }
 }
 
 impl SlotDecision {
-    fn of(event: &Event) -> Option<(RequestId, Self)> {
+    fn from_event(event: &Event) -> Option<(RequestId, Self)> {
         match *event {
             Event::Dispatch { request, node, path, waited, .. } => {
                 Some((request, Self::Granted(SlotGrant { node, path, waited })))
@@ -258,8 +261,8 @@ impl SlotDecision {
 }
 
 impl RequestHandle {
-    fn tell(&self, now: Instant, step: Step) {
-        self.walk.watch.record(now, &telemetry::request_event(self.request, self.tenant, step));
+    fn record(&self, now: Instant, step: Step) {
+        self.scheduler.observer.record(now, &telemetry::request_event(self.request, self.tenant, step));
     }
 }
 

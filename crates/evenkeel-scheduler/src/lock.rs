@@ -1,4 +1,4 @@
-//! The walk's one lock: parking_lot's, or loom's in models.
+//! The scheduler's lock: parking_lot's mutex, or loom's in the loom models.
 
 #[cfg(not(loom))]
 pub(super) use parking_lot::Mutex;

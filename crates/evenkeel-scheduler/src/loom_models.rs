@@ -1,20 +1,20 @@
-//! Models of the walk's lock: loom runs each in every order that its bound of preemptions allows.
+//! Loom models of the scheduler's lock: loom runs each in every interleaving that its preemption bound allows.
 //!
-//! The walk, its places and slots and the machine behind the lock are the crate's own; what differs is the lock, which is
-//! loom's, and time, which the models set. A wake-up that is lost is a thread that waits for ever, which loom tells.
+//! The scheduler, its guards and the pipeline are the real code; only the lock is loom's and the clock is set by the
+//! model. A lost wake-up shows as a thread that waits forever, which loom reports as a deadlock.
 //!
-//! Bound: three threads, three preemptions; `LOOM_MAX_PREEMPTIONS` overrules.
+//! Limits: three threads, three preemptions; `LOOM_MAX_PREEMPTIONS` overrides.
 
 use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::task::Wake;
 
-use evenkeel_pipeline::{Failure, ModelId, NodeSpec, Slots, Urgency};
-use evenkeel_policy::estimate::Outcome as Did;
-use evenkeel_policy::score::Request;
+use evenkeel_pipeline::{AttemptFailure, ModelId, NodeSpec, Priority, Slots};
+use evenkeel_policy::estimate::Outcome;
+use evenkeel_policy::score::RequestKind;
 use evenkeel_policy::weight::Weight;
-use evenkeel_telemetry::{JournalLimits, MeterLimits, Registry};
+use evenkeel_telemetry::{MetricLimits, Registry, RequestLogLimits};
 use loom::sync::Condvar;
 use loom::thread;
 
@@ -24,112 +24,117 @@ const MODEL: ModelId = ModelId(0);
 const PREEMPTIONS: usize = 3;
 
 #[test]
-fn a_freed_slot_reaches_whoever_waits() {
+fn a_freed_slot_reaches_the_waiting_request() {
     check(|| {
-        let walk = walk_to(&[1]);
-        let slot = served(walk.enter(ask()));
-        let releasing = thread::spawn(move || slot.end(Cost(1), Did::Good));
-        let slot = served(walk.enter(ask()));
+        let scheduler = scheduler_with(&[1]);
+        let slot = granted(scheduler.submit(arrival()));
+        let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
+        let slot = granted(scheduler.submit(arrival()));
         releasing.join().unwrap();
         drop(slot);
-        assert_everything_is_given_back(&walk);
+        assert_everything_is_released(&scheduler);
     });
 }
 
 #[test]
-fn a_slot_granted_to_one_who_leaves_reaches_the_next() {
+fn a_slot_granted_to_a_cancelled_request_reaches_the_next() {
     check(|| {
-        let walk = walk_to(&[1]);
-        let slot = served(walk.enter(ask()));
-        let leaver = walk.enter(ask());
-        let stayer = walk.enter(ask());
-        let releasing = thread::spawn(move || slot.end(Cost(1), Did::Good));
-        let leaving = thread::spawn(move || drop(leaver));
-        served(stayer).end(Cost(1), Did::Good);
+        let scheduler = scheduler_with(&[1]);
+        let slot = granted(scheduler.submit(arrival()));
+        let cancelled = scheduler.submit(arrival());
+        let waiting = scheduler.submit(arrival());
+        let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
+        let cancelling = thread::spawn(move || drop(cancelled));
+        granted(waiting).complete(Cost(1), Outcome::Good);
         releasing.join().unwrap();
-        leaving.join().unwrap();
-        assert_everything_is_given_back(&walk);
+        cancelling.join().unwrap();
+        assert_everything_is_released(&scheduler);
     });
 }
 
 #[test]
-fn one_whose_time_is_over_is_served_or_turned_away_and_the_slot_is_free_again() {
+fn a_request_at_its_timeout_is_served_or_rejected_and_the_slot_is_released() {
     check(|| {
-        let walk = walk_to(&[1]);
-        let slot = served(walk.enter(ask()));
-        let place = walk.enter(ask());
-        let releasing = thread::spawn(move || slot.end(Cost(1), Did::Good));
-        let timer = walk.clone();
+        let scheduler = scheduler_with(&[1]);
+        let slot = granted(scheduler.submit(arrival()));
+        let future = scheduler.submit(arrival());
+        let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
+        let timer = scheduler.clone();
         let timing = thread::spawn(move || {
             timer.clock.set(Duration::from_secs(31));
-            timer.pass_time();
+            timer.on_timer();
         });
-        match wait(place) {
+        match wait(future) {
             Ok(slot) => drop(slot),
-            Err(turned) => assert!(matches!(turned.rejection, Rejection::WaitTimeout { .. }), "{turned:?}"),
+            Err(rejected) => {
+                assert!(matches!(rejected.rejection, Rejection::WaitTimeout { .. }), "{rejected:?}");
+            }
         }
         releasing.join().unwrap();
         timing.join().unwrap();
-        assert_everything_is_given_back(&walk);
+        assert_everything_is_released(&scheduler);
     });
 }
 
 #[test]
-fn one_whose_node_failed_gets_the_slot_that_another_gives_back() {
+fn a_request_whose_node_failed_gets_the_slot_that_another_releases() {
     check(|| {
-        let walk = walk_to(&[1, 1]);
-        let one = served(walk.enter(ask()));
-        let other = served(walk.enter(ask()));
+        let scheduler = scheduler_with(&[1, 1]);
+        let one = granted(scheduler.submit(arrival()));
+        let other = granted(scheduler.submit(arrival()));
         assert_ne!(one.node(), other.node());
-        let leaving = thread::spawn(move || drop(other));
-        let again = one.fail(Failure::Broken).unwrap();
-        served(again).end_at_once(Cost(1));
-        leaving.join().unwrap();
-        assert_everything_is_given_back(&walk);
+        let cancelling = thread::spawn(move || drop(other));
+        let retry = one.fail(AttemptFailure::BadResponse).unwrap();
+        granted(retry).complete_whole(Cost(1));
+        cancelling.join().unwrap();
+        assert_everything_is_released(&scheduler);
     });
 }
 
 #[test]
-fn everybody_who_enters_at_once_is_served() {
+fn requests_submitted_at_once_are_all_served() {
     check(|| {
-        let walk = walk_to(&[1]);
+        let scheduler = scheduler_with(&[1]);
         let others: Vec<_> = (0..2)
             .map(|_| {
-                let walk = walk.clone();
-                thread::spawn(move || served(walk.enter(ask())).end(Cost(1), Did::Good))
+                let scheduler = scheduler.clone();
+                thread::spawn(move || granted(scheduler.submit(arrival())).complete(Cost(1), Outcome::Good))
             })
             .collect();
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert_everything_is_given_back(&walk);
+        assert_everything_is_released(&scheduler);
     });
 }
 
-/// The rule that looks right and is not: see that there is no verdict, then leave the waker.
+/// Checking for a decision and then storing the waker in a second critical section loses wake-ups.
 #[test]
-#[should_panic(expected = "nobody is told")]
-fn whoever_looks_and_then_waits_is_not_woken() {
+#[should_panic(expected = "no waker was called")]
+fn checking_before_storing_the_waker_loses_a_wake_up() {
     check(|| {
-        let walk = walk_to(&[1]);
-        let slot = served(walk.enter(ask()));
-        // Dropped while loom gives up, it would ask for the lock of a model that is over.
-        let place = ManuallyDrop::new(walk.enter(ask()));
-        let releasing = thread::spawn(move || slot.end(Cost(1), Did::Good));
-        let bell = Bell::new();
-        let found = look_then_wait(&place, &mut Context::from_waker(&bell.clone().into()));
+        let scheduler = scheduler_with(&[1]);
+        let slot = granted(scheduler.submit(arrival()));
+        // Dropping it while the failed model unwinds would lock a mutex of a model that has ended.
+        let future = ManuallyDrop::new(scheduler.submit(arrival()));
+        let releasing = thread::spawn(move || slot.complete(Cost(1), Outcome::Good));
+        let waker = TestWaker::new();
+        let found = check_then_store_waker(&future, &mut Context::from_waker(&waker.clone().into()));
         releasing.join().unwrap();
-        assert!(found.is_ready() || *bell.rung.lock().unwrap(), "a slot is granted and nobody is told");
+        assert!(
+            found.is_ready() || *waker.woken.lock().unwrap(),
+            "a slot was granted and no waker was called"
+        );
     });
 }
 
-/// Takes the lock once to look, and once more to leave the waker.
-fn look_then_wait(place: &Place, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(ticket) = &place.ticket else { return Poll::Ready(()) };
-    let is_decided = |state: &State| state.waiters[&ticket.request].verdict.is_some();
-    if is_decided(&ticket.walk.state.lock()) {
+/// Takes the lock once to check for a decision, and again to store the waker.
+fn check_then_store_waker(future: &SlotFuture, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(handle) = &future.handle else { return Poll::Ready(()) };
+    let is_decided = |state: &State| state.waiters[&handle.request].decision.is_some();
+    if is_decided(&handle.scheduler.state.lock()) {
         return Poll::Ready(());
     }
-    if let Some(waiter) = ticket.walk.state.lock().waiters.get_mut(&ticket.request) {
-        waiter.keep(cx);
+    if let Some(waiter) = handle.scheduler.state.lock().waiters.get_mut(&handle.request) {
+        waiter.set_waker(cx);
     }
     Poll::Pending
 }
@@ -140,19 +145,19 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-fn walk_to(slots: &[u32]) -> Arc<Walk> {
-    let watch =
-        Watch::new(&Registry::new(), "llm", MeterLimits::default(), JournalLimits::default()).unwrap();
-    let walk = Walk::start(PipelineOptions::default(), Arc::new(watch)).unwrap();
+fn scheduler_with(slots: &[u32]) -> Arc<RequestScheduler> {
+    let observer =
+        Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
+    let scheduler = RequestScheduler::start(PipelineOptions::default(), Arc::new(observer)).unwrap();
     for slots in slots {
         let spec =
             NodeSpec { slots: Slots::Fixed(*slots), weight: Weight::ONE, models: vec![MODEL], paths: vec![] };
-        walk.change(|machine, now| machine.add_node(now, &spec)).unwrap();
+        scheduler.update(|pipeline, now| pipeline.add_node(now, &spec)).unwrap();
     }
-    walk
+    scheduler
 }
 
-fn ask() -> Arrival {
+fn arrival() -> Arrival {
     Arrival {
         tenant: TenantId(0),
         model: MODEL,
@@ -160,57 +165,57 @@ fn ask() -> Arrival {
         upfront: Cost(10),
         affinity: None,
         deadline: None,
-        request: Request::Infer,
+        request: RequestKind::Infer,
         priority: Priority::Interactive,
     }
 }
 
-fn wait(place: Place) -> Result<Slot, Turned> {
-    Bell::wait(place)
+fn wait(future: SlotFuture) -> Result<SlotGuard, WaitRejection> {
+    TestWaker::block_on(future)
 }
 
-fn served(place: Place) -> Slot {
-    wait(place).unwrap_or_else(|turned| panic!("{turned:?}"))
+fn granted(future: SlotFuture) -> SlotGuard {
+    wait(future).unwrap_or_else(|rejected| panic!("{rejected:?}"))
 }
 
-fn assert_everything_is_given_back(walk: &Walk) {
-    let state = walk.state.lock();
-    let status = state.machine.status();
+fn assert_everything_is_released(scheduler: &RequestScheduler) {
+    let state = scheduler.state.lock();
+    let status = state.pipeline.status();
     assert_eq!((status.in_flight, status.waiting, state.waiters.len()), (0, 0, 0));
     assert!(status.nodes.iter().all(|node| node.busy == 0 && node.in_flight == Cost::ZERO));
-    assert_eq!((status.counts.unknown, state.machine.audit()), (0, Ok(())));
+    assert_eq!((status.counts.unknown, state.pipeline.audit()), (0, Ok(())));
 }
 
-/// A thread that sleeps until its waker is woken.
-struct Bell {
-    rung: loom::sync::Mutex<bool>,
-    ringing: Condvar,
+/// A waker on which a thread can block.
+struct TestWaker {
+    woken: loom::sync::Mutex<bool>,
+    changed: Condvar,
 }
 
-impl Bell {
+impl TestWaker {
     fn new() -> Arc<Self> {
-        Arc::new(Self { rung: loom::sync::Mutex::new(false), ringing: Condvar::new() })
+        Arc::new(Self { woken: loom::sync::Mutex::new(false), changed: Condvar::new() })
     }
 
-    fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
-        let bell = Self::new();
-        let waker = bell.clone().into();
+    fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+        let this = Self::new();
+        let waker = this.clone().into();
         loop {
             if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
                 return output;
             }
-            let mut rung = bell.rung.lock().unwrap();
-            while !*rung {
-                rung = bell.ringing.wait(rung).unwrap();
+            let mut woken = this.woken.lock().unwrap();
+            while !*woken {
+                woken = this.changed.wait(woken).unwrap();
             }
-            *rung = false;
+            *woken = false;
         }
     }
 }
 
-impl Wake for Bell {
+impl Wake for TestWaker {
     fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap() = true;
-        self.ringing.notify_one();
+        *self.woken.lock().unwrap() = true;
+        self.changed.notify_one();
     }
 }

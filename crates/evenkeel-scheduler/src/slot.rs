@@ -1,11 +1,12 @@
-//! What a request holds: a place while it waits, a slot while a node works on it.
+//! Drop guards of a request: [`SlotFuture`] while it is queued, [`SlotGuard`] while a node serves it.
 //!
-//! Bound: whatever is held is given back exactly once, when it is handed on, ended, or dropped.
+//! Guarantees: whatever a guard holds is released exactly once: when it is handed on, completed, or dropped. A poll
+//! that finds no decision stores its waker under the same lock, so there is no lost wake-up.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use evenkeel_pipeline::{AttemptFailure, Rejection, RequestEnd};
+use evenkeel_pipeline::{AttemptFailure, OptimizedLoadManager, Rejection, RequestEnd};
 use evenkeel_policy::cost::Cost;
 use evenkeel_policy::estimate::Outcome;
 use evenkeel_policy::id::{NodeId, PathId};
@@ -14,56 +15,57 @@ use evenkeel_telemetry::Step;
 
 use super::{RequestHandle, SlotDecision, SlotGrant, WaiterEntry};
 
-/// A request that waits for a slot; dropped, it gives its place back.
+/// Resolves to a [`SlotGuard`]. Dropping the future removes the request from the queue.
 pub struct SlotFuture {
-    /// `None` once it has a slot or was turned away.
-    pub(super) ticket: Option<RequestHandle>,
-    /// Known already; otherwise it comes by way of the walk's waiters.
-    verdict: Option<SlotDecision>,
+    /// `None` once the future has resolved.
+    pub(super) handle: Option<RequestHandle>,
+    /// Decision known at creation; otherwise it arrives in the scheduler's `waiters`.
+    decision: Option<SlotDecision>,
     since: Instant,
-    /// How long it waited before earlier attempts.
+    /// Time spent queued before earlier attempts.
     waited_before: Duration,
 }
 
-/// A request that was turned away.
-#[derive(Clone, Copy, Debug)]
+/// Rejection of a queued request.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("rejected after {waited:?} in the queue")]
 pub struct WaitRejection {
-    /// Why.
+    #[source]
     pub rejection: Rejection,
-    /// How long it waited, for all its attempts together.
+    /// Time spent queued, over all attempts.
     pub waited: Duration,
 }
 
 impl SlotFuture {
     pub(super) fn new(
-        ticket: RequestHandle,
-        verdict: Option<SlotDecision>,
+        handle: RequestHandle,
+        decision: Option<SlotDecision>,
         since: Instant,
         waited_before: Duration,
     ) -> Self {
-        Self { ticket: Some(ticket), verdict, since, waited_before }
+        Self { handle: Some(handle), decision, since, waited_before }
     }
 
-    /// Takes the verdict and when it was seen, or leaves the waker where the verdict will come.
-    fn poll_verdict(&mut self, cx: &Context<'_>) -> Poll<(SlotDecision, Instant)> {
-        if let Some(verdict) = self.verdict.take() {
-            return Poll::Ready((verdict, self.since));
+    /// Returns the decision and the time at which it was seen, or stores the waker.
+    fn poll_decision(&mut self, cx: &Context<'_>) -> Poll<(SlotDecision, Instant)> {
+        if let Some(decision) = self.decision.take() {
+            return Poll::Ready((decision, self.since));
         }
-        let Some(ticket) = &self.ticket else { return Poll::Pending };
-        let mut state = ticket.walk.state.lock();
-        let Some(waiter) = state.waiters.get_mut(&ticket.request) else { return Poll::Pending };
-        let Some(verdict) = waiter.verdict.take() else {
-            waiter.keep(cx);
+        let Some(handle) = &self.handle else { return Poll::Pending };
+        let mut state = handle.scheduler.state.lock();
+        let Some(waiter) = state.waiters.get_mut(&handle.request) else { return Poll::Pending };
+        let Some(decision) = waiter.decision.take() else {
+            waiter.set_waker(cx);
             return Poll::Pending;
         };
-        state.waiters.remove(&ticket.request);
+        state.waiters.remove(&handle.request);
         drop(state);
-        Poll::Ready((verdict, ticket.walk.now()))
+        Poll::Ready((decision, handle.scheduler.now()))
     }
 }
 
 impl WaiterEntry {
-    pub(super) fn keep(&mut self, cx: &Context<'_>) {
+    pub(super) fn set_waker(&mut self, cx: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             None => self.waker = Some(cx.waker().clone()),
@@ -75,10 +77,10 @@ impl Future for SlotFuture {
     type Output = Result<SlotGuard, WaitRejection>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Poll::Ready((verdict, now)) = self.poll_verdict(cx) else { return Poll::Pending };
-        let Some(ticket) = self.ticket.take() else { return Poll::Pending };
-        Poll::Ready(match verdict {
-            SlotDecision::Granted(grant) => Ok(SlotGuard::new(ticket, grant, now)),
+        let Poll::Ready((decision, now)) = self.poll_decision(cx) else { return Poll::Pending };
+        let Some(handle) = self.handle.take() else { return Poll::Pending };
+        Poll::Ready(match decision {
+            SlotDecision::Granted(grant) => Ok(SlotGuard::new(handle, grant, now)),
             SlotDecision::Rejected(rejection) => {
                 Err(WaitRejection { rejection, waited: self.waited_before + now.since(self.since) })
             }
@@ -88,139 +90,137 @@ impl Future for SlotFuture {
 
 impl Drop for SlotFuture {
     fn drop(&mut self) {
-        let Some(ticket) = &self.ticket else { return };
-        if !matches!(self.verdict, Some(SlotDecision::Rejected(_))) {
-            ticket.walk.cancel(ticket, Cost::ZERO);
+        let Some(handle) = &self.handle else { return };
+        if !matches!(self.decision, Some(SlotDecision::Rejected(_))) {
+            handle.scheduler.cancel(handle, Cost::ZERO);
         }
     }
 }
 
-/// How much more a request has cost each time the machine is told, as so many calls are not free: 16 tokens.
+/// Cost that a request accumulates between two reports to the pipeline, since reporting every token is not free: 16
+/// output tokens.
 const COST_REPORT_STEP: Cost = Cost(32);
 
-/// A request that has a slot; dropped, it gives the slot back as one whose client has gone.
+/// A reserved slot on a node. Dropping the guard releases the slot and cancels the request.
 pub struct SlotGuard {
-    /// `None` once it has ended or waits again.
-    ticket: Option<RequestHandle>,
+    /// `None` once the request has ended or is queued again.
+    handle: Option<RequestHandle>,
     grant: SlotGrant,
     granted_at: Instant,
     so_far: Cost,
 }
 
 impl SlotGuard {
-    fn new(ticket: RequestHandle, grant: SlotGrant, now: Instant) -> Self {
-        Self { ticket: Some(ticket), grant, granted_at: now, so_far: Cost::ZERO }
+    fn new(handle: RequestHandle, grant: SlotGrant, now: Instant) -> Self {
+        Self { handle: Some(handle), grant, granted_at: now, so_far: Cost::ZERO }
     }
 
-    /// The node that has the slot.
     pub fn node(&self) -> NodeId {
         self.grant.node
     }
 
-    /// The way to it, where there is a choice.
+    /// Returns the chosen path, if the node has more than one.
     pub fn path(&self) -> Option<PathId> {
         self.grant.path
     }
 
-    /// How long it waited, before all its attempts together.
+    /// Returns the time spent queued, over all attempts.
     pub fn waited(&self) -> Duration {
         self.grant.waited
     }
 
-    /// Takes in that the node has begun to answer: from here on there is no second attempt.
+    /// Records the first byte of the response; from here on there is no failover.
     pub fn on_first_byte(&self) {
-        let Some(ticket) = &self.ticket else { return };
-        ticket.walk.update(|machine, now| machine.handle_first_byte(now, ticket.request));
-        self.tell_first_byte(ticket, ticket.walk.now());
+        let Some(handle) = &self.handle else { return };
+        handle.scheduler.update(|pipeline, now| pipeline.handle_first_byte(now, handle.request));
+        self.record_first_byte(handle, handle.scheduler.now());
     }
 
-    /// Takes in what the request has cost so far.
+    /// Reports the cost of the request so far.
     pub fn report_cost(&mut self, so_far: Cost) {
         self.so_far = self.so_far.max(so_far);
-        let Some(ticket) = &mut self.ticket else { return };
-        // What is charged ahead makes up for what is not told yet.
-        if ticket.told + COST_REPORT_STEP <= self.so_far {
-            ticket.told = self.so_far;
-            let request = ticket.request;
-            ticket.walk.update(|machine, now| machine.handle_progress(now, request, so_far));
+        let Some(handle) = &mut self.handle else { return };
+        // Charging ahead covers the cost that has not been reported yet.
+        if handle.reported + COST_REPORT_STEP <= self.so_far {
+            handle.reported = self.so_far;
+            let request = handle.request;
+            handle.scheduler.update(|pipeline, now| pipeline.handle_progress(now, request, so_far));
         }
     }
 
-    /// Ends a request whose answer has begun.
+    /// Completes a request whose first byte was recorded.
     pub fn complete(mut self, actual: Cost, outcome: Outcome) {
-        if let Some(ticket) = self.ticket.take() {
-            finish(&ticket, ticket.walk.now(), |machine, now| {
-                machine.handle_end(now, ticket.request, RequestEnd { actual, outcome });
+        if let Some(handle) = self.handle.take() {
+            finish(&handle, handle.scheduler.now(), |pipeline, now| {
+                pipeline.handle_end(now, handle.request, RequestEnd { actual, outcome });
             });
         }
     }
 
-    /// Ends a request that was answered in one piece.
+    /// Completes a request whose response arrived as a whole.
     pub fn complete_whole(mut self, actual: Cost) {
-        if let Some(ticket) = self.ticket.take() {
-            let now = ticket.walk.now();
-            self.tell_first_byte(&ticket, now);
-            finish(&ticket, now, |machine, now| {
-                machine.handle_end(now, ticket.request, RequestEnd { actual, outcome: Outcome::Good });
+        if let Some(handle) = self.handle.take() {
+            let now = handle.scheduler.now();
+            self.record_first_byte(&handle, now);
+            finish(&handle, now, |pipeline, now| {
+                pipeline.handle_end(now, handle.request, RequestEnd { actual, outcome: Outcome::Good });
             });
         }
     }
 
-    /// Ends a request whose node failed after it had begun to answer.
+    /// Ends a request whose node failed after the first byte.
     pub fn fail_mid_stream(mut self, failure: AttemptFailure) {
         let so_far = self.so_far;
-        if let Some(ticket) = self.ticket.take() {
-            finish(&ticket, ticket.walk.now(), |machine, now| {
-                machine.handle_progress(now, ticket.request, so_far);
-                machine.handle_failure(now, ticket.request, failure);
+        if let Some(handle) = self.handle.take() {
+            finish(&handle, handle.scheduler.now(), |pipeline, now| {
+                pipeline.handle_progress(now, handle.request, so_far);
+                pipeline.handle_failure(now, handle.request, failure);
             });
         }
     }
 
-    /// Gives the slot back because its node failed before it answered; the request waits for another, or is turned
-    /// away.
+    /// Releases the slot after the node failed before the first byte. The request is queued for another node (failover)
+    /// or rejected.
     pub fn fail(mut self, failure: AttemptFailure) -> Result<SlotFuture, WaitRejection> {
-        let turned = WaitRejection { rejection: Rejection::Cancelled, waited: self.grant.waited };
-        let Some(ticket) = self.ticket.take() else { return Err(turned) };
-        let walk = ticket.walk.clone();
-        let now = walk.now();
-        let mut state = walk.state.lock();
-        state.machine.handle_failure(now, ticket.request, failure);
-        let outcome = state.drain(Some(ticket.request));
-        if outcome.verdict.is_none() {
-            state.waiters.insert(ticket.request, WaiterEntry::default());
+        let waited = self.grant.waited;
+        let Some(handle) = self.handle.take() else {
+            return Err(WaitRejection { rejection: Rejection::Cancelled, waited });
+        };
+        let scheduler = handle.scheduler.clone();
+        let now = scheduler.now();
+        let mut state = scheduler.state.lock();
+        state.pipeline.handle_failure(now, handle.request, failure);
+        let effects = state.drain(Some(handle.request));
+        if effects.decision.is_none() {
+            state.waiters.insert(handle.request, WaiterEntry::default());
         }
         drop(state);
-        let verdict = outcome.verdict;
-        walk.publish(now, outcome, ticket.entered_at);
-        match verdict {
-            Some(SlotDecision::Rejected(rejection)) => Err(WaitRejection { rejection, ..turned }),
-            Some(SlotDecision::Granted(_)) | None => Ok(SlotFuture::new(ticket, verdict, now, turned.waited)),
+        let decision = effects.decision;
+        scheduler.apply(now, effects, handle.arrived_at);
+        match decision {
+            Some(SlotDecision::Rejected(rejection)) => Err(WaitRejection { rejection, waited }),
+            Some(SlotDecision::Granted(_)) | None => Ok(SlotFuture::new(handle, decision, now, waited)),
         }
     }
 
-    fn tell_first_byte(&self, ticket: &RequestHandle, now: Instant) {
-        ticket.tell(now, Step::FirstByte { node: self.grant.node, after: now.since(self.granted_at) });
+    fn record_first_byte(&self, handle: &RequestHandle, now: Instant) {
+        handle.record(now, Step::FirstByte { node: self.grant.node, after: now.since(self.granted_at) });
     }
 }
 
-/// Ends a request, which took since it came in.
-fn finish(
-    ticket: &RequestHandle,
-    now: Instant,
-    end: impl FnOnce(&mut evenkeel_pipeline::OptimizedLoadManager, Instant),
-) {
-    let mut state = ticket.walk.state.lock();
-    end(&mut state.machine, now);
-    let outcome = state.drain(None);
+/// Ends a request in the pipeline and applies the effects.
+fn finish(handle: &RequestHandle, now: Instant, end: impl FnOnce(&mut OptimizedLoadManager, Instant)) {
+    let mut state = handle.scheduler.state.lock();
+    end(&mut state.pipeline, now);
+    let effects = state.drain(None);
     drop(state);
-    ticket.walk.publish(now, outcome, ticket.entered_at);
+    handle.scheduler.apply(now, effects, handle.arrived_at);
 }
 
 impl Drop for SlotGuard {
     fn drop(&mut self) {
-        if let Some(ticket) = &self.ticket {
-            ticket.walk.cancel(ticket, self.so_far);
+        if let Some(handle) = &self.handle {
+            handle.scheduler.cancel(handle, self.so_far);
         }
     }
 }

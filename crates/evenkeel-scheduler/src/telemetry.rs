@@ -19,8 +19,8 @@ pub(super) fn outside(tenant: TenantId, step: Step) -> Event {
     request_event(OUTSIDE, tenant, step)
 }
 
-/// Converts a pipeline event that happened at `now`; a request that ended by it arrived at `entered_at`.
-pub(super) fn to_telemetry(event: &pipeline::Event, now: Instant, entered_at: Instant) -> Event {
+/// Converts a pipeline event that happened at `now`; a request that ended by it arrived at `arrived_at`.
+pub(super) fn to_telemetry(event: &pipeline::Event, now: Instant, arrived_at: Instant) -> Event {
     match *event {
         pipeline::Event::Dispatch { request, tenant, node, path, waited, reason, attempt } => {
             request_event(request, tenant, Step::Dispatched { node, path, waited, reason, attempt })
@@ -32,7 +32,7 @@ pub(super) fn to_telemetry(event: &pipeline::Event, now: Instant, entered_at: In
             request_event(request, tenant, Step::FailedOver { failure, attempt })
         }
         pipeline::Event::Done { request, tenant, node, actual, outcome } => {
-            let took = now.since(entered_at);
+            let took = now.since(arrived_at);
             request_event(request, tenant, Step::Finished { node, actual, took, outcome })
         }
         pipeline::Event::AdminState { node, state } => node_event(node, admin_change(state)),

@@ -1,4 +1,4 @@
-//! An answer's body, and the connection it comes over.
+//! Response body, which holds its connection until its end.
 
 use core::fmt;
 use core::pin::Pin;
@@ -13,32 +13,32 @@ use super::connection::Connection;
 use super::framing::Framing;
 use super::pool::{ConnectionPool, HostPool};
 
-/// An answer's body: read to its end it gives the connection back, dropped before it closes the connection.
+/// Response body. Reading it to its end returns the connection to the pool; dropping it earlier closes the connection.
 ///
-/// Whoever reads it moves the connection on; a body that nobody reads stops its node by back-pressure.
+/// The reader drives the connection: a body that is not read slows the peer down (backpressure).
 pub struct UpstreamBody {
-    /// `None` once the end has been read, or the connection is lost.
-    using: Option<ActiveConnection>,
+    /// `None` once the end has been read or the connection has failed.
+    active: Option<ActiveConnection>,
 }
 
 struct ActiveConnection {
-    link: Box<Connection>,
+    connection: Box<Connection>,
     host: Arc<HostPool>,
     pool: Arc<ConnectionPool>,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(link: Box<Connection>, host: Arc<HostPool>, pool: Arc<ConnectionPool>) -> Self {
-        let mut body = Self { using: Some(ActiveConnection { link, host, pool }) };
+    pub(super) fn new(connection: Box<Connection>, host: Arc<HostPool>, pool: Arc<ConnectionPool>) -> Self {
+        let mut body = Self { active: Some(ActiveConnection { connection, host, pool }) };
         body.release_at_end();
         body
     }
 
-    /// Gives the connection back as soon as the end is known: who has read as much may not look for more.
+    /// Returns the connection to the pool as soon as the body is complete: its reader may not poll again.
     fn release_at_end(&mut self) {
-        let ended = |using: &mut ActiveConnection| using.link.framing() == Framing::Done;
-        if let Some(using) = self.using.take_if(ended) {
-            using.pool.give_back(&using.host, using.link);
+        let is_done = |active: &mut ActiveConnection| active.connection.framing() == Framing::Done;
+        if let Some(active) = self.active.take_if(is_done) {
+            active.pool.put(&active.host, active.connection);
         }
     }
 }
@@ -52,26 +52,26 @@ impl Body for UpstreamBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
         let this = self.get_mut();
-        let Some(using) = &mut this.using else { return Poll::Ready(None) };
-        let part = ready!(using.link.poll_part(cx));
+        let Some(active) = &mut this.active else { return Poll::Ready(None) };
+        let part = ready!(active.connection.poll_body(cx));
         match part {
             Ok(part) => {
                 this.release_at_end();
                 Poll::Ready(part.map(|part| Ok(Frame::data(part))))
             }
             Err(error) => {
-                this.using = None;
+                this.active = None;
                 Poll::Ready(Some(Err(error)))
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.using.is_none()
+        self.active.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.using.as_ref().map_or(Framing::Done, |using| using.link.framing()) {
+        match self.active.as_ref().map_or(Framing::Done, |active| active.connection.framing()) {
             Framing::Done => SizeHint::with_exact(0),
             Framing::Bytes(left) => SizeHint::with_exact(left),
             Framing::UntilClose
@@ -85,6 +85,6 @@ impl Body for UpstreamBody {
 
 impl fmt::Debug for UpstreamBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UpstreamBody").field("ended", &self.using.is_none()).finish_non_exhaustive()
+        f.debug_struct("UpstreamBody").field("ended", &self.active.is_none()).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! A new connection: names to addresses, sockets with their options, TLS.
+//! Opens connections: name resolution, TCP with its socket options, TLS.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -16,29 +16,30 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Origin, UpstreamError, after};
 
-/// What a connection runs over.
+/// Byte stream of a connection.
 #[derive(Debug)]
 pub(super) enum Transport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Connects, within `connect_timeout` for everything together.
+/// Connects to an origin; all steps together take at most `connect_timeout`.
 pub(super) async fn connect(
     origin: &Origin,
     settings: &ConnectionPoolConfig,
     tls: &TlsConnector,
 ) -> Result<Transport, UpstreamError> {
-    let by = after(settings.connect_timeout);
+    let deadline = after(settings.connect_timeout);
     let connecting = async {
-        let stream = reach(resolve(origin).await?, by).await?;
-        prepare(&stream, settings).map_err(|error| UpstreamError::Connect { error: error.to_string() })?;
+        let stream = connect_any(resolve(origin).await?, deadline).await?;
+        set_options(&stream, settings)
+            .map_err(|error| UpstreamError::Connect { error: error.to_string() })?;
         let Some(name) = origin.tls_name() else { return Ok(Transport::Plain(stream)) };
         let stream = tls.connect(name.clone(), stream).await;
         let stream = stream.map_err(|error| UpstreamError::Tls { error: error.to_string() })?;
         Ok(Transport::Tls(Box::new(stream)))
     };
-    timeout_at(by, connecting).await.unwrap_or(Err(UpstreamError::ConnectTimeout))
+    timeout_at(deadline, connecting).await.unwrap_or(Err(UpstreamError::ConnectTimeout))
 }
 
 async fn resolve(origin: &Origin) -> Result<Vec<SocketAddr>, UpstreamError> {
@@ -48,14 +49,14 @@ async fn resolve(origin: &Origin) -> Result<Vec<SocketAddr>, UpstreamError> {
     }
 }
 
-/// Tries addresses in turn; each may take an equal part of the time that is left.
-async fn reach(addresses: Vec<SocketAddr>, by: Instant) -> Result<TcpStream, UpstreamError> {
+/// Tries addresses in turn; each gets an equal share of the remaining time.
+async fn connect_any(addresses: Vec<SocketAddr>, deadline: Instant) -> Result<TcpStream, UpstreamError> {
     let mut last = UpstreamError::Resolve { error: "no address".to_owned() };
-    let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    let mut remaining = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     for address in addresses {
-        let part = by.saturating_duration_since(Instant::now()) / left;
-        left -= 1;
-        last = match timeout(part, TcpStream::connect(address)).await {
+        let share = deadline.saturating_duration_since(Instant::now()) / remaining;
+        remaining -= 1;
+        last = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => UpstreamError::Connect { error: format!("{address}: {error}") },
             Err(_) => UpstreamError::ConnectTimeout,
@@ -64,14 +65,14 @@ async fn reach(addresses: Vec<SocketAddr>, by: Instant) -> Result<TcpStream, Ups
     Err(last)
 }
 
-fn prepare(stream: &TcpStream, settings: &ConnectionPoolConfig) -> io::Result<()> {
+fn set_options(stream: &TcpStream, settings: &ConnectionPoolConfig) -> io::Result<()> {
     stream.set_nodelay(settings.tcp_nodelay)?;
     if settings.tcp_keepalive.is_zero() {
         return Ok(());
     }
-    // The kernel counts whole seconds, and refuses none.
-    let every = settings.tcp_keepalive.max(Duration::from_secs(1));
-    let keepalive = TcpKeepalive::new().with_time(every).with_interval(every);
+    // The kernel counts whole seconds, and rejects zero.
+    let interval = settings.tcp_keepalive.max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(interval).with_interval(interval);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
@@ -138,12 +139,12 @@ mod tests {
         let tls = TlsConnector::from(TlsRoots::default().into_config());
         match connect(&origin, &settings, &tls).await.unwrap() {
             Transport::Plain(stream) => stream,
-            Transport::Tls(_) => panic!("nobody asked for TLS"),
+            Transport::Tls(_) => panic!("connected with TLS to an http:// origin"),
         }
     }
 
     #[tokio::test]
-    async fn keepalive_is_asked_for_as_often_as_set() {
+    async fn the_keepalive_interval_is_set() {
         let tcp_keepalive = Duration::from_secs(17);
         let stream = connected(ConnectionPoolConfig { tcp_keepalive, ..Default::default() }).await;
         let socket = SockRef::from(&stream);
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keepalive_below_a_second_is_a_second_and_none_is_none() {
+    async fn a_keepalive_below_a_second_is_a_second_and_zero_turns_it_off() {
         let often = ConnectionPoolConfig { tcp_keepalive: Duration::from_millis(1), ..Default::default() };
         let stream = connected(often).await;
         assert_eq!(SockRef::from(&stream).tcp_keepalive_time().unwrap(), Duration::from_secs(1));
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nodelay_is_as_set() {
+    async fn nodelay_is_set_as_configured() {
         for tcp_nodelay in [true, false] {
             let stream = connected(ConnectionPoolConfig { tcp_nodelay, ..Default::default() }).await;
             assert_eq!(stream.nodelay().unwrap(), tcp_nodelay);
@@ -171,13 +172,14 @@ mod tests {
 
     #[tokio::test]
     async fn every_address_is_tried() {
-        let gone = TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap();
+        let closed = TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let there = listener.local_addr().unwrap();
-        let by = after(Duration::from_secs(60));
-        assert_eq!(reach(vec![gone, there], by).await.unwrap().peer_addr().unwrap(), there);
-        let refused = reach(vec![gone, gone], by).await.map(|_| ());
+        let open = listener.local_addr().unwrap();
+        let deadline = after(Duration::from_secs(60));
+        let stream = connect_any(vec![closed, open], deadline).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+        let refused = connect_any(vec![closed, closed], deadline).await.map(|_| ());
         assert!(matches!(refused, Err(UpstreamError::Connect { .. })), "{refused:?}");
-        assert!(matches!(reach(vec![], by).await, Err(UpstreamError::Resolve { .. })));
+        assert!(matches!(connect_any(vec![], deadline).await, Err(UpstreamError::Resolve { .. })));
     }
 }

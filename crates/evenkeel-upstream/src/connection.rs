@@ -1,7 +1,7 @@
-//! One connection to a node: HTTP/1.1, spoken by whoever uses it, without a task or a channel in between.
+//! One HTTP/1.1 connection, driven by the task that uses it, without a task or a channel in between.
 //!
-//! Bounds: reads when it is asked for more, and no more than [`READ_BYTES`] ahead; the node has `time_max` to say
-//! something while somebody listens.
+//! Limits: reads only when polled for more, at most [`READ_BYTES`] ahead; while it is polled, the peer may be silent for
+//! at most `silence_max`.
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
@@ -17,137 +17,144 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::connect::Transport;
 use super::framing::{Framing, FramingError};
-use super::head::{self, ConnectionReuse, HeadReader, ResponseHead};
+use super::head::{self, ConnectionReuse, HeadReader};
 use super::pool::{ConnectionCount, Counters};
-use super::response_parser::misframed;
+use super::response_parser::invalid_framing;
 use super::{HeaderFilter, Origin, UpstreamError, after};
 
-/// How much room there is for what is read, and when it is made anew.
+/// Size of the read buffer.
 const READ_BYTES: usize = 16 * 1024;
+/// Free space below which a new read buffer is allocated.
 const READ_BYTES_MIN: usize = 4 * 1024;
-/// Up to how many bytes a body is copied behind its head: the kernel takes one piece with less ado than two.
+/// Largest body that is copied behind its head: one write is cheaper than a vectored one.
 const JOINED_MAX: usize = 4 * 1024;
 
-/// A connection, what is on its way over it, and the time that its node has.
+/// A connection and its current exchange.
 pub(super) struct Connection {
-    wire: Transport,
-    /// Read, and not yet used.
+    transport: Transport,
+    /// Received bytes that are not consumed yet.
     input: BytesMut,
-    /// What is still to be sent, a short body with its head; the buffer of the head is used again and again.
+    /// Request head, followed by a short body; the buffer is reused.
     head: Vec<u8>,
     head_sent: usize,
     body: Bytes,
     sending: SendState,
     method: Method,
-    answer: HeadReader,
+    head_reader: HeadReader,
     framing: Framing,
-    afterwards: ConnectionReuse,
-    time_max: Duration,
-    patience: Pin<Box<Sleep>>,
-    /// When the node's time is up, if somebody waits.
-    until: Option<Instant>,
+    reuse: ConnectionReuse,
+    silence_max: Duration,
+    timer: Pin<Box<Sleep>>,
+    /// Deadline for the peer's next bytes, while the connection is polled.
+    silent_until: Option<Instant>,
     _open: ConnectionCount,
 }
 
-/// Whether a connection was used before.
+/// Earlier use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionAge {
     New,
     Reused,
 }
 
-/// How far the request is.
+/// Progress of sending the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendState {
-    /// Nothing was sent on a connection that was kept: it may have ended meanwhile.
-    Unsure,
-    Begun,
+    /// Nothing was sent yet on a reused connection, which the peer may have closed.
+    Unchecked,
+    Started,
     Done,
-    /// The node takes no more; it may have answered all the same.
-    Broken,
+    /// The peer accepts no more bytes; it may have responded all the same.
+    Failed,
 }
 
-/// Why an exchange came to nothing, and how far it was.
+/// Failure of an exchange, and its progress until then.
 #[derive(Debug)]
 pub(super) struct ExchangeError {
     pub(super) error: UpstreamError,
-    pub(super) after: Progress,
+    pub(super) progress: Progress,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Nothing was sent.
     Unsent,
-    /// Something was sent, nothing came back.
+    /// Something was sent, nothing received.
     Sent,
-    /// Something came back.
-    Answered,
+    /// Something was received.
+    Received,
 }
 
 impl Connection {
-    pub(super) fn new(wire: Transport, time_max: Duration, counters: &Arc<Counters>) -> Self {
+    pub(super) fn new(transport: Transport, silence_max: Duration, counters: &Arc<Counters>) -> Self {
         Self {
-            wire,
+            transport,
             input: BytesMut::new(),
             head: Vec::new(),
             head_sent: 0,
             body: Bytes::new(),
             sending: SendState::Done,
             method: Method::GET,
-            answer: HeadReader::default(),
+            head_reader: HeadReader::default(),
             framing: Framing::Done,
-            afterwards: ConnectionReuse::KeepAlive,
-            time_max,
-            patience: Box::pin(sleep(time_max)),
-            until: None,
+            reuse: ConnectionReuse::KeepAlive,
+            silence_max,
+            timer: Box::pin(sleep(silence_max)),
+            silent_until: None,
             _open: ConnectionCount::count(counters),
         }
     }
 
-    /// Sends a request, and waits for the answer's head.
+    /// Sends a request and waits for the response head.
     pub(super) async fn exchange(
         &mut self,
         origin: &Origin,
         request: &Request<Bytes>,
-        passed: HeaderFilter<'_>,
+        filter: HeaderFilter<'_>,
         age: ConnectionAge,
     ) -> Result<Response<()>, ExchangeError> {
         self.head.clear();
         self.head_sent = 0;
-        head::write(&mut self.head, origin, request, passed);
+        head::write(&mut self.head, origin, request, filter);
         if request.body().len() <= JOINED_MAX {
             self.head.extend_from_slice(request.body());
         } else {
             self.body = request.body().clone();
         }
         self.method.clone_from(request.method());
-        self.answer = HeadReader::default();
+        self.head_reader = HeadReader::default();
         self.sending = match age {
-            ConnectionAge::Reused => SendState::Unsure,
-            ConnectionAge::New => SendState::Begun,
+            ConnectionAge::Reused => SendState::Unchecked,
+            ConnectionAge::New => SendState::Started,
         };
         poll_fn(|cx| self.poll_exchange(cx)).await
     }
 
     fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, ExchangeError>> {
-        if self.sending == SendState::Unsure {
-            // Whatever comes before the question answers nobody. From here on its user is woken, not its keeper.
+        if self.sending == SendState::Unchecked {
+            // Bytes received before the request are no response to it. From here on the user's task is woken, not the
+            // idle reaper.
             if let Poll::Ready(read) = self.poll_read(cx) {
                 return Poll::Ready(Err(ExchangeError {
                     error: closed(read.err()),
-                    after: Progress::Unsent,
+                    progress: Progress::Unsent,
                 }));
             }
-            self.sending = SendState::Begun;
+            self.sending = SendState::Started;
         }
         self.send(cx);
         loop {
             if !self.input.is_empty() {
-                match self.answer.take(&mut self.input, &self.method) {
-                    Ok(Some(head)) => return Poll::Ready(Ok(self.answered(head))),
+                match self.head_reader.take(&mut self.input, &self.method) {
+                    Ok(Some(head)) => {
+                        self.silent_until = None;
+                        self.framing = head.body;
+                        self.reuse = head.reuse;
+                        return Poll::Ready(Ok(head.response));
+                    }
                     Ok(None) => {}
                     Err(error) => {
-                        return Poll::Ready(Err(ExchangeError { error, after: Progress::Answered }));
+                        return Poll::Ready(Err(ExchangeError { error, progress: Progress::Received }));
                     }
                 }
             }
@@ -155,60 +162,54 @@ impl Connection {
                 Poll::Ready(Ok(1..)) => continue,
                 Poll::Ready(read) => closed(read.err()),
                 Poll::Pending => {
-                    ready!(self.poll_patience(cx));
+                    ready!(self.poll_silence(cx));
                     UpstreamError::Timeout
                 }
             };
-            let after = if self.answer.is_unbegun(&self.input) { Progress::Sent } else { Progress::Answered };
-            return Poll::Ready(Err(ExchangeError { error, after }));
+            let is_unstarted = self.head_reader.is_unstarted(&self.input);
+            let progress = if is_unstarted { Progress::Sent } else { Progress::Received };
+            return Poll::Ready(Err(ExchangeError { error, progress }));
         }
     }
 
-    fn answered(&mut self, head: ResponseHead) -> Response<()> {
-        self.until = None;
-        self.framing = head.body;
-        self.afterwards = head.afterwards;
-        head.response
-    }
-
-    /// Reads the next part of the answer's body; `None` at its end.
-    pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, UpstreamError>> {
+    /// Reads the next part of the response body; `None` at its end.
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, UpstreamError>> {
         loop {
             match self.framing.take(&mut self.input) {
                 Ok(Some(part)) => {
-                    self.until = None;
+                    self.silent_until = None;
                     return Poll::Ready(Ok(Some(part)));
                 }
                 Ok(None) if self.framing == Framing::Done => return Poll::Ready(Ok(None)),
                 Ok(None) => {}
-                Err(FramingError) => return Poll::Ready(Err(misframed())),
+                Err(FramingError) => return Poll::Ready(Err(invalid_framing())),
             }
-            // A node may read what is left of the request while it answers.
+            // The peer may still be reading the request while it responds.
             self.send(cx);
             match self.poll_read(cx) {
                 Poll::Ready(Ok(1..)) => {}
                 Poll::Ready(Ok(0)) if self.framing == Framing::UntilClose => self.framing = Framing::Done,
-                Poll::Ready(Ok(_)) => return Poll::Ready(Err(cut("the connection ended before it"))),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(cut(error))),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Err(truncated("connection closed by peer"))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(truncated(error))),
                 Poll::Pending => {
-                    ready!(self.poll_patience(cx));
+                    ready!(self.poll_silence(cx));
                     return Poll::Ready(Err(UpstreamError::Timeout));
                 }
             }
         }
     }
 
-    /// What of the answer's body is still to come.
+    /// Returns the state of the response body.
     pub(super) fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// Sends as much as the node takes.
+    /// Sends as much as the peer accepts.
     fn send(&mut self, cx: &mut Context<'_>) {
-        if self.sending == SendState::Begun
+        if self.sending == SendState::Started
             && let Poll::Ready(sent) = self.poll_send(cx)
         {
-            self.sending = if sent.is_ok() { SendState::Done } else { SendState::Broken };
+            self.sending = if sent.is_ok() { SendState::Done } else { SendState::Failed };
             self.body = Bytes::new();
         }
     }
@@ -217,22 +218,22 @@ impl Connection {
         loop {
             let head = &self.head[self.head_sent..];
             if head.is_empty() && self.body.is_empty() {
-                return Pin::new(&mut self.wire).poll_flush(cx);
+                return Pin::new(&mut self.transport).poll_flush(cx);
             }
-            let wire = Pin::new(&mut self.wire);
+            let transport = Pin::new(&mut self.transport);
             let sent = match (head, &self.body[..]) {
-                (one, []) | ([], one) => wire.poll_write(cx, one),
+                (one, []) | ([], one) => transport.poll_write(cx, one),
                 (head, body) => {
-                    wire.poll_write_vectored(cx, &[io::IoSlice::new(head), io::IoSlice::new(body)])
+                    transport.poll_write_vectored(cx, &[io::IoSlice::new(head), io::IoSlice::new(body)])
                 }
             };
             let sent = ready!(sent)?;
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            let of_head = sent.min(head.len());
-            self.head_sent += of_head;
-            self.body.advance(sent - of_head);
+            let head_bytes = sent.min(head.len());
+            self.head_sent += head_bytes;
+            self.body.advance(sent - head_bytes);
         }
     }
 
@@ -240,48 +241,49 @@ impl Connection {
         if self.input.capacity() - self.input.len() < READ_BYTES_MIN {
             self.input.reserve(READ_BYTES);
         }
-        pin!(self.wire.read_buf(&mut self.input)).poll(cx)
+        pin!(self.transport.read_buf(&mut self.input)).poll(cx)
     }
 
-    /// Counts the time in which the node says nothing; not that in which nobody listens.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let until = *self.until.get_or_insert_with(|| after(self.time_max));
-        // A timer that goes off too early is moved then, which is once in many requests.
-        if until < self.patience.deadline() || self.patience.is_elapsed() {
-            self.patience.as_mut().reset(until);
+    /// Completes once the peer has been silent for too long; time in which the connection is not polled does not count.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let until = *self.silent_until.get_or_insert_with(|| after(self.silence_max));
+        // A timer that is set too early is reset only when it fires, once in many requests.
+        if until < self.timer.deadline() || self.timer.is_elapsed() {
+            self.timer.as_mut().reset(until);
         }
         loop {
-            ready!(self.patience.as_mut().poll(cx));
+            ready!(self.timer.as_mut().poll(cx));
             if until <= Instant::now() {
                 return Poll::Ready(());
             }
-            self.patience.as_mut().reset(until);
+            self.timer.as_mut().reset(until);
         }
     }
 
-    /// Lets go of its user, for `keeper` to be woken instead; `false` if it cannot be used again.
-    pub(super) fn park(&mut self, keeper: &Waker) -> bool {
-        self.until = None;
-        let whole = self.sending == SendState::Done && self.framing == Framing::Done && self.input.is_empty();
-        if !whole || self.afterwards == ConnectionReuse::Close {
+    /// Registers `reaper` instead of the user's waker; returns false if the connection cannot be reused.
+    pub(super) fn park(&mut self, reaper: &Waker) -> bool {
+        self.silent_until = None;
+        let is_complete =
+            self.sending == SendState::Done && self.framing == Framing::Done && self.input.is_empty();
+        if !is_complete || self.reuse == ConnectionReuse::Close {
             return false;
         }
-        // A timer that runs on would hold its last user's task.
-        let _ = self.patience.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        self.poll_idle(keeper)
+        // The running timer would otherwise keep the last user's waker.
+        let _ = self.timer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.poll_idle(reaper)
     }
 
-    /// Looks after an idle connection; `false` once it has ended, or said something unasked.
-    pub(super) fn poll_idle(&mut self, keeper: &Waker) -> bool {
-        self.poll_read(&mut Context::from_waker(keeper)).is_pending()
+    /// Polls an idle connection; returns false once the peer has closed it or sent unexpected bytes.
+    pub(super) fn poll_idle(&mut self, reaper: &Waker) -> bool {
+        self.poll_read(&mut Context::from_waker(reaper)).is_pending()
     }
 }
 
 fn closed(error: Option<io::Error>) -> UpstreamError {
-    let error = error.map_or("it ended".to_owned(), |error| error.to_string());
+    let error = error.map_or("end of stream".to_owned(), |error| error.to_string());
     UpstreamError::Closed { error }
 }
 
-fn cut(error: impl ToString) -> UpstreamError {
-    UpstreamError::Cut { error: error.to_string() }
+fn truncated(error: impl ToString) -> UpstreamError {
+    UpstreamError::Truncated { error: error.to_string() }
 }

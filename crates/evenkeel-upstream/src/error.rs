@@ -1,59 +1,28 @@
-//! Why a node did not answer.
+//! Errors of requests to nodes and other peers.
 
-use core::fmt;
-
-/// Why a request to a node has no answer, or not all of it; one variant per thing a caller does differently.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Failure of a request; one variant per case that callers handle differently.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
-    /// The host's name has no address.
-    Resolve {
-        /// What the resolver says.
-        error: String,
-    },
-    /// No address of the host takes connections.
-    Connect {
-        /// What the last address said.
-        error: String,
-    },
-    /// Nobody took the connection within `connect_timeout`.
+    #[error("could not resolve the host name: {error}")]
+    Resolve { error: String },
+    /// No address of the host accepts connections; `error` is that of the last one.
+    #[error("could not connect: {error}")]
+    Connect { error: String },
+    /// Not connected within `connect_timeout`.
+    #[error("connect timed out")]
     ConnectTimeout,
-    /// The host is not who its certificate should say, or does not speak TLS.
-    Tls {
-        /// What rustls says.
-        error: String,
-    },
-    /// `request_timeout` passed without an answer's head, or without another chunk of its body.
+    /// The certificate is not trusted, or the peer does not speak TLS.
+    #[error("TLS handshake failed: {error}")]
+    Tls { error: String },
+    /// No response head within `request_timeout`, or no further chunk of the body.
+    #[error("response timed out")]
     Timeout,
-    /// The connection closed before the answer's head.
-    Closed {
-        /// What the connection says.
-        error: String,
-    },
-    /// What came back is not HTTP.
-    Malformed {
-        /// What the parser says.
-        error: String,
-    },
+    /// The connection closed before the response head.
+    #[error("connection closed before a response: {error}")]
+    Closed { error: String },
+    #[error("response is not valid HTTP: {error}")]
+    Malformed { error: String },
     /// The connection closed within the body.
-    Cut {
-        /// What the connection says.
-        error: String,
-    },
+    #[error("response truncated: {error}")]
+    Truncated { error: String },
 }
-
-impl fmt::Display for UpstreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Resolve { error } => write!(f, "host name not resolved: {error}"),
-            Self::Connect { error } => write!(f, "host not reached: {error}"),
-            Self::ConnectTimeout => f.write_str("host not reached in time"),
-            Self::Tls { error } => write!(f, "no trusted connection: {error}"),
-            Self::Timeout => f.write_str("no answer in time"),
-            Self::Closed { error } => write!(f, "connection closed without an answer: {error}"),
-            Self::Malformed { error } => write!(f, "answer is not HTTP: {error}"),
-            Self::Cut { error } => write!(f, "answer cut short: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for UpstreamError {}

@@ -1,48 +1,48 @@
-//! Where the body of an answer ends, and what of it has come.
+//! Framing of a response body: content length, chunked encoding, or until the connection closes.
 //!
-//! Bound: keeps nothing but a place; a line between chunks has at most [`LINE_MAX`] bytes, trailers [`TRAILERS_MAX`].
+//! Limits: buffers nothing; a chunk-size line has at most [`LINE_MAX`] bytes, trailers have at most [`TRAILERS_MAX`].
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr;
 
-/// How long the line with a chunk's size may be.
+/// Longest chunk-size line.
 const LINE_MAX: usize = 4 * 1024;
-/// How long everything behind the last chunk may be.
+/// Longest trailer section.
 const TRAILERS_MAX: usize = 16 * 1024;
 
-/// What of a body is still to come.
+/// State of a body: the part that is expected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// Nothing.
     Done,
-    /// So many bytes.
+    /// The remaining bytes of a body with a content length.
     Bytes(u64),
-    /// Everything until the connection ends.
+    /// Everything until the connection closes.
     UntilClose,
-    /// The size of a chunk.
+    /// A chunk-size line.
     Size,
-    /// So many bytes of a chunk.
+    /// The remaining bytes of a chunk.
     Chunk(u64),
-    /// The end of the line behind a chunk.
+    /// The line end after a chunk.
     ChunkEnd,
-    /// What follows the last chunk, of which so many bytes have come.
+    /// Trailers, with the bytes received so far.
     Trailers(usize),
 }
 
-/// A body that is not framed as it says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Invalid chunked encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid chunked encoding")]
 pub(super) struct FramingError;
 
 impl Framing {
     pub(super) const CHUNKED: Self = Self::Size;
 
-    pub(super) fn of_length(length: u64) -> Self {
+    pub(super) fn from_length(length: u64) -> Self {
         if length == 0 { Self::Done } else { Self::Bytes(length) }
     }
 
-    /// Takes the next part of the body from what was read, as it lies there; `None` if there is none.
+    /// Takes the next part of the body from the input, without a copy; `None` if there is none.
     pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramingError> {
-        self.pass(input)?;
+        self.skip_framing(input)?;
         let (Self::Bytes(left) | Self::Chunk(left)) = *self else {
             return Ok((*self == Self::UntilClose && !input.is_empty()).then(|| input.split().freeze()));
         };
@@ -57,34 +57,34 @@ impl Framing {
             (_, 0) => Self::ChunkEnd,
             (_, left) => Self::Chunk(left),
         };
-        // Whoever has the last part may not ask for more: the end is found while it is handed out.
-        self.pass(input)?;
+        // A reader that has the last part may not poll again, so the end is detected with it.
+        self.skip_framing(input)?;
         Ok(Some(part))
     }
 
-    /// Passes over everything that is not of the body itself.
-    fn pass(&mut self, input: &mut BytesMut) -> Result<(), FramingError> {
+    /// Skips everything that is not part of the body itself.
+    fn skip_framing(&mut self, input: &mut BytesMut) -> Result<(), FramingError> {
         loop {
-            let most = match self {
+            let line_max = match self {
                 Self::Done | Self::Bytes(_) | Self::UntilClose | Self::Chunk(_) => return Ok(()),
                 Self::Size => LINE_MAX,
                 Self::ChunkEnd => 2,
                 Self::Trailers(so_far) => TRAILERS_MAX.saturating_sub(*so_far),
             };
             let Some(end) = memchr(b'\n', input) else {
-                return if input.len() < most { Ok(()) } else { Err(FramingError) };
+                return if input.len() < line_max { Ok(()) } else { Err(FramingError) };
             };
-            if most <= end {
+            if end >= line_max {
                 return Err(FramingError);
             }
             let line = input.split_to(end + 1);
             let line = line.strip_suffix(b"\r\n").ok_or(FramingError)?;
-            // Some take it for the end of a line, and see another chunk.
+            // Some parsers take a bare CR for a line end, and would see another chunk.
             if line.contains(&b'\r') {
                 return Err(FramingError);
             }
             *self = match *self {
-                Self::Size => match size(line)? {
+                Self::Size => match parse_size(line)? {
                     0 => Self::Trailers(0),
                     size => Self::Chunk(size),
                 },
@@ -97,11 +97,11 @@ impl Framing {
     }
 }
 
-/// Reads a chunk's size; what may stand behind it is for nobody.
-fn size(line: &[u8]) -> Result<u64, FramingError> {
+/// Parses a chunk's size and ignores chunk extensions.
+fn parse_size(line: &[u8]) -> Result<u64, FramingError> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
-    let behind = line[digits..].trim_ascii_start();
-    if digits == 0 || !(behind.is_empty() || behind[0] == b';') {
+    let extension = line[digits..].trim_ascii_start();
+    if digits == 0 || !(extension.is_empty() || extension[0] == b';') {
         return Err(FramingError);
     }
     let digits = core::str::from_utf8(&line[..digits]).map_err(|_| FramingError)?;
@@ -115,7 +115,7 @@ mod tests {
     const CHUNKED: &str = "5;note=1\r\nfirst\r\nA \r\n, second, \r\n00004\r\nlast\r\n0\r\nx: y\r\n\r\n";
 
     #[test]
-    fn chunks_are_the_same_wherever_they_are_cut() {
+    fn a_chunked_body_is_the_same_wherever_the_input_is_cut() {
         for at in 0..=CHUNKED.len() {
             let read = read(Framing::CHUNKED, &[&CHUNKED[..at], &CHUNKED[at..]]);
             assert_eq!(read, Ok(("first, second, last".to_owned(), Framing::Done)), "cut at {at}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_known_with_the_last_part() {
+    fn the_end_is_detected_with_the_last_part() {
         let mut framing = Framing::CHUNKED;
         let mut input = BytesMut::from("4\r\nlast\r\n0\r\n\r\nmore");
         assert_eq!(framing.take(&mut input), Ok(Some(Bytes::from("last"))));
@@ -132,17 +132,17 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_all_that_is_taken() {
-        let read = read(Framing::of_length(5), &["fir", "st, second"]);
+    fn no_more_than_the_content_length_is_taken() {
+        let read = read(Framing::from_length(5), &["fir", "st, second"]);
         assert_eq!(read, Ok(("first".to_owned(), Framing::Done)));
-        assert_eq!(Framing::of_length(0), Framing::Done);
+        assert_eq!(Framing::from_length(0), Framing::Done);
     }
 
     #[test]
-    fn what_is_not_framed_is_refused() {
+    fn invalid_chunked_encoding_is_rejected() {
         let endless = format!("5;{}", "x".repeat(LINE_MAX));
         let trailers = format!("0\r\n{}", "x: y\r\n".repeat(TRAILERS_MAX / 6 + 1));
-        for said in [
+        for input in [
             "\r\n",
             "x\r\n",
             "-1\r\n",
@@ -162,14 +162,14 @@ mod tests {
             &endless,
             &trailers,
         ] {
-            for at in (0..=said.len()).take(64) {
-                let read = read(Framing::CHUNKED, &[&said[..at], &said[at..]]);
-                assert_eq!(read, Err(FramingError), "{said} cut at {at}");
+            for at in (0..=input.len()).take(64) {
+                let read = read(Framing::CHUNKED, &[&input[..at], &input[at..]]);
+                assert_eq!(read, Err(FramingError), "{input} cut at {at}");
             }
         }
     }
 
-    /// Reads parts as they come, and tells what they say and what is missing.
+    /// Reads a body from parts; returns it and the final state.
     fn read(mut framing: Framing, parts: &[&str]) -> Result<(String, Framing), FramingError> {
         let mut input = BytesMut::new();
         let mut body = Vec::new();

@@ -1,7 +1,8 @@
-//! Heads of HTTP/1.1: written from a request, read into a response.
+//! HTTP/1.1 heads: writes requests, parses responses.
 //!
-//! Bounds: an answer's head has at most [`HEAD_BYTES_MAX`] bytes and [`HEADERS_MAX`] headers. What two readers could
-//! understand differently, two lengths above all, is no head.
+//! Guarantees: a head that two parsers could read differently, above all one with two lengths, is an error.
+//!
+//! Limits: a response head has at most [`HEAD_BYTES_MAX`] bytes and [`HEADERS_MAX`] headers.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -11,43 +12,38 @@ use memchr::memchr_iter;
 use super::framing::Framing;
 use super::{HeaderFilter, Origin, UpstreamError};
 
-/// How long the head of an answer may be.
+/// Longest response head, including interim responses before it.
 pub(super) const HEAD_BYTES_MAX: usize = 256 * 1024;
-/// How many headers an answer may have.
 const HEADERS_MAX: usize = 128;
-/// How many most answers have.
+/// Number of headers that most responses stay below.
 const HEADERS_USUAL: usize = 32;
-/// What every answer of HTTP/1 begins with.
-const BEGINNING: &[u8] = b"HTTP/1.";
+const VERSION_PREFIX: &[u8] = b"HTTP/1.";
 
-/// Writes the head of a request.
-///
-/// The origin's base goes in front of the path; host and length are the connection's affair.
-pub(super) fn write(head: &mut Vec<u8>, origin: &Origin, request: &Request<Bytes>, passed: HeaderFilter<'_>) {
+/// Writes a request head: the origin's base path is prepended to the path, `Host` and `Content-Length` are set here.
+pub(super) fn write(head: &mut Vec<u8>, origin: &Origin, request: &Request<Bytes>, filter: HeaderFilter<'_>) {
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
     let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     put(&[request.method().as_str().as_bytes(), b" ", origin.base().as_bytes(), target.as_bytes()]);
     put(&[b" HTTP/1.1\r\nhost: ", origin.host_header().as_bytes(), b"\r\n"]);
     for (name, value) in request.headers() {
-        let is_ours = matches!(name.as_str(), "host" | "content-length" | "transfer-encoding");
-        // What is added replaces what was said.
-        let is_added = passed.adds.iter().any(|(added, _)| *added == name.as_str());
-        if !is_ours && !is_added && (passed.keeps)(name) {
+        let is_replaced = matches!(name.as_str(), "host" | "content-length" | "transfer-encoding");
+        let is_added = filter.add.iter().any(|(added, _)| *added == name.as_str());
+        if !is_replaced && !is_added && (filter.keep)(name) {
             put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
         }
     }
-    for (name, value) in passed.adds {
+    for (name, value) in filter.add {
         put(&[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }
     let len = request.body().len();
-    if 0 < len || ![Method::GET, Method::HEAD].contains(request.method()) {
+    if len > 0 || ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut digits = [0; 20];
         put(&[b"content-length: ", decimal(len, &mut digits), b"\r\n"]);
     }
     put(&[b"\r\n"]);
 }
 
-/// Writes a number into the end of `digits`.
+/// Formats a number in decimal, at the end of `digits`.
 fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
     let mut at = digits.len();
     loop {
@@ -60,31 +56,31 @@ fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Whether a connection can be used after an answer.
+/// Use of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {
     KeepAlive,
     Close,
 }
 
-/// An answer's head, and what it says about what follows.
+/// A parsed response head.
 pub(super) struct ResponseHead {
     pub(super) response: Response<()>,
     pub(super) body: Framing,
-    pub(super) afterwards: ConnectionReuse,
+    pub(super) reuse: ConnectionReuse,
 }
 
-/// Looks for an answer's head in what is read.
+/// Incremental reader of a response head.
 #[derive(Debug, Default)]
 pub(super) struct HeadReader {
-    /// How much of the input was looked at without finding the end.
-    looked: usize,
-    /// How long everything was that came before the head: word of what the node still does (a status below 200).
-    passed: usize,
+    /// Bytes of the input that were searched for the end of the head.
+    searched: usize,
+    /// Bytes of the heads consumed so far, including interim responses (1xx).
+    consumed: usize,
 }
 
 impl HeadReader {
-    /// Takes the head from what was read; `None` if it is not complete.
+    /// Takes the head from the input; `None` if it is incomplete. Interim responses (1xx) are skipped.
     pub(super) fn take(
         &mut self,
         input: &mut BytesMut,
@@ -92,8 +88,8 @@ impl HeadReader {
     ) -> Result<Option<ResponseHead>, UpstreamError> {
         loop {
             let Some(len) = self.find_end(input)? else { return Ok(None) };
-            self.looked = 0;
-            self.passed += len;
+            self.searched = 0;
+            self.consumed += len;
             let bytes = input.split_to(len).freeze();
             let mut few = [httparse::EMPTY_HEADER; HEADERS_USUAL];
             let head = match parse(&bytes, &mut few, method) {
@@ -108,51 +104,51 @@ impl HeadReader {
         }
     }
 
-    /// Whether nothing of an answer has come, not even word that there will be one.
-    pub(super) fn is_unbegun(&self, input: &[u8]) -> bool {
-        self.passed == 0 && input.is_empty()
+    /// Reports whether nothing was received, not even an interim response.
+    pub(super) fn is_unstarted(&self, input: &[u8]) -> bool {
+        self.consumed == 0 && input.is_empty()
     }
 
-    /// Finds the end of a head, and looks at no byte twice.
+    /// Finds the end of the head, and searches no byte twice.
     fn find_end(&mut self, input: &[u8]) -> Result<Option<usize>, UpstreamError> {
-        let beginning = BEGINNING.len().min(input.len());
-        if input[..beginning] != BEGINNING[..beginning] {
-            return Err(malformed("it begins with something else"));
+        let prefix = VERSION_PREFIX.len().min(input.len());
+        if input[..prefix] != VERSION_PREFIX[..prefix] {
+            return Err(malformed("does not begin with HTTP/1."));
         }
         let mut end = None;
-        for at in memchr_iter(b'\n', &input[self.looked..]).map(|at| self.looked + at) {
-            // Some take a line feed alone for the end of a line, and see another head.
+        for at in memchr_iter(b'\n', &input[self.searched..]).map(|at| self.searched + at) {
+            // Some parsers take a bare LF for a line end, and would see another head.
             if !input[..at].ends_with(b"\r") {
-                return Err(malformed("lines that do not end as they should"));
+                return Err(malformed("a line of the head does not end with CRLF"));
             }
             if input[..at].ends_with(b"\n\r") {
                 end = Some(at + 1);
                 break;
             }
         }
-        if HEAD_BYTES_MAX < self.passed + end.unwrap_or(input.len()) {
-            return Err(malformed("a head without end"));
+        if self.consumed + end.unwrap_or(input.len()) > HEAD_BYTES_MAX {
+            return Err(malformed("response head is too long"));
         }
-        self.looked = input.len();
+        self.searched = input.len();
         Ok(end)
     }
 }
 
-/// Parses a head; the outer error is one of room for headers, or of syntax.
+/// Parses a head; the outer error is httparse's: too many headers, or invalid syntax.
 fn parse<'a>(
     bytes: &'a Bytes,
     headers: &mut [httparse::Header<'a>],
     method: &Method,
 ) -> Result<Result<Option<ResponseHead>, UpstreamError>, httparse::Error> {
     let mut head = httparse::Response::new(headers);
-    // Two who look for the same end must find the same.
+    // Both parsers must find the same end of the head.
     if head.parse(bytes)? != httparse::Status::Complete(bytes.len()) {
-        return Ok(Err(malformed("a head that ends elsewhere")));
+        return Ok(Err(malformed("the end of the head is ambiguous")));
     }
     Ok(parse_head(bytes, &head, method))
 }
 
-/// What an answer's headers say about its body and its connection.
+/// Headers that frame the body or concern the connection.
 #[derive(Default)]
 struct FramingHeaders {
     length: Option<u64>,
@@ -168,67 +164,68 @@ fn parse_head(
 ) -> Result<Option<ResponseHead>, UpstreamError> {
     let status = StatusCode::from_u16(head.code.unwrap_or(0)).map_err(malformed)?;
     if status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(malformed("another protocol that nobody asked for"));
+        return Err(malformed("unexpected 101 Switching Protocols"));
     }
     if status.is_informational() {
         return Ok(None);
     }
-    let mut said = FramingHeaders::default();
+    let mut framing = FramingHeaders::default();
     let mut response = Response::new(());
-    // What is added on the way to the client finds room.
+    // Room for the headers that the proxy adds.
     response.headers_mut().reserve(head.headers.len() + 2);
     for header in head.headers.iter() {
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(malformed)?;
-        said.note(&name, header.value)?;
+        framing.record(&name, header.value)?;
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(header.value)).map_err(malformed)?;
         response.headers_mut().append(name, value);
     }
     let is_old = head.version == Some(0);
-    let body = match (said.chunked, said.length) {
-        (true, Some(_)) => return Err(malformed("an answer with two lengths")),
-        (true, None) if is_old => return Err(malformed("chunks from before there were any")),
+    let body = match (framing.chunked, framing.length) {
+        (true, Some(_)) => return Err(malformed("both Content-Length and Transfer-Encoding")),
+        (true, None) if is_old => return Err(malformed("Transfer-Encoding in HTTP/1.0")),
         _ if *method == Method::HEAD || matches!(status.as_u16(), 204 | 304) => Framing::Done,
         (true, None) => Framing::CHUNKED,
-        (false, Some(length)) => Framing::of_length(length),
+        (false, Some(length)) => Framing::from_length(length),
         (false, None) => Framing::UntilClose,
     };
-    // What has no body, and speaks of one, may send it.
-    let doubtful =
-        status == StatusCode::NO_CONTENT && (said.chunked || said.length.is_some_and(|len| 0 < len));
-    let stays = !said.close && !doubtful && (said.keep_alive || !is_old) && body != Framing::UntilClose;
-    let afterwards = if stays { ConnectionReuse::KeepAlive } else { ConnectionReuse::Close };
+    // A 204 that announces a body may send one.
+    let is_doubtful =
+        status == StatusCode::NO_CONTENT && (framing.chunked || framing.length.is_some_and(|len| len > 0));
+    let is_reusable =
+        !framing.close && !is_doubtful && (framing.keep_alive || !is_old) && body != Framing::UntilClose;
+    let reuse = if is_reusable { ConnectionReuse::KeepAlive } else { ConnectionReuse::Close };
     *response.status_mut() = status;
     *response.version_mut() = if is_old { Version::HTTP_10 } else { Version::HTTP_11 };
-    Ok(Some(ResponseHead { response, body, afterwards }))
+    Ok(Some(ResponseHead { response, body, reuse }))
 }
 
 impl FramingHeaders {
-    fn note(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), UpstreamError> {
+    fn record(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), UpstreamError> {
         if name == CONTENT_LENGTH {
-            let length = length(value)?;
+            let length = parse_length(value)?;
             if self.length.replace(length).is_some_and(|other| other != length) {
-                return Err(malformed("an answer with two lengths"));
+                return Err(malformed("two different Content-Length headers"));
             }
         } else if name == TRANSFER_ENCODING {
-            // Nobody said that we understand any other.
+            // Requests offer no other transfer coding.
             if self.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                return Err(malformed("a coding of the transfer that nobody asked for"));
+                return Err(malformed("unsupported Transfer-Encoding"));
             }
             self.chunked = true;
         } else if name == CONNECTION {
-            for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                self.close |= word.eq_ignore_ascii_case(b"close");
-                self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
+            for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                self.close |= option.eq_ignore_ascii_case(b"close");
+                self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
             }
         }
         Ok(())
     }
 }
 
-fn length(digits: &[u8]) -> Result<u64, UpstreamError> {
+fn parse_length(digits: &[u8]) -> Result<u64, UpstreamError> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let number = core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    number.filter(|_| is_number).ok_or_else(|| malformed("a length that is no number"))
+    number.filter(|_| is_number).ok_or_else(|| malformed("Content-Length is not a number"))
 }
 
 fn malformed(error: impl ToString) -> UpstreamError {
@@ -255,10 +252,10 @@ mod tests {
             .unwrap();
         let node = HeaderValue::from_static("Bearer node");
         let trace = HeaderValue::from_static("ours");
-        let adds = &[(AUTHORIZATION.as_str(), &node), ("traceparent", &trace)];
-        let passed = HeaderFilter { keeps: |name| name != AUTHORIZATION, adds };
+        let add = &[(AUTHORIZATION.as_str(), &node), ("traceparent", &trace)];
+        let filter = HeaderFilter { keep: |name| name != AUTHORIZATION, add };
         let mut head = Vec::new();
-        write(&mut head, &origin, &request, passed);
+        write(&mut head, &origin, &request, filter);
         assert_eq!(
             String::from_utf8(head).unwrap(),
             "POST /base/v1/chat/completions?a=b HTTP/1.1\r\nhost: node:8000\r\nx-mine: 1\r\n\
@@ -267,23 +264,23 @@ mod tests {
     }
 
     #[test]
-    fn only_what_usually_has_a_body_says_that_it_has_none() {
+    fn an_empty_body_has_a_content_length_only_with_methods_that_usually_have_a_body() {
         for (method, expected) in [
             ("GET", "GET /v1/models HTTP/1.1\r\nhost: node\r\n\r\n"),
             ("POST", "POST /v1/models HTTP/1.1\r\nhost: node\r\ncontent-length: 0\r\n\r\n"),
         ] {
             let request = Request::builder().method(method).uri("/v1/models").body(Bytes::new()).unwrap();
             let mut head = Vec::new();
-            let passed = HeaderFilter { keeps: |_| true, adds: &[] };
-            write(&mut head, &Origin::parse("http://node").unwrap(), &request, passed);
+            let filter = HeaderFilter { keep: |_| true, add: &[] };
+            write(&mut head, &Origin::parse("http://node").unwrap(), &request, filter);
             assert_eq!(String::from_utf8(head).unwrap(), expected);
         }
     }
 
     #[test]
-    fn a_head_says_how_its_body_ends_and_whether_the_connection_stays() {
+    fn the_head_decides_framing_and_connection_reuse() {
         use ConnectionReuse::{Close, KeepAlive};
-        for (said, body, afterwards) in [
+        for (head, body, reuse) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 5", Framing::Bytes(5), KeepAlive),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5", Framing::Bytes(5), KeepAlive),
             ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x, Close", Framing::Done, Close),
@@ -302,29 +299,29 @@ mod tests {
                 KeepAlive,
             ),
         ] {
-            let head = read_at_once(&format!("{said}\r\n\r\n"), &Method::POST).unwrap().unwrap();
-            assert_eq!((head.body, head.afterwards), (body, afterwards), "{said}");
+            let parsed = parse_once(&format!("{head}\r\n\r\n"), &Method::POST).unwrap().unwrap();
+            assert_eq!((parsed.body, parsed.reuse), (body, reuse), "{head}");
         }
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
-        assert_eq!(read_at_once(head, &Method::HEAD).unwrap().unwrap().body, Framing::Done);
+        assert_eq!(parse_once(head, &Method::HEAD).unwrap().unwrap().body, Framing::Done);
     }
 
     #[test]
-    fn a_head_is_the_same_wherever_it_is_cut() {
-        let said = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\na: b\r\nc: d\r\n\r\nbody";
-        for at in 1..said.len() - "body".len() {
-            let mut input = BytesMut::from(&said[..at]);
+    fn a_head_is_the_same_wherever_the_input_is_cut() {
+        let bytes = "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\na: b\r\nc: d\r\n\r\nbody";
+        for at in 1..bytes.len() - "body".len() {
+            let mut input = BytesMut::from(&bytes[..at]);
             let mut head = HeadReader::default();
             assert!(head.take(&mut input, &Method::POST).unwrap().is_none(), "cut at {at}");
-            input.extend_from_slice(&said.as_bytes()[at..]);
+            input.extend_from_slice(&bytes.as_bytes()[at..]);
             let head = head.take(&mut input, &Method::POST).unwrap().unwrap();
             assert_eq!((head.response.headers()["c"].as_bytes(), &input[..]), (&b"d"[..], &b"body"[..]));
         }
     }
 
     #[test]
-    fn what_has_two_meanings_or_none_is_malformed_wherever_it_is_cut() {
-        for said in [
+    fn an_ambiguous_or_invalid_head_is_malformed_wherever_the_input_is_cut() {
+        for bytes in [
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
             "HTTP/1.1 204 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -353,43 +350,43 @@ mod tests {
             "\r\nHTTP/1.1 200 OK\r\n\r\n",
             "220 mail",
         ] {
-            for at in 0..said.len() {
+            for at in 0..bytes.len() {
                 let mut head = HeadReader::default();
-                let mut input = BytesMut::from(&said[..at]);
+                let mut input = BytesMut::from(&bytes[..at]);
                 let first = head.take(&mut input, &Method::POST);
-                input.extend_from_slice(&said.as_bytes()[at..]);
+                input.extend_from_slice(&bytes.as_bytes()[at..]);
                 let whole = first.and_then(|none| {
-                    assert!(none.is_none(), "{said} cut at {at}");
+                    assert!(none.is_none(), "{bytes} cut at {at}");
                     head.take(&mut input, &Method::POST)
                 });
-                assert!(matches!(whole, Err(UpstreamError::Malformed { .. })), "{said} cut at {at}");
+                assert!(matches!(whole, Err(UpstreamError::Malformed { .. })), "{bytes} cut at {at}");
             }
         }
     }
 
     #[test]
-    fn word_of_what_the_node_still_does_is_heard_only_so_long() {
+    fn interim_responses_are_limited() {
         let mut head = HeadReader::default();
         let mut input = BytesMut::new();
-        assert!(head.is_unbegun(&input));
-        let word = "HTTP/1.1 102 Processing\r\n\r\n";
-        for _ in 0..HEAD_BYTES_MAX / word.len() {
-            input.extend_from_slice(word.as_bytes());
+        assert!(head.is_unstarted(&input));
+        let interim = "HTTP/1.1 102 Processing\r\n\r\n";
+        for _ in 0..HEAD_BYTES_MAX / interim.len() {
+            input.extend_from_slice(interim.as_bytes());
             assert!(head.take(&mut input, &Method::POST).unwrap().is_none());
-            assert!(!head.is_unbegun(&input));
+            assert!(!head.is_unstarted(&input));
         }
-        input.extend_from_slice(word.as_bytes());
+        input.extend_from_slice(interim.as_bytes());
         assert!(matches!(head.take(&mut input, &Method::POST), Err(UpstreamError::Malformed { .. })));
     }
 
     #[test]
-    fn a_head_has_as_many_headers_as_allowed_and_no_more() {
+    fn the_number_of_headers_is_limited() {
         let head = |headers: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(headers));
-        assert!(read_at_once(&head(HEADERS_MAX), &Method::POST).unwrap().is_some());
-        assert!(read_at_once(&head(HEADERS_MAX + 1), &Method::POST).is_err());
+        assert!(parse_once(&head(HEADERS_MAX), &Method::POST).unwrap().is_some());
+        assert!(parse_once(&head(HEADERS_MAX + 1), &Method::POST).is_err());
     }
 
-    fn read_at_once(said: &str, method: &Method) -> Result<Option<ResponseHead>, UpstreamError> {
-        HeadReader::default().take(&mut BytesMut::from(said), method)
+    fn parse_once(head: &str, method: &Method) -> Result<Option<ResponseHead>, UpstreamError> {
+        HeadReader::default().take(&mut BytesMut::from(head), method)
     }
 }

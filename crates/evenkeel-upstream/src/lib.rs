@@ -1,10 +1,14 @@
-//! Requests to nodes over HTTP/1.1, on connections that are kept.
+//! HTTP/1.1 client with a connection pool, for requests to nodes, webhooks and collectors.
 //!
-//! Bounds: at most `max_idle_per_host` idle connections per host, each for `idle_timeout` at most; `connect_timeout` for
-//! names, sockets and TLS together; `request_timeout` until the answer's head, and from then on between its chunks.
+//! A connection has no task of its own: the future of [`Upstream::send`] drives it until the response head, and the
+//! reader of [`UpstreamBody`] from then on. Dropping either closes the connection, which tells a model server to stop
+//! generating.
 //!
-//! A connection has no task of its own. Whoever waits for an answer, or reads its body, moves it on; whoever lets go of
-//! either closes it, which an engine notices and stops generating.
+//! Guarantees: a request is resent at most once, and only on a reused connection that the peer had closed before
+//! sending any part of a response. A response that two parsers could frame differently is an error.
+//!
+//! Limits: at most `max_idle_per_host` idle connections per host, each for at most `idle_timeout`; `connect_timeout` for
+//! name resolution, TCP and TLS together; `request_timeout` until the response head, and then between two chunks.
 
 mod body;
 mod connect;
@@ -19,8 +23,8 @@ mod roots;
 
 pub use body::UpstreamBody;
 pub use error::UpstreamError;
-pub use origin::{BadUrl, Origin};
-pub use roots::{BadRoots, TlsRoots};
+pub use origin::{Origin, UrlError};
+pub use roots::{TlsRoots, TlsRootsError};
 
 use core::fmt;
 use std::sync::Arc;
@@ -36,7 +40,7 @@ use tokio_rustls::TlsConnector;
 use connection::{Connection, ConnectionAge, ExchangeError, Progress};
 use pool::ConnectionPool;
 
-/// Sends requests to nodes; cheap to clone, and clones share their connections.
+/// HTTP client. Clones are cheap and share one connection pool.
 #[derive(Clone)]
 pub struct Upstream {
     settings: ConnectionPoolConfig,
@@ -44,69 +48,64 @@ pub struct Upstream {
     pool: Arc<ConnectionPool>,
 }
 
-/// What a node gets of a request's headers, and what it gets besides.
+/// Selection of the request headers to send, and headers to send in addition.
 #[derive(Clone, Copy)]
 pub struct HeaderFilter<'a> {
-    pub keeps: fn(&HeaderName) -> bool,
-    pub adds: &'a [(&'static str, &'a HeaderValue)],
+    /// Reports whether a header of the request is sent.
+    pub keep: fn(&HeaderName) -> bool,
+    /// Headers to add; each replaces the request's headers of the same name.
+    pub add: &'a [(&'static str, &'a HeaderValue)],
 }
 
 impl Upstream {
-    /// Starts without connections.
+    /// Creates a client without connections.
     pub fn new(settings: ConnectionPoolConfig, roots: TlsRoots) -> Self {
         let pool = Arc::new(ConnectionPool::new(settings.max_idle_per_host, settings.idle_timeout));
         Self { settings, tls: TlsConnector::from(roots.into_config()), pool }
     }
 
-    /// Sends a request, and waits for the head of its answer.
+    /// Sends a request and waits for the response head.
     pub async fn send(
         &self,
         origin: &Origin,
         request: &Request<Bytes>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        self.send_filtered(origin, request, HeaderFilter { keeps: |_| true, adds: &[] }).await
+        self.send_filtered(origin, request, HeaderFilter { keep: |_| true, add: &[] }).await
     }
 
-    /// Sends a request with some of its headers and some others, and waits for the head of its answer.
+    /// Sends a request with filtered headers and waits for the response head.
     ///
-    /// The request names a path, which the origin's base goes in front of; `Host` and the length are set here. A kept
-    /// connection that turns out to be closed before any of the answer came is replaced by a new one, once. Dropping
-    /// the future closes the connection.
+    /// The request's URI is a path, to which the origin's base path is prepended; `Host` and `Content-Length` are set
+    /// here. If a reused connection turns out to be closed before any part of a response, the request is sent again on
+    /// a new one, once. Dropping the future closes the connection.
     pub async fn send_filtered(
         &self,
         origin: &Origin,
         request: &Request<Bytes>,
-        passed: HeaderFilter<'_>,
+        filter: HeaderFilter<'_>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let host = self.pool.host(origin);
-        if let Some(mut link) = self.pool.take(&host) {
-            match link.exchange(origin, request, passed, ConnectionAge::Reused).await {
+        if let Some(mut connection) = self.pool.take(&host) {
+            match connection.exchange(origin, request, filter, ConnectionAge::Reused).await {
                 Ok(response) => {
                     self.pool.counters.count_reuse();
-                    return Ok(self.answered(response, link, host));
+                    let pool = self.pool.clone();
+                    return Ok(response.map(|()| UpstreamBody::new(connection, host, pool)));
                 }
-                Err(failed) if !is_stale(&failed) => return Err(failed.error),
+                Err(failure) if !is_stale(&failure) => return Err(failure.error),
                 Err(_) => {}
             }
         }
-        let wire = connect::connect(origin, &self.settings, &self.tls).await?;
-        let mut link = Box::new(Connection::new(wire, self.settings.request_timeout, &self.pool.counters));
-        match link.exchange(origin, request, passed, ConnectionAge::New).await {
-            Ok(response) => Ok(self.answered(response, link, host)),
-            Err(failed) => Err(failed.error),
+        let transport = connect::connect(origin, &self.settings, &self.tls).await?;
+        let timeout = self.settings.request_timeout;
+        let mut connection = Box::new(Connection::new(transport, timeout, &self.pool.counters));
+        match connection.exchange(origin, request, filter, ConnectionAge::New).await {
+            Ok(response) => Ok(response.map(|()| UpstreamBody::new(connection, host, self.pool.clone()))),
+            Err(failure) => Err(failure.error),
         }
     }
 
-    fn answered(
-        &self,
-        response: Response<()>,
-        link: Box<Connection>,
-        host: Arc<pool::HostPool>,
-    ) -> Response<UpstreamBody> {
-        response.map(|()| UpstreamBody::new(link, host, self.pool.clone()))
-    }
-
-    /// Tells how many connections there are, and were.
+    /// Returns the counters of the connection pool.
     pub fn stats(&self) -> PoolStats {
         self.pool.counters.stats()
     }
@@ -120,17 +119,17 @@ impl fmt::Debug for Upstream {
     }
 }
 
-/// Whether a kept connection failed because its host had closed it.
-fn is_stale(failed: &ExchangeError) -> bool {
-    match failed.after {
+/// Reports whether an exchange on a reused connection failed because the peer had closed it.
+fn is_stale(failure: &ExchangeError) -> bool {
+    match failure.progress {
         Progress::Unsent => true,
-        Progress::Sent => matches!(failed.error, UpstreamError::Closed { .. }),
-        Progress::Answered => false,
+        Progress::Sent => matches!(failure.error, UpstreamError::Closed { .. }),
+        Progress::Received => false,
     }
 }
 
-/// Names the point a span from now; a span beyond what can be named ends in thirty years.
-fn after(span: Duration) -> Instant {
+/// Returns the time `delay` from now; a delay that overflows the clock is thirty years.
+fn after(delay: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(span).unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 86_400))
+    now.checked_add(delay).unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 86_400))
 }

@@ -1,4 +1,4 @@
-//! Where a node listens: scheme, host, port, and the path in front of its API.
+//! Origin of a node: scheme, host, port, and the base path of its API.
 
 use core::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use rustls::pki_types::ServerName;
 
-/// Where a node listens, as `http://host:port/base` or `https://…`; cheap to clone.
+/// Scheme, host, port and base path, as in `http://host:port/base`. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct Origin(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Names the host among others: what connections are shared by.
+    /// Key of the connection pool.
     authority: Arc<str>,
     host: String,
     port: u16,
@@ -23,30 +23,29 @@ struct Inner {
 }
 
 impl Origin {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
-    /// A path that ends in `/v1`, as clients' base URLs do, stands for the path in front of it: requests name `/v1`
-    /// themselves.
-    pub fn parse(url: &str) -> Result<Self, BadUrl> {
+    /// A trailing `/v1`, which clients' base URLs have, is dropped, because the paths of requests contain it.
+    pub fn parse(url: &str) -> Result<Self, UrlError> {
         if url.contains('#') {
-            return Err(BadUrl::Fragment);
+            return Err(UrlError::Fragment);
         }
-        let uri: Uri = url.parse().map_err(|_| BadUrl::Syntax)?;
+        let uri: Uri = url.parse().map_err(|_| UrlError::Syntax)?;
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,
             Some(scheme) if *scheme == Scheme::HTTPS => true,
-            _ => return Err(BadUrl::Scheme),
+            _ => return Err(UrlError::Scheme),
         };
-        let authority = uri.authority().ok_or(BadUrl::Host)?;
+        let authority = uri.authority().ok_or(UrlError::Host)?;
         if authority.as_str().contains('@') {
-            return Err(BadUrl::Credentials);
+            return Err(UrlError::Credentials);
         }
         if uri.query().is_some() {
-            return Err(BadUrl::Query);
+            return Err(UrlError::Query);
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         if host.is_empty() {
-            return Err(BadUrl::Host);
+            return Err(UrlError::Host);
         }
         // `http` takes `host:` and `host:99999` for an authority without a port.
         let port = match authority.as_str().strip_prefix(authority.host()) {
@@ -57,11 +56,11 @@ impl Origin {
                     80
                 }
             }
-            _ => authority.port_u16().filter(|&port| 0 < port).ok_or(BadUrl::Port)?,
+            _ => authority.port_u16().filter(|&port| port > 0).ok_or(UrlError::Port)?,
         };
         let name =
-            if tls { Some(ServerName::try_from(host.clone()).map_err(|_| BadUrl::Host)?) } else { None };
-        let header = HeaderValue::from_str(authority.as_str()).map_err(|_| BadUrl::Host)?;
+            if tls { Some(ServerName::try_from(host.clone()).map_err(|_| UrlError::Host)?) } else { None };
+        let header = HeaderValue::from_str(authority.as_str()).map_err(|_| UrlError::Host)?;
         let path = uri.path().trim_end_matches('/');
         let base = path.strip_suffix("/v1").unwrap_or(path).to_owned();
         let scheme = if tls { "https" } else { "http" };
@@ -69,12 +68,12 @@ impl Origin {
         Ok(Self(Arc::new(Inner { authority, host, port, name, header, base })))
     }
 
-    /// Names scheme, host and port, as `https://host:443`.
+    /// Returns scheme, host and port, as in `https://host:443`.
     pub fn authority(&self) -> &str {
         &self.0.authority
     }
 
-    /// Names the path in front of the node's API; empty for most.
+    /// Returns the base path; empty for most nodes.
     pub fn base(&self) -> &str {
         &self.0.base
     }
@@ -87,12 +86,12 @@ impl Origin {
         (&self.0.host, self.0.port)
     }
 
-    /// Names who a certificate must be for; `None` for a host without TLS.
+    /// Returns the name that the certificate must have; `None` without TLS.
     pub(super) fn tls_name(&self) -> Option<&ServerName<'static>> {
         self.0.name.as_ref()
     }
 
-    /// What requests name as their host.
+    /// Returns the `Host` header of requests.
     pub(super) fn host_header(&self) -> &HeaderValue {
         &self.0.header
     }
@@ -104,40 +103,24 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A URL that is nobody's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadUrl {
-    /// It is no URL.
+/// An invalid URL of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    #[error("not a URL")]
     Syntax,
-    /// It begins with neither `http://` nor `https://`.
+    #[error("URL begins with neither http:// nor https://")]
     Scheme,
-    /// It names no host, or one that cannot be.
+    #[error("URL names no host")]
     Host,
-    /// Its port is none.
+    #[error("URL's port is not between 1 and 65535")]
     Port,
-    /// It carries a user or a password.
+    #[error("URL carries credentials; a node's key is its api_key")]
     Credentials,
-    /// It carries a query.
+    #[error("URL carries a query")]
     Query,
-    /// It carries a fragment.
+    #[error("URL carries a fragment")]
     Fragment,
 }
-
-impl fmt::Display for BadUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Syntax => "not a URL",
-            Self::Scheme => "URL begins with neither http:// nor https://",
-            Self::Host => "URL names no host",
-            Self::Port => "URL's port is not between 1 and 65535",
-            Self::Credentials => "URL carries credentials; a node's key is its api_key",
-            Self::Query => "URL carries a query",
-            Self::Fragment => "URL carries a fragment",
-        })
-    }
-}
-
-impl core::error::Error for BadUrl {}
 
 #[cfg(test)]
 mod tests {
@@ -148,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_told_apart_by_scheme_name_and_port_only() {
+    fn connections_are_shared_by_scheme_host_and_port() {
         assert_eq!(origin("http://Engine").authority(), "http://engine:80");
         assert_eq!(origin("http://engine:80/base/").authority(), "http://engine:80");
         assert_eq!(origin("https://engine").authority(), "https://engine:443");
@@ -157,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_url_as_clients_have_it_asks_for_v1_once() {
+    fn a_trailing_v1_is_dropped() {
         assert_eq!(origin("http://engine/v1").base(), "");
         assert_eq!(origin("http://engine/v1/").base(), "");
         assert_eq!(origin("https://engine/openai/v1").to_string(), "https://engine:443/openai");
@@ -165,18 +148,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nobodys_address_is_refused() {
-        let refused = |url| Origin::parse(url).map(|origin| origin.to_string());
-        assert_eq!(refused("engine:8000"), Err(BadUrl::Scheme));
-        assert_eq!(refused("ftp://engine"), Err(BadUrl::Scheme));
-        assert_eq!(refused("/v1"), Err(BadUrl::Scheme));
-        assert_eq!(refused("http://"), Err(BadUrl::Syntax));
-        assert_eq!(refused("http://a b"), Err(BadUrl::Syntax));
-        assert_eq!(refused("http://engine:0"), Err(BadUrl::Port));
-        assert_eq!(refused("http://engine:"), Err(BadUrl::Port));
-        assert_eq!(refused("http://engine:99999"), Err(BadUrl::Port));
-        assert_eq!(refused("http://me:secret@engine"), Err(BadUrl::Credentials));
-        assert_eq!(refused("http://engine/?key=1"), Err(BadUrl::Query));
-        assert_eq!(refused("http://engine/#top"), Err(BadUrl::Fragment));
+    fn an_invalid_url_is_rejected() {
+        let parse = |url| Origin::parse(url).map(|origin| origin.to_string());
+        assert_eq!(parse("engine:8000"), Err(UrlError::Scheme));
+        assert_eq!(parse("ftp://engine"), Err(UrlError::Scheme));
+        assert_eq!(parse("/v1"), Err(UrlError::Scheme));
+        assert_eq!(parse("http://"), Err(UrlError::Syntax));
+        assert_eq!(parse("http://a b"), Err(UrlError::Syntax));
+        assert_eq!(parse("http://engine:0"), Err(UrlError::Port));
+        assert_eq!(parse("http://engine:"), Err(UrlError::Port));
+        assert_eq!(parse("http://engine:99999"), Err(UrlError::Port));
+        assert_eq!(parse("http://me:secret@engine"), Err(UrlError::Credentials));
+        assert_eq!(parse("http://engine/?key=1"), Err(UrlError::Query));
+        assert_eq!(parse("http://engine/#top"), Err(UrlError::Fragment));
     }
 }

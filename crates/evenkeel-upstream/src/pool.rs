@@ -1,4 +1,9 @@
-//! Connections kept for later: per host, the last one used first, at most `max_idle_per_host`, none beyond its time.
+//! Connection pool: keep-alive connections per host, reused last in, first out, and closed by the idle reaper.
+//!
+//! The idle reaper is one task. It closes connections that have been idle for `idle_timeout`, and those that the peer
+//! closed or wrote to.
+//!
+//! Limits: at most `max_idle_per_host` idle connections per host.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,19 +19,19 @@ use tokio::time::{Instant, sleep_until};
 use super::connection::Connection;
 use super::{Origin, after};
 
-/// The hosts that connections are kept to.
+/// Idle connections by host.
 pub(super) struct ConnectionPool {
     hosts: RwLock<HashMap<Arc<str>, Arc<HostPool>>>,
     idle_max: usize,
     idle_time_max: Duration,
     pub(super) counters: Arc<Counters>,
-    /// Wakes the keeper: the task that closes what is idle for too long, or was closed by its host.
-    keeper: Arc<IdleReaper>,
-    /// The same, for connections to wake it by.
+    reaper: Arc<IdleReaper>,
+    /// Wakes the reaper; registered with every idle connection.
     waker: Waker,
-    kept: AtomicBool,
+    has_reaper: AtomicBool,
 }
 
+/// Wakes the task that closes idle connections.
 #[derive(Default)]
 struct IdleReaper(Notify);
 
@@ -40,26 +45,26 @@ impl Wake for IdleReaper {
     }
 }
 
-/// What is kept to one host, the oldest first.
+/// Idle connections to one host, oldest first.
 #[derive(Default)]
 pub(super) struct HostPool(Mutex<Vec<IdleConnection>>);
 
 struct IdleConnection {
-    link: Box<Connection>,
-    until: Instant,
+    connection: Box<Connection>,
+    expires_at: Instant,
 }
 
 impl ConnectionPool {
     pub(super) fn new(idle_max: usize, idle_time_max: Duration) -> Self {
-        let keeper = Arc::<IdleReaper>::default();
+        let reaper = Arc::<IdleReaper>::default();
         Self {
             hosts: RwLock::default(),
             idle_max,
             idle_time_max,
             counters: Arc::default(),
-            waker: Waker::from(keeper.clone()),
-            keeper,
-            kept: AtomicBool::new(false),
+            waker: Waker::from(reaper.clone()),
+            reaper,
+            has_reaper: AtomicBool::new(false),
         }
     }
 
@@ -70,40 +75,40 @@ impl ConnectionPool {
         self.hosts.write().entry(origin.key().clone()).or_default().clone()
     }
 
-    /// Takes the connection that was used last; `None` if there is none.
+    /// Takes the most recently used connection to a host.
     pub(super) fn take(&self, host: &HostPool) -> Option<Box<Connection>> {
         let mut idle = host.0.lock();
         let last = idle.pop()?;
-        if last.until <= Instant::now() {
-            // What was used last is the last to go: all others are beyond their time too.
-            let old = std::mem::take(&mut *idle);
-            self.counters.idle.fetch_sub(old.len() + 1, Ordering::Relaxed);
+        if last.expires_at <= Instant::now() {
+            // The others have been idle for longer, so they have expired too.
+            let expired = std::mem::take(&mut *idle);
+            self.counters.idle.fetch_sub(expired.len() + 1, Ordering::Relaxed);
             return None;
         }
         drop(idle);
         self.counters.idle.fetch_sub(1, Ordering::Relaxed);
-        Some(last.link)
+        Some(last.connection)
     }
 
-    /// Keeps a connection, if it can be used again and there is room.
-    pub(super) fn give_back(self: &Arc<Self>, host: &HostPool, mut link: Box<Connection>) {
-        if !link.park(&self.waker) {
+    /// Returns a connection to the pool, or closes it if it cannot be reused or the pool is full.
+    pub(super) fn put(self: &Arc<Self>, host: &HostPool, mut connection: Box<Connection>) {
+        if !connection.park(&self.waker) {
             return;
         }
-        let until = after(self.idle_time_max);
+        let expires_at = after(self.idle_time_max);
         let mut idle = host.0.lock();
-        if self.idle_max <= idle.len() {
+        if idle.len() >= self.idle_max {
             return;
         }
-        idle.push(IdleConnection { link, until });
+        idle.push(IdleConnection { connection, expires_at });
         drop(idle);
         self.counters.idle.fetch_add(1, Ordering::Relaxed);
-        if !self.kept.load(Ordering::Relaxed) && !self.kept.swap(true, Ordering::Relaxed) {
-            tokio::spawn(reap_idle(Arc::downgrade(self), self.keeper.clone()));
+        if !self.has_reaper.load(Ordering::Relaxed) && !self.has_reaper.swap(true, Ordering::Relaxed) {
+            tokio::spawn(reap_idle(Arc::downgrade(self), self.reaper.clone()));
         }
     }
 
-    /// Closes what is beyond its time or was closed by its host, and says when to look again.
+    /// Closes idle connections that timed out or that the peer closed; returns when to run next.
     fn close_expired(&self) -> Instant {
         let now = Instant::now();
         let mut next = after(self.idle_time_max);
@@ -111,12 +116,12 @@ impl ConnectionPool {
         hosts.retain(|_, host| {
             let mut idle = host.0.lock();
             let before = idle.len();
-            idle.retain_mut(|idle| now < idle.until && idle.link.poll_idle(&self.waker));
+            idle.retain_mut(|idle| now < idle.expires_at && idle.connection.poll_idle(&self.waker));
             self.counters.idle.fetch_sub(before - idle.len(), Ordering::Relaxed);
             if let Some(oldest) = idle.first() {
-                next = next.min(oldest.until);
+                next = next.min(oldest.expires_at);
             }
-            !idle.is_empty() || 1 < Arc::strong_count(host)
+            !idle.is_empty() || Arc::strong_count(host) > 1
         });
         next
     }
@@ -124,20 +129,20 @@ impl ConnectionPool {
 
 impl Drop for ConnectionPool {
     fn drop(&mut self) {
-        self.keeper.0.notify_one();
+        self.reaper.0.notify_one();
     }
 }
 
-async fn reap_idle(pool: Weak<ConnectionPool>, keeper: Arc<IdleReaper>) {
+async fn reap_idle(pool: Weak<ConnectionPool>, reaper: Arc<IdleReaper>) {
     while let Some(next) = pool.upgrade().map(|pool| pool.close_expired()) {
         tokio::select! {
             () = sleep_until(next) => {}
-            () = keeper.0.notified() => {}
+            () = reaper.0.notified() => {}
         }
     }
 }
 
-/// What the pool has done.
+/// Counters of the pool.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     open: AtomicUsize,
@@ -162,7 +167,7 @@ impl Counters {
     }
 }
 
-/// Counts a connection for as long as it is there.
+/// Drop guard that counts an open connection.
 #[derive(Debug)]
 pub(super) struct ConnectionCount(Arc<Counters>);
 
@@ -196,22 +201,22 @@ mod tests {
     use super::*;
     use crate::{TlsRoots, Upstream};
 
-    const WELL: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nwell";
+    const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody";
 
-    async fn ask(upstream: &Upstream, origin: &Origin) {
+    async fn send_one(upstream: &Upstream, origin: &Origin) {
         let response = upstream.send(origin, &Request::new(Bytes::new())).await.unwrap();
-        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "well");
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "body");
     }
 
-    /// A pool that nobody looks after, so that what wakes its keeper can be seen.
-    fn unkept() -> Upstream {
+    /// Creates a client whose pool has no reaper task, so that tests can observe its wake-ups.
+    fn without_reaper() -> Upstream {
         let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::default());
-        upstream.pool.kept.store(true, Ordering::Relaxed);
+        upstream.pool.has_reaper.store(true, Ordering::Relaxed);
         upstream
     }
 
-    fn is_keeper_woken(upstream: &Upstream) -> bool {
-        pin!(upstream.pool.keeper.0.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    fn is_reaper_woken(upstream: &Upstream) -> bool {
+        pin!(upstream.pool.reaper.0.notified()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     async fn host() -> (TcpListener, Origin) {
@@ -221,44 +226,44 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_on_kept_connections_wake_no_keeper() {
-        let upstream = unkept();
+    async fn requests_on_reused_connections_do_not_wake_the_reaper() {
+        let upstream = without_reaper();
         let (listener, origin) = host().await;
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 4096];
             while matches!(stream.read(&mut request).await, Ok(1..)) {
-                stream.write_all(WELL).await.unwrap();
+                stream.write_all(OK).await.unwrap();
             }
         });
         for _ in 0..100 {
-            ask(&upstream, &origin).await;
+            send_one(&upstream, &origin).await;
         }
         assert_eq!(upstream.stats().connections_reused, 99);
-        assert!(!is_keeper_woken(&upstream));
+        assert!(!is_reaper_woken(&upstream));
     }
 
     #[tokio::test]
-    async fn a_node_that_takes_its_leave_in_words_is_not_heard_as_an_answer() {
-        let upstream = unkept();
+    async fn a_response_sent_on_an_idle_connection_is_not_taken_for_the_next_one() {
+        let upstream = without_reaper();
         let (listener, origin) = host().await;
         let serving = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 4096]).await.unwrap();
-            stream.write_all(WELL).await.unwrap();
+            stream.write_all(OK).await.unwrap();
             stream
         };
-        let (mut stream, ()) = tokio::join!(serving, ask(&upstream, &origin));
+        let (mut stream, ()) = tokio::join!(serving, send_one(&upstream, &origin));
         stream.write_all(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n").await.unwrap();
-        while !is_keeper_woken(&upstream) {
+        while !is_reaper_woken(&upstream) {
             tokio::task::yield_now().await;
         }
         let serving = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 4096]).await.unwrap();
-            stream.write_all(WELL).await.unwrap();
+            stream.write_all(OK).await.unwrap();
         };
-        tokio::join!(serving, ask(&upstream, &origin));
+        tokio::join!(serving, send_one(&upstream, &origin));
         assert_eq!((upstream.stats().connections_created, upstream.stats().connections_reused), (2, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! What a node says, read without a connection: as a connection reads it, for tests and fuzzing to look at.
+//! Parses a response without a connection, with the same code as a connection, for tests and fuzzing.
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response};
@@ -7,49 +7,50 @@ use super::UpstreamError;
 use super::framing::{Framing, FramingError};
 use super::head::{ConnectionReuse, HeadReader, ResponseHead};
 
-/// What was understood of an answer.
+/// A parsed response.
 #[derive(Debug)]
 pub struct ParsedResponse {
-    /// Its head, and as much of its body as came.
+    /// Head, and the body as far as it was received.
     pub response: Response<Bytes>,
-    /// Whether all of it came; a body that ends with its connection never has.
-    pub whole: bool,
-    /// Whether its connection could be used again.
-    pub stays: bool,
-    /// What came behind it.
-    pub behind: Bytes,
+    /// All of the body was received; always false for a body that ends with its connection.
+    pub is_complete: bool,
+    /// The connection could be reused.
+    pub is_reusable: bool,
+    /// Bytes after the response.
+    pub rest: Bytes,
 }
 
-/// Reads an answer that comes in pieces; `None` if its head is not complete.
+/// Parses a response that arrives in chunks; `None` if its head is incomplete.
 pub fn parse_response<'a>(
     method: &Method,
-    pieces: impl IntoIterator<Item = &'a [u8]>,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Option<ParsedResponse>, UpstreamError> {
     let mut input = BytesMut::new();
     let mut body = BytesMut::new();
-    let (mut head, mut answer): (HeadReader, Option<ResponseHead>) = (HeadReader::default(), None);
-    for piece in pieces {
-        input.extend_from_slice(piece);
-        if answer.is_none() && !input.is_empty() {
-            answer = head.take(&mut input, method)?;
+    let mut reader = HeadReader::default();
+    let mut head: Option<ResponseHead> = None;
+    for chunk in chunks {
+        input.extend_from_slice(chunk);
+        if head.is_none() && !input.is_empty() {
+            head = reader.take(&mut input, method)?;
         }
-        let Some(answer) = &mut answer else { continue };
-        while let Some(part) = answer.body.take(&mut input).map_err(|FramingError| misframed())? {
+        let Some(head) = &mut head else { continue };
+        while let Some(part) = head.body.take(&mut input).map_err(|FramingError| invalid_framing())? {
             body.extend_from_slice(&part);
         }
     }
-    Ok(answer.map(|answer| {
-        let whole = answer.body == Framing::Done;
-        let stays = whole && answer.afterwards == ConnectionReuse::KeepAlive && input.is_empty();
+    Ok(head.map(|head| {
+        let is_complete = head.body == Framing::Done;
+        let is_reusable = is_complete && head.reuse == ConnectionReuse::KeepAlive && input.is_empty();
         ParsedResponse {
-            response: answer.response.map(|()| body.freeze()),
-            whole,
-            stays,
-            behind: input.freeze(),
+            response: head.response.map(|()| body.freeze()),
+            is_complete,
+            is_reusable,
+            rest: input.freeze(),
         }
     }))
 }
 
-pub(super) fn misframed() -> UpstreamError {
-    UpstreamError::Cut { error: "it is not framed as it says".to_owned() }
+pub(super) fn invalid_framing() -> UpstreamError {
+    UpstreamError::Truncated { error: FramingError.to_string() }
 }

@@ -1,6 +1,5 @@
-//! Whose certificates are believed.
+//! Trusted certificate authorities.
 
-use core::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,26 +8,26 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// Whose certificates are believed: the public authorities that Mozilla believes, and those added.
+/// Trusted certificate authorities: Mozilla's list, and those added from files.
 #[derive(Clone, Debug)]
 pub struct TlsRoots(RootCertStore);
 
 impl TlsRoots {
-    /// Believes the public authorities.
+    /// Trusts Mozilla's list of public authorities.
     pub fn public() -> Self {
         Self(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() })
     }
 
-    /// Believes the authorities of a PEM file too.
-    pub fn with_file(mut self, path: &Path) -> Result<Self, BadRoots> {
-        let bad = |error: String| BadRoots { path: path.to_owned(), error };
+    /// Also trusts the authorities in a PEM file.
+    pub fn with_file(mut self, path: &Path) -> Result<Self, TlsRootsError> {
+        let invalid = |error: String| TlsRootsError { path: path.to_owned(), error };
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-        let certificates = certificates.map_err(|error| bad(error.to_string()))?;
+        let certificates = certificates.map_err(|error| invalid(error.to_string()))?;
         if certificates.is_empty() {
-            return Err(bad("holds no certificate".to_owned()));
+            return Err(invalid("contains no certificate".to_owned()));
         }
         for certificate in certificates {
-            self.0.add(certificate).map_err(|error| bad(error.to_string()))?;
+            self.0.add(certificate).map_err(|error| invalid(error.to_string()))?;
         }
         Ok(self)
     }
@@ -36,7 +35,7 @@ impl TlsRoots {
     pub(super) fn into_config(self) -> Arc<ClientConfig> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("ring offers the versions that rustls thinks safe")
+            .expect("ring supports rustls's default protocol versions")
             .with_root_certificates(self.0)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -50,19 +49,10 @@ impl Default for TlsRoots {
     }
 }
 
-/// A file that holds no authorities.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadRoots {
-    /// The file.
+/// A file without valid certificate authorities.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {error}", path.display())]
+pub struct TlsRootsError {
     pub path: PathBuf,
-    /// What is wrong with it.
     pub error: String,
 }
-
-impl fmt::Display for BadRoots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.error)
-    }
-}
-
-impl core::error::Error for BadRoots {}

@@ -37,7 +37,7 @@ use evenkeel_server::tls::{Tls, TlsError};
 use evenkeel_telemetry::logs::StartupLine;
 use evenkeel_telemetry::trace::Tracer;
 use evenkeel_telemetry::{Observer, RegisterError, Registry, RouterMetrics, Secret};
-use evenkeel_upstream::{BadRoots, TlsRoots, Upstream};
+use evenkeel_upstream::{TlsRoots, TlsRootsError, Upstream};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -247,7 +247,7 @@ impl Core {
 
     /// The page that Prometheus reads.
     fn metrics(&self) -> String {
-        self.router.set_gauges(&self.llm.figures());
+        self.router.set_gauges(&self.llm.update_gauges());
         self.queue.sqs.show_metrics();
         self.registry.render()
     }
@@ -259,7 +259,7 @@ impl fmt::Debug for Core {
     }
 }
 
-fn roots(config: &Config) -> Result<TlsRoots, BadRoots> {
+fn roots(config: &Config) -> Result<TlsRoots, TlsRootsError> {
     match &config.llm.ca_file {
         Some(file) => TlsRoots::public().with_file(file),
         None => Ok(TlsRoots::public()),
@@ -310,7 +310,7 @@ pub enum StartError {
     /// Its certificate cannot be used.
     Tls(TlsError),
     /// The certificates to trust cannot be used.
-    Roots(BadRoots),
+    Roots(TlsRootsError),
     /// The LLM door cannot be set up.
     Llm(LlmError),
     /// Queues cannot be opened.
@@ -333,7 +333,7 @@ causes! { StartError:
     Nodes(NodeStoreError),
     Tenants(TenantsError),
     Tls(TlsError),
-    Roots(BadRoots),
+    Roots(TlsRootsError),
     Llm(LlmError),
     Queue(OpenError),
     SqsKey(SqsKeyError),

@@ -1,18 +1,18 @@
-//! What a node is and serves, asked over whichever of its paths answers.
+//! Service discovery of a node: its engine, models and slots, over the first path that responds.
 
 use http::StatusCode;
 use serde_json::Value;
 
-use super::engine::{CLUES, Engine, slots_question};
+use super::engine::{Engine, FINGERPRINTS, slots_endpoint};
 use super::node_client::{NodeClient, NodeReply};
 use evenkeel_upstream::{Origin, UpstreamError};
 
-/// The most models of one node.
+/// Limit of models per node.
 const MODELS_MAX: usize = 1024;
-/// The longest name of a model.
+/// Longest name of a model.
 const MODEL_LEN_MAX: usize = 512;
 
-/// What a node said; `None` where it did not.
+/// Result of discovery; `None` where it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Discovery {
     pub(super) engine: Option<Engine>,
@@ -20,66 +20,66 @@ pub(super) struct Discovery {
     pub(super) slots: Option<u32>,
 }
 
-/// Asks over one path after the other, until one answers.
+/// Tries one path after the other until one responds.
 ///
-/// What a node is need not be asked while it is `known`: whoever comes back from being unwell may be another.
-pub(super) async fn discover(caller: &NodeClient, origins: &[Origin], known: Option<Engine>) -> Discovery {
+/// A `known` engine is not detected again; callers forget it after the node was unhealthy.
+pub(super) async fn discover(client: &NodeClient, origins: &[Origin], known: Option<Engine>) -> Discovery {
     for origin in origins {
-        if let Ok(survey) = ask(caller, origin, known).await {
-            return survey;
+        if let Ok(discovery) = discover_over(client, origin, known).await {
+            return discovery;
         }
     }
     Discovery::default()
 }
 
-async fn ask(
-    caller: &NodeClient,
+async fn discover_over(
+    client: &NodeClient,
     origin: &Origin,
     known: Option<Engine>,
 ) -> Result<Discovery, UpstreamError> {
-    let answer = caller.get(origin, "/v1/models").await?;
-    if is_busy(&answer) {
+    let reply = client.get(origin, "/v1/models").await?;
+    if is_busy(&reply) {
         return Ok(Discovery::default());
     }
-    let mut listed = answer.json().as_ref().and_then(ModelList::of_openai);
-    if listed.is_none() {
-        listed = caller.get(origin, "/api/tags").await?.json().as_ref().and_then(ModelList::of_ollama);
+    let mut list = reply.json().as_ref().and_then(ModelList::from_openai);
+    if list.is_none() {
+        list = client.get(origin, "/api/tags").await?.json().as_ref().and_then(ModelList::from_ollama);
     }
-    let named = Engine::by_headers(&answer.headers).or(listed.as_ref().and_then(|listed| listed.engine));
+    let named = Engine::by_headers(&reply.headers).or(list.as_ref().and_then(|list| list.engine));
     let engine = match known.or(named) {
         Some(engine) => engine,
-        None => recognise(caller, origin).await?,
+        None => detect_engine(client, origin).await?,
     };
-    let slots = match slots_question(engine) {
+    let slots = match slots_endpoint(engine) {
         Some((path, field)) => {
-            caller.get(origin, path).await?.json().as_ref().and_then(|said| count(said, field))
+            client.get(origin, path).await?.json().as_ref().and_then(|reply| read_count(reply, field))
         }
         None => None,
     };
-    Ok(Discovery { engine: Some(engine), models: listed.map(|listed| listed.models), slots })
+    Ok(Discovery { engine: Some(engine), models: list.map(|list| list.models), slots })
 }
 
-/// A node that has no room, or is still loading, says nothing about itself.
-fn is_busy(answer: &NodeReply) -> bool {
-    matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+/// Reports whether a node is overloaded or still loading; its reply then says nothing about it.
+fn is_busy(reply: &NodeReply) -> bool {
+    matches!(reply.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
-async fn recognise(caller: &NodeClient, origin: &Origin) -> Result<Engine, UpstreamError> {
-    for clue in CLUES {
-        let said = caller.get(origin, clue.path).await?.json();
-        if said.is_some_and(|said| clue.fits(&said)) {
-            return Ok(clue.engine);
+async fn detect_engine(client: &NodeClient, origin: &Origin) -> Result<Engine, UpstreamError> {
+    for fingerprint in FINGERPRINTS {
+        let reply = client.get(origin, fingerprint.path).await?.json();
+        if reply.is_some_and(|reply| fingerprint.matches(&reply)) {
+            return Ok(fingerprint.engine);
         }
     }
     Ok(Engine::Unknown)
 }
 
-fn count(said: &Value, field: &str) -> Option<u32> {
-    let slots = u32::try_from(said.get(field)?.as_u64()?).ok()?;
-    (0 < slots).then_some(slots)
+fn read_count(reply: &Value, field: &str) -> Option<u32> {
+    let slots = u32::try_from(reply.get(field)?.as_u64()?).ok()?;
+    (slots > 0).then_some(slots)
 }
 
-/// A list of models, and who made it if it says so.
+/// A list of models, and the engine if the list identifies it.
 #[derive(Debug, PartialEq, Eq)]
 struct ModelList {
     models: Vec<String>,
@@ -87,26 +87,26 @@ struct ModelList {
 }
 
 impl ModelList {
-    /// Reads what `/v1/models` says.
-    fn of_openai(said: &Value) -> Option<Self> {
-        // Some servers have null for an empty list.
-        let listed = said.get("data")?.as_array().map_or(&[][..], Vec::as_slice);
+    /// Parses `/v1/models`.
+    fn from_openai(reply: &Value) -> Option<Self> {
+        // Some servers return null for an empty list.
+        let listed = reply.get("data")?.as_array().map_or(&[][..], Vec::as_slice);
         let owners = listed.iter().filter_map(|model| model.get("owned_by")?.as_str());
         Some(Self { models: names(listed, "id"), engine: owners.filter_map(Engine::by_owner).next() })
     }
 
-    /// Reads what Ollama's `/api/tags` says.
-    fn of_ollama(said: &Value) -> Option<Self> {
-        let listed = said.get("models")?.as_array().map_or(&[][..], Vec::as_slice);
+    /// Parses Ollama's `/api/tags`.
+    fn from_ollama(reply: &Value) -> Option<Self> {
+        let listed = reply.get("models")?.as_array().map_or(&[][..], Vec::as_slice);
         Some(Self { models: names(listed, "name"), engine: Some(Engine::Ollama) })
     }
 }
 
-/// Takes names out of a list, each once and in order; what is no name is left out.
+/// Returns the valid names of a list, sorted and without duplicates.
 fn names(listed: &[Value], field: &str) -> Vec<String> {
     let named = listed.iter().filter_map(|model| model.get(field)?.as_str());
-    let fit = named.filter(|name| !name.is_empty() && name.len() <= MODEL_LEN_MAX);
-    let mut names: Vec<String> = fit.take(MODELS_MAX).map(str::to_owned).collect();
+    let valid = named.filter(|name| !name.is_empty() && name.len() <= MODEL_LEN_MAX);
+    let mut names: Vec<String> = valid.take(MODELS_MAX).map(str::to_owned).collect();
     names.sort_unstable();
     names.dedup();
     names
@@ -119,39 +119,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_names_each_model_once_and_leaves_out_what_is_no_name() {
-        let said = json!({"object": "list", "data": [
-            {"id": "b", "owned_by": "somebody"}, {"id": "a", "owned_by": "sglang"}, {"id": "b"}, {"id": ""}, {"id": 7},
+    fn duplicates_and_invalid_names_are_left_out() {
+        let reply = json!({"object": "list", "data": [
+            {"id": "b", "owned_by": "someone"}, {"id": "a", "owned_by": "sglang"}, {"id": "b"}, {"id": ""}, {"id": 7},
             "c", {"id": "x".repeat(MODEL_LEN_MAX + 1)},
         ]});
         let listed = ModelList { models: vec!["a".to_owned(), "b".to_owned()], engine: Some(Engine::Sglang) };
-        assert_eq!(ModelList::of_openai(&said), Some(listed));
+        assert_eq!(ModelList::from_openai(&reply), Some(listed));
     }
 
     #[test]
-    fn an_empty_list_is_a_list_and_anything_else_is_none() {
+    fn an_empty_list_is_a_list_and_anything_else_is_not() {
         let empty = Some(ModelList { models: vec![], engine: None });
-        assert_eq!(ModelList::of_openai(&json!({"data": []})), empty);
-        assert_eq!(ModelList::of_openai(&json!({"data": null})), empty);
-        for said in [json!({"error": "no"}), json!([]), json!("Ollama is running")] {
-            assert_eq!(ModelList::of_openai(&said), None);
-            assert_eq!(ModelList::of_ollama(&said), None);
+        assert_eq!(ModelList::from_openai(&json!({"data": []})), empty);
+        assert_eq!(ModelList::from_openai(&json!({"data": null})), empty);
+        for reply in [json!({"error": "no"}), json!([]), json!("Ollama is running")] {
+            assert_eq!(ModelList::from_openai(&reply), None);
+            assert_eq!(ModelList::from_ollama(&reply), None);
         }
     }
 
     #[test]
-    fn no_more_than_models_max_are_taken() {
+    fn the_number_of_models_is_limited() {
         let data: Vec<_> = (0..MODELS_MAX + 5).map(|id| json!({"id": id.to_string()})).collect();
-        assert_eq!(ModelList::of_openai(&json!({"data": data})).unwrap().models.len(), MODELS_MAX);
+        assert_eq!(ModelList::from_openai(&json!({"data": data})).unwrap().models.len(), MODELS_MAX);
     }
 
     #[test]
-    fn slots_are_a_number_above_zero() {
-        assert_eq!(count(&json!({"total_slots": 4}), "total_slots"), Some(4));
-        for said in
+    fn slots_are_a_positive_number() {
+        assert_eq!(read_count(&json!({"total_slots": 4}), "total_slots"), Some(4));
+        for reply in
             [json!({"total_slots": 0}), json!({"total_slots": -1}), json!({"total_slots": "4"}), json!({})]
         {
-            assert_eq!(count(&said, "total_slots"), None);
+            assert_eq!(read_count(&reply, "total_slots"), None);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What a node is, by what it says of itself.
+//! Detection of a node's engine, by its headers, its model list and its endpoints.
 
 use core::fmt;
 
 use http::{HeaderMap, header};
 use serde_json::Value;
 
-/// A kind of model server.
+/// Kind of model server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// vLLM.
@@ -22,12 +22,12 @@ pub enum Engine {
     LmStudio,
     /// Evenkeel's own simulated server.
     SimNode,
-    /// Something that answers, and does not say what it is.
+    /// A server that responds but could not be identified.
     Unknown,
 }
 
 impl Engine {
-    /// Names it, for people and labels.
+    /// Returns the name for metrics, JSON and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// Knows engines that name themselves as the owner of their models.
+    /// Identifies engines that list themselves as the owner of their models.
     pub(super) fn by_owner(owner: &str) -> Option<Self> {
         match owner {
             "vllm" => Some(Self::Vllm),
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Knows engines that name themselves in every answer.
+    /// Identifies engines by the `Server` header.
     pub(super) fn by_headers(headers: &HeaderMap) -> Option<Self> {
         let server = headers.get(header::SERVER)?.to_str().ok()?;
         server.starts_with("llama.cpp").then_some(Self::LlamaCpp)
@@ -66,15 +66,15 @@ impl fmt::Display for Engine {
     }
 }
 
-/// A question that one engine only has an answer to.
+/// An endpoint and fields that identify an engine.
 pub(super) struct EngineFingerprint {
     pub(super) path: &'static str,
     pub(super) engine: Engine,
     fields: &'static [&'static str],
 }
 
-/// From the most telling on: `/version` many have.
-pub(super) const CLUES: &[EngineFingerprint] = &[
+/// The most specific first: many engines have `/version`.
+pub(super) const FINGERPRINTS: &[EngineFingerprint] = &[
     EngineFingerprint { path: "/api/version", engine: Engine::Ollama, fields: &["version"] },
     EngineFingerprint { path: "/props", engine: Engine::LlamaCpp, fields: &["total_slots"] },
     EngineFingerprint {
@@ -87,13 +87,13 @@ pub(super) const CLUES: &[EngineFingerprint] = &[
 ];
 
 impl EngineFingerprint {
-    pub(super) fn fits(&self, said: &Value) -> bool {
-        self.fields.iter().all(|field| said.get(field).is_some())
+    pub(super) fn matches(&self, reply: &Value) -> bool {
+        self.fields.iter().all(|field| reply.get(field).is_some())
     }
 }
 
-/// Where an engine tells how many requests it works on at once, and in which field.
-pub(super) fn slots_question(engine: Engine) -> Option<(&'static str, &'static str)> {
+/// Returns the endpoint and field with which an engine reports its concurrency limit.
+pub(super) fn slots_endpoint(engine: Engine) -> Option<(&'static str, &'static str)> {
     match engine {
         Engine::LlamaCpp => Some(("/props", "total_slots")),
         Engine::Tgi => Some(("/info", "max_concurrent_requests")),

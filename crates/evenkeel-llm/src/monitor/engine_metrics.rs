@@ -1,25 +1,25 @@
-//! What engines say of their load: gauges in Prometheus' text format, or llama.cpp's slots as JSON.
+//! Load metrics of engines: gauges in Prometheus' text format, or llama.cpp's slots as JSON.
 //!
-//! Bounds: a page is read once, from its beginning to its end; whatever is no sample of a wanted gauge is passed over,
-//! and a number that cannot be counted (NaN, negative, infinite) is none. Nothing here panics or allocates.
+//! Guarantees: one pass over the text; lines other than samples of the wanted gauges are skipped, and so are NaN,
+//! negative and infinite values. Nothing here panics or allocates.
 
 use evenkeel_pipeline::EngineLoad;
 use serde_json::Value;
 
 use super::engine::Engine;
 
-/// Where an engine says how loaded it is, and under which names.
+/// Names of an engine's load gauges.
 struct GaugeNames {
     running: &'static str,
     waiting: &'static str,
-    /// Older and newer names of the same.
+    /// Alternative names, by version.
     cache_used: &'static [&'static str],
 }
 
-/// Names the gauges of an engine; `None` for those that have none.
-fn gauges(engine: Engine) -> Option<GaugeNames> {
+/// Returns the gauges of an engine, if it has any.
+fn gauge_names(engine: Engine) -> Option<GaugeNames> {
     match engine {
-        // The simulated engine speaks as vLLM does.
+        // The simulated engine has vLLM's metrics.
         Engine::Vllm | Engine::SimNode => Some(GaugeNames {
             running: "vllm:num_requests_running",
             waiting: "vllm:num_requests_waiting",
@@ -42,20 +42,20 @@ fn gauges(engine: Engine) -> Option<GaugeNames> {
     }
 }
 
-/// Tells whether an engine says anywhere how loaded it is.
+/// Reports whether an engine has load gauges.
 pub(super) fn has_gauges(engine: Engine) -> bool {
-    gauges(engine).is_some()
+    gauge_names(engine).is_some()
 }
 
-/// Reads a page of metrics; `None` if it does not say how many requests the engine works on.
+/// Parses an engine's metrics; `None` if the number of running requests is missing.
 ///
-/// An engine of several parts has a sample for each: counts add up, and the fullest cache counts.
-pub fn read_metrics(engine: Engine, page: &[u8]) -> Option<EngineLoad> {
-    let names = gauges(engine)?;
+/// An engine with several workers has a sample for each: counts are added, and the fullest cache counts.
+pub fn read_metrics(engine: Engine, text: &[u8]) -> Option<EngineLoad> {
+    let names = gauge_names(engine)?;
     let mut running = None;
     let mut waiting = 0.0;
     let mut cache_used = None;
-    for line in page.split(|byte| *byte == b'\n') {
+    for line in text.split(|byte| *byte == b'\n') {
         let Some((name, value)) = sample(line) else { continue };
         if name == names.running.as_bytes() {
             running = Some(running.unwrap_or(0.0) + value);
@@ -69,19 +69,19 @@ pub fn read_metrics(engine: Engine, page: &[u8]) -> Option<EngineLoad> {
     running.map(|running| EngineLoad { running: running as u32, waiting: waiting as u32, cache_used })
 }
 
-/// Reads llama.cpp's `/slots`: a list, of which some are at work.
-pub fn read_slots(said: &Value) -> Option<EngineLoad> {
+/// Parses llama.cpp's `/slots`: counts the slots that are processing.
+pub fn read_slots(reply: &Value) -> Option<EngineLoad> {
     let is_busy = |slot: &Value| {
-        // Older builds have a state, of which 0 is idle.
+        // Older builds have `state`, where 0 is idle.
         slot["is_processing"].as_bool().or_else(|| slot["state"].as_u64().map(|state| state != 0))
     };
-    let slots = said.as_array()?;
+    let slots = reply.as_array()?;
     let busy = slots.iter().map(is_busy).collect::<Option<Vec<bool>>>()?;
     let running = u32::try_from(busy.iter().filter(|busy| **busy).count()).unwrap_or(u32::MAX);
     Some(EngineLoad { running, ..EngineLoad::default() })
 }
 
-/// Takes a line apart into a name and a number that can be counted.
+/// Parses a sample line into name and value; `None` unless the value is finite and not negative.
 fn sample(line: &[u8]) -> Option<(&[u8], f64)> {
     let line = line.trim_ascii();
     let end = line.iter().position(|byte| *byte == b'{' || byte.is_ascii_whitespace())?;
@@ -95,10 +95,11 @@ fn sample(line: &[u8]) -> Option<(&[u8], f64)> {
     };
     let value = rest.trim_ascii().split(u8::is_ascii_whitespace).next()?;
     let value: f64 = core::str::from_utf8(value).ok()?.parse().ok()?;
-    (value.is_finite() && 0.0 <= value).then_some((name, value))
+    (value.is_finite() && value >= 0.0).then_some((name, value))
 }
 
-/// What follows the labels of a sample; `None` where they do not end, or tell of a part of a sum that is told, too.
+/// Returns the text after a sample's labels; `None` if they are not closed, or if the sample is part of a total that
+/// has its own sample.
 fn after_labels(labels: &[u8]) -> Option<&[u8]> {
     let mut quoted = false;
     let mut escaped = false;
@@ -117,7 +118,7 @@ fn after_labels(labels: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// SGLang tells its queue as a whole, with an empty priority, and each priority's besides.
+/// Reports whether a sample is one of SGLang's queue lengths by priority; the total has an empty priority.
 fn is_part(labels: &[u8]) -> bool {
     const PRIORITY: &[u8] = b"priority=\"";
     let at = labels.windows(PRIORITY.len()).position(|window| window == PRIORITY);

@@ -1,4 +1,4 @@
-//! Whether a node is well: it answers `/health`, or where there is none, `/v1/models`.
+//! Active health check of a node: `GET /health`, or `GET /v1/models` where there is no such endpoint.
 
 use evenkeel_policy::path::Probe;
 use evenkeel_policy::time::Duration;
@@ -8,30 +8,25 @@ use tokio::time::Instant;
 use super::node_client::NodeClient;
 use evenkeel_upstream::{Origin, UpstreamError};
 
-/// How a check went.
+/// Result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthCheckResult {
-    /// The node answered.
     Healthy {
-        /// How long that took.
         rtt: Duration,
     },
-    /// The node answered that it has no room, or not yet: it is not broken.
+    /// The node is overloaded or still starting (429, 503), but has not failed.
     Busy {
-        /// How long that took.
         rtt: Duration,
     },
-    /// Nothing came back in time.
     TimedOut,
-    /// The node cannot be reached, or is broken.
+    /// The node is unreachable or returned a server error.
     Failed {
-        /// What is wrong.
         error: String,
     },
 }
 
 impl HealthCheckResult {
-    /// Puts it as the walk takes it; who is busy has answered.
+    /// Converts the result for the pipeline; an overloaded node counts as responding.
     pub fn probe(&self) -> Probe {
         match self {
             Self::Healthy { rtt } | Self::Busy { rtt } => Probe::Answered { rtt: *rtt },
@@ -40,12 +35,12 @@ impl HealthCheckResult {
         }
     }
 
-    pub(super) fn is_answered(&self) -> bool {
+    pub(super) fn is_reachable(&self) -> bool {
         matches!(self, Self::Healthy { .. } | Self::Busy { .. })
     }
 }
 
-/// What a node is asked to find out whether it is well.
+/// Endpoint of a health check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CheckEndpoint {
     #[default]
@@ -62,37 +57,41 @@ impl CheckEndpoint {
     }
 }
 
-/// Checks a node, and says what to ask it next time.
+/// Checks a node; returns the endpoint for the next check.
 pub(super) async fn check(
-    caller: &NodeClient,
+    client: &NodeClient,
     origin: &Origin,
-    question: CheckEndpoint,
+    endpoint: CheckEndpoint,
 ) -> (HealthCheckResult, CheckEndpoint) {
-    let check = ask(caller, origin, question).await;
+    let check = check_endpoint(client, origin, endpoint).await;
     match check {
-        Some(check) if check.is_answered() => (check, question),
-        // Whoever comes back may be another engine.
+        Some(check) if check.is_reachable() => (check, endpoint),
+        // When the node comes back it may run another engine.
         Some(check) => (check, CheckEndpoint::Health),
         None => {
-            let check = ask(caller, origin, CheckEndpoint::Models).await;
+            let check = check_endpoint(client, origin, CheckEndpoint::Models).await;
             (check.unwrap_or(HealthCheckResult::TimedOut), CheckEndpoint::Models)
         }
     }
 }
 
-/// Asks; `None` where the node does not know the question and there is another.
-async fn ask(caller: &NodeClient, origin: &Origin, question: CheckEndpoint) -> Option<HealthCheckResult> {
-    let asked_at = Instant::now();
-    match caller.get(origin, question.path()).await {
-        Ok(answer) => judge(question, answer.status, asked_at.elapsed()),
+/// Requests an endpoint; `None` if the node lacks it and there is another to try.
+async fn check_endpoint(
+    client: &NodeClient,
+    origin: &Origin,
+    endpoint: CheckEndpoint,
+) -> Option<HealthCheckResult> {
+    let sent_at = Instant::now();
+    match client.get(origin, endpoint.path()).await {
+        Ok(reply) => classify(endpoint, reply.status, sent_at.elapsed()),
         Err(UpstreamError::Timeout | UpstreamError::ConnectTimeout) => Some(HealthCheckResult::TimedOut),
         Err(error) => Some(HealthCheckResult::Failed { error: error.to_string() }),
     }
 }
 
-/// A node that refuses the question is there, and does not tell how it is.
-fn judge(question: CheckEndpoint, status: StatusCode, rtt: Duration) -> Option<HealthCheckResult> {
-    match (status, question) {
+/// Classifies a status. A client error counts as healthy: the node responds.
+fn classify(endpoint: CheckEndpoint, status: StatusCode, rtt: Duration) -> Option<HealthCheckResult> {
+    match (status, endpoint) {
         (
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED,
             CheckEndpoint::Health,
@@ -102,7 +101,7 @@ fn judge(question: CheckEndpoint, status: StatusCode, rtt: Duration) -> Option<H
             Some(HealthCheckResult::Busy { rtt })
         }
         (status, _) if status.is_server_error() => {
-            Some(HealthCheckResult::Failed { error: format!("says {status}") })
+            Some(HealthCheckResult::Failed { error: format!("node returned {status}") })
         }
         _ => Some(HealthCheckResult::Healthy { rtt }),
     }
@@ -114,31 +113,38 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(3);
 
-    fn said(question: CheckEndpoint, status: u16) -> Option<HealthCheckResult> {
-        judge(question, StatusCode::from_u16(status).unwrap(), RTT)
+    fn result(endpoint: CheckEndpoint, status: u16) -> Option<HealthCheckResult> {
+        classify(endpoint, StatusCode::from_u16(status).unwrap(), RTT)
     }
 
     #[test]
-    fn whoever_answers_is_well_and_whoever_is_busy_is_not_broken() {
-        for question in [CheckEndpoint::Health, CheckEndpoint::Models] {
+    fn a_responding_node_is_healthy_and_an_overloaded_one_has_not_failed() {
+        for endpoint in [CheckEndpoint::Health, CheckEndpoint::Models] {
             for status in [200, 204, 301, 401, 403] {
-                assert_eq!(said(question, status), Some(HealthCheckResult::Healthy { rtt: RTT }), "{status}");
+                assert_eq!(
+                    result(endpoint, status),
+                    Some(HealthCheckResult::Healthy { rtt: RTT }),
+                    "{status}"
+                );
             }
             for status in [429, 503] {
-                assert_eq!(said(question, status), Some(HealthCheckResult::Busy { rtt: RTT }), "{status}");
+                assert_eq!(result(endpoint, status), Some(HealthCheckResult::Busy { rtt: RTT }), "{status}");
             }
             for status in [500, 502, 504] {
-                assert!(matches!(said(question, status), Some(HealthCheckResult::Failed { .. })), "{status}");
+                assert!(
+                    matches!(result(endpoint, status), Some(HealthCheckResult::Failed { .. })),
+                    "{status}"
+                );
             }
         }
     }
 
     #[test]
-    fn whoever_knows_neither_question_is_there() {
+    fn a_node_without_either_endpoint_is_healthy() {
         for status in [404, 405, 501] {
-            assert_eq!(said(CheckEndpoint::Health, status), None, "{status}");
+            assert_eq!(result(CheckEndpoint::Health, status), None, "{status}");
             assert_eq!(
-                said(CheckEndpoint::Models, status),
+                result(CheckEndpoint::Models, status),
                 Some(HealthCheckResult::Healthy { rtt: RTT }),
                 "{status}"
             );
@@ -146,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_takes_busy_for_answered() {
+    fn the_pipeline_counts_an_overloaded_node_as_responding() {
         assert_eq!(HealthCheckResult::Busy { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
         assert_eq!(HealthCheckResult::Healthy { rtt: RTT }.probe(), Probe::Answered { rtt: RTT });
         assert_eq!(HealthCheckResult::TimedOut.probe(), Probe::Lost);

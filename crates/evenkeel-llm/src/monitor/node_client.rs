@@ -1,4 +1,4 @@
-//! One question to a node: a GET with its key, in bounded time, for an answer of bounded length.
+//! GET requests of the monitors, with the node's API key and limits of time and size.
 
 use bytes::Bytes;
 use evenkeel_policy::time::Duration;
@@ -9,10 +9,10 @@ use tokio::time::timeout;
 
 use evenkeel_upstream::{Origin, Upstream, UpstreamError};
 
-/// The longest answer that is read; lists of some thousand models fit.
-const ANSWER_LEN_MAX: usize = 4 << 20;
+/// Largest reply; a list of some thousand models fits.
+const REPLY_BYTES_MAX: usize = 4 << 20;
 
-/// Asks nodes.
+/// HTTP client for one node's monitors.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClient {
     pub(super) upstream: Upstream,
@@ -28,12 +28,12 @@ pub(super) struct NodeReply {
 }
 
 impl NodeClient {
-    /// Asks, and reads the answer, whatever it says.
+    /// Sends a GET request and reads the reply, whatever its status.
     pub(super) async fn get(&self, origin: &Origin, path: &'static str) -> Result<NodeReply, UpstreamError> {
-        timeout(self.time_max, self.ask(origin, path)).await.unwrap_or(Err(UpstreamError::Timeout))
+        timeout(self.time_max, self.send(origin, path)).await.unwrap_or(Err(UpstreamError::Timeout))
     }
 
-    async fn ask(&self, origin: &Origin, path: &'static str) -> Result<NodeReply, UpstreamError> {
+    async fn send(&self, origin: &Origin, path: &'static str) -> Result<NodeReply, UpstreamError> {
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = http::Uri::from_static(path);
         request.headers_mut().insert(
@@ -44,13 +44,15 @@ impl NodeClient {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
         let (head, body) = self.upstream.send(origin, &request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| {
+        let body = Limited::new(body, REPLY_BYTES_MAX).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                return UpstreamError::Malformed { error: "longer than any answer to this".to_owned() };
+                return UpstreamError::Malformed {
+                    error: format!("body is longer than {REPLY_BYTES_MAX} bytes"),
+                };
             }
             match error.downcast::<UpstreamError>() {
                 Ok(error) => *error,
-                Err(error) => UpstreamError::Cut { error: error.to_string() },
+                Err(error) => UpstreamError::Truncated { error: error.to_string() },
             }
         })?;
         Ok(NodeReply { status: head.status, headers: head.headers, body: body.to_bytes() })
@@ -58,12 +60,11 @@ impl NodeClient {
 }
 
 impl NodeReply {
-    /// All that was said.
     pub(super) fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Reads it as JSON; `None` if it is none, or no success.
+    /// Parses the body of a successful reply as JSON.
     pub(super) fn json(&self) -> Option<Value> {
         if !self.status.is_success() {
             return None;

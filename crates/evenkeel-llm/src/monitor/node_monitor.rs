@@ -1,4 +1,4 @@
-//! The actor that looks after one node.
+//! Actor that monitors one node: runs discovery, and supervises the prober of each path and the scraper.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::discovery::{Discovery, discover};
 use super::engine::Engine;
 use super::health_check::CheckEndpoint;
 use super::node_client::NodeClient;
-use super::prober::{Prober, Reachability, wait};
+use super::prober::{Prober, Reachability, set_next};
 use super::scraper::{Scraper, ScraperMsg};
 use super::{Finding, ReportSink};
 use crate::options::HealthOptions;
@@ -18,82 +18,82 @@ use evenkeel_upstream::Origin;
 const NEXT: TimerId = TimerId(0);
 
 pub(super) struct NodeMonitor {
-    voice: Arc<ReportSink>,
-    caller: NodeClient,
+    sink: Arc<ReportSink>,
+    client: NodeClient,
     origins: Arc<[Origin]>,
     health: HealthOptions,
-    /// What was told last.
-    told: Discovery,
-    /// What it is; forgotten when it comes back from being unwell.
+    /// Findings reported last.
+    reported: Discovery,
+    /// `None` until discovered, and again after the node was unhealthy: it may have been replaced.
     engine: Option<Engine>,
-    /// Who asks how loaded it is, if anybody does.
+    /// `None` if load scrapes are off.
     scraper: Option<ActorRef<ScraperMsg>>,
 }
 
-/// What the actor is told.
+/// Messages handled by [`NodeMonitor`].
 pub(super) enum NodeMonitorMsg {
-    /// By a child: a path answers again.
-    Back,
-    /// By itself: what the node said.
-    Surveyed(Discovery),
+    /// From a prober: a path is reachable again.
+    Recovered,
+    /// Discovery is complete.
+    Discovered(Discovery),
 }
 
 impl NodeMonitor {
     pub(super) fn new(
-        voice: Arc<ReportSink>,
-        caller: NodeClient,
+        sink: Arc<ReportSink>,
+        client: NodeClient,
         origins: Arc<[Origin]>,
         health: HealthOptions,
     ) -> Self {
-        Self { voice, caller, origins, health, told: Discovery::default(), engine: None, scraper: None }
+        Self { sink, client, origins, health, reported: Discovery::default(), engine: None, scraper: None }
     }
 
-    fn begin(&self, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
-        // One that fires during the wait could begin no other.
+    fn start_discovery(&self, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
+        // A timer that fired during the wait could not start another discovery.
         ctx.cancel_timer(NEXT);
-        let caller = self.caller.clone();
+        let client = self.client.clone();
         let origins = self.origins.clone();
         let known = self.engine;
-        Ok(Flow::wait(async move { NodeMonitorMsg::Surveyed(discover(&caller, &origins, known).await) }))
+        Ok(Flow::wait(async move { NodeMonitorMsg::Discovered(discover(&client, &origins, known).await) }))
     }
 
-    fn watch_paths(&self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
+    fn spawn_probers(&self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
         let node = ctx.me();
         for (number, origin) in self.origins.iter().enumerate() {
-            // With one path only there is nothing to tell apart.
-            let path = (1 < self.origins.len()).then_some(PathId(number as u32));
-            let voice = self.voice.clone();
-            let caller = self.caller.clone();
+            // A single path has no ID.
+            let path = (self.origins.len() > 1).then_some(PathId(number as u32));
+            let sink = self.sink.clone();
+            let client = self.client.clone();
             let origin = origin.clone();
             let node = node.clone();
             let interval = self.health.interval;
             let props = Props::new(move || Prober {
-                voice: voice.clone(),
-                caller: caller.clone(),
+                sink: sink.clone(),
+                client: client.clone(),
                 origin: origin.clone(),
                 path,
                 interval,
                 node: node.clone(),
-                question: CheckEndpoint::default(),
-                answered: Reachability::Yes,
+                endpoint: CheckEndpoint::default(),
+                reachable: Reachability::Yes,
             });
             ctx.spawn(&props.build()).map_err(|error| ActorError::new(error.to_string()))?;
         }
         Ok(())
     }
 
-    fn watch_load(&mut self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
+    fn spawn_scraper(&mut self, ctx: &mut Context<'_, Self>) -> Result<(), ActorError> {
         let Some(interval) = self.health.load_interval else { return Ok(()) };
-        let voice = self.voice.clone();
-        let caller = self.caller.clone();
+        let sink = self.sink.clone();
+        let client = self.client.clone();
         let origins = self.origins.clone();
-        let patience = self.health.models_interval;
+        let retry_interval = self.health.models_interval;
         let props = Props::new(move || Scraper {
-            voice: voice.clone(),
-            caller: caller.clone(),
+            sink: sink.clone(),
+            client: client.clone(),
             origins: origins.clone(),
             interval,
-            patience,
+            retry_interval,
             engine: None,
             last: None,
         });
@@ -102,23 +102,24 @@ impl NodeMonitor {
         Ok(())
     }
 
-    /// Tells what changed.
-    fn take_in(&mut self, survey: Discovery) {
-        self.engine = survey.engine;
-        if let (Some(scraper), Some(engine)) = (&self.scraper, survey.engine) {
+    /// Reports the findings that changed.
+    fn report_changes(&mut self, discovery: Discovery) {
+        self.engine = discovery.engine;
+        if let (Some(scraper), Some(engine)) = (&self.scraper, discovery.engine) {
             scraper.tell(ScraperMsg::Engine(engine));
         }
-        if let Some(engine) = survey.engine.filter(|engine| self.told.engine != Some(*engine)) {
-            self.told.engine = Some(engine);
-            self.voice.report(Finding::Engine(engine));
+        if let Some(engine) = discovery.engine.filter(|engine| self.reported.engine != Some(*engine)) {
+            self.reported.engine = Some(engine);
+            self.sink.report(Finding::Engine(engine));
         }
-        if let Some(slots) = survey.slots.filter(|slots| self.told.slots != Some(*slots)) {
-            self.told.slots = Some(slots);
-            self.voice.report(Finding::Slots(slots));
+        if let Some(slots) = discovery.slots.filter(|slots| self.reported.slots != Some(*slots)) {
+            self.reported.slots = Some(slots);
+            self.sink.report(Finding::Slots(slots));
         }
-        if let Some(models) = survey.models.filter(|models| self.told.models.as_ref() != Some(models)) {
-            self.told.models = Some(models.clone());
-            self.voice.report(Finding::Models(models));
+        if let Some(models) = discovery.models.filter(|models| self.reported.models.as_ref() != Some(models))
+        {
+            self.reported.models = Some(models.clone());
+            self.sink.report(Finding::Models(models));
         }
     }
 }
@@ -127,30 +128,34 @@ impl Actor for NodeMonitor {
     type Msg = NodeMonitorMsg;
 
     fn started(&mut self, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
-        self.watch_paths(ctx)?;
-        self.watch_load(ctx)?;
-        self.begin(ctx)
+        self.spawn_probers(ctx)?;
+        self.spawn_scraper(ctx)?;
+        self.start_discovery(ctx)
     }
 
     fn receive(
         &mut self,
-        told: NodeMonitorMsg,
+        message: NodeMonitorMsg,
         ctx: &mut Context<'_, Self>,
     ) -> HandlerResult<NodeMonitorMsg> {
-        match told {
-            NodeMonitorMsg::Back => {
+        match message {
+            NodeMonitorMsg::Recovered => {
                 self.engine = None;
-                self.begin(ctx)
+                self.start_discovery(ctx)
             }
-            NodeMonitorMsg::Surveyed(survey) => {
-                let complete = survey.models.is_some();
-                self.take_in(survey);
-                wait(ctx, NEXT, if complete { self.health.models_interval } else { self.health.interval })
+            NodeMonitorMsg::Discovered(discovery) => {
+                let is_complete = discovery.models.is_some();
+                self.report_changes(discovery);
+                set_next(
+                    ctx,
+                    NEXT,
+                    if is_complete { self.health.models_interval } else { self.health.interval },
+                )
             }
         }
     }
 
     fn signal(&mut self, signal: Signal, ctx: &mut Context<'_, Self>) -> HandlerResult<NodeMonitorMsg> {
-        if signal == Signal::Timer(NEXT) { self.begin(ctx) } else { Ok(Flow::Continue) }
+        if signal == Signal::Timer(NEXT) { self.start_discovery(ctx) } else { Ok(Flow::Continue) }
     }
 }

@@ -1,4 +1,4 @@
-//! The actor that checks one path to a node.
+//! Actor that health-checks one path to a node.
 
 use evenkeel_actor::{Actor, ActorError, ActorRef, Context, Flow, HandlerResult, Repeat, Signal, TimerId};
 use evenkeel_policy::id::PathId;
@@ -15,15 +15,15 @@ use evenkeel_upstream::Origin;
 const NEXT: TimerId = TimerId(0);
 
 pub(super) struct Prober {
-    pub(super) voice: Arc<ReportSink>,
-    pub(super) caller: NodeClient,
+    pub(super) sink: Arc<ReportSink>,
+    pub(super) client: NodeClient,
     pub(super) origin: Origin,
     pub(super) path: Option<PathId>,
     pub(super) interval: Duration,
     pub(super) node: ActorRef<NodeMonitorMsg>,
-    pub(super) question: CheckEndpoint,
-    /// Whether the last check was answered.
-    pub(super) answered: Reachability,
+    pub(super) endpoint: CheckEndpoint,
+    /// Result of the last check.
+    pub(super) reachable: Reachability,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,22 +32,22 @@ pub(super) enum Reachability {
     No,
 }
 
-/// A check that is over.
+/// A completed check.
 pub(super) struct CheckDone {
     check: HealthCheckResult,
     next: CheckEndpoint,
-    began_at: Instant,
+    started_at: Instant,
 }
 
 impl Prober {
-    fn begin(&self) -> HandlerResult<CheckDone> {
-        let caller = self.caller.clone();
+    fn start_check(&self) -> HandlerResult<CheckDone> {
+        let client = self.client.clone();
         let origin = self.origin.clone();
-        let question = self.question;
+        let endpoint = self.endpoint;
         Ok(Flow::wait(async move {
-            let began_at = Instant::now();
-            let (check, next) = check(&caller, &origin, question).await;
-            CheckDone { check, next, began_at }
+            let started_at = Instant::now();
+            let (check, next) = check(&client, &origin, endpoint).await;
+            CheckDone { check, next, started_at }
         }))
     }
 }
@@ -56,34 +56,34 @@ impl Actor for Prober {
     type Msg = CheckDone;
 
     fn started(&mut self, _ctx: &mut Context<'_, Self>) -> HandlerResult<CheckDone> {
-        self.begin()
+        self.start_check()
     }
 
-    fn receive(&mut self, checked: CheckDone, ctx: &mut Context<'_, Self>) -> HandlerResult<CheckDone> {
-        self.question = checked.next;
-        let answered = if checked.check.is_answered() { Reachability::Yes } else { Reachability::No };
-        self.voice.report(Finding::Checked { path: self.path, check: checked.check });
-        if (self.answered, answered) == (Reachability::No, Reachability::Yes) {
-            self.node.tell(NodeMonitorMsg::Back);
+    fn receive(&mut self, done: CheckDone, ctx: &mut Context<'_, Self>) -> HandlerResult<CheckDone> {
+        self.endpoint = done.next;
+        let reachable = if done.check.is_reachable() { Reachability::Yes } else { Reachability::No };
+        self.sink.report(Finding::Checked { path: self.path, check: done.check });
+        if self.reachable == Reachability::No && reachable == Reachability::Yes {
+            self.node.tell(NodeMonitorMsg::Recovered);
         }
-        self.answered = answered;
-        wait(ctx, NEXT, self.interval.saturating_sub(checked.began_at.elapsed()))
+        self.reachable = reachable;
+        set_next(ctx, NEXT, self.interval.saturating_sub(done.started_at.elapsed()))
     }
 
     fn signal(&mut self, signal: Signal, _ctx: &mut Context<'_, Self>) -> HandlerResult<CheckDone> {
-        if signal == Signal::Timer(NEXT) { self.begin() } else { Ok(Flow::Continue) }
+        if signal == Signal::Timer(NEXT) { self.start_check() } else { Ok(Flow::Continue) }
     }
 }
 
-/// Sets when an actor goes on.
-pub(super) fn wait<A: Actor>(
+/// Sets the timer for an actor's next round.
+pub(super) fn set_next<A: Actor>(
     ctx: &mut Context<'_, A>,
     timer: TimerId,
-    span: Duration,
+    delay: Duration,
 ) -> HandlerResult<A::Msg> {
-    // A node that takes longer than the interval is asked again at once, and others get their turn.
-    if ctx.set_timer(timer, span.max(Duration::from_millis(1)), Repeat::Once) {
+    // A check that took longer than the interval is repeated at once, but after other actors had a turn.
+    if ctx.set_timer(timer, delay.max(Duration::from_millis(1)), Repeat::Once) {
         return Ok(Flow::Continue);
     }
-    Err(ActorError::new("no timer is left"))
+    Err(ActorError::new("no timer left for the actor"))
 }

@@ -1,15 +1,17 @@
-//! What a request has in common with others that should meet the same node: a conversation's name, or its beginning.
+//! Affinity of a request: a hash of its conversation's ID or beginning, shared by requests that profit from the same
+//! node's prompt cache.
 //!
-//! The same request has the same affinity in every process and for ever; at most [`PREFIX_BYTES_MAX`] bytes of each
-//! part are looked at.
+//! Guarantees: the same request has the same affinity in every process and version.
+//!
+//! Limits: at most [`PREFIX_BYTES_MAX`] bytes of each part are hashed.
 
 use super::{Endpoint, ParseError};
 use crate::json::{Cursor, Kind, Text};
 
-/// How much of a prompt, a preamble or a message counts.
+/// Hashed prefix of a prompt, a preamble or a message.
 const PREFIX_BYTES_MAX: usize = 1_024;
 
-/// How well a name tells conversations apart; a higher one counts instead of a lower.
+/// Precision with which an ID identifies a conversation; the highest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     User,
@@ -18,10 +20,10 @@ pub(super) enum Rank {
     CacheKey,
 }
 
-/// Names under which a conversation is told in an object, from the best.
+/// Fields of an object that identify a conversation, best first.
 const IDS: [&str; 6] = ["conversation_id", "session_id", "thread_id", "chat_id", "id", "user_id"];
 
-/// What was found so far.
+/// Affinity of the fields parsed so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Affinity {
     id: Option<(Rank, u64)>,
@@ -32,21 +34,21 @@ pub(super) struct Affinity {
 }
 
 impl Affinity {
-    /// Reads what names the conversation: a string, a number, or an object with one of [`IDS`].
+    /// Reads a conversation ID: a string, a number, or an object with one of [`IDS`].
     pub(super) fn read_id(&mut self, rank: Rank, cursor: &mut Cursor<'_>) -> Result<(), ParseError> {
         let id = match cursor.kind()? {
             Kind::Text | Kind::Number => read_scalar(cursor)?,
             Kind::Object => {
                 let mut best: Option<(usize, u64)> = None;
                 cursor.object(|name, cursor| {
-                    let place = IDS.iter().position(|id| name.is(id));
-                    let (Some(place), Kind::Text | Kind::Number) = (place, cursor.kind()?) else {
+                    let index = IDS.iter().position(|id| name.is(id));
+                    let (Some(index), Kind::Text | Kind::Number) = (index, cursor.kind()?) else {
                         return Ok(cursor.skip()?);
                     };
                     if let Some(id) = read_scalar(cursor)?
-                        && best.is_none_or(|(other, _)| place < other)
+                        && best.is_none_or(|(other, _)| index < other)
                     {
-                        best = Some((place, id));
+                        best = Some((index, id));
                     }
                     Ok::<(), ParseError>(())
                 })?;
@@ -73,7 +75,8 @@ impl Affinity {
         self.preamble = Some(hash_prefix(value));
     }
 
-    /// Notes a message; only the first of the user and the first before it count, as the later ones change.
+    /// Records a message. Only the first user message and the first one before it count; the later ones change with
+    /// each turn.
     pub(super) fn record_message(&mut self, role: Option<Text<'_>>, content: &[u8]) {
         if self.first_user.is_some() {
             return;
@@ -86,9 +89,9 @@ impl Affinity {
         }
     }
 
-    /// Joins what was found with the model.
+    /// Hashes the parts together with the model.
     ///
-    /// A request for embeddings or ranks leaves nothing warm behind, so only a name given on purpose counts.
+    /// Embeddings and reranking leave nothing in a prompt cache, so for them only an explicit ID counts.
     pub(super) fn hash(&self, model: &str, endpoint: Endpoint) -> Option<u64> {
         let model = hash(model.as_bytes());
         if let Some((_, id)) = self.id {
@@ -113,7 +116,7 @@ fn hash_prefix(value: &[u8]) -> u64 {
     hash(&value[..value.len().min(PREFIX_BYTES_MAX)])
 }
 
-/// Hashes bytes, eight at a time; nobody gains by making two alike, so it needs no secret.
+/// Hashes bytes, eight at a time. A collision gains an attacker nothing, so the hash needs no secret.
 fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let hashed = words.iter().fold(bytes.len() as u64, |hashed, word| mix(hashed, u64::from_le_bytes(*word)));
@@ -122,7 +125,7 @@ fn hash(bytes: &[u8]) -> u64 {
     mix(hashed, u64::from_le_bytes(last))
 }
 
-/// Multiplies and folds, so that every bit of both reaches every bit of the result.
+/// Multiplies and folds, so that every bit of both inputs affects every bit of the result.
 fn mix(hashed: u64, word: u64) -> u64 {
     let product = u128::from(hashed ^ 0x9E37_79B9_7F4A_7C15) * u128::from(word ^ 0xD6E8_FEB8_6659_FD93);
     product as u64 ^ (product >> 64) as u64

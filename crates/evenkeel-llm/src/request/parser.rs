@@ -1,4 +1,4 @@
-//! The names of a request that we act on, and what may stand behind them.
+//! Parser of JSON requests: the fields that the gateway acts on, and their valid values.
 
 use evenkeel_server::api_error::ApiError;
 
@@ -7,30 +7,30 @@ use super::token_estimate::{ContentKind, TokenEstimate};
 use super::{Endpoint, IncludeUsage, LlmRequest, MODEL_BYTES_MAX, ParseError, ResponseMode, Splice};
 use crate::json::{Cursor, Kind, Text};
 
-/// What a name of the body means to us.
+/// Meaning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Model,
     Stream,
     StreamOptions,
     Messages,
-    /// What the answer follows; several in one request are answered each.
+    /// One or more prompts; each gets a response.
     Prompt,
-    /// What comes before the messages.
+    /// System prompt.
     Preamble,
-    /// More that the model reads.
-    Words,
-    /// What the model may call or must keep to.
+    /// Other text that the model reads.
+    Text,
+    /// Tools and response formats.
     Schema,
-    /// How long an answer may be; the one of higher rank counts.
+    /// Limit of output tokens; the field of the highest rank counts.
     OutputMax(u8),
-    /// How many answers are made of one prompt.
-    Answers,
-    /// Names the conversation; the one of higher rank counts.
+    /// Number of choices per prompt.
+    Choices,
+    /// Conversation ID; the field of the highest rank counts.
     Id(Rank),
 }
 
-/// Every name that we act on; the order of this table is the order of their marks in [`Reader::seen`].
+/// Every field that the gateway acts on; a field's index is its bit in [`RequestParser::seen`].
 const FIELDS: [(&str, Field); 28] = [
     ("model", Field::Model),
     ("messages", Field::Messages),
@@ -39,14 +39,14 @@ const FIELDS: [(&str, Field); 28] = [
     ("max_tokens", Field::OutputMax(0)),
     ("max_completion_tokens", Field::OutputMax(2)),
     ("max_output_tokens", Field::OutputMax(1)),
-    ("n", Field::Answers),
-    ("best_of", Field::Answers),
+    ("n", Field::Choices),
+    ("best_of", Field::Choices),
     ("prompt", Field::Prompt),
     ("input", Field::Prompt),
-    ("suffix", Field::Words),
-    ("query", Field::Words),
-    ("documents", Field::Words),
-    ("texts", Field::Words),
+    ("suffix", Field::Text),
+    ("query", Field::Text),
+    ("documents", Field::Text),
+    ("texts", Field::Text),
     ("system", Field::Preamble),
     ("instructions", Field::Preamble),
     ("tools", Field::Schema),
@@ -62,73 +62,73 @@ const FIELDS: [(&str, Field); 28] = [
     ("safety_identifier", Field::Id(Rank::User)),
 ];
 
-/// How many tokens of sound a token of text takes to say: about 20 a second, at three words a second.
-const SOUND_PER_TOKEN: u64 = 6;
+/// Audio tokens per text token: about 20 tokens and three words a second.
+const AUDIO_PER_TOKEN: u64 = 6;
 
-/// The option that asks for the counts.
 const INCLUDE_USAGE: &str = "include_usage";
 
-/// What was read of a body so far.
+/// State of the parser.
 pub(super) struct RequestParser {
     endpoint: Endpoint,
+    /// Bit set of the fields seen, by index in [`FIELDS`].
     seen: u32,
     model: Option<String>,
-    delivery: ResponseMode,
-    /// What asks for the counts; nothing where the client does.
-    asks_counts: Option<Splice>,
-    tally: TokenEstimate,
+    mode: ResponseMode,
+    /// Splice that sets `include_usage`; `None` if the client sets it.
+    usage_splice: Option<Splice>,
+    estimate: TokenEstimate,
     output_max: Option<(u8, u64)>,
-    answers: u64,
+    choices: u64,
     prompts: u64,
     affinity: Affinity,
 }
 
 impl RequestParser {
-    pub(super) fn read(endpoint: Endpoint, body: &[u8]) -> Result<LlmRequest, ParseError> {
+    pub(super) fn parse(endpoint: Endpoint, body: &[u8]) -> Result<LlmRequest, ParseError> {
         let mut cursor = Cursor::new(body);
         if cursor.kind()? != Kind::Object {
-            // What is not JSON at all is told so, wherever it goes wrong.
+            // Invalid JSON is reported as such first.
             cursor.skip()?;
             cursor.end()?;
             return Err(ApiError::invalid("the body must be a JSON object").into());
         }
         let inside = cursor.at() + 1;
-        let by = r#""stream_options":{"include_usage":true},"#;
-        let mut reader = Self {
+        let text = r#""stream_options":{"include_usage":true},"#;
+        let mut parser = Self {
             endpoint,
             seen: 0,
             model: None,
-            delivery: ResponseMode::Whole,
-            asks_counts: Some(Splice { replaced: inside..inside, by }),
-            tally: TokenEstimate::default(),
+            mode: ResponseMode::Whole,
+            usage_splice: Some(Splice { range: inside..inside, text }),
+            estimate: TokenEstimate::default(),
             output_max: None,
-            answers: 1,
+            choices: 1,
             prompts: 1,
             affinity: Affinity::default(),
         };
-        cursor.object(|name, cursor| match reader.field(name)? {
-            Some((name, field)) => reader.read_field(name, field, cursor),
+        cursor.object(|name, cursor| match parser.field(name)? {
+            Some((name, field)) => parser.read_field(name, field, cursor),
             None => Ok(cursor.skip()?),
         })?;
         cursor.end()?;
-        reader.ask()
+        parser.finish()
     }
 
-    /// Finds what a name means; refuses it the second time, and where only some readers would take it for ours.
+    /// Looks up a field; rejects a repeated one, and one that only case-insensitive parsers would take for ours.
     fn field(&mut self, name: Text<'_>) -> Result<Option<(&'static str, Field)>, ParseError> {
         let Some(name) = name.decoded() else {
-            return Err(ApiError::invalid("a name in the body is not Unicode text").into());
+            return Err(ApiError::invalid("a field name in the body is not valid Unicode").into());
         };
         let names = FIELDS.iter().map(|(known, _)| *known);
-        let Some(mark) = place_of(&name, names) else { return Ok(None) };
-        let (known, field) = FIELDS[mark];
+        let Some(index) = find_folded(&name, names) else { return Ok(None) };
+        let (known, field) = FIELDS[index];
         if name != known {
             return Err(invalid(known, format!("{name:?} must be written {known:?}")));
         }
-        if self.seen & 1 << mark != 0 {
+        if self.seen & 1 << index != 0 {
             return Err(invalid(known, format!("{known} is given twice")));
         }
-        self.seen |= 1 << mark;
+        self.seen |= 1 << index;
         Ok(Some((known, field)))
     }
 
@@ -142,27 +142,27 @@ impl RequestParser {
             Field::Model => self.model = Some(read_model(cursor)?),
             Field::Stream => {
                 if read_bool(name, cursor)? == Some(true) {
-                    self.delivery = ResponseMode::Stream;
+                    self.mode = ResponseMode::Stream;
                 }
             }
-            Field::StreamOptions => self.asks_counts = read_stream_options(cursor)?,
+            Field::StreamOptions => self.usage_splice = read_stream_options(cursor)?,
             Field::Messages => self.read_messages(name, cursor)?,
-            // A conversation goes by this name, too.
+            // In the Responses API, `input` may be a conversation.
             Field::Prompt if self.endpoint == Endpoint::Responses && cursor.kind()? == Kind::Array => {
                 self.read_messages(name, cursor)?;
             }
             Field::Prompt => {
                 let from = cursor.start()?;
-                self.prompts = self.prompts.max(self.tally.prompts(cursor)?);
+                self.prompts = self.prompts.max(self.estimate.count_prompts(cursor)?);
                 self.affinity.record_prompt(cursor.since(from));
             }
             Field::Preamble => {
                 let from = cursor.start()?;
-                self.tally.count(cursor, ContentKind::Words)?;
+                self.estimate.count(cursor, ContentKind::Text)?;
                 self.affinity.record_preamble(cursor.since(from));
             }
-            Field::Words => self.tally.count(cursor, ContentKind::Words)?,
-            Field::Schema => self.tally.count(cursor, ContentKind::Schema)?,
+            Field::Text => self.estimate.count(cursor, ContentKind::Text)?,
+            Field::Schema => self.estimate.count(cursor, ContentKind::Schema)?,
             Field::OutputMax(rank) => {
                 if let Some(tokens) = read_count(name, cursor)?
                     && self.output_max.is_none_or(|(other, _)| other < rank)
@@ -170,9 +170,9 @@ impl RequestParser {
                     self.output_max = Some((rank, tokens));
                 }
             }
-            Field::Answers => {
-                let answers = read_count(name, cursor)?;
-                self.answers = self.answers.max(answers.unwrap_or(1));
+            Field::Choices => {
+                let choices = read_count(name, cursor)?;
+                self.choices = self.choices.max(choices.unwrap_or(1));
             }
             Field::Id(rank) => self.affinity.read_id(rank, cursor)?,
         }
@@ -183,7 +183,7 @@ impl RequestParser {
         if cursor.kind()? != Kind::Array {
             return Err(invalid(field, format!("{field} must be an array")));
         }
-        let Self { tally, affinity, .. } = self;
+        let Self { estimate, affinity, .. } = self;
         cursor.array(|cursor| {
             if cursor.kind()? != Kind::Object {
                 return Err(invalid(field, format!("each of {field} must be an object")));
@@ -193,15 +193,15 @@ impl RequestParser {
             cursor.object(|name, cursor| {
                 if name.is("role") && cursor.kind()? == Kind::Text {
                     let text = cursor.text()?;
-                    tally.add_text(&text);
+                    estimate.add_text(&text);
                     role = Some(text);
                     return Ok(());
                 }
                 if !name.is("content") {
-                    return tally.walk_named(&name, cursor, ContentKind::Words);
+                    return estimate.count_field(&name, cursor, ContentKind::Text);
                 }
                 let from = cursor.start()?;
-                tally.count(cursor, ContentKind::Words)?;
+                estimate.count(cursor, ContentKind::Text)?;
                 content = cursor.since(from);
                 Ok::<(), ParseError>(())
             })?;
@@ -210,52 +210,53 @@ impl RequestParser {
         })
     }
 
-    fn ask(self) -> Result<LlmRequest, ParseError> {
+    fn finish(self) -> Result<LlmRequest, ParseError> {
         let needs_messages =
             matches!(self.endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::CountTokens);
         let lacks_messages = needs_messages && !self.has("messages");
         let Some(model) = self.model else {
-            return Err(invalid("model", "the body must name a model"));
+            return Err(invalid("model", "the body must contain a model"));
         };
         if lacks_messages {
             return Err(invalid("messages", "a chat needs messages"));
         }
-        let usage = if self.asks_counts.is_none() { IncludeUsage::Asked } else { IncludeUsage::NotAsked };
-        let counts_can_be_asked = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
+        let usage =
+            if self.usage_splice.is_none() { IncludeUsage::Requested } else { IncludeUsage::NotRequested };
+        let has_include_usage = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
         let output_max = if self.endpoint.has_no_tokens() {
             Some(0)
         } else {
-            let answers = self.answers.max(1).saturating_mul(self.prompts);
-            self.output_max.map(|(_, tokens)| tokens.saturating_mul(answers))
+            let choices = self.choices.max(1).saturating_mul(self.prompts);
+            self.output_max.map(|(_, tokens)| tokens.saturating_mul(choices))
         };
         let (input_tokens, output_known) = match self.endpoint {
-            // No model reads what is only counted.
+            // No model processes the prompt.
             Endpoint::CountTokens => (1, None),
             Endpoint::Speech => {
-                let tokens = self.tally.tokens();
-                (tokens, Some(tokens.saturating_mul(SOUND_PER_TOKEN)))
+                let tokens = self.estimate.tokens();
+                (tokens, Some(tokens.saturating_mul(AUDIO_PER_TOKEN)))
             }
-            _ => (self.tally.tokens(), None),
+            _ => (self.estimate.tokens(), None),
         };
         Ok(LlmRequest {
             affinity: self.affinity.hash(&model, self.endpoint),
             model,
-            delivery: self.delivery,
+            mode: self.mode,
             usage,
             input_tokens,
             output_max,
             output_known,
-            splice: self.asks_counts.filter(|_| counts_can_be_asked && self.delivery == ResponseMode::Stream),
+            splice: self.usage_splice.filter(|_| has_include_usage && self.mode == ResponseMode::Stream),
         })
     }
 
     fn has(&self, name: &str) -> bool {
-        FIELDS.iter().position(|(known, _)| *known == name).is_some_and(|mark| self.seen & 1 << mark != 0)
+        FIELDS.iter().position(|(known, _)| *known == name).is_some_and(|index| self.seen & 1 << index != 0)
     }
 }
 
-/// Finds which of `known` some reader takes `name` for; Go's ignores case, also that of letters like `ſ`.
-fn place_of<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<usize> {
+/// Finds the one of `known` that some parser takes `name` for: Go's ignores case, even of letters like `ſ`.
+fn find_folded<'a>(name: &str, mut known: impl Iterator<Item = &'a str>) -> Option<usize> {
     if name.is_ascii() {
         return known.position(|known| known.eq_ignore_ascii_case(name));
     }
@@ -268,16 +269,16 @@ fn read_model(cursor: &mut Cursor<'_>) -> Result<String, ParseError> {
         return Err(invalid("model", "model must be a string"));
     }
     match cursor.text()?.decoded() {
-        None => Err(invalid("model", "model is not Unicode text")),
+        None => Err(invalid("model", "model is not valid Unicode")),
         Some(model) if model.is_empty() => Err(invalid("model", "model is empty")),
-        Some(model) if MODEL_BYTES_MAX < model.len() => {
+        Some(model) if model.len() > MODEL_BYTES_MAX => {
             Err(invalid("model", format!("model is longer than {MODEL_BYTES_MAX} bytes")))
         }
         Some(model) => Ok(model.into_owned()),
     }
 }
 
-/// Reads a value that is `true`, `false`, or left open.
+/// Reads a boolean; `None` for null.
 fn read_bool(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<bool>, ParseError> {
     match cursor.kind()? {
         Kind::Bool => Ok(Some(cursor.bool()?)),
@@ -288,34 +289,34 @@ fn read_bool(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<bool>, ParseE
     }
 }
 
-/// Reads a whole number; `None` where it is left open, or below zero, which to some servers means no limit.
+/// Reads a whole number; `None` for null and for negative numbers, which some servers take for no limit.
 fn read_count(name: &str, cursor: &mut Cursor<'_>) -> Result<Option<u64>, ParseError> {
-    let wrong = || invalid(name, format!("{name} must be a whole number"));
+    let not_whole = || invalid(name, format!("{name} must be a whole number"));
     match cursor.kind()? {
         Kind::Number => {}
         Kind::Null => return Ok(cursor.skip().map(|()| None)?),
-        Kind::Object | Kind::Array | Kind::Text | Kind::Bool => return Err(wrong()),
+        Kind::Object | Kind::Array | Kind::Text | Kind::Bool => return Err(not_whole()),
     }
     let number = core::str::from_utf8(cursor.number()?).unwrap_or_default();
     if let Ok(count) = number.parse() {
         return Ok(Some(count));
     }
-    // Some clients write 16.0 or 1e3; a number too large for us is as good as the largest.
+    // Some clients write 16.0 or 1e3. The cast saturates.
     match number.parse::<f64>() {
-        Ok(count) if count.is_finite() && count.fract() != 0.0 => Err(wrong()),
+        Ok(count) if count.is_finite() && count.fract() != 0.0 => Err(not_whole()),
         Ok(count) if count < 0.0 => Ok(None),
         Ok(count) => Ok(Some(count as u64)),
-        Err(_) => Err(wrong()),
+        Err(_) => Err(not_whole()),
     }
 }
 
-/// Reads the options of a stream, and tells what to change in them to ask for the counts.
+/// Reads `stream_options`; returns the splice that sets `include_usage`, if the client does not.
 fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, ParseError> {
     let kind = cursor.kind()?;
     let start = cursor.at();
     if kind == Kind::Null {
         cursor.skip()?;
-        let splice = Splice { replaced: start..cursor.at(), by: r#"{"include_usage":true}"# };
+        let splice = Splice { range: start..cursor.at(), text: r#"{"include_usage":true}"# };
         return Ok(Some(splice));
     }
     if kind != Kind::Object {
@@ -326,24 +327,24 @@ fn read_stream_options(cursor: &mut Cursor<'_>) -> Result<Option<Splice>, ParseE
     cursor.object(|name, cursor| {
         count += 1;
         let name = name.decoded().unwrap_or_default();
-        if place_of(&name, [INCLUDE_USAGE].into_iter()).is_none() {
+        if find_folded(&name, [INCLUDE_USAGE].into_iter()).is_none() {
             return Ok(cursor.skip()?);
         }
         if name != INCLUDE_USAGE || include_usage.is_some() {
-            let what = "stream_options must have include_usage once, and spelled so";
-            return Err(invalid("stream_options", what));
+            let message = "stream_options must contain include_usage once, in lower case";
+            return Err(invalid("stream_options", message));
         }
         let from = cursor.start()?;
-        let asked = read_bool(INCLUDE_USAGE, cursor)?;
-        include_usage = Some((asked, from..cursor.at()));
+        let include = read_bool(INCLUDE_USAGE, cursor)?;
+        include_usage = Some((include, from..cursor.at()));
         Ok::<(), ParseError>(())
     })?;
     let inside = start + 1;
     let splice = match (include_usage, count) {
         (Some((Some(true), _)), _) => return Ok(None),
-        (Some((_, replaced)), _) => Splice { replaced, by: "true" },
-        (None, 0) => Splice { replaced: inside..inside, by: r#""include_usage":true"# },
-        (None, _) => Splice { replaced: inside..inside, by: r#""include_usage":true,"# },
+        (Some((_, range)), _) => Splice { range, text: "true" },
+        (None, 0) => Splice { range: inside..inside, text: r#""include_usage":true"# },
+        (None, _) => Splice { range: inside..inside, text: r#""include_usage":true,"# },
     };
     Ok(Some(splice))
 }

@@ -2,15 +2,15 @@ use super::*;
 use serde_json::{Value, json};
 
 #[test]
-fn a_plain_chat_is_read() {
-    let ask = chat(json!({"max_tokens": 50})).unwrap();
-    assert_eq!((ask.model.as_str(), ask.delivery), ("m", ResponseMode::Whole));
-    assert_eq!((ask.usage, ask.output_max), (IncludeUsage::NotAsked, Some(50)));
-    assert!(ask.affinity.is_some());
+fn a_plain_chat_is_parsed() {
+    let request = chat(json!({"max_tokens": 50})).unwrap();
+    assert_eq!((request.model.as_str(), request.mode), ("m", ResponseMode::Whole));
+    assert_eq!((request.usage, request.output_max), (IncludeUsage::NotRequested, Some(50)));
+    assert!(request.affinity.is_some());
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn an_error_names_the_invalid_field() {
     for (change, param) in [
         (json!({"model": null}), "model"),
         (json!({"model": 7}), "model"),
@@ -37,7 +37,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn an_error_names_the_missing_field() {
     for (body, param) in [
         ("{}", Some("model")),
         (r#"{"messages":[]}"#, Some("model")),
@@ -45,14 +45,14 @@ fn what_is_missing_is_named() {
         ("[]", None),
         ("7", None),
     ] {
-        let refused = LlmRequest::parse(Endpoint::Chat, &Bytes::from_static(body.as_bytes())).unwrap_err();
-        let ApiError::Invalid { param: named, .. } = refused else { panic!("{body}: {refused:?}") };
+        let error = LlmRequest::parse(Endpoint::Chat, &Bytes::from_static(body.as_bytes())).unwrap_err();
+        let ApiError::Invalid { param: named, .. } = error else { panic!("{body}: {error:?}") };
         assert_eq!(named.as_deref(), param, "{body}");
     }
 }
 
 #[test]
-fn counts_are_asked_for_where_the_client_did_not() {
+fn usage_is_requested_where_the_client_did_not() {
     for (given, forwarded) in [
         (r#"{"stream":true}"#, r#"{"stream_options":{"include_usage":true},"stream":true}"#),
         (
@@ -77,22 +77,22 @@ fn counts_are_asked_for_where_the_client_did_not() {
     ] {
         let with_model = |text: &str| text.replacen('{', r#"{"model":"m","#, 1);
         let body = Bytes::from(with_model(given));
-        let ask = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
+        let request = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
         let expected = if forwarded.is_empty() { given } else { forwarded };
         let expected: Value = serde_json::from_str(&with_model(expected)).unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&ask.forwarded(&body)).unwrap(), expected, "{given}");
+        assert_eq!(serde_json::from_slice::<Value>(&request.forwarded(&body)).unwrap(), expected, "{given}");
     }
 }
 
 #[test]
-fn what_is_not_changed_is_not_copied() {
+fn an_unchanged_body_is_not_copied() {
     let body = Bytes::from_static(br#"{"model":"m","prompt":"x"}"#);
-    let ask = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
-    assert_eq!(ask.forwarded(&body).as_ptr(), body.as_ptr());
+    let request = LlmRequest::parse(Endpoint::Completions, &body).unwrap();
+    assert_eq!(request.forwarded(&body).as_ptr(), body.as_ptr());
 }
 
 #[test]
-fn the_newest_name_of_a_limit_counts_wherever_it_stands() {
+fn the_newest_name_of_the_output_limit_counts_in_any_order() {
     for (first, second) in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")]
     {
         let body = format!(r#"{{"model":"m","{first}":{{}},"{second}":{{}}}}"#);
@@ -104,8 +104,8 @@ fn the_newest_name_of_a_limit_counts_wherever_it_stands() {
 }
 
 #[test]
-fn every_answer_to_every_prompt_may_be_as_long_as_allowed() {
-    for (prompt, answers) in [
+fn the_output_limit_applies_to_every_choice_of_every_prompt() {
+    for (prompt, choices) in [
         (r#""one""#, 1),
         (r#"["one"]"#, 1),
         (r#"["one","two"]"#, 2),
@@ -117,43 +117,47 @@ fn every_answer_to_every_prompt_may_be_as_long_as_allowed() {
         (r#""one","n":null"#, 1),
     ] {
         let body = format!(r#"{{"model":"m","max_tokens":10,"prompt":{prompt}}}"#);
-        assert_eq!(parse(Endpoint::Completions, &body).output_max, Some(10 * answers), "{prompt}");
+        assert_eq!(parse(Endpoint::Completions, &body).output_max, Some(10 * choices), "{prompt}");
     }
 }
 
 #[test]
-fn embeddings_make_no_tokens() {
-    let ask = parse(Endpoint::Embeddings, r#"{"model":"m","input":["four","five5"],"max_tokens":9}"#);
-    assert_eq!((ask.input_tokens, ask.output_max, ask.affinity), (3, Some(0), None));
+fn embeddings_have_no_output_tokens() {
+    let request = parse(Endpoint::Embeddings, r#"{"model":"m","input":["four","five5"],"max_tokens":9}"#);
+    assert_eq!((request.input_tokens, request.output_max, request.affinity), (3, Some(0), None));
     assert_eq!(parse(Endpoint::Embeddings, r#"{"model":"m","input":[[1,2],[3]]}"#).input_tokens, 3);
 }
 
 #[test]
-fn what_the_model_reads_is_counted_and_pictures_are_flat() {
+fn text_is_estimated_by_length_and_an_image_at_a_flat_rate() {
     let text = chat(json!({"messages": [{"role": "user", "content": "x".repeat(4_000)}]})).unwrap();
     assert!((1_000..1_010).contains(&text.input_tokens), "{}", text.input_tokens);
     for size in [10, 1_000_000] {
-        let picture = json!({"type": "image_url", "image_url": {"url": "x".repeat(size)}});
-        let ask = chat(json!({"messages": [{"role": "user", "content": [picture]}]})).unwrap();
-        assert!((1_000..1_010).contains(&ask.input_tokens), "{}", ask.input_tokens);
+        let image = json!({"type": "image_url", "image_url": {"url": "x".repeat(size)}});
+        let request = chat(json!({"messages": [{"role": "user", "content": [image]}]})).unwrap();
+        assert!((1_000..1_010).contains(&request.input_tokens), "{}", request.input_tokens);
     }
     let tools = json!([{"type": "function", "function": {"parameters": {"image_url": "x".repeat(400)}}}]);
-    let ask = chat(json!({"tools": tools})).unwrap();
-    assert!((100..130).contains(&ask.input_tokens), "{}", ask.input_tokens);
+    let request = chat(json!({"tools": tools})).unwrap();
+    assert!((100..130).contains(&request.input_tokens), "{}", request.input_tokens);
 }
 
 #[test]
-fn turns_of_a_conversation_meet_again_and_others_do_not() {
-    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+fn the_turns_of_a_conversation_share_an_affinity_and_others_do_not() {
+    let message = |role: &str, text: &str| json!({"role": role, "content": text});
     let turn = |messages: Value| chat(json!({"messages": messages})).unwrap().affinity;
-    let first = turn(json!([said("system", "be brief"), said("user", "hello")]));
-    let second =
-        [said("system", "be brief"), said("user", "hello"), said("assistant", "hi"), said("user", "x")];
+    let first = turn(json!([message("system", "be brief"), message("user", "hello")]));
+    let second = [
+        message("system", "be brief"),
+        message("user", "hello"),
+        message("assistant", "hi"),
+        message("user", "x"),
+    ];
     assert_eq!(turn(json!(second)), first);
     for other in [
-        json!([said("system", "be brief"), said("user", "hello!")]),
-        json!([said("system", "be long"), said("user", "hello")]),
-        json!([said("user", "hello")]),
+        json!([message("system", "be brief"), message("user", "hello!")]),
+        json!([message("system", "be long"), message("user", "hello")]),
+        json!([message("user", "hello")]),
     ] {
         assert_ne!(turn(other.clone()), first, "{other}");
     }
@@ -162,7 +166,7 @@ fn turns_of_a_conversation_meet_again_and_others_do_not() {
 }
 
 #[test]
-fn only_the_beginning_of_a_message_tells_conversations_apart() {
+fn only_the_prefix_of_a_message_counts_for_affinity() {
     let affinity = |tail: &str| {
         let content = format!("{}{tail}", "x".repeat(1_024));
         chat(json!({"messages": [{"role": "user", "content": content}]})).unwrap().affinity
@@ -171,7 +175,7 @@ fn only_the_beginning_of_a_message_tells_conversations_apart() {
 }
 
 #[test]
-fn a_name_given_to_the_conversation_counts_instead_of_its_words() {
+fn a_conversation_id_overrides_the_messages() {
     let named = |change: Value| {
         let affinity = |content: &str| {
             let mut change = change.clone();
@@ -194,42 +198,42 @@ fn a_name_given_to_the_conversation_counts_instead_of_its_words() {
 }
 
 #[test]
-fn an_affinity_is_the_same_for_ever() {
-    let ask = parse(Endpoint::Other, r#"{"model":"m","prompt_cache_key":"conversation 1"}"#);
-    assert_eq!(ask.affinity, Some(3_056_119_902_571_641_871));
-    let ask = parse(Endpoint::Completions, r#"{"model":"m","prompt":"hello"}"#);
-    assert_eq!(ask.affinity, Some(8_806_813_052_248_375_744));
+fn affinity_is_stable_across_versions() {
+    let request = parse(Endpoint::Other, r#"{"model":"m","prompt_cache_key":"conversation 1"}"#);
+    assert_eq!(request.affinity, Some(3_056_119_902_571_641_871));
+    let request = parse(Endpoint::Completions, r#"{"model":"m","prompt":"hello"}"#);
+    assert_eq!(request.affinity, Some(8_806_813_052_248_375_744));
 }
 
 #[test]
-fn a_conversation_of_responses_returns_to_its_node_as_a_chat_does() {
+fn the_turns_of_a_responses_conversation_share_an_affinity() {
     let affinity = |input: Value| {
         let body = json!({"model": "m", "instructions": "be brief", "input": input}).to_string();
         parse(Endpoint::Responses, &body).affinity
     };
-    let user = |said: &str| json!({"role": "user", "content": said});
+    let user = |text: &str| json!({"role": "user", "content": text});
     let first = affinity(json!([user("hello")]));
-    let answered =
+    let reply =
         json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]});
-    assert_eq!(affinity(json!([user("hello"), answered, user("and then?")])), first);
+    assert_eq!(affinity(json!([user("hello"), reply, user("and then?")])), first);
     assert_ne!(affinity(json!([user("another")])), first);
-    let refused =
+    let rejected =
         LlmRequest::parse(Endpoint::Responses, &Bytes::from_static(br#"{"model":"m","input":["x"]}"#));
-    assert_eq!(refused.unwrap_err().to_string(), "each of input must be an object");
+    assert_eq!(rejected.unwrap_err().to_string(), "each of input must be an object");
 }
 
 #[test]
-fn what_no_model_reads_costs_next_to_nothing() {
+fn counting_tokens_costs_next_to_nothing() {
     let body = r#"{"model":"m","messages":[{"role":"user","content":"a long story"}]}"#;
-    let ask = parse(Endpoint::CountTokens, body);
-    assert_eq!((ask.input_tokens, ask.output_max), (1, Some(0)));
-    assert!(1 < parse(Endpoint::Messages, body).input_tokens);
+    let request = parse(Endpoint::CountTokens, body);
+    assert_eq!((request.input_tokens, request.output_max), (1, Some(0)));
+    assert!(parse(Endpoint::Messages, body).input_tokens > 1);
 }
 
 #[test]
-fn how_long_speech_is_the_text_says() {
-    let ask = parse(Endpoint::Speech, r#"{"model":"m","voice":"alloy","input":"eight by"}"#);
-    assert_eq!((ask.input_tokens, ask.output_known), (2, Some(12)));
+fn the_text_determines_the_length_of_speech() {
+    let request = parse(Endpoint::Speech, r#"{"model":"m","voice":"alloy","input":"eight by"}"#);
+    assert_eq!((request.input_tokens, request.output_known), (2, Some(12)));
 }
 
 fn parse(endpoint: Endpoint, body: &str) -> LlmRequest {

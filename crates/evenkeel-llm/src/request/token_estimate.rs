@@ -1,13 +1,13 @@
-//! How much a model has to read, without knowing its tokenizer.
+//! Estimate of a request's prompt tokens, without the model's tokenizer.
 
 use crate::json::{Cursor, JsonError, Kind, Text};
 
-/// How many bytes of text make a token, about.
+/// Average bytes of text per token.
 pub(crate) const TOKEN_BYTES: u64 = 4;
-/// What a picture, a recording or a file counts, whatever its size.
+/// Tokens counted for an image, a recording or a file of any size.
 const MEDIA_TOKENS: u64 = 1_000;
 
-/// Names behind which there is no text to read.
+/// Fields that contain media instead of text.
 const MEDIA: [&str; 10] = [
     "image_url",
     "image",
@@ -21,16 +21,16 @@ const MEDIA: [&str; 10] = [
     "source",
 ];
 
-/// What a value is read as.
+/// Interpretation of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentKind {
-    /// What people and models say, with what they show each other.
-    Words,
-    /// Descriptions of tools, which may be named like a picture.
+    /// Messages and prompts, including media.
+    Text,
+    /// Tool schemas, in which a property may have the name of a media field.
     Schema,
 }
 
-/// What was counted so far.
+/// Running estimate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TokenEstimate {
     text_bytes: u64,
@@ -38,11 +38,11 @@ pub(super) struct TokenEstimate {
 }
 
 impl TokenEstimate {
-    /// Counts a value: names and texts by their length, numbers as tokens, media flat.
-    pub(super) fn count(&mut self, cursor: &mut Cursor<'_>, reading: ContentKind) -> Result<(), JsonError> {
+    /// Counts a value: names and strings by length, a number as one token, media at a flat rate.
+    pub(super) fn count(&mut self, cursor: &mut Cursor<'_>, kind: ContentKind) -> Result<(), JsonError> {
         match cursor.kind()? {
-            Kind::Object => cursor.object(|name, cursor| self.walk_named(&name, cursor, reading)),
-            Kind::Array => cursor.array(|cursor| self.count(cursor, reading)),
+            Kind::Object => cursor.object(|name, cursor| self.count_field(&name, cursor, kind)),
+            Kind::Array => cursor.array(|cursor| self.count(cursor, kind)),
             Kind::Text => {
                 let text = cursor.text()?;
                 self.add_text(&text);
@@ -56,33 +56,33 @@ impl TokenEstimate {
         }
     }
 
-    /// Counts a value with its name.
-    pub(super) fn walk_named<E: From<JsonError>>(
+    /// Counts a field's name and value.
+    pub(super) fn count_field<E: From<JsonError>>(
         &mut self,
         name: &Text<'_>,
         cursor: &mut Cursor<'_>,
-        reading: ContentKind,
+        kind: ContentKind,
     ) -> Result<(), E> {
-        if reading == ContentKind::Words && MEDIA.iter().any(|media| name.is(media)) {
+        if kind == ContentKind::Text && MEDIA.iter().any(|media| name.is(media)) {
             self.tokens += MEDIA_TOKENS;
             return Ok(cursor.skip()?);
         }
         self.add_text(name);
-        Ok(self.count(cursor, reading)?)
+        Ok(self.count(cursor, kind)?)
     }
 
-    /// Counts what the model is to continue, and tells how many there are of it.
+    /// Counts the tokens of one or more prompts; returns the number of prompts.
     ///
-    /// A list of numbers is one, already cut into tokens.
-    pub(super) fn prompts(&mut self, cursor: &mut Cursor<'_>) -> Result<u64, JsonError> {
+    /// An array of numbers is one prompt, already tokenized.
+    pub(super) fn count_prompts(&mut self, cursor: &mut Cursor<'_>) -> Result<u64, JsonError> {
         if cursor.kind()? != Kind::Array {
-            self.count(cursor, ContentKind::Words)?;
+            self.count(cursor, ContentKind::Text)?;
             return Ok(1);
         }
         let mut prompts = 0;
         cursor.array(|cursor| {
             prompts += u64::from(matches!(cursor.kind()?, Kind::Text | Kind::Array));
-            self.count(cursor, ContentKind::Words)
+            self.count(cursor, ContentKind::Text)
         })?;
         Ok(prompts)
     }

@@ -1,23 +1,23 @@
-//! Where events end: at an empty line, whichever of the three line ends it has.
+//! Boundaries between events: an empty line, with any of the three line ends.
 
 use memchr::memchr2;
 
-/// What stands before the next byte.
+/// Position before the next byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Boundary {
-    /// The beginning of a line.
+    /// At the start of a line.
     #[default]
     LineStart,
-    /// The beginning of a line, or the line feed of the carriage return that ended the last one.
+    /// At the start of a line, or before the line feed of the carriage return that ended the last one.
     LineStartOrFeed,
-    /// A line that has begun.
+    /// Within a line.
     InLine,
 }
 
 impl Boundary {
-    /// Finds how many bytes end the event; `None` if all of them belong to it, and it goes on.
+    /// Returns the number of bytes up to the end of the event; `None` if it continues beyond `bytes`.
     ///
-    /// Where an event ends with a carriage return, the line feed behind it is for the caller to pass over.
+    /// If the event ends with a carriage return, the caller skips a line feed after it.
     pub(super) fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {

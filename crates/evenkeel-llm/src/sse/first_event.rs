@@ -1,6 +1,6 @@
-//! The first event of a stream, looked at before anybody else sees it: another node can still be asked.
+//! The first event of a stream, checked before the client sees it, while failover is still possible.
 //!
-//! Bound: holds at most [`EVENT_BYTES_MAX`] bytes; of a longer event nothing is known.
+//! Limits: holds at most [`EVENT_BYTES_MAX`] bytes; a longer event counts as content.
 
 use core::mem;
 
@@ -8,20 +8,20 @@ use serde_json::Value;
 
 use super::EVENT_BYTES_MAX;
 use super::boundary::Boundary;
-use super::event::{SseEvent, data_of};
+use super::event::{SseEvent, event_data};
 
-/// What a stream begins with.
+/// First event of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FirstEvent {
-    /// Something for the client: an answer, or a sign of life.
-    Answer,
-    /// Something that is no JSON.
-    Garbage,
-    /// An error, in the engine's words; null if they are no JSON.
+    /// Content or a keep-alive comment.
+    Content,
+    /// Not JSON.
+    Invalid,
+    /// The engine's error; null if it is not JSON.
     Error(Value),
 }
 
-/// Waits for the first event of a stream.
+/// Reader of a stream's first event.
 #[derive(Debug, Default)]
 pub(crate) struct FirstEventReader {
     boundary: Boundary,
@@ -29,15 +29,15 @@ pub(crate) struct FirstEventReader {
 }
 
 impl FirstEventReader {
-    /// Takes a chunk; tells what the first event is as soon as it is whole.
+    /// Reads a chunk; returns the first event once it is complete.
     pub(crate) fn read(&mut self, chunk: &[u8]) -> Option<FirstEvent> {
         match self.boundary.find(chunk) {
-            Some(end) if self.held.is_empty() => Some(opening(&chunk[..end])),
+            Some(end) if self.held.is_empty() => Some(classify(&chunk[..end])),
             Some(end) => {
                 self.held.extend_from_slice(&chunk[..end]);
-                Some(opening(&mem::take(&mut self.held)))
+                Some(classify(&mem::take(&mut self.held)))
             }
-            None if EVENT_BYTES_MAX < self.held.len() + chunk.len() => Some(FirstEvent::Answer),
+            None if self.held.len() + chunk.len() > EVENT_BYTES_MAX => Some(FirstEvent::Content),
             None => {
                 self.held.extend_from_slice(chunk);
                 None
@@ -45,19 +45,19 @@ impl FirstEventReader {
         }
     }
 
-    /// Whether a stream that ends here ends within its first event, which does not say that this is all.
-    pub(crate) fn is_cut(&self) -> bool {
+    /// Reports whether a stream that ends here is truncated: within its first event, which is no end-of-stream marker.
+    pub(crate) fn is_truncated(&self) -> bool {
         !self.held.is_empty() && !SseEvent::read(&self.held).done
     }
 }
 
-fn opening(event: &[u8]) -> FirstEvent {
-    let said = SseEvent::read(event);
-    match (said.garbage, said.error) {
-        (true, _) => FirstEvent::Garbage,
-        (false, false) => FirstEvent::Answer,
+fn classify(event: &[u8]) -> FirstEvent {
+    let parsed = SseEvent::read(event);
+    match (parsed.is_invalid, parsed.error) {
+        (true, _) => FirstEvent::Invalid,
+        (false, false) => FirstEvent::Content,
         (false, true) => {
-            let data = data_of(event).0.unwrap_or_default();
+            let data = event_data(event).0.unwrap_or_default();
             FirstEvent::Error(serde_json::from_slice(&data).unwrap_or_default())
         }
     }
@@ -69,28 +69,28 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_event_is_known_wherever_it_is_cut() {
-        for (stream, opening) in [
-            ("data: {\"choices\":[]}\n\ndata: {\"error\":1}\n\n", FirstEvent::Answer),
-            (": still there\n\n", FirstEvent::Answer),
-            ("data: [DONE]\n\n", FirstEvent::Answer),
-            ("data: <html>\n\n", FirstEvent::Garbage),
+    fn the_first_event_is_found_wherever_the_chunks_are_cut() {
+        for (stream, expected) in [
+            ("data: {\"choices\":[]}\n\ndata: {\"error\":1}\n\n", FirstEvent::Content),
+            (": still there\n\n", FirstEvent::Content),
+            ("data: [DONE]\n\n", FirstEvent::Content),
+            ("data: <html>\n\n", FirstEvent::Invalid),
             ("data: {\"error\":{\"code\":500}}\n\n", FirstEvent::Error(json!({"error": {"code": 500}}))),
             ("event: error\r\ndata: out of memory\r\n\r\n", FirstEvent::Error(Value::Null)),
         ] {
             for at in 0..stream.len() {
                 let mut reader = FirstEventReader::default();
                 let first = reader.read(&stream.as_bytes()[..at]);
-                let told = first.or_else(|| reader.read(&stream.as_bytes()[at..]));
-                assert_eq!(told, Some(opening.clone()), "{stream:?} cut at {at}");
+                let event = first.or_else(|| reader.read(&stream.as_bytes()[at..]));
+                assert_eq!(event, Some(expected.clone()), "{stream:?} cut at {at}");
             }
         }
     }
 
     #[test]
-    fn an_event_that_is_too_long_is_not_waited_for() {
+    fn an_event_over_the_limit_counts_as_content() {
         let mut reader = FirstEventReader::default();
         assert_eq!(reader.read(&vec![b'x'; EVENT_BYTES_MAX]), None);
-        assert_eq!(reader.read(b"x"), Some(FirstEvent::Answer));
+        assert_eq!(reader.read(b"x"), Some(FirstEvent::Content));
     }
 }

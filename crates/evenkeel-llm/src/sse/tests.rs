@@ -8,28 +8,28 @@ const USAGE: &str =
 const DONE: &str = "data: [DONE]\n\n";
 
 #[test]
-fn a_chunk_of_whole_events_is_passed_on_as_it_is() {
+fn a_chunk_of_complete_events_is_passed_on_without_a_copy() {
     let chunk = Bytes::from([TOKEN, TOKEN].concat());
     let mut out = Vec::new();
     let mut scanner = Scanner::new(HideUsage::Usage);
-    let found = scanner.scan(chunk.clone(), &mut out);
+    let totals = scanner.scan(chunk.clone(), &mut out);
     assert_eq!((out.len(), out[0].as_ptr(), out[0].len()), (1, chunk.as_ptr(), chunk.len()));
-    assert_eq!(found.tokens, 2);
+    assert_eq!(totals.tokens, 2);
 }
 
 #[test]
-fn only_the_extra_counts_are_hidden() {
+fn only_the_extra_usage_event_is_hidden() {
     let stream = [ROLE, TOKEN, TOKEN, USAGE, DONE].concat();
-    let (passed, found, ending) = scanned(HideUsage::Usage, &[&stream]);
+    let (passed, totals, end) = scanned(HideUsage::Usage, &[&stream]);
     assert_eq!(passed, [ROLE, TOKEN, TOKEN, DONE].concat());
     let usage = Some(Usage { input: 3, output: 2 });
-    assert_eq!(found, StreamTotals { tokens: 2, usage, done: true, ..StreamTotals::default() });
-    assert_eq!(ending, StreamEnd::Complete);
-    assert_eq!(scanned(HideUsage::Nothing, &[&stream]), (stream, found, ending));
+    assert_eq!(totals, StreamTotals { tokens: 2, usage, done: true, ..StreamTotals::default() });
+    assert_eq!(end, StreamEnd::Complete);
+    assert_eq!(scanned(HideUsage::Nothing, &[&stream]), (stream, totals, end));
 }
 
 #[test]
-fn an_event_in_pieces_is_held_until_it_is_whole() {
+fn an_incomplete_event_is_held_back() {
     let mut scanner = Scanner::new(HideUsage::Nothing);
     let mut out = Vec::new();
     scanner.scan(Bytes::from_static(b"data: {\"choices\":"), &mut out);
@@ -39,19 +39,19 @@ fn an_event_in_pieces_is_held_until_it_is_whole() {
 }
 
 #[test]
-fn a_stream_that_stops_is_told_from_one_that_ends() {
+fn a_truncated_stream_differs_from_a_complete_one() {
     assert_eq!(scanned(HideUsage::Nothing, &[TOKEN]).2, StreamEnd::NoEndMarker);
     assert_eq!(
         scanned(HideUsage::Nothing, &[TOKEN, "data: {"]),
         (TOKEN.to_owned(), one_token(), StreamEnd::Truncated)
     );
-    let (passed, found, ending) = scanned(HideUsage::Nothing, &[TOKEN, "data: [DONE]\n"]);
-    assert_eq!((passed, ending), (format!("{TOKEN}data: [DONE]\n"), StreamEnd::Complete));
-    assert!(found.done);
+    let (passed, totals, end) = scanned(HideUsage::Nothing, &[TOKEN, "data: [DONE]\n"]);
+    assert_eq!((passed, end), (format!("{TOKEN}data: [DONE]\n"), StreamEnd::Complete));
+    assert!(totals.done);
 }
 
 #[test]
-fn counts_are_understood_in_every_dialect() {
+fn usage_is_read_in_every_api() {
     let anthropic = [
         r#"{"type":"message_start","message":{"content":[],"usage":{"input_tokens":9,"output_tokens":1}}}"#,
         r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"hi"}}"#,
@@ -63,20 +63,20 @@ fn counts_are_understood_in_every_dialect() {
         r#"{"type":"response.output_text.delta","delta":"hi"}"#,
         r#"{"type":"response.completed","response":{"usage":{"input_tokens":9,"output_tokens":4}}}"#,
     ];
-    let found = StreamTotals {
+    let totals = StreamTotals {
         tokens: 1,
         usage: Some(Usage { input: 9, output: 4 }),
         done: true,
         ..StreamTotals::default()
     };
-    for dialect in [&anthropic[..], &responses[..]] {
-        let stream: String = dialect.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect();
-        assert_eq!(scanned(HideUsage::Usage, &[&stream]), (stream, found, StreamEnd::Complete));
+    for api in [&anthropic[..], &responses[..]] {
+        let stream: String = api.iter().map(|data| format!("event: x\ndata: {data}\n\n")).collect();
+        assert_eq!(scanned(HideUsage::Usage, &[&stream]), (stream, totals, StreamEnd::Complete));
     }
 }
 
 #[test]
-fn each_way_of_saying_something_is_a_piece_and_empty_ones_are_none() {
+fn every_kind_of_content_counts_as_a_token_unless_it_is_empty() {
     for (choice, tokens) in [
         (r#"{"delta":{"content":"x"}}"#, 1),
         (r#"{"delta":{"reasoning_content":"x","content":null}}"#, 1),
@@ -93,16 +93,16 @@ fn each_way_of_saying_something_is_a_piece_and_empty_ones_are_none() {
 }
 
 #[test]
-fn an_error_is_never_hidden() {
+fn an_error_event_is_never_hidden() {
     let event = USAGE.replace("\"choices\"", "\"error\":{\"message\":\"x\"},\"choices\"");
-    let (passed, found, _) = scanned(HideUsage::Usage, &[&event]);
-    assert_eq!((passed, found.error), (event, true));
+    let (passed, totals, _) = scanned(HideUsage::Usage, &[&event]);
+    assert_eq!((passed, totals.error), (event, true));
 }
 
 #[test]
 fn the_line_feed_of_a_hidden_event_is_hidden_with_it() {
-    let counts = USAGE.replace('\n', "\r\n");
-    let (before, after) = counts.split_at(counts.len() - 1);
+    let usage = USAGE.replace('\n', "\r\n");
+    let (before, after) = usage.split_at(usage.len() - 1);
     let mut scanner = Scanner::new(HideUsage::Usage);
     let mut out = Vec::new();
     for chunk in [before, after, DONE] {
@@ -112,7 +112,7 @@ fn the_line_feed_of_a_hidden_event_is_hidden_with_it() {
 }
 
 #[test]
-fn a_line_feed_that_comes_late_is_passed_on_at_once() {
+fn a_late_line_feed_is_passed_on_at_once() {
     let mut scanner = Scanner::new(HideUsage::Nothing);
     let mut out = Vec::new();
     scanner.scan(Bytes::from_static(b"data: x\r\n\r"), &mut out);
@@ -122,7 +122,7 @@ fn a_line_feed_that_comes_late_is_passed_on_at_once() {
 }
 
 #[test]
-fn what_was_passed_on_can_be_followed_by_an_event_unless_one_was_too_long() {
+fn the_output_ends_between_events_unless_one_was_too_long() {
     let mut scanner = Scanner::new(HideUsage::Nothing);
     let mut out = Vec::new();
     scanner.scan(Bytes::from_static(b"data: x\n\ndata"), &mut out);
@@ -133,20 +133,20 @@ fn what_was_passed_on_can_be_followed_by_an_event_unless_one_was_too_long() {
 }
 
 #[test]
-fn a_stream_of_json_stops_at_what_makes_no_sense() {
-    let garbage = "data: {\"choices\":[{\"delta\"\n\n";
-    let mut scanner = Scanner::of_json(HideUsage::Usage);
+fn a_json_stream_stops_at_an_invalid_event() {
+    let invalid = "data: {\"choices\":[{\"delta\"\n\n";
+    let mut scanner = Scanner::for_json(HideUsage::Usage);
     let mut out = Vec::new();
-    let stream = [TOKEN, garbage, TOKEN, DONE].concat();
-    let found = scanner.scan(Bytes::from(stream.clone()), &mut out);
-    assert_eq!(found, StreamTotals { stopped: true, ..one_token() });
+    let stream = [TOKEN, invalid, TOKEN, DONE].concat();
+    let totals = scanner.scan(Bytes::from(stream.clone()), &mut out);
+    assert_eq!(totals, StreamTotals { stopped: true, ..one_token() });
     scanner.scan(Bytes::from_static(DONE.as_bytes()), &mut out);
     assert_eq!((out.concat(), scanner.is_between_events()), (TOKEN.as_bytes().to_vec(), true));
-    assert_eq!(scanned(HideUsage::Usage, &[&stream]).0, stream, "other streams go on");
+    assert_eq!(scanned(HideUsage::Usage, &[&stream]).0, stream, "other streams continue");
 }
 
 #[test]
-fn what_engines_say_besides_their_chunks_makes_sense() {
+fn comments_pings_and_plain_errors_are_valid_events() {
     for event in [
         ": keep-alive\n\n",
         "data:\n\n",
@@ -155,7 +155,7 @@ fn what_engines_say_besides_their_chunks_makes_sense() {
         "event: error\ndata: out of memory\n\n",
         "data: [DONE]\n\ndata: bye\n\n",
     ] {
-        let mut scanner = Scanner::of_json(HideUsage::Usage);
+        let mut scanner = Scanner::for_json(HideUsage::Usage);
         let mut out = Vec::new();
         assert!(!scanner.scan(Bytes::from_static(event.as_bytes()), &mut out).stopped, "{event:?}");
         assert_eq!(out.concat(), event.as_bytes());
@@ -172,6 +172,6 @@ fn scanned(hide: HideUsage, chunks: &[&str]) -> (String, StreamTotals, StreamEnd
     for chunk in chunks {
         scanner.scan(Bytes::copy_from_slice(chunk.as_bytes()), &mut out);
     }
-    let ending = scanner.finish(&mut out);
-    (String::from_utf8(out.concat()).unwrap(), scanner.found(), ending)
+    let end = scanner.finish(&mut out);
+    (String::from_utf8(out.concat()).unwrap(), scanner.totals(), end)
 }

@@ -1,28 +1,28 @@
-//! Counts found in an answer while it passes by, without keeping it.
+//! Finds `usage` in a JSON body while it passes through, without buffering the body.
 //!
-//! Bound: keeps at most [`KEPT_MAX`] bytes, of the value behind `usage`; a longer one tells nothing.
+//! Limits: buffers at most [`VALUE_BYTES_MAX`] bytes of the value of `usage`; a longer one is ignored.
 
 use super::{Usage, UsageFields};
 use crate::json::Cursor;
 
-/// How long the object with the counts may be.
-const KEPT_MAX: usize = 4_096;
+/// Longest `usage` object.
+const VALUE_BYTES_MAX: usize = 4_096;
 const NAME: &[u8] = b"usage";
 
-/// Follows a JSON answer, in pieces of any size, to the counts in it.
+/// Scanner of a JSON body in chunks of any size.
 ///
-/// It relies on the answer being JSON, and finds nothing in what is not.
+/// The body must be JSON; in anything else it finds nothing.
 #[derive(Clone, Debug, Default)]
 pub struct UsageScanner {
     depth: u32,
-    place: ScanState,
-    /// How the last string of the outermost object compares with [`NAME`].
+    state: ScanState,
+    /// Match of the outermost object's last string with [`NAME`].
     name: NameMatch,
-    kept: Vec<u8>,
-    counts: UsageFields,
+    value: Vec<u8>,
+    fields: UsageFields,
 }
 
-/// Where in the text the scanner is.
+/// Position in the JSON text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ScanState {
     #[default]
@@ -31,62 +31,61 @@ enum ScanState {
     Escaped,
 }
 
-/// What is known about the name of the value to come.
+/// Match of a field's name with [`NAME`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum NameMatch {
-    /// It is another.
     #[default]
     Other,
-    /// So many bytes of it are as they should be.
-    Begun(usize),
-    /// It is the one; its colon may still be missing.
+    /// This many bytes match so far.
+    Partial(usize),
+    /// The name matches; its colon may still follow.
     Found,
-    /// The value behind it is being kept.
-    Kept,
+    /// Its value is being buffered.
+    InValue,
 }
 
 impl UsageScanner {
-    /// Takes the next piece.
-    pub fn scan(&mut self, piece: &[u8]) {
-        for &byte in piece {
-            if self.name == NameMatch::Kept {
-                self.keep(byte);
+    /// Scans the next chunk.
+    pub fn scan(&mut self, chunk: &[u8]) {
+        for &byte in chunk {
+            if self.name == NameMatch::InValue {
+                self.buffer(byte);
             }
-            match self.place {
+            match self.state {
                 ScanState::Between => self.between(byte),
-                ScanState::Escaped => self.place = ScanState::InText,
+                ScanState::Escaped => self.state = ScanState::InText,
                 ScanState::InText => self.in_text(byte),
             }
         }
     }
 
-    /// The counts, once they have passed.
+    /// Returns the usage, once it has been scanned.
     pub fn usage(&self) -> Option<Usage> {
-        self.counts.usage()
+        self.fields.usage()
     }
 
     fn between(&mut self, byte: u8) {
         match byte {
             b'"' => {
-                self.place = ScanState::InText;
+                self.state = ScanState::InText;
                 if self.depth == 1 {
-                    self.name = NameMatch::Begun(0);
+                    self.name = NameMatch::Partial(0);
                 }
             }
             b'{' if self.depth == 1 && self.name == NameMatch::Found => {
                 self.depth = 2;
-                self.name = NameMatch::Kept;
-                self.kept.clear();
-                self.kept.push(b'{');
+                self.name = NameMatch::InValue;
+                self.value.clear();
+                self.value.push(b'{');
             }
             b'{' | b'[' => {
-                // Within an array every name is somebody else's.
+                // An outermost array has no field of ours.
                 self.depth = if self.depth == 0 && byte == b'[' { 2 } else { self.depth.saturating_add(1) };
             }
             b'}' | b']' => {
                 self.depth = self.depth.saturating_sub(1);
-                if self.depth == 1 && self.name == NameMatch::Kept {
-                    self.read_kept();
+                if self.depth == 1 && self.name == NameMatch::InValue {
+                    self.read_value();
                 }
             }
             b',' if self.depth == 1 => self.name = NameMatch::Other,
@@ -97,9 +96,9 @@ impl UsageScanner {
     fn in_text(&mut self, byte: u8) {
         match (byte, self.name) {
             (b'"', name) => {
-                self.place = ScanState::Between;
+                self.state = ScanState::Between;
                 if self.depth == 1 {
-                    self.name = if name == NameMatch::Begun(NAME.len()) {
+                    self.name = if name == NameMatch::Partial(NAME.len()) {
                         NameMatch::Found
                     } else {
                         NameMatch::Other
@@ -107,32 +106,32 @@ impl UsageScanner {
                 }
             }
             (b'\\', _) => {
-                self.place = ScanState::Escaped;
+                self.state = ScanState::Escaped;
                 if self.depth == 1 {
                     self.name = NameMatch::Other;
                 }
             }
-            (byte, NameMatch::Begun(so_far)) if self.depth == 1 => {
+            (byte, NameMatch::Partial(so_far)) if self.depth == 1 => {
                 let fits = NAME.get(so_far) == Some(&byte);
-                self.name = if fits { NameMatch::Begun(so_far + 1) } else { NameMatch::Other };
+                self.name = if fits { NameMatch::Partial(so_far + 1) } else { NameMatch::Other };
             }
             _ => {}
         }
     }
 
-    fn keep(&mut self, byte: u8) {
-        if self.kept.len() <= KEPT_MAX {
-            self.kept.push(byte);
+    fn buffer(&mut self, byte: u8) {
+        if self.value.len() <= VALUE_BYTES_MAX {
+            self.value.push(byte);
         }
     }
 
-    fn read_kept(&mut self) {
+    fn read_value(&mut self) {
         self.name = NameMatch::Other;
-        if KEPT_MAX < self.kept.len() {
+        if self.value.len() > VALUE_BYTES_MAX {
             return;
         }
-        if let Ok(counts) = UsageFields::read(&mut Cursor::new(&self.kept)) {
-            self.counts.update(counts);
+        if let Ok(fields) = UsageFields::read(&mut Cursor::new(&self.value)) {
+            self.fields.update(fields);
         }
     }
 }
@@ -141,27 +140,27 @@ impl UsageScanner {
 mod tests {
     use super::*;
 
-    const ANSWER: &[u8] =
+    const BODY: &[u8] =
         br#"{"id":"\"usage\"","usage ":{"prompt_tokens":1},"choices":[{"usage":{"prompt_tokens":2}}],
         "text":"usage","usage":{"prompt_tokens":3,"x":{"}":"\"}"},"completion_tokens":4},"z":{"usage":{}}}"#;
 
     #[test]
-    fn counts_are_found_however_the_answer_is_cut() {
-        for at in 0..=ANSWER.len() {
+    fn usage_is_found_wherever_the_chunks_are_cut() {
+        for at in 0..=BODY.len() {
             let mut scanner = UsageScanner::default();
-            scanner.scan(&ANSWER[..at]);
-            scanner.scan(&ANSWER[at..]);
+            scanner.scan(&BODY[..at]);
+            scanner.scan(&BODY[at..]);
             assert_eq!(scanner.usage(), Some(Usage { input: 3, output: 4 }), "cut at {at}");
         }
     }
 
     #[test]
-    fn counts_longer_than_the_limit_tell_nothing() {
+    fn usage_over_the_limit_is_ignored() {
         let padded = |spaces: usize| {
-            let answer = format!(r#"{{"usage":{{"prompt_tokens":3{}}}}}"#, " ".repeat(spaces));
-            Usage::of_json(answer.as_bytes())
+            let body = format!(r#"{{"usage":{{"prompt_tokens":3{}}}}}"#, " ".repeat(spaces));
+            Usage::from_json(body.as_bytes())
         };
-        let room = KEPT_MAX - r#"{"prompt_tokens":3}"#.len();
+        let room = VALUE_BYTES_MAX - r#"{"prompt_tokens":3}"#.len();
         assert_eq!(padded(room), Some(Usage { input: 3, output: 0 }));
         assert_eq!(padded(room + 1), None);
     }

@@ -1,4 +1,4 @@
-//! The whole door, in front of engines that do what a test says.
+//! The LLM API over HTTP, in front of scripted model servers.
 
 mod deadline;
 mod dialects;

@@ -1,4 +1,4 @@
-//! What was found by hand or by fuzzing, and must never come back.
+//! Replays inputs found by hand or by fuzzing as regression tests.
 
 use std::fs;
 use std::path::Path;
@@ -15,9 +15,9 @@ fn every_stream_of_the_corpus_passes_its_checks() {
     replay("sse", sse::check_every_cut);
 }
 
-fn replay(folder: &str, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(folder);
-    let mut paths: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+fn replay(name: &str, check: fn(&[u8])) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
+    let mut paths: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(!paths.is_empty());
     for path in paths {

@@ -1,4 +1,4 @@
-//! What engines say of their load: their own pages, and whatever else a page may be.
+//! Load metrics of engines: real ones, and arbitrary bytes.
 
 use evenkeel_llm::{Engine, read_metrics, read_slots};
 use evenkeel_pipeline::EngineLoad;
@@ -24,7 +24,7 @@ vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="meta-l
 vllm:time_to_first_token_seconds_sum{engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"} 1.75e+02
 "#;
 
-/// As of 0.6: the cache has another name.
+/// vLLM 0.6, where the cache gauge has another name.
 const VLLM_OLD: &str = r#"vllm:num_requests_running{model_name="m"} 3.0
 vllm:num_requests_swapped{model_name="m"} 0.0
 vllm:num_requests_waiting{model_name="m"} 4.0
@@ -67,7 +67,7 @@ fn load(running: u32, waiting: u32, cache_used: Option<f64>) -> Option<EngineLoa
     Some(EngineLoad { running, waiting, cache_used })
 }
 
-const PAGES: [(Engine, &str); 5] = [
+const METRICS: [(Engine, &str); 5] = [
     (Engine::Vllm, VLLM),
     (Engine::Vllm, VLLM_OLD),
     (Engine::Sglang, SGLANG),
@@ -76,8 +76,8 @@ const PAGES: [(Engine, &str); 5] = [
 ];
 
 #[test]
-fn every_engines_page_is_read() {
-    let read: Vec<_> = PAGES.iter().map(|(engine, page)| read_metrics(*engine, page.as_bytes())).collect();
+fn the_metrics_of_every_engine_are_parsed() {
+    let read: Vec<_> = METRICS.iter().map(|(engine, text)| read_metrics(*engine, text.as_bytes())).collect();
     assert_eq!(
         read,
         [
@@ -91,7 +91,7 @@ fn every_engines_page_is_read() {
 }
 
 #[test]
-fn another_engines_page_says_nothing_and_engines_without_one_are_not_read() {
+fn the_metrics_of_another_engine_are_ignored() {
     assert_eq!(read_metrics(Engine::Tgi, VLLM.as_bytes()), None);
     for engine in [Engine::Ollama, Engine::LmStudio, Engine::Unknown] {
         assert_eq!(read_metrics(engine, VLLM.as_bytes()), None);
@@ -99,8 +99,8 @@ fn another_engines_page_says_nothing_and_engines_without_one_are_not_read() {
 }
 
 #[test]
-fn odd_lines_are_passed_over_and_numbers_that_cannot_be_counted_are_none() {
-    let read = |page: &str| read_metrics(Engine::Vllm, page.as_bytes());
+fn odd_lines_and_invalid_values_are_skipped() {
+    let read = |text: &str| read_metrics(Engine::Vllm, text.as_bytes());
     let running = "vllm:num_requests_running";
     assert_eq!(read(&format!("{running}{{a=\"}} 9\\\"\",b=\"{{\"}} 5 1700000000000\r\n")), load(5, 0, None));
     assert_eq!(read(&format!("  {running}\t6  ")), load(6, 0, None));
@@ -111,48 +111,47 @@ fn odd_lines_are_passed_over_and_numbers_that_cannot_be_counted_are_none() {
 }
 
 #[test]
-fn llama_cpps_slots_are_counted_in_either_spelling() {
+fn llama_cpps_slots_are_counted_in_both_formats() {
     assert_eq!(
         read_slots(&json!([{"id": 0, "is_processing": true}, {"is_processing": false}])),
         load(1, 0, None)
     );
     assert_eq!(read_slots(&json!([{"state": 1}, {"state": 0}, {"state": 1}])), load(2, 0, None));
-    for said in [json!({"error": "no"}), json!([1]), json!([{}])] {
-        assert_eq!(read_slots(&said), None, "{said}");
+    for reply in [json!({"error": "no"}), json!([1]), json!([{}])] {
+        assert_eq!(read_slots(&reply), None, "{reply}");
     }
 }
 
 proptest! {
     #[test]
-    fn whatever_a_page_is_reading_it_ends(page in proptest::collection::vec(any::<u8>(), 0..2_000)) {
-        for (engine, _) in PAGES {
-            let _ = read_metrics(engine, &page);
+    fn arbitrary_metrics_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        for (engine, _) in METRICS {
+            let _ = read_metrics(engine, &text);
         }
     }
 
-    /// Cut anywhere, with a byte changed anywhere: still a page, of which what is left is read.
     #[test]
-    fn a_broken_page_is_read_as_far_as_it_goes(which in 0..PAGES.len(), cut in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
-        let (engine, page) = PAGES[which];
-        let mut page = page.as_bytes()[..cut.index(page.len())].to_vec();
-        if !page.is_empty() {
-            let at = at.index(page.len());
-            page[at] = byte;
+    fn truncated_or_changed_metrics_do_not_panic(index in 0..METRICS.len(), cut in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let (engine, text) = METRICS[index];
+        let mut text = text.as_bytes()[..cut.index(text.len())].to_vec();
+        if !text.is_empty() {
+            let at = at.index(text.len());
+            text[at] = byte;
         }
-        let _ = read_metrics(engine, &page);
+        let _ = read_metrics(engine, &text);
     }
 
     #[test]
-    fn what_others_say_on_the_page_changes_nothing(
-        which in 0..PAGES.len(),
+    fn unrelated_lines_change_nothing(
+        index in 0..METRICS.len(),
         noise in proptest::collection::vec("[a-z_:#]{0,12}[{]?[a-z=\"\\\\,]{0,8}[}]?[ 0-9.eE+-]{0,8}", 0..20),
         at in any::<prop::sample::Index>(),
     ) {
-        let (engine, page) = PAGES[which];
-        let mut lines: Vec<&str> = page.lines().collect();
+        let (engine, text) = METRICS[index];
+        let mut lines: Vec<&str> = text.lines().collect();
         let at = at.index(lines.len() + 1);
         lines.splice(at..at, noise.iter().map(String::as_str));
         let noisy = lines.join("\n");
-        prop_assert_eq!(read_metrics(engine, noisy.as_bytes()), read_metrics(engine, page.as_bytes()));
+        prop_assert_eq!(read_metrics(engine, noisy.as_bytes()), read_metrics(engine, text.as_bytes()));
     }
 }

@@ -1,4 +1,4 @@
-//! The door at its real edges: sockets on loopback, bytes as anybody may write them.
+//! Tests of the LLM API with real sockets on loopback and with arbitrary bytes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod api;

@@ -1,4 +1,4 @@
-//! A node that has a page per path, which a test may change.
+//! A server with a fixed reply per path, which a test may change.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::stub::{Peer, Stub};
 
-/// What is said at a path.
+/// Reply at a path.
 #[derive(Clone)]
 pub(crate) struct Page {
     path: String,
@@ -30,11 +30,11 @@ impl Page {
 
 pub(crate) struct Pages {
     origin: Origin,
-    book: Arc<Mutex<Book>>,
+    state: Arc<Mutex<State>>,
     serving: JoinHandle<()>,
 }
 
-struct Book {
+struct State {
     pages: Vec<Page>,
     requests: Vec<String>,
 }
@@ -43,15 +43,15 @@ impl Pages {
     pub(crate) async fn start(pages: Vec<Page>) -> Self {
         let stub = Stub::start().await;
         let origin = stub.origin();
-        let book = Arc::new(Mutex::new(Book { pages, requests: Vec::new() }));
-        let shared = book.clone();
+        let state = Arc::new(Mutex::new(State { pages, requests: Vec::new() }));
+        let shared = state.clone();
         let serving = tokio::spawn(async move {
             let mut peers = JoinSet::new();
             loop {
                 peers.spawn(serve(stub.accept().await, shared.clone()));
             }
         });
-        Self { origin, book, serving }
+        Self { origin, state, serving }
     }
 
     pub(crate) fn origin(&self) -> Origin {
@@ -59,16 +59,16 @@ impl Pages {
     }
 
     pub(crate) fn replace(&self, pages: Vec<Page>) {
-        self.book.lock().pages = pages;
+        self.state.lock().pages = pages;
     }
 
     /// Counts the requests for a path.
-    pub(crate) fn asked(&self, path: &str) -> usize {
-        self.book.lock().requests.iter().filter(|request| path_of(request) == path).count()
+    pub(crate) fn request_count(&self, path: &str) -> usize {
+        self.state.lock().requests.iter().filter(|request| path_of(request) == path).count()
     }
 
     pub(crate) fn last_request(&self) -> String {
-        self.book.lock().requests.last().cloned().unwrap_or_default()
+        self.state.lock().requests.last().cloned().unwrap_or_default()
     }
 }
 
@@ -78,17 +78,20 @@ impl Drop for Pages {
     }
 }
 
-async fn serve(mut peer: Peer, book: Arc<Mutex<Book>>) {
+async fn serve(mut peer: Peer, state: Arc<Mutex<State>>) {
     while let Some(request) = peer.next_request().await {
-        let said = {
-            let mut book = book.lock();
-            let page = book.pages.iter().find(|page| page.path == path_of(&request)).cloned();
-            book.requests.push(request);
+        let page = {
+            let mut state = state.lock();
+            let page = state.pages.iter().find(|page| page.path == path_of(&request)).cloned();
+            state.requests.push(request);
             page.unwrap_or_else(page_not_found)
         };
-        let Page { status, header, body, .. } = said;
-        peer.try_say(&format!("HTTP/1.1 {status} x\r\n{header}content-length: {}\r\n\r\n{body}", body.len()))
-            .await;
+        let Page { status, header, body, .. } = page;
+        peer.try_write(&format!(
+            "HTTP/1.1 {status} x\r\n{header}content-length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+        .await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Bodies: read alike however they are written, and refused where readers could differ.
+//! Request bodies are parsed as other JSON parsers do, and rejected where parsers could differ.
 
 use bytes::Bytes;
 use evenkeel_llm::request::{Endpoint, IncludeUsage, LlmRequest, ResponseMode};
@@ -10,7 +10,7 @@ use proptest::sample::{Index, select};
 use crate::checks;
 use crate::values::{object, value};
 
-/// Names that are acted on, each with a value that may stand behind it.
+/// Fields that are acted on, each with a valid value.
 const ACTED_ON: [(&str, &str); 12] = [
     ("model", r#""m""#),
     ("messages", r#"[{"role":"user","content":"hello"}]"#),
@@ -27,7 +27,7 @@ const ACTED_ON: [(&str, &str); 12] = [
 ];
 
 #[test]
-fn a_name_that_is_acted_on_may_be_there_once() {
+fn a_field_that_is_acted_on_may_occur_once() {
     let all = ACTED_ON.map(|(name, value)| format!(r#""{name}":{value}"#)).join(",");
     assert!(parse(Endpoint::Chat, &format!("{{{all}}}")).is_ok());
     for (name, value) in ACTED_ON {
@@ -36,8 +36,8 @@ fn a_name_that_is_acted_on_may_be_there_once() {
             let twice =
                 [format!(r#"{{"{other}":{value},{all}}}"#), format!(r#"{{{all},"{other}":{value}}}"#)];
             for body in twice {
-                let refused = parse(Endpoint::Chat, &body).unwrap_err();
-                let ApiError::Invalid { param, .. } = refused else { panic!("{body}: {refused:?}") };
+                let error = parse(Endpoint::Chat, &body).unwrap_err();
+                let ApiError::Invalid { param, .. } = error else { panic!("{body}: {error:?}") };
                 assert_eq!(param.as_deref(), Some(name), "{body}");
             }
         }
@@ -45,27 +45,27 @@ fn a_name_that_is_acted_on_may_be_there_once() {
 }
 
 #[test]
-fn where_a_body_stops_being_json_is_told() {
-    for (body, told) in [
+fn invalid_json_is_reported_with_its_position() {
+    for (body, reason) in [
         ("", "it ends too early, line 1 column 1"),
         ("{", "it ends too early, line 1 column 2"),
-        ("{\n  \"model\": m}", "this cannot be here, line 2 column 12"),
-        ("{\"model\":\"m\"} x", "this cannot be here, line 1 column 15"),
-        ("{\"model\":\"m\",}", "this cannot be here, line 1 column 14"),
-        ("{'model':1}", "this cannot be here, line 1 column 2"),
-        ("{\"model\":NaN}", "this cannot be here, line 1 column 10"),
-        ("\u{feff}{}", "this cannot be here, line 1 column 1"),
+        ("{\n  \"model\": m}", "unexpected character, line 2 column 12"),
+        ("{\"model\":\"m\"} x", "unexpected character, line 1 column 15"),
+        ("{\"model\":\"m\",}", "unexpected character, line 1 column 14"),
+        ("{'model':1}", "unexpected character, line 1 column 2"),
+        ("{\"model\":NaN}", "unexpected character, line 1 column 10"),
+        ("\u{feff}{}", "unexpected character, line 1 column 1"),
     ] {
-        let refused = parse(Endpoint::Other, body).unwrap_err().to_string();
-        assert_eq!(refused, format!("the body is not valid JSON: {told}"), "{body}");
+        let error = parse(Endpoint::Other, body).unwrap_err().to_string();
+        assert_eq!(error, format!("the body is not valid JSON: {reason}"), "{body}");
     }
     let body = Bytes::from_static(b"{\"model\":\"\xff\"}");
-    let refused = LlmRequest::parse(Endpoint::Other, &body).unwrap_err().to_string();
-    assert_eq!(refused, "the body is not valid JSON: it is not UTF-8, line 1 column 11");
+    let error = LlmRequest::parse(Endpoint::Other, &body).unwrap_err().to_string();
+    assert_eq!(error, "the body is not valid JSON: it is not UTF-8, line 1 column 11");
 }
 
 #[test]
-fn hostile_depth_is_refused_without_a_deep_stack() {
+fn hostile_nesting_is_rejected_without_a_deep_stack() {
     for open in ["[", "{\"a\":", "[{\"messages\":["] {
         for start in ["", "{\"model\":\"m\",\"messages\":[{\"content\":", "{\"tools\":", "{\"x\":"] {
             checks::request::check(format!("{start}{}", open.repeat(300_000)).as_bytes());
@@ -73,12 +73,12 @@ fn hostile_depth_is_refused_without_a_deep_stack() {
     }
     let nested = |depth: usize| format!(r#"{{"model":"m","x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
     assert!(parse(Endpoint::Other, &nested(127)).is_ok());
-    let refused = parse(Endpoint::Other, &nested(128)).unwrap_err().to_string();
-    assert!(refused.contains("nested too deeply"), "{refused}");
+    let error = parse(Endpoint::Other, &nested(128)).unwrap_err().to_string();
+    assert!(error.contains("nested too deeply"), "{error}");
 }
 
 #[test]
-fn numbers_of_any_size_are_taken_for_what_they_are_worth() {
+fn numbers_of_any_size_and_notation_are_accepted() {
     for (number, output_max) in [
         ("7", Some(7)),
         ("7.0", Some(7)),
@@ -100,27 +100,28 @@ fn numbers_of_any_size_are_taken_for_what_they_are_worth() {
     assert_eq!(parse(Endpoint::Completions, body).unwrap().output_max, Some(u64::MAX));
 }
 
-/// What a client may say about the stream's counts, and whether it asks for them.
+/// Generates `stream_options`, and whether they include usage.
 fn stream_options() -> impl Strategy<Value = (Option<String>, IncludeUsage)> {
-    let with = |told: &'static str, wish: IncludeUsage| {
-        (vec(("[a-d]{1,3}", value()), 0..3), any::<Index>()).prop_map(move |(mut fields, place)| {
-            let at = place.index(fields.len() + 1);
-            fields.insert(at, ("include_usage".to_owned(), told.to_owned()));
-            (Some(object(&fields)), wish)
+    let with = |include_usage: &'static str, usage: IncludeUsage| {
+        (vec(("[a-d]{1,3}", value()), 0..3), any::<Index>()).prop_map(move |(mut fields, position)| {
+            let at = position.index(fields.len() + 1);
+            fields.insert(at, ("include_usage".to_owned(), include_usage.to_owned()));
+            (Some(object(&fields)), usage)
         })
     };
     prop_oneof![
-        Just((None, IncludeUsage::NotAsked)),
-        Just((Some("null".to_owned()), IncludeUsage::NotAsked)),
-        vec(("[a-d]{1,3}", value()), 0..3).prop_map(|fields| (Some(object(&fields)), IncludeUsage::NotAsked)),
-        with("true", IncludeUsage::Asked),
-        with("false", IncludeUsage::NotAsked),
-        with("null", IncludeUsage::NotAsked),
+        Just((None, IncludeUsage::NotRequested)),
+        Just((Some("null".to_owned()), IncludeUsage::NotRequested)),
+        vec(("[a-d]{1,3}", value()), 0..3)
+            .prop_map(|fields| (Some(object(&fields)), IncludeUsage::NotRequested)),
+        with("true", IncludeUsage::Requested),
+        with("false", IncludeUsage::NotRequested),
+        with("null", IncludeUsage::NotRequested),
     ]
 }
 
-/// Pieces that bodies are made of.
-fn soup() -> impl Strategy<Value = Vec<u8>> {
+/// Generates bodies out of fragments of JSON.
+fn fragments() -> impl Strategy<Value = Vec<u8>> {
     let known = [
         "{",
         "}",
@@ -160,46 +161,47 @@ fn soup() -> impl Strategy<Value = Vec<u8>> {
         "\"user\":",
         "\"prompt\":",
     ];
-    let piece = prop_oneof![
-        8 => select(known.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+    let fragment = prop_oneof![
+        8 => select(known.to_vec()).prop_map(|fragment| fragment.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 1..3),
     ];
-    vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    vec(fragment, 0..40).prop_map(|fragments| fragments.concat())
 }
 
 proptest! {
     #[test]
-    fn a_request_is_read_alike_however_it_is_written(
-        more in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
-        place in any::<[Index; 4]>(),
+    fn a_request_is_parsed_the_same_in_any_order_and_spacing(
+        other in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
+        position in any::<[Index; 4]>(),
         model in "[^\\p{Cc}]{1,20}",
         tokens in 0..1_000_000_u64,
-        answers in 1..9_u64,
-        (options, wish) in stream_options(),
+        choices in 1..9_u64,
+        (options, usage) in stream_options(),
     ) {
-        let mut fields = more;
-        let told = |name: &str, value: String| (name.to_owned(), value);
+        let mut fields = other;
+        let field = |name: &str, value: String| (name.to_owned(), value);
         let mut known = vec![
-            told("model", serde_json::to_string(&model).unwrap()),
-            told("max_tokens", tokens.to_string()),
-            told("n", answers.to_string()),
-            told("stream", "true".to_owned()),
+            field("model", serde_json::to_string(&model).unwrap()),
+            field("max_tokens", tokens.to_string()),
+            field("n", choices.to_string()),
+            field("stream", "true".to_owned()),
         ];
-        known.extend(options.map(|options| told("stream_options", options)));
-        for (field, place) in known.into_iter().zip(place.iter().cycle()) {
-            fields.insert(place.index(fields.len() + 1), field);
+        known.extend(options.map(|options| field("stream_options", options)));
+        for (field, position) in known.into_iter().zip(position.iter().cycle()) {
+            fields.insert(position.index(fields.len() + 1), field);
         }
         let body = object(&fields);
-        let ask = parse(Endpoint::Completions, &body).unwrap();
-        prop_assert_eq!((ask.model, ask.delivery, ask.usage), (model, ResponseMode::Stream, wish));
-        prop_assert_eq!(ask.output_max, Some(tokens * answers));
+        let request = parse(Endpoint::Completions, &body).unwrap();
+        let parsed = (request.model, request.mode, request.usage);
+        prop_assert_eq!(parsed, (model, ResponseMode::Stream, usage));
+        prop_assert_eq!(request.output_max, Some(tokens * choices));
         checks::request::check(body.as_bytes());
     }
 
     #[test]
-    fn a_body_with_a_byte_changed_is_refused_or_still_read_alike(
+    fn a_body_with_a_changed_byte_is_rejected_or_parsed_as_serde_json_does(
         change in prop_oneof![any::<u8>(), select(b"\"\\{}[],:0 e\n".to_vec())],
-        place in any::<Index>(),
+        position in any::<Index>(),
         (options, _) in stream_options(),
     ) {
         let options = options.unwrap_or_default();
@@ -207,7 +209,7 @@ proptest! {
             r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":[1]}}],"stream_options":{options}}}"#
         );
         let mut bytes = body.into_bytes();
-        let at = place.index(bytes.len());
+        let at = position.index(bytes.len());
         bytes[at] = change;
         checks::request::check(&bytes);
         bytes.remove(at);
@@ -218,13 +220,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_misread(body in soup()) {
+    fn arbitrary_bytes_are_never_misparsed(body in fragments()) {
         checks::request::check(&body);
         checks::request::check(&[b"{", body.as_slice(), b"}"].concat());
     }
 
     #[test]
-    fn an_estimate_follows_the_text_not_how_it_is_escaped(text in any::<String>()) {
+    fn the_token_estimate_ignores_escaping(text in any::<String>()) {
         let tokens = |text: &str| {
             let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
             parse(Endpoint::Completions, &body).unwrap().input_tokens

@@ -1,4 +1,4 @@
-//! Streams: passed on and understood the same, wherever they are cut.
+//! Streams are passed on and scanned the same, wherever the chunks are cut.
 
 use evenkeel_llm::sse::{EVENT_BYTES_MAX, HideUsage, StreamEnd, StreamTotals};
 use evenkeel_llm::usage::Usage;
@@ -6,48 +6,48 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use crate::checks::sse::{check, told};
+use crate::checks::sse::{check, scan};
 
-/// Checks a stream cut at every place.
+/// Checks a stream cut at every byte.
 pub(crate) fn check_every_cut(stream: &[u8]) {
     check(stream);
     for hide in [HideUsage::Nothing, HideUsage::Usage] {
-        let whole = told(hide, [stream]);
+        let whole = scan(hide, [stream]);
         for at in 0..=stream.len() {
-            assert_eq!(told(hide, [&stream[..at], &stream[at..]]), whole, "cut at {at}");
+            assert_eq!(scan(hide, [&stream[..at], &stream[at..]]), whole, "cut at {at}");
         }
     }
 }
 
 /// An event that a server may send.
 #[derive(Clone, Debug)]
-enum Sent {
-    /// A piece of each of so many answers.
-    Pieces(u8),
-    /// Something that brings nothing.
-    Nothing(&'static str),
-    /// The extra event with the counts.
-    Counts(Usage),
-    /// The counts with a piece of an answer.
-    PieceAndCounts(Usage),
+enum ServerEvent {
+    /// A delta with this many choices.
+    Deltas(u8),
+    /// An event without content.
+    Empty(&'static str),
+    /// The extra usage event.
+    Usage(Usage),
+    /// A delta with usage.
+    DeltaAndUsage(Usage),
     Error(&'static str),
     Done,
 }
 
-impl Sent {
+impl ServerEvent {
     fn lines(&self) -> Vec<String> {
         match self {
-            Self::Pieces(count) => {
+            Self::Deltas(count) => {
                 let choices = vec![r#"{"index":0,"delta":{"content":"hi \"}]"}}"#; usize::from(*count)];
                 vec![format!(r#"data: {{"id":"x","choices":[{}],"usage":null}}"#, choices.join(","))]
             }
-            Self::Nothing(lines) => lines.split('|').map(str::to_owned).collect(),
-            Self::Counts(Usage { input, output }) => vec![
-                ": counts".to_owned(),
+            Self::Empty(lines) => lines.split('|').map(str::to_owned).collect(),
+            Self::Usage(Usage { input, output }) => vec![
+                ": usage".to_owned(),
                 r#"data: {"choices" : [ ],"#.to_owned(),
                 format!(r#"data:"usage":{{"prompt_tokens":{input},"completion_tokens":{output}}}}}"#),
             ],
-            Self::PieceAndCounts(Usage { input, output }) => vec![format!(
+            Self::DeltaAndUsage(Usage { input, output }) => vec![format!(
                 r#"data:{{"choices":[{{"text":"x"}}],"usage":{{"input_tokens":{input},"output_tokens":{output}}}}}"#
             )],
             Self::Error(lines) => lines.split('|').map(str::to_owned).collect(),
@@ -56,27 +56,27 @@ impl Sent {
     }
 
     fn is_hidden(&self) -> bool {
-        matches!(self, Self::Counts(_))
+        matches!(self, Self::Usage(_))
     }
 
-    fn note(&self, found: &mut StreamTotals) {
+    fn record(&self, totals: &mut StreamTotals) {
         match self {
-            Self::Pieces(count) => found.tokens += u64::from(*count),
-            Self::Nothing(_) => {}
-            Self::Counts(usage) => found.usage = Some(*usage),
-            Self::PieceAndCounts(usage) => {
-                found.usage = Some(*usage);
-                found.tokens += 1;
+            Self::Deltas(count) => totals.tokens += u64::from(*count),
+            Self::Empty(_) => {}
+            Self::Usage(usage) => totals.usage = Some(*usage),
+            Self::DeltaAndUsage(usage) => {
+                totals.usage = Some(*usage);
+                totals.tokens += 1;
             }
-            Self::Error(_) => found.error = true,
-            Self::Done => found.done = true,
+            Self::Error(_) => totals.error = true,
+            Self::Done => totals.done = true,
         }
     }
 }
 
-fn sent() -> impl Strategy<Value = Sent> {
+fn server_event() -> impl Strategy<Value = ServerEvent> {
     let usage = || (0..1_000_u64, 0..1_000_u64).prop_map(|(input, output)| Usage { input, output });
-    let nothing = [
+    let empty = [
         ": keep-alive",
         "event: ping",
         "id: 7|retry: 10",
@@ -97,12 +97,12 @@ fn sent() -> impl Strategy<Value = Sent> {
         r#"data: {"type":"error"}"#,
     ];
     prop_oneof![
-        4 => (1..4_u8).prop_map(Sent::Pieces),
-        2 => select(nothing.to_vec()).prop_map(Sent::Nothing),
-        1 => usage().prop_map(Sent::Counts),
-        1 => usage().prop_map(Sent::PieceAndCounts),
-        1 => select(error.to_vec()).prop_map(Sent::Error),
-        1 => Just(Sent::Done),
+        4 => (1..4_u8).prop_map(ServerEvent::Deltas),
+        2 => select(empty.to_vec()).prop_map(ServerEvent::Empty),
+        1 => usage().prop_map(ServerEvent::Usage),
+        1 => usage().prop_map(ServerEvent::DeltaAndUsage),
+        1 => select(error.to_vec()).prop_map(ServerEvent::Error),
+        1 => Just(ServerEvent::Done),
     ]
 }
 
@@ -110,8 +110,8 @@ fn line_end() -> impl Strategy<Value = &'static str> {
     select(vec!["\n", "\r\n", "\r"])
 }
 
-/// Pieces that streams are made of.
-fn soup() -> impl Strategy<Value = Vec<u8>> {
+/// Generates streams out of fragments of events.
+fn fragments() -> impl Strategy<Value = Vec<u8>> {
     let known = [
         "\n",
         "\n\n",
@@ -136,53 +136,53 @@ fn soup() -> impl Strategy<Value = Vec<u8>> {
         "{\"choices\":[],\"usage\":{\"input_tokens\":1}}",
         "\"type\":\"message_stop\"",
     ];
-    let piece = prop_oneof![
-        8 => select(known.to_vec()).prop_map(|piece| piece.as_bytes().to_vec()),
+    let fragment = prop_oneof![
+        8 => select(known.to_vec()).prop_map(|fragment| fragment.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 1..3),
     ];
-    vec(piece, 0..30).prop_map(|pieces| pieces.concat())
+    vec(fragment, 0..30).prop_map(|fragments| fragments.concat())
 }
 
 proptest! {
     #[test]
-    fn every_event_is_understood_and_only_the_counts_are_hidden(
-        stream in vec((sent(), line_end(), line_end()), 0..8),
+    fn every_event_is_scanned_and_only_the_usage_is_hidden(
+        stream in vec((server_event(), line_end(), line_end()), 0..8),
         cuts in vec(any::<Index>(), 0..6),
     ) {
         let mut whole = Vec::new();
-        let mut shown = Vec::new();
-        let mut found = StreamTotals::default();
-        for (sent, end, last_end) in &stream {
-            let event = format!("{}{end}{last_end}", sent.lines().join(end));
-            // After a lone return a line feed is its other half, not a line.
+        let mut visible = Vec::new();
+        let mut totals = StreamTotals::default();
+        for (server_event, end, last_end) in &stream {
+            let event = format!("{}{end}{last_end}", server_event.lines().join(end));
+            // A line feed after a bare carriage return belongs to it and does not end another line.
             let event = if format!("{end}{last_end}") == "\r\n" { format!("{event}\n") } else { event };
-            sent.note(&mut found);
+            server_event.record(&mut totals);
             whole.extend_from_slice(event.as_bytes());
-            if !sent.is_hidden() {
-                shown.extend_from_slice(event.as_bytes());
+            if !server_event.is_hidden() {
+                visible.extend_from_slice(event.as_bytes());
             }
         }
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(whole.len() + 1)).collect();
         cuts.extend([0, whole.len()]);
         cuts.sort_unstable();
         let chunks = || cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]);
-        let ending = if found.done { StreamEnd::Complete } else { StreamEnd::NoEndMarker };
-        for (hide, passed) in [(HideUsage::Nothing, &whole), (HideUsage::Usage, &shown)] {
-            let told = told(hide, chunks());
-            prop_assert_eq!(String::from_utf8_lossy(&told.passed), String::from_utf8_lossy(passed));
-            prop_assert_eq!((told.found, told.ending), (found, ending));
+        let end = if totals.done { StreamEnd::Complete } else { StreamEnd::NoEndMarker };
+        for (hide, passed) in [(HideUsage::Nothing, &whole), (HideUsage::Usage, &visible)] {
+            let scanned = scan(hide, chunks());
+            prop_assert_eq!(String::from_utf8_lossy(&scanned.passed), String::from_utf8_lossy(passed));
+            prop_assert_eq!((scanned.totals, scanned.end), (totals, end));
         }
         check_every_cut(&whole);
     }
 
     #[test]
-    fn no_cut_changes_what_any_bytes_tell(stream in soup()) {
+    fn chunk_boundaries_do_not_matter_for_arbitrary_bytes(stream in fragments()) {
         check_every_cut(&stream);
     }
 }
 
 #[test]
-fn an_event_too_long_to_hold_is_passed_on_unread() {
+fn an_event_over_the_limit_is_passed_on_unread() {
     let stream = |len: usize| {
         let event = r#"data: {"choices":[],"usage":{"prompt_tokens":1}}"#;
         format!("{event}{}\n\ndata: [DONE]\n\n", " ".repeat(len - event.len() - 2))
@@ -192,11 +192,11 @@ fn an_event_too_long_to_hold_is_passed_on_unread() {
     let too_long = stream(EVENT_BYTES_MAX + 1);
     for at in cuts {
         for len in [at, EVENT_BYTES_MAX + 20] {
-            let all = told(HideUsage::Usage, fits.as_bytes().chunks(len.max(1_000)));
-            assert_eq!((all.passed.len(), all.ending), ("data: [DONE]\n\n".len(), StreamEnd::Complete));
-            let all = told(HideUsage::Usage, too_long.as_bytes().chunks(len.max(1_000)));
+            let all = scan(HideUsage::Usage, fits.as_bytes().chunks(len.max(1_000)));
+            assert_eq!((all.passed.len(), all.end), ("data: [DONE]\n\n".len(), StreamEnd::Complete));
+            let all = scan(HideUsage::Usage, too_long.as_bytes().chunks(len.max(1_000)));
             assert_eq!(all.passed, too_long.as_bytes());
-            assert_eq!(all.found, StreamTotals { done: true, ..StreamTotals::default() });
+            assert_eq!(all.totals, StreamTotals { done: true, ..StreamTotals::default() });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Counts: found in any answer, however it is cut.
+//! Usage is found in any JSON body, wherever the chunks are cut.
 
 use evenkeel_llm::usage::{Usage, UsageScanner};
 use proptest::collection::vec;
@@ -9,33 +9,33 @@ use crate::values::{object, value};
 
 proptest! {
     #[test]
-    fn counts_are_found_among_anything(
-        more in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
-        beside in vec(("[a-d]{1,3}", value()), 0..3),
-        place in any::<Index>(),
+    fn usage_is_found_among_arbitrary_fields(
+        other in vec(("[a-d\\\\\"]{1,3}", value()), 0..4),
+        other_usage in vec(("[a-d]{1,3}", value()), 0..3),
+        position in any::<Index>(),
         (input, output) in any::<(u32, u32)>(),
         cuts in vec(any::<Index>(), 0..4),
     ) {
-        let told = |name: &str, value: String| (name.to_owned(), value);
-        let mut counts = beside;
-        counts.insert(place.index(counts.len() + 1), told("prompt_tokens", input.to_string()));
-        counts.insert(place.index(counts.len() + 1), told("completion_tokens", output.to_string()));
-        let mut answer = more;
-        answer.push(told("choices", format!(r#"[{{"usage":{}}}]"#, object(&counts))));
-        answer.insert(place.index(answer.len() + 1), told("usage", object(&counts)));
-        let answer = object(&answer).into_bytes();
+        let field = |name: &str, value: String| (name.to_owned(), value);
+        let mut usage_fields = other_usage;
+        usage_fields.insert(position.index(usage_fields.len() + 1), field("prompt_tokens", input.to_string()));
+        usage_fields.insert(position.index(usage_fields.len() + 1), field("completion_tokens", output.to_string()));
+        let mut body = other;
+        body.push(field("choices", format!(r#"[{{"usage":{}}}]"#, object(&usage_fields))));
+        body.insert(position.index(body.len() + 1), field("usage", object(&usage_fields)));
+        let body = object(&body).into_bytes();
         let usage = Some(Usage { input: input.into(), output: output.into() });
-        prop_assert_eq!(Usage::of_json(&answer), usage);
-        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(answer.len() + 1)).collect();
-        cuts.extend([0, answer.len()]);
+        prop_assert_eq!(Usage::from_json(&body), usage);
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();
+        cuts.extend([0, body.len()]);
         cuts.sort_unstable();
         let mut scanner = UsageScanner::default();
-        cuts.windows(2).for_each(|pair| scanner.scan(&answer[pair[0]..pair[1]]));
+        cuts.windows(2).for_each(|pair| scanner.scan(&body[pair[0]..pair[1]]));
         prop_assert_eq!(scanner.usage(), usage);
     }
 
     #[test]
-    fn nothing_else_tells_counts(answer in value()) {
-        prop_assert_eq!(Usage::of_json(answer.as_bytes()), None);
+    fn arbitrary_json_has_no_usage(body in value()) {
+        prop_assert_eq!(Usage::from_json(body.as_bytes()), None);
     }
 }

@@ -1,10 +1,10 @@
-//! JSON in the ways in which people write it.
+//! JSON in various spacings and notations.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// A value of any shape, as text.
+/// Generates the text of an arbitrary value.
 pub(crate) fn value() -> impl Strategy<Value = String> {
     let number = select(vec!["0", "-1.5e-7", "12345678901234567890123", "1E+2", "-0.0"]);
     let leaf = prop_oneof![
@@ -20,7 +20,7 @@ pub(crate) fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Writes an object, with space where it may be.
+/// Formats an object, with whitespace wherever it is allowed.
 pub(crate) fn object(fields: &[(String, String)]) -> String {
     let named =
         |(name, value): &(String, String)| format!("{} :\t{value}", serde_json::to_string(name).unwrap());

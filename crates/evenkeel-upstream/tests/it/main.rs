@@ -32,13 +32,13 @@ fn request(body: impl Into<Bytes>) -> Request<Bytes> {
     Request::post("/v1/chat/completions").body(body.into()).unwrap()
 }
 
-async fn ask(upstream: &Upstream, origin: &Origin) -> Result<Response<UpstreamBody>, UpstreamError> {
+async fn send(upstream: &Upstream, origin: &Origin) -> Result<Response<UpstreamBody>, UpstreamError> {
     upstream.send(origin, &request("{}")).await
 }
 
-/// Asks, and reads the answer to its end.
+/// Sends a request and reads the response to its end.
 async fn read(upstream: &Upstream, origin: &Origin) -> Result<String, UpstreamError> {
-    rest(ask(upstream, origin).await?).await
+    rest(send(upstream, origin).await?).await
 }
 
 async fn rest(response: Response<UpstreamBody>) -> Result<String, UpstreamError> {
@@ -48,15 +48,15 @@ async fn rest(response: Response<UpstreamBody>) -> Result<String, UpstreamError>
 
 /// Reads one chunk.
 async fn chunk(body: &mut UpstreamBody) -> Result<Bytes, UpstreamError> {
-    Ok(body.frame().await.expect("a body goes on")?.into_data().expect("a chunk is no trailer"))
+    Ok(body.frame().await.expect("the body continues")?.into_data().expect("the frame is data"))
 }
 
-/// Asks on a new connection, and gives the node's end of it.
+/// Exchanges one request on a new connection; returns the server's end of it.
 async fn first_exchange(upstream: &Upstream, stub: &Stub) -> Peer {
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
-        peer.answer("one").await;
+        peer.respond("one").await;
         peer
     };
     let (peer, read) = join!(serving, read(upstream, &origin));
@@ -64,16 +64,16 @@ async fn first_exchange(upstream: &Upstream, stub: &Stub) -> Peer {
     peer
 }
 
-/// Asks on a new connection, and gets a stream that has said `first` so far.
+/// Starts a chunked response on a new connection, of which `first` was read.
 async fn stream(upstream: &Upstream, stub: &Stub) -> (Peer, UpstreamBody) {
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
         peer.request().await;
-        peer.say("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n").await;
+        peer.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n").await;
         peer
     };
-    let (peer, response) = join!(serving, ask(upstream, &origin));
+    let (peer, response) = join!(serving, send(upstream, &origin));
     let mut body = response.unwrap().into_body();
     assert_eq!(chunk(&mut body).await.as_deref(), Ok(&b"first"[..]));
     (peer, body)

@@ -1,4 +1,4 @@
-//! Answers made of everything that answers are made of, in any order.
+//! Responses made of arbitrary parts of responses, in any order.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::sample::select;
 
 use crate::checks::response::check;
 
-const PIECES: [&str; 22] = [
+const PARTS: [&str; 22] = [
     "HTTP/1.1 200 OK\r\n",
     "HTTP/1.0 200 OK\r\n",
     "HTTP/1.1 204 No Content\r\n",
@@ -31,21 +31,21 @@ const PIECES: [&str; 22] = [
     "\r",
 ];
 
-fn piece() -> impl Strategy<Value = Vec<u8>> {
+fn part() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        12 => select(&PIECES[..]).prop_map(|piece| piece.as_bytes().to_vec()),
+        12 => select(&PARTS[..]).prop_map(|part| part.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 1..3),
     ]
 }
 
 proptest! {
     #[test]
-    fn an_answer_is_the_same_wherever_it_is_cut(said in vec(piece(), 0..12)) {
-        check(&said.concat());
+    fn a_response_is_the_same_wherever_it_is_cut(raw in vec(part(), 0..12)) {
+        check(&raw.concat());
     }
 
     #[test]
-    fn an_answer_that_begins_well_is_the_same_wherever_it_is_cut(said in vec(piece(), 0..12)) {
-        check(&[b"HTTP/1.1 200 OK\r\n", &said.concat()[..]].concat());
+    fn a_response_with_a_valid_start_is_the_same_wherever_it_is_cut(raw in vec(part(), 0..12)) {
+        check(&[b"HTTP/1.1 200 OK\r\n", &raw.concat()[..]].concat());
     }
 }

@@ -1,4 +1,4 @@
-//! What an answer may look like, where it ends, and what becomes of its connection.
+//! Valid and invalid responses: their framing, and the reuse of their connection.
 
 use http::StatusCode;
 use http_body::Body as _;
@@ -7,28 +7,28 @@ use tokio::task::yield_now;
 
 use super::*;
 
-/// What became of a connection after its answer.
+/// State of a connection after its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Afterwards {
-    Kept,
+enum Reuse {
+    Reusable,
     Closed,
 }
-use Afterwards::{Closed, Kept};
+use Reuse::{Closed, Reusable};
 
-/// Asks with this request a node that says these pieces one after the other, and tells what was understood.
-async fn answer_in(
-    pieces: &[&str],
+/// Sends a request to a server that writes `chunks` one after the other; returns the parsed response.
+async fn send_and_read(
+    chunks: &[&str],
     request: &Request<Bytes>,
-) -> Result<(StatusCode, String, Afterwards), UpstreamError> {
+) -> Result<(StatusCode, String, Reuse), UpstreamError> {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
         peer.request().await;
-        for piece in pieces {
-            peer.try_say(piece).await;
-            // Whoever reads gets to read this much alone.
+        for chunk in chunks {
+            peer.try_write(chunk).await;
+            // Lets the client read this chunk on its own.
             for _ in 0..4 {
                 yield_now().await;
             }
@@ -41,57 +41,56 @@ async fn answer_in(
     };
     let (_peer, read) = join!(serving, reading);
     let stats = upstream.stats();
-    assert_eq!(stats.active_connections, 0, "a connection is left: {read:?}");
+    assert_eq!(stats.active_connections, 0, "a connection is leaked: {read:?}");
     let (status, text) = read?;
-    Ok((status, text, if stats.idle_connections == 1 { Kept } else { Closed }))
+    Ok((status, text, if stats.idle_connections == 1 { Reusable } else { Closed }))
 }
 
-async fn answer_to(said: &str) -> Result<(StatusCode, String, Afterwards), UpstreamError> {
-    answer_in(&[said], &request("{}")).await
+async fn response_to(raw: &str) -> Result<(StatusCode, String, Reuse), UpstreamError> {
+    send_and_read(&[raw], &request("{}")).await
 }
 
-/// Cuts what a node says at every place, and sees that all is understood as if it were not cut.
-async fn is_the_same_wherever_it_is_cut(said: &str, expected: (StatusCode, &str, Afterwards)) {
-    for at in 1..said.len() {
-        let (status, text, afterwards) =
-            answer_in(&[&said[..at], &said[at..]], &request("{}")).await.unwrap();
-        assert_eq!((status, &*text, afterwards), expected, "cut at {at}: {said}");
+/// Checks that a response is parsed the same wherever it is cut into chunks.
+async fn assert_same_wherever_cut(raw: &str, expected: (StatusCode, &str, Reuse)) {
+    for at in 1..raw.len() {
+        let (status, text, reuse) = send_and_read(&[&raw[..at], &raw[at..]], &request("{}")).await.unwrap();
+        assert_eq!((status, &*text, reuse), expected, "cut at {at}: {raw}");
     }
-    let bytes: Vec<&str> = (0..said.len()).map(|at| &said[at..=at]).collect();
-    let (status, text, afterwards) = answer_in(&bytes, &request("{}")).await.unwrap();
-    assert_eq!((status, &*text, afterwards), expected, "byte by byte: {said}");
+    let bytes: Vec<&str> = (0..raw.len()).map(|at| &raw[at..=at]).collect();
+    let (status, text, reuse) = send_and_read(&bytes, &request("{}")).await.unwrap();
+    assert_eq!((status, &*text, reuse), expected, "byte by byte: {raw}");
 }
 
 #[tokio::test]
-async fn chunks_with_notes_and_trailers_are_the_same_wherever_they_are_cut() {
-    let said = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+async fn chunk_extensions_and_trailers_are_skipped_wherever_the_response_is_cut() {
+    let raw = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
                 5;note=1\r\nfirst\r\nA \r\n, second, \r\n0004\r\nlast\r\n0\r\nx: y\r\n\r\n";
-    is_the_same_wherever_it_is_cut(said, (StatusCode::OK, "first, second, last", Kept)).await;
+    assert_same_wherever_cut(raw, (StatusCode::OK, "first, second, last", Reusable)).await;
 }
 
 #[tokio::test]
-async fn a_body_with_a_length_is_the_same_wherever_it_is_cut() {
-    let said = "HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\nx: y\r\n\r\nfirst";
-    is_the_same_wherever_it_is_cut(said, (StatusCode::NOT_FOUND, "first", Kept)).await;
+async fn a_body_with_a_length_is_the_same_wherever_the_response_is_cut() {
+    let raw = "HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\nx: y\r\n\r\nfirst";
+    assert_same_wherever_cut(raw, (StatusCode::NOT_FOUND, "first", Reusable)).await;
 }
 
 #[tokio::test]
-async fn word_of_what_a_node_still_does_is_passed_over_wherever_it_is_cut() {
-    let said = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n\
+async fn interim_responses_are_skipped_wherever_the_response_is_cut() {
+    let raw = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n\
                 HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-    is_the_same_wherever_it_is_cut(said, (StatusCode::OK, "ok", Kept)).await;
+    assert_same_wherever_cut(raw, (StatusCode::OK, "ok", Reusable)).await;
 }
 
 #[tokio::test]
-async fn a_node_that_never_comes_to_its_answer_is_not_listened_to_for_ever() {
-    let words = "HTTP/1.1 102 Processing\r\n\r\n".repeat(20_000);
-    let answer = answer_to(&words).await;
-    assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{answer:?}");
+async fn endless_interim_responses_are_malformed() {
+    let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(20_000);
+    let response = response_to(&interim).await;
+    assert!(matches!(response, Err(UpstreamError::Malformed { .. })), "{response:?}");
 }
 
 #[tokio::test]
-async fn an_answer_has_one_length_or_is_malformed() {
-    for said in [
+async fn a_response_with_ambiguous_framing_is_malformed() {
+    for raw in [
         "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok",
@@ -103,14 +102,14 @@ async fn an_answer_has_one_length_or_is_malformed() {
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n",
         "HTTP/1.1 200 OK\r\nx: y\n\ncontent-length: 2\r\n\r\nok",
     ] {
-        let answer = answer_to(said).await;
-        assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{said}: {answer:?}");
+        let response = response_to(raw).await;
+        assert!(matches!(response, Err(UpstreamError::Malformed { .. })), "{raw}: {response:?}");
     }
 }
 
 #[tokio::test]
-async fn chunks_that_are_none_cut_the_answer() {
-    for said in [
+async fn invalid_chunks_truncate_the_response() {
+    for raw in [
         "x\r\n",
         "-1\r\n",
         "0x2\r\nok\r\n0\r\n\r\n",
@@ -120,75 +119,76 @@ async fn chunks_that_are_none_cut_the_answer() {
         "10000000000000000\r\nok",
         "FFFFFFFFFFFFFFFFF\r\nok",
     ] {
-        let answer = answer_to(&format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{said}")).await;
-        assert!(matches!(answer, Err(UpstreamError::Cut { .. })), "{said}: {answer:?}");
+        let response =
+            response_to(&format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{raw}")).await;
+        assert!(matches!(response, Err(UpstreamError::Truncated { .. })), "{raw}: {response:?}");
     }
     for endless in [format!("2;{}", "x".repeat(100_000)), format!("0\r\n{}", "x: y\r\n".repeat(10_000))] {
-        let said = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{endless}");
-        let answer = answer_to(&said).await;
-        assert!(matches!(answer, Err(UpstreamError::Cut { .. })), "{answer:?}");
+        let raw = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{endless}");
+        let response = response_to(&raw).await;
+        assert!(matches!(response, Err(UpstreamError::Truncated { .. })), "{response:?}");
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_a_body_has_none_whatever_its_length_says() {
+async fn a_response_without_a_body_has_none_whatever_its_length() {
     let head = Request::head("/v1/models").body(Bytes::new()).unwrap();
-    for (said, request, status, afterwards) in [
-        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", &head, 200, Kept),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", &head, 200, Kept),
-        ("HTTP/1.1 200 OK\r\n\r\n", &head, 200, Kept),
-        ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", &request("{}"), 304, Kept),
-        ("HTTP/1.1 204 No Content\r\n\r\n", &request("{}"), 204, Kept),
+    for (raw, request, status, reuse) in [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", &head, 200, Reusable),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", &head, 200, Reusable),
+        ("HTTP/1.1 200 OK\r\n\r\n", &head, 200, Reusable),
+        ("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", &request("{}"), 304, Reusable),
+        ("HTTP/1.1 204 No Content\r\n\r\n", &request("{}"), 204, Reusable),
         ("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\nfirst", &request("{}"), 204, Closed),
         ("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n", &request("{}"), 204, Closed),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", &request("{}"), 200, Kept),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", &request("{}"), 200, Reusable),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
-        assert_eq!(answer_in(&[said], request).await, Ok((status, String::new(), afterwards)), "{said}");
+        assert_eq!(send_and_read(&[raw], request).await, Ok((status, String::new(), reuse)), "{raw}");
     }
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_as_version_and_header_say() {
-    for (said, afterwards) in [
-        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Kept),
+async fn version_and_connection_header_decide_reuse() {
+    for (raw, reuse) in [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Reusable),
         ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nConnection: Keep-Alive, CLOSE\r\n\r\nok", Closed),
         ("HTTP/1.1 200 OK\r\nconnection: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok", Closed),
         ("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", Closed),
-        ("HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok", Kept),
+        ("HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok", Reusable),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\nmore", Closed),
         ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok\r\n", Closed),
     ] {
-        assert_eq!(answer_to(said).await, Ok((StatusCode::OK, "ok".to_owned(), afterwards)), "{said}");
+        assert_eq!(response_to(raw).await, Ok((StatusCode::OK, "ok".to_owned(), reuse)), "{raw}");
     }
 }
 
 #[tokio::test]
-async fn a_head_may_be_as_long_as_its_limit_and_no_longer() {
+async fn the_length_of_a_head_is_limited() {
     let head =
         |len: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx: {}\r\n\r\nok", "x".repeat(len));
-    assert_eq!(answer_to(&head(200_000)).await, Ok((StatusCode::OK, "ok".to_owned(), Kept)));
-    let answer = answer_to(&head(400_000)).await;
-    assert!(matches!(answer, Err(UpstreamError::Malformed { .. })), "{answer:?}");
+    assert_eq!(response_to(&head(200_000)).await, Ok((StatusCode::OK, "ok".to_owned(), Reusable)));
+    let response = response_to(&head(400_000)).await;
+    assert!(matches!(response, Err(UpstreamError::Malformed { .. })), "{response:?}");
 }
 
-/// More than a socket takes whose other end does not read.
-fn much() -> Request<Bytes> {
+/// Returns a request larger than the socket buffers.
+fn large_request() -> Request<Bytes> {
     request(vec![b'x'; 32 << 20])
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_wait_for_the_request_is_read_and_its_connection_closed() {
+async fn an_early_response_is_read_and_its_connection_closed() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
-        peer.say("HTTP/1.1 413 Payload Too Large\r\ncontent-length: 8\r\n\r\ntoo much").await;
+        peer.write("HTTP/1.1 413 Payload Too Large\r\ncontent-length: 8\r\n\r\ntoo much").await;
         peer
     };
-    let much = much();
-    let (peer, response) = join!(serving, upstream.send(&origin, &much));
+    let large = large_request();
+    let (peer, response) = join!(serving, upstream.send(&origin, &large));
     let response = response.unwrap();
     assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(rest(response).await.as_deref(), Ok("too much"));
@@ -197,46 +197,46 @@ async fn an_answer_that_does_not_wait_for_the_request_is_read_and_its_connection
 }
 
 #[tokio::test]
-async fn a_request_goes_on_while_its_answer_is_read() {
+async fn a_request_is_still_sent_while_its_response_is_read() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let origin = stub.origin();
-    let much = much();
+    let large = large_request();
     let serving = async {
         let mut peer = stub.accept().await;
-        peer.say("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n").await;
-        let mut left = much.body().len();
+        peer.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n").await;
+        let mut remaining = large.body().len();
         let mut bytes = vec![0; 1 << 16];
         let mut head = true;
-        while 0 < left {
+        while remaining > 0 {
             let read = peer.stream.read(&mut bytes).await.unwrap();
             let end = bytes[..read].windows(4).position(|four| four == b"\r\n\r\n").filter(|_| head);
-            left -= read - end.map_or(0, |end| end + 4);
+            remaining -= read - end.map_or(0, |end| end + 4);
             head = false;
         }
-        peer.say("4\r\nlast\r\n0\r\n\r\n").await;
+        peer.write("4\r\nlast\r\n0\r\n\r\n").await;
         peer
     };
-    let reading = async { rest(upstream.send(&origin, &much).await?).await };
+    let reading = async { rest(upstream.send(&origin, &large).await?).await };
     let (_peer, read) = join!(serving, reading);
     assert_eq!(read.as_deref(), Ok("firstlast"));
     assert_eq!((upstream.stats().active_connections, upstream.stats().idle_connections), (0, 1));
 }
 
 #[tokio::test]
-async fn a_node_that_answers_and_closes_before_it_has_read_all_is_heard() {
+async fn a_response_from_a_peer_that_stops_reading_is_received() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let origin = stub.origin();
     let serving = async {
         let mut peer = stub.accept().await;
-        peer.say("HTTP/1.1 400 Bad Request\r\n\r\nno").await;
-        // The request is read to where the node sees that it makes no sense, then no further: no reset, an end.
+        peer.write("HTTP/1.1 400 Bad Request\r\n\r\nno").await;
+        // The server stops reading an invalid request and closes its side, without a reset.
         tokio::io::AsyncWriteExt::shutdown(&mut peer.stream).await.unwrap();
         peer
     };
-    let much = much();
-    let (_peer, response) = join!(serving, upstream.send(&origin, &much));
+    let large = large_request();
+    let (_peer, response) = join!(serving, upstream.send(&origin, &large));
     let response = response.unwrap();
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
     assert_eq!(rest(response).await.as_deref(), Ok("no"));
@@ -244,27 +244,27 @@ async fn a_node_that_answers_and_closes_before_it_has_read_all_is_heard() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_closes_after_word_of_an_answer_is_not_replaced() {
+async fn a_request_is_not_resent_after_an_interim_response() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let origin = stub.origin();
     let mut peer = first_exchange(&upstream, &stub).await;
     let serving = async {
         peer.request().await;
-        peer.say("HTTP/1.1 102 Processing\r\n\r\n").await;
+        peer.write("HTTP/1.1 102 Processing\r\n\r\n").await;
         drop(peer);
     };
-    let ((), answer) = join!(serving, read(&upstream, &origin));
-    assert!(matches!(answer, Err(UpstreamError::Closed { .. })), "{answer:?}");
+    let ((), response) = join!(serving, read(&upstream, &origin));
+    assert!(matches!(response, Err(UpstreamError::Closed { .. })), "{response:?}");
     assert_eq!(upstream.stats().connections_created, 1);
 }
 
 #[tokio::test]
-async fn what_follows_an_answer_in_chunks_answers_nobody() {
+async fn bytes_after_a_chunked_response_are_not_taken_for_the_next_one() {
     let stub = Stub::start().await;
     let upstream = upstream(defaults());
     let (mut peer, mut body) = stream(&upstream, &stub).await;
-    peer.say(&format!("0\r\n\r\n{}", stub::whole("smuggled"))).await;
+    peer.write(&format!("0\r\n\r\n{}", stub::ok_response("smuggled"))).await;
     assert!(body.frame().await.is_none());
     assert!(body.is_end_stream());
     assert_eq!(upstream.stats().idle_connections, 0);

@@ -1,4 +1,4 @@
-//! A node that says what a test writes down, byte by byte.
+//! A server that sends the exact bytes a test writes.
 
 use evenkeel_upstream::Origin;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,7 +24,7 @@ impl Stub {
     }
 }
 
-/// The node's end of one connection.
+/// The server's end of one connection.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     unread: Vec<u8>,
@@ -33,10 +33,10 @@ pub(crate) struct Peer {
 impl Peer {
     /// Reads one request, head and body, as text.
     pub(crate) async fn request(&mut self) -> String {
-        self.next_request().await.expect("whoever asked is there")
+        self.next_request().await.expect("the client is connected")
     }
 
-    /// Reads one request; `None` once nobody asks any more.
+    /// Reads one request; `None` once the client has disconnected.
     pub(crate) async fn next_request(&mut self) -> Option<String> {
         loop {
             if let Some(len) = request_len(&self.unread) {
@@ -50,38 +50,38 @@ impl Peer {
         }
     }
 
-    pub(crate) async fn say(&mut self, bytes: &str) {
+    pub(crate) async fn write(&mut self, bytes: &str) {
         self.stream.write_all(bytes.as_bytes()).await.unwrap();
     }
 
-    /// Says what it can to somebody who may have gone.
-    pub(crate) async fn try_say(&mut self, bytes: &str) {
+    /// Writes to a client that may have disconnected.
+    pub(crate) async fn try_write(&mut self, bytes: &str) {
         let _ = self.stream.write_all(bytes.as_bytes()).await;
     }
 
-    /// Answers one request of somebody who may have gone, and tells whether they were there.
-    pub(crate) async fn try_answer(&mut self, body: &str) -> bool {
+    /// Responds to a client that may have disconnected; returns false if it has.
+    pub(crate) async fn try_respond(&mut self, body: &str) -> bool {
         let mut request = [0; 4096];
         let read = self.stream.read(&mut request).await;
-        matches!(read, Ok(1..)) && self.stream.write_all(whole(body).as_bytes()).await.is_ok()
+        matches!(read, Ok(1..)) && self.stream.write_all(ok_response(body).as_bytes()).await.is_ok()
     }
 
-    /// Answers one request with a body of known length.
-    pub(crate) async fn answer(&mut self, body: &str) -> String {
+    /// Reads one request and responds with a body of known length.
+    pub(crate) async fn respond(&mut self, body: &str) -> String {
         let request = self.request().await;
-        self.say(&whole(body)).await;
+        self.write(&ok_response(body)).await;
         request
     }
 
-    /// Waits for the other end to close.
+    /// Waits until the client closes the connection.
     pub(crate) async fn closed(mut self) {
         let mut rest = Vec::new();
-        // A reset is as good as an end: the answer was not read to its own.
+        // A reset counts as a close: the client did not read the whole response.
         let _ = self.stream.read_to_end(&mut rest).await;
     }
 }
 
-pub(crate) fn whole(body: &str) -> String {
+pub(crate) fn ok_response(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 

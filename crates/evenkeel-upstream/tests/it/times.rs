@@ -1,4 +1,4 @@
-//! Settings that are times, on a clock that moves when everybody waits.
+//! Timeouts, on a paused clock.
 
 use evenkeel_policy::time::Duration;
 use tokio::time::{Instant, advance, pause, resume};
@@ -7,12 +7,12 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Waits on a clock that moves at once, and tells how far.
+/// Awaits a future on a paused clock; returns how far the clock advanced.
 async fn measured<T>(waiting: impl Future<Output = T>) -> (T, Duration) {
     pause();
-    let began = Instant::now();
+    let started = Instant::now();
     let done = waiting.await;
-    (done, began.elapsed())
+    (done, started.elapsed())
 }
 
 fn assert_about(passed: Duration, expected: Duration) {
@@ -31,40 +31,40 @@ async fn an_idle_connection_is_closed_after_idle_timeout() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_used_until_idle_timeout_and_not_after_it() {
+async fn an_idle_connection_is_reused_until_idle_timeout() {
     let stub = Stub::start().await;
     let upstream = upstream(ConnectionPoolConfig { idle_timeout: 7 * SECOND, ..defaults() });
     let origin = stub.origin();
     let mut peer = first_exchange(&upstream, &stub).await;
-    pass(6 * SECOND).await;
-    let (_, answer) = join!(peer.answer("two"), read(&upstream, &origin));
-    assert_eq!(answer.as_deref(), Ok("two"));
-    // Its time began anew with its use.
-    pass(6 * SECOND).await;
-    let (_, answer) = join!(peer.answer("three"), read(&upstream, &origin));
-    assert_eq!(answer.as_deref(), Ok("three"));
-    pass(8 * SECOND).await;
+    advance_clock(6 * SECOND).await;
+    let (_, response) = join!(peer.respond("two"), read(&upstream, &origin));
+    assert_eq!(response.as_deref(), Ok("two"));
+    // Its use restarted the idle timeout.
+    advance_clock(6 * SECOND).await;
+    let (_, response) = join!(peer.respond("three"), read(&upstream, &origin));
+    assert_eq!(response.as_deref(), Ok("three"));
+    advance_clock(8 * SECOND).await;
     first_exchange(&upstream, &stub).await;
     assert_eq!(upstream.stats().connections_created, 2);
 }
 
-/// Lets time pass with nobody waiting for it.
-async fn pass(span: Duration) {
+/// Advances the clock without waiting.
+async fn advance_clock(duration: Duration) {
     pause();
-    advance(span).await;
+    advance(duration).await;
     resume();
 }
 
 #[tokio::test]
-async fn connecting_ends_after_connect_timeout() {
+async fn connecting_times_out_after_connect_timeout() {
     let upstream = upstream(ConnectionPoolConfig { connect_timeout: 3 * SECOND, ..defaults() });
     let (_listener, _queue, origin) = full_host();
-    let (answer, passed) = measured(ask(&upstream, &origin)).await;
-    assert_eq!(answer.err(), Some(UpstreamError::ConnectTimeout));
+    let (response, passed) = measured(send(&upstream, &origin)).await;
+    assert_eq!(response.err(), Some(UpstreamError::ConnectTimeout));
     assert_about(passed, 3 * SECOND);
 }
 
-/// A host that takes no further connections, and does not say so.
+/// Creates a listener with a full accept queue, which ignores further connections.
 fn full_host() -> (socket2::Socket, Vec<socket2::Socket>, Origin) {
     use socket2::{Domain, SockAddr, Socket, Type};
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -88,13 +88,13 @@ async fn connect_timeout_includes_tls() {
     let stub = Stub::start().await;
     let upstream = upstream(ConnectionPoolConfig { connect_timeout: 3 * SECOND, ..defaults() });
     let origin = Origin::parse(&stub.url().replace("http:", "https:")).unwrap();
-    let (answer, passed) = measured(ask(&upstream, &origin)).await;
-    assert_eq!(answer.err(), Some(UpstreamError::ConnectTimeout));
+    let (response, passed) = measured(send(&upstream, &origin)).await;
+    assert_eq!(response.err(), Some(UpstreamError::ConnectTimeout));
     assert_about(passed, 3 * SECOND);
 }
 
 #[tokio::test]
-async fn a_node_that_says_nothing_has_request_timeout() {
+async fn a_silent_peer_times_out_after_request_timeout() {
     let stub = Stub::start().await;
     let upstream = upstream(ConnectionPoolConfig { request_timeout: 20 * SECOND, ..defaults() });
     let origin = stub.origin();
@@ -102,45 +102,45 @@ async fn a_node_that_says_nothing_has_request_timeout() {
         let mut peer = stub.accept().await;
         peer.request().await;
         pause();
-        let began = Instant::now();
+        let started = Instant::now();
         peer.closed().await;
-        began.elapsed()
+        started.elapsed()
     };
-    let (passed, answer) = join!(serving, ask(&upstream, &origin));
-    assert_eq!(answer.err(), Some(UpstreamError::Timeout));
-    // It counts from when the request was handed over, a little before the clock stood still.
+    let (passed, response) = join!(serving, send(&upstream, &origin));
+    assert_eq!(response.err(), Some(UpstreamError::Timeout));
+    // The timeout started when the request was sent, shortly before the clock was paused.
     assert!(19 * SECOND < passed && passed <= 20 * SECOND + SECOND / 100, "{passed:?}");
     assert_eq!(upstream.stats().active_connections, 0);
 }
 
 #[tokio::test]
-async fn a_node_has_request_timeout_for_every_chunk() {
+async fn request_timeout_applies_to_every_chunk() {
     let stub = Stub::start().await;
     let upstream = upstream(ConnectionPoolConfig { request_timeout: 20 * SECOND, ..defaults() });
     let (mut peer, mut body) = stream(&upstream, &stub).await;
     for _ in 0..3 {
-        pass(19 * SECOND).await;
-        peer.say("4\r\nmore\r\n").await;
+        advance_clock(19 * SECOND).await;
+        peer.write("4\r\nmore\r\n").await;
         assert_eq!(chunk(&mut body).await.as_deref(), Ok(&b"more"[..]));
     }
-    let (cut, passed) = measured(chunk(&mut body)).await;
-    assert_eq!(cut, Err(UpstreamError::Timeout));
+    let (result, passed) = measured(chunk(&mut body)).await;
+    assert_eq!(result, Err(UpstreamError::Timeout));
     assert_about(passed, 20 * SECOND);
     peer.closed().await;
 }
 
 #[tokio::test]
-async fn the_time_in_which_nobody_listens_is_not_the_nodes() {
+async fn time_without_a_reader_does_not_count() {
     let stub = Stub::start().await;
     let upstream = upstream(ConnectionPoolConfig { request_timeout: 20 * SECOND, ..defaults() });
     let (mut peer, mut body) = stream(&upstream, &stub).await;
-    pass(100 * SECOND).await;
-    let (read, ()) = join!(chunk(&mut body), peer.say("4\r\nmore\r\n"));
+    advance_clock(100 * SECOND).await;
+    let (read, ()) = join!(chunk(&mut body), peer.write("4\r\nmore\r\n"));
     assert_eq!(read.as_deref(), Ok(&b"more"[..]));
 }
 
 #[tokio::test]
-async fn a_span_without_end_is_none() {
+async fn a_timeout_of_duration_max_never_fires() {
     let stub = Stub::start().await;
     let forever = Duration::MAX;
     let settings = ConnectionPoolConfig {

@@ -104,7 +104,7 @@ fn list(args: &ListArgs) -> Result<(), CliError> {
     if nodes.is_empty() {
         return print("no nodes\n");
     }
-    let columns = ["name", "duty", "breaker", "busy", "slots", "weight", "models", "urls"];
+    let columns = ["name", "admin_state", "breaker", "busy", "slots", "weight", "models", "urls"];
     print(&Table::of(&columns, nodes).to_string())
 }
 

@@ -188,7 +188,7 @@ fn refused(error: ChangeError) -> ApiError {
             | NodeError::NoSlots { .. }
             | NodeError::Url { .. }
             | NodeError::Key { .. }
-            | NodeError::Walk(_)
+            | NodeError::Registry(_)
             | NodeError::Monitor(_)),
         ) => ApiError::invalid(error.to_string()),
         ChangeError::Book(error) => {

@@ -66,7 +66,7 @@ fn when_all_engines_are_busy_for_longer_than_a_request_waits_it_hears_so_at_once
 fn a_request_waits_for_the_first_engine_that_has_room_again() {
     let fleet = Fleet::start("busy-waits", CONFIG, vec![("one", retry_later()), ("other", retry_later())]);
     let asking = fleet.send("none", CHAT, &chat(json!({})));
-    let rests = |node: &Value| !node["spared_ms"].is_null();
+    let rests = |node: &Value| !node["cooldown_ms"].is_null();
     fleet.wait_status("resting", |status| status["nodes"].as_array().unwrap().iter().all(rests));
     fleet.sims[1].set_fault(None).unwrap();
     let reply = read(asking);

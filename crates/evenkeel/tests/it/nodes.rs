@@ -123,9 +123,9 @@ fn nodes(served: &Served) -> Vec<Value> {
 
 fn duties(nodes: &[Value]) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    nodes.iter().map(|node| (text(&node["name"]), text(&node["duty"]))).collect()
+    nodes.iter().map(|node| (text(&node["name"]), text(&node["admin_state"]))).collect()
 }
 
-fn owned((name, duty): (&str, &str)) -> (String, String) {
-    (name.to_owned(), duty.to_owned())
+fn owned((name, admin_state): (&str, &str)) -> (String, String) {
+    (name.to_owned(), admin_state.to_owned())
 }

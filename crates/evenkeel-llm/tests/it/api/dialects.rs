@@ -1,4 +1,4 @@
-//! Anthropic's Messages and OpenAI's Responses: passed on as they are, counted, ended and refused in their own words.
+//! Anthropic's Messages and OpenAI's Responses: passed through, scanned, and with error bodies in their own formats.
 
 use evenkeel_llm::{LlmOptions, NodeOptions};
 use evenkeel_server::tenant::TenantSettings;
@@ -6,106 +6,108 @@ use evenkeel_telemetry::Secret;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::engine::{Engine, Pen, event};
-use super::harness::{House, node, piece, tenant};
+use super::engine::{BodySender, Engine, event};
+use super::harness::{Gateway, next_chunk, node, tenant};
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
 const MESSAGE: &str = r#"{"model":"m","max_tokens":64,"messages":[{"role":"user","content":"hello"}]}"#;
 const MESSAGE_STREAM: &str =
     r#"{"model":"m","max_tokens":64,"stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
-const PIECE: &str = r#","index":0,"delta":{"type":"text_delta","text":"hi"}"#;
+const TEXT_DELTA: &str = r#","index":0,"delta":{"type":"text_delta","text":"hi"}"#;
 const RESPONSE_STREAM: &str = r#"{"model":"m","stream":true,"input":"hello"}"#;
 
 #[tokio::test]
-async fn a_message_reaches_its_node_untouched_and_is_charged_what_it_took() {
+async fn a_message_is_passed_through_unchanged_and_charged_its_usage() {
     let mut engine = Engine::start().await;
     let keyed = NodeOptions { api_key: Some(Secret::new("sk-1".to_owned())), ..node("a", &engine.url, 1) };
     let options = LlmOptions { nodes: vec![keyed], ..LlmOptions::default() };
-    let house = std::sync::Arc::new(House::with(options, vec![tenant("acme")]).await);
-    let own = house.clone();
+    let gateway = std::sync::Arc::new(Gateway::with(options, vec![tenant("acme")]).await);
+    let shared = gateway.clone();
     let headers = &[("x-api-key", "ek-acme"), ("anthropic-version", "2023-06-01")];
-    let asking = tokio::spawn(async move { own.post_with("/v1/messages?beta=true", headers, MESSAGE).await });
-    let heard = engine.hears().await;
-    assert_eq!((heard.path.as_str(), &heard.body[..]), ("/v1/messages?beta=true", MESSAGE.as_bytes()));
-    let header = |name| heard.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let pending =
+        tokio::spawn(async move { shared.post_with("/v1/messages?beta=true", headers, MESSAGE).await });
+    let received = engine.next_request().await;
+    assert_eq!((received.path.as_str(), &received.body[..]), ("/v1/messages?beta=true", MESSAGE.as_bytes()));
+    let header = |name| received.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
     assert_eq!(header("anthropic-version").as_deref(), Some("2023-06-01"));
     assert_eq!(
         (header("x-api-key").as_deref(), header("authorization").as_deref()),
         (Some("sk-1"), Some("Bearer sk-1"))
     );
-    let said = r#"{"type":"message","content":[],"usage":{"input_tokens":3,"cache_read_input_tokens":7,"output_tokens":4}}"#;
-    heard.reply_json(said);
-    let answer = asking.await.unwrap();
-    assert_eq!((answer.status, answer.body.as_str()), (200, said));
-    assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
-    assert_cost(&house, "acme", 3 + 7 + 2 * 4);
+    let reply = r#"{"type":"message","content":[],"usage":{"input_tokens":3,"cache_read_input_tokens":7,"output_tokens":4}}"#;
+    received.reply_json(reply);
+    let response = pending.await.unwrap();
+    assert_eq!((response.status, response.body.as_str()), (200, reply));
+    assert_eq!(response.header("request-id"), response.header("x-request-id"));
+    assert_cost(&gateway, "acme", 3 + 7 + 2 * 4);
 }
 
 #[tokio::test]
-async fn a_stream_of_messages_is_passed_on_counted_and_ends_with_its_own_last_word() {
-    let url = Engine::always(|heard| {
-        assert_eq!(&heard.body[..], MESSAGE_STREAM.as_bytes(), "nothing is injected");
-        say_message(&heard.stream().0, &["message_stop"]);
+async fn a_messages_stream_is_scanned_up_to_its_end_of_stream_marker() {
+    let url = Engine::always(|received| {
+        assert_eq!(&received.body[..], MESSAGE_STREAM.as_bytes(), "the body is unchanged");
+        send_message(&received.stream().0, &["message_stop"]);
     })
     .await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
-    let answer = house.post(MESSAGES, MESSAGE_STREAM).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
+    let response = gateway.post(MESSAGES, MESSAGE_STREAM).await;
     assert!(
-        answer.body.ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
+        response.body.ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
         "{}",
-        answer.body
+        response.body
     );
-    house.until_idle().await;
-    assert_cost(&house, "open", 11 + 2 * 3);
+    gateway.until_idle().await;
+    assert_cost(&gateway, "open", 11 + 2 * 3);
 }
 
 #[tokio::test]
-async fn who_leaves_a_stream_of_messages_pays_for_what_it_was_sent_before_it_was_counted() {
+async fn a_disconnect_from_a_messages_stream_is_charged_the_tokens_sent() {
     let mut engine = Engine::start().await;
-    let house = House::to(vec![node("a", &engine.url, 1)]).await;
-    let mut client = house.client().await;
-    let (response, pen) = tokio::join!(client.send(Method::POST, "none", MESSAGES, MESSAGE_STREAM), async {
-        let (pen, _) = engine.hears().await.stream();
-        begin_message(&pen);
-        (0..50).for_each(|_| named(&pen, "content_block_delta", PIECE));
-        pen
-    });
+    let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
+    let mut client = gateway.client().await;
+    let (response, sender) =
+        tokio::join!(client.send(Method::POST, "none", MESSAGES, MESSAGE_STREAM), async {
+            let (sender, _) = engine.next_request().await.stream();
+            begin_message(&sender);
+            (0..50).for_each(|_| send_event(&sender, "content_block_delta", TEXT_DELTA));
+            sender
+        });
     let mut body = response.into_body();
-    let mut said = String::new();
-    while said.matches("text_delta").count() < 50 {
-        said.push_str(&piece(&mut body).await.unwrap());
+    let mut reply = String::new();
+    while reply.matches("text_delta").count() < 50 {
+        reply.push_str(&next_chunk(&mut body).await.unwrap());
     }
     drop((body, client));
-    house.until_idle().await;
-    assert_cost(&house, "open", 11 + 2 * 50);
-    drop(pen);
+    gateway.until_idle().await;
+    assert_cost(&gateway, "open", 11 + 2 * 50);
+    drop(sender);
 }
 
 #[tokio::test]
-async fn a_stream_of_messages_that_breaks_off_says_so_as_anthropic_does() {
-    let url = Engine::always(|heard| say_message(&heard.stream().0, &[])).await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
-    let answer = house.post(MESSAGES, MESSAGE_STREAM).await;
-    let (_, last) = answer.body.trim_end().rsplit_once("\n\n").unwrap();
+async fn a_truncated_messages_stream_ends_with_anthropics_error_event() {
+    let url = Engine::always(|received| send_message(&received.stream().0, &[])).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
+    let response = gateway.post(MESSAGES, MESSAGE_STREAM).await;
+    let (_, last) = response.body.trim_end().rsplit_once("\n\n").unwrap();
     let data = last.strip_prefix("event: error\ndata: ").unwrap();
-    let told: Value = serde_json::from_str(data).unwrap();
-    assert_eq!((&told["type"], &told["error"]["type"]), (&json!("error"), &json!("api_error")));
-    house.until_idle().await;
+    let error: Value = serde_json::from_str(data).unwrap();
+    assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("api_error")));
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn whoever_is_refused_a_message_hears_so_as_anthropic_says_it() {
-    let url = Engine::always(|heard| heard.reply(503, &[("retry-after-ms", "1")], "")).await;
+async fn rejections_on_messages_have_anthropics_format() {
+    let url = Engine::always(|received| received.reply(503, &[("retry-after-ms", "1")], "")).await;
     let tenants = vec![
         tenant("acme"),
         TenantSettings { rpm: Some(1), ..tenant("rare") },
         TenantSettings { models: vec!["other".to_owned()], ..tenant("narrow") },
     ];
     let options = LlmOptions { nodes: vec![node("a", &url, 1)], ..LlmOptions::default() };
-    let house = House::with(options, tenants).await;
-    let unknown = MESSAGE.replace("\"m\"", "\"nobody's\"");
-    for (who, path, body, status, kind) in [
+    let gateway = Gateway::with(options, tenants).await;
+    let unknown = MESSAGE.replace("\"m\"", "\"unknown\"");
+    for (tenant_name, path, body, status, kind) in [
         ("nobody", MESSAGES, MESSAGE, 401, "authentication_error"),
         ("acme", MESSAGES, r#"{"model":"m"}"#, 400, "invalid_request_error"),
         ("acme", MESSAGES, &unknown, 404, "not_found_error"),
@@ -114,90 +116,89 @@ async fn whoever_is_refused_a_message_hears_so_as_anthropic_says_it() {
         ("rare", "/v1/messages/count_tokens", "{}", 400, "invalid_request_error"),
         ("rare", "/v1/messages/count_tokens", "{}", 429, "rate_limit_error"),
     ] {
-        let answer = house.post_as(who, path, body).await;
-        let told = answer.json();
-        assert_eq!((answer.status, &told["error"]["type"]), (status, &json!(kind)), "{told}");
+        let response = gateway.post_as(tenant_name, path, body).await;
+        let error = response.json();
+        assert_eq!((response.status, &error["error"]["type"]), (status, &json!(kind)), "{error}");
         assert_eq!(
-            (&told["type"], &told["request_id"]),
-            (&json!("error"), &json!(answer.header("request-id")))
+            (&error["type"], &error["request_id"]),
+            (&json!("error"), &json!(response.header("request-id")))
         );
-        assert_eq!(answer.header("retry-after") != "none", matches!(status, 429 | 503), "{told}");
+        assert_eq!(response.header("retry-after") != "none", matches!(status, 429 | 503), "{error}");
     }
 }
 
 #[tokio::test]
 async fn counting_tokens_costs_next_to_nothing() {
-    let url = Engine::always(|heard| {
-        assert_eq!(heard.path, "/v1/messages/count_tokens");
-        heard.reply_json(r#"{"input_tokens":1000}"#);
+    let url = Engine::always(|received| {
+        assert_eq!(received.path, "/v1/messages/count_tokens");
+        received.reply_json(r#"{"input_tokens":1000}"#);
     })
     .await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     let long = MESSAGE.replace("hello", &"word ".repeat(1_000));
-    let answer = house.post("/v1/messages/count_tokens", &long).await;
-    assert_eq!(answer.json()["input_tokens"], 1000);
-    assert_cost(&house, "open", 1);
+    let response = gateway.post("/v1/messages/count_tokens", &long).await;
+    assert_eq!(response.json()["input_tokens"], 1000);
+    assert_cost(&gateway, "open", 1);
 }
 
 #[tokio::test]
-async fn a_response_streams_counted_to_its_own_last_word() {
-    let url = Engine::always(|heard| {
-        assert_eq!(&heard.body[..], RESPONSE_STREAM.as_bytes(), "nothing is injected");
-        say_response(&heard.stream().0, true);
+async fn a_responses_stream_is_scanned_up_to_its_end_of_stream_marker() {
+    let url = Engine::always(|received| {
+        assert_eq!(&received.body[..], RESPONSE_STREAM.as_bytes(), "the body is unchanged");
+        send_response(&received.stream().0, true);
     })
     .await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
-    let answer = house.post(RESPONSES, RESPONSE_STREAM).await;
-    assert!(answer.body.contains("response.completed") && !answer.body.contains("error"), "{}", answer.body);
-    house.until_idle().await;
-    assert_cost(&house, "open", 9 + 2 * 2);
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
+    let read = gateway.post(RESPONSES, RESPONSE_STREAM).await;
+    assert!(read.body.contains("response.completed") && !read.body.contains("error"), "{}", read.body);
+    gateway.until_idle().await;
+    assert_cost(&gateway, "open", 9 + 2 * 2);
 }
 
 #[tokio::test]
-async fn a_response_that_breaks_off_says_so_as_the_api_and_its_clients_have_it() {
-    let url = Engine::always(|heard| say_response(&heard.stream().0, false)).await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
-    let answer = house.post(RESPONSES, RESPONSE_STREAM).await;
-    let (_, last) = answer.body.trim_end().rsplit_once("\n\n").unwrap();
-    let told: Value = serde_json::from_str(last.strip_prefix("event: error\ndata: ").unwrap()).unwrap();
-    assert_eq!((&told["type"], &told["code"]), (&json!("error"), &json!("bad_upstream")));
-    assert_eq!(told["error"]["code"], "bad_upstream", "what OpenAI's clients raise");
-    // What was said stays charged: the prompt as it looked, and two pieces.
-    house.until_idle().await;
+async fn a_truncated_responses_stream_ends_with_its_apis_error_event() {
+    let url = Engine::always(|received| send_response(&received.stream().0, false)).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
+    let response = gateway.post(RESPONSES, RESPONSE_STREAM).await;
+    let (_, last) = response.body.trim_end().rsplit_once("\n\n").unwrap();
+    let error: Value = serde_json::from_str(last.strip_prefix("event: error\ndata: ").unwrap()).unwrap();
+    assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!("bad_upstream")));
+    assert_eq!(error["error"]["code"], "bad_upstream", "OpenAI's clients raise this object");
+    gateway.until_idle().await;
 }
 
-fn say_message(pen: &Pen, last: &[&str]) {
-    begin_message(pen);
-    (0..5).for_each(|_| named(pen, "content_block_delta", PIECE));
-    named(pen, "content_block_stop", r#","index":0"#);
-    named(pen, "message_delta", r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}"#);
-    last.iter().for_each(|kind| named(pen, kind, ""));
+fn send_message(sender: &BodySender, last: &[&str]) {
+    begin_message(sender);
+    (0..5).for_each(|_| send_event(sender, "content_block_delta", TEXT_DELTA));
+    send_event(sender, "content_block_stop", r#","index":0"#);
+    send_event(sender, "message_delta", r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":3}"#);
+    last.iter().for_each(|kind| send_event(sender, kind, ""));
 }
 
-fn begin_message(pen: &Pen) {
+fn begin_message(sender: &BodySender) {
     let message = r#","message":{"role":"assistant","usage":{"input_tokens":11,"output_tokens":1}}"#;
-    named(pen, "message_start", message);
-    named(pen, "content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
+    send_event(sender, "message_start", message);
+    send_event(sender, "content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
 }
 
-fn named(pen: &Pen, kind: &str, more: &str) {
+fn send_event(sender: &BodySender, kind: &str, more: &str) {
     let data = format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{more}}}\n\n");
-    pen.send(Ok(data.into())).unwrap();
+    sender.send(Ok(data.into())).unwrap();
 }
 
-fn say_response(pen: &Pen, completed: bool) {
-    event(pen, r#"{"type":"response.created","response":{"status":"in_progress","usage":null}}"#);
-    event(pen, r#"{"type":"response.output_text.delta","delta":"hi"}"#);
-    event(pen, r#"{"type":"response.output_text.delta","delta":" there"}"#);
+fn send_response(sender: &BodySender, completed: bool) {
+    event(sender, r#"{"type":"response.created","response":{"status":"in_progress","usage":null}}"#);
+    event(sender, r#"{"type":"response.output_text.delta","delta":"hi"}"#);
+    event(sender, r#"{"type":"response.output_text.delta","delta":" there"}"#);
     if completed {
         let usage = r#"{"input_tokens":9,"output_tokens":2,"total_tokens":11}"#;
-        event(pen, &format!(r#"{{"type":"response.completed","response":{{"usage":{usage}}}}}"#));
+        event(sender, &format!(r#"{{"type":"response.completed","response":{{"usage":{usage}}}}}"#));
     }
 }
 
 #[track_caller]
-fn assert_cost(house: &House, tenant: &str, cost: u64) {
-    let page = house.registry.render();
+fn assert_cost(gateway: &Gateway, tenant: &str, cost: u64) {
+    let page = gateway.registry.render();
     let line = format!(r#"evenkeel_cost_units_total{{pool="llm",tenant="{tenant}"}} {cost}"#);
     assert!(page.lines().any(|found| found == line), "no {line} in {page}");
 }

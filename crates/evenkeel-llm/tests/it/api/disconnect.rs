@@ -1,97 +1,98 @@
-//! Clients that go away give back what they had, and their nodes stop working for them.
+//! Client disconnects: slots and queue capacity are released, and nodes stop generating.
 
 use std::sync::Arc;
 
 use http::Method;
 
 use super::engine::{Engine, event};
-use super::harness::{ASK, ASK_STREAM, CHAT, House, SAID, node, piece};
+use super::harness::{CHAT, CHAT_BODY, CHAT_STREAM_BODY, COMPLETION, Gateway, next_chunk, node};
 
 const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
 
 #[tokio::test]
-async fn a_client_that_leaves_while_it_waits_gives_its_place_back() {
+async fn a_client_that_disconnects_while_queued_leaves_the_queue() {
     let mut engine = Engine::start().await;
-    let house = Arc::new(House::to(vec![node("a", &engine.url, 1)]).await);
-    let first = house.ask("none", ASK);
-    let heard = engine.hears().await;
-    let second = house.ask("none", ASK);
-    house.until_waiting(1).await;
+    let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await);
+    let first = gateway.spawn_chat("none", CHAT_BODY);
+    let received = engine.next_request().await;
+    let second = gateway.spawn_chat("none", CHAT_BODY);
+    gateway.until_waiting(1).await;
     second.abort();
-    house.until_waiting(0).await;
-    heard.reply_json(SAID);
+    gateway.until_waiting(0).await;
+    received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
-    house.until_idle().await;
-    assert!(!engine.has_heard(), "who left was sent to a node");
-    assert_eq!(house.status().await["counts"]["cancelled"], 1);
+    gateway.until_idle().await;
+    assert!(!engine.has_request(), "a cancelled request was sent to a node");
+    assert_eq!(gateway.status().await["counts"]["cancelled"], 1);
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_its_answer_frees_the_slot_and_the_node() {
+async fn a_client_that_disconnects_before_the_first_byte_releases_the_slot_and_the_node() {
     let mut engine = Engine::start().await;
-    let house = Arc::new(House::to(vec![node("a", &engine.url, 1)]).await);
-    let first = house.ask("none", ASK);
-    let heard = engine.hears().await;
-    let second = house.ask("none", ASK);
-    house.until_waiting(1).await;
+    let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await);
+    let first = gateway.spawn_chat("none", CHAT_BODY);
+    let received = engine.next_request().await;
+    let second = gateway.spawn_chat("none", CHAT_BODY);
+    gateway.until_waiting(1).await;
     first.abort();
-    assert!(heard.ended.await.is_err(), "the node's connection is closed");
-    engine.hears().await.reply_json(SAID);
+    assert!(received.ended.await.is_err(), "the node's connection is closed");
+    engine.next_request().await.reply_json(COMPLETION);
     assert_eq!(second.await.unwrap().status, 200);
-    house.until_idle().await;
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_within_a_stream_pays_for_what_it_got() {
+async fn a_client_that_disconnects_mid_stream_is_charged_what_it_received() {
     let mut engine = Engine::start().await;
-    let house = House::to(vec![node("a", &engine.url, 1)]).await;
-    let mut client = house.client().await;
-    let (response, (pen, ended)) = tokio::join!(client.send(Method::POST, "none", CHAT, ASK_STREAM), async {
-        let (pen, ended) = engine.hears().await.stream();
-        event(&pen, DELTA);
-        (pen, ended)
-    });
+    let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
+    let mut client = gateway.client().await;
+    let (response, (sender, ended)) =
+        tokio::join!(client.send(Method::POST, "none", CHAT, CHAT_STREAM_BODY), async {
+            let (sender, ended) = engine.next_request().await.stream();
+            event(&sender, DELTA);
+            (sender, ended)
+        });
     let mut body = response.into_body();
-    piece(&mut body).await.unwrap();
-    event(&pen, DELTA);
-    piece(&mut body).await.unwrap();
+    next_chunk(&mut body).await.unwrap();
+    event(&sender, DELTA);
+    next_chunk(&mut body).await.unwrap();
     drop((body, client));
     assert!(ended.await.is_err(), "the node's connection is closed");
-    house.until_idle().await;
-    let status = house.status().await;
+    gateway.until_idle().await;
+    let status = gateway.status().await;
     let served = status["tenants"][0]["served_cost"].as_u64().unwrap();
-    assert!((4..100).contains(&served), "two tokens and the prompt, not the guess: {served}");
-    let page = house.registry.render();
+    assert!((4..100).contains(&served), "two tokens and the prompt, not the estimate: {served}");
+    let page = gateway.registry.render();
     let line = r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="cancelled"} 1"#;
     assert!(page.lines().any(|found| found == line), "{page}");
 }
 
 #[tokio::test]
-async fn a_storm_of_clients_that_leave_leaves_nothing() {
-    let url = Engine::always(|heard| {
-        let (pen, _) = heard.stream();
-        event(&pen, DELTA);
-        tokio::spawn(async move { pen.closed().await });
+async fn many_disconnects_leak_nothing() {
+    let url = Engine::always(|received| {
+        let (sender, _) = received.stream();
+        event(&sender, DELTA);
+        tokio::spawn(async move { sender.closed().await });
     })
     .await;
-    let house = Arc::new(House::to(vec![node("a", &url, 2)]).await);
+    let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &url, 2)]).await);
     let clients: Vec<_> = (0..60)
         .map(|n| {
-            let house = house.clone();
+            let gateway = gateway.clone();
             tokio::spawn(async move {
-                let mut client = house.client().await;
-                let asked = client.send(Method::POST, "none", CHAT, ASK_STREAM);
+                let mut client = gateway.client().await;
+                let sending = client.send(Method::POST, "none", CHAT, CHAT_STREAM_BODY);
                 if n % 3 == 0 {
-                    // Leaves wherever it is after so many turns.
-                    let turns = async {
+                    // Disconnects after `n` polls, wherever the request is by then.
+                    let polls = async {
                         for _ in 0..n {
                             tokio::task::yield_now().await;
                         }
                     };
-                    tokio::select! { () = turns => {}, _ = asked => {} }
+                    tokio::select! { () = polls => {}, _ = sending => {} }
                 } else {
-                    let mut body = asked.await.into_body();
-                    piece(&mut body).await.unwrap();
+                    let mut body = sending.await.into_body();
+                    next_chunk(&mut body).await.unwrap();
                 }
             })
         })
@@ -99,5 +100,5 @@ async fn a_storm_of_clients_that_leave_leaves_nothing() {
     for client in clients {
         client.await.unwrap();
     }
-    house.until_idle().await;
+    gateway.until_idle().await;
 }

@@ -1,4 +1,4 @@
-//! A model server that answers what a test tells it to, when it tells it to.
+//! A model server whose responses a test controls.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,143 +18,144 @@ use tokio::sync::{mpsc, oneshot};
 /// A running model server.
 pub(crate) struct Engine {
     pub(crate) url: String,
-    heard: mpsc::UnboundedReceiver<Heard>,
+    requests: mpsc::UnboundedReceiver<EngineRequest>,
 }
 
-/// A request that waits for its answer.
-pub(crate) struct Heard {
+/// A request that waits for its response.
+pub(crate) struct EngineRequest {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    answer: oneshot::Sender<Response<Script>>,
-    /// Ends when nobody wants the answer any more, or has all of it.
+    respond: oneshot::Sender<Response<ScriptedBody>>,
+    /// Resolves once the response was read to its end, or its connection was closed.
     pub(crate) ended: oneshot::Receiver<Infallible>,
 }
 
-/// What writes the rest of an answer; dropped, the answer ends.
-pub(crate) type Pen = mpsc::UnboundedSender<Result<Bytes, Cut>>;
+/// Writer of a response body. Dropping it ends the body.
+pub(crate) type BodySender = mpsc::UnboundedSender<Result<Bytes, BodyAbort>>;
 
-/// What breaks an answer off.
+/// Aborts a response body.
 #[derive(Debug)]
-pub(crate) struct Cut;
+pub(crate) struct BodyAbort;
 
-impl std::fmt::Display for Cut {
+impl std::fmt::Display for BodyAbort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cut")
+        f.write_str("aborted")
     }
 }
 
-impl std::error::Error for Cut {}
+impl std::error::Error for BodyAbort {}
 
 impl Engine {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (hear, heard) = mpsc::unbounded_channel();
+        let (on_request, requests) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let hear = hear.clone();
-                let service = service_fn(move |request| answer(request, hear.clone()));
+                let on_request = on_request.clone();
+                let service = service_fn(move |request| serve(request, on_request.clone()));
                 let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                 tokio::spawn(async move { drop(serving.await) });
             }
         });
-        Self { url, heard }
+        Self { url, requests }
     }
 
-    /// Answers every request alike.
-    pub(crate) async fn always(reply: impl Fn(Heard) + Send + 'static) -> String {
+    /// Starts a server that handles every request with `reply`; returns its URL.
+    pub(crate) async fn always(reply: impl Fn(EngineRequest) + Send + 'static) -> String {
         let mut engine = Self::start().await;
         let url = engine.url.clone();
         tokio::spawn(async move {
-            while let Some(heard) = engine.heard.recv().await {
-                reply(heard);
+            while let Some(received) = engine.requests.recv().await {
+                reply(received);
             }
         });
         url
     }
 
-    /// The next request.
-    pub(crate) async fn hears(&mut self) -> Heard {
-        self.heard.recv().await.unwrap()
+    pub(crate) async fn next_request(&mut self) -> EngineRequest {
+        self.requests.recv().await.unwrap()
     }
 
-    /// Whether a request has come that was not yet looked at.
-    pub(crate) fn has_heard(&mut self) -> bool {
-        !self.heard.is_empty()
+    /// Reports whether a request has arrived that the test has not taken.
+    pub(crate) fn has_request(&mut self) -> bool {
+        !self.requests.is_empty()
     }
 }
 
-impl Heard {
-    /// Answers in one piece.
+impl EngineRequest {
+    /// Sends a whole response.
     pub(crate) fn reply(self, status: u16, headers: &[(&'static str, &str)], body: impl Into<Bytes>) {
-        let (pen, script) = script();
-        pen.send(Ok(body.into())).unwrap();
-        // The client may have gone.
-        let _ = self.answer.send(response(status, headers, script));
+        let (sender, script) = scripted_body();
+        sender.send(Ok(body.into())).unwrap();
+        // The client may have disconnected.
+        let _ = self.respond.send(response(status, headers, script));
     }
 
     pub(crate) fn reply_json(self, body: &str) {
         self.reply(200, &[("content-type", "application/json")], body.to_owned());
     }
 
-    /// Begins an answer.
-    pub(crate) fn begin(self, headers: &[(&'static str, &str)]) -> (Pen, oneshot::Receiver<Infallible>) {
-        let (pen, script) = script();
-        let _ = self.answer.send(response(200, headers, script));
-        (pen, self.ended)
+    /// Sends a response head.
+    pub(crate) fn begin(
+        self,
+        headers: &[(&'static str, &str)],
+    ) -> (BodySender, oneshot::Receiver<Infallible>) {
+        let (sender, script) = scripted_body();
+        let _ = self.respond.send(response(200, headers, script));
+        (sender, self.ended)
     }
 
-    /// Begins a stream of events.
-    pub(crate) fn stream(self) -> (Pen, oneshot::Receiver<Infallible>) {
+    /// Starts a stream of events.
+    pub(crate) fn stream(self) -> (BodySender, oneshot::Receiver<Infallible>) {
         self.begin(&[("content-type", "text/event-stream")])
     }
 }
 
-/// Writes one event.
-pub(crate) fn event(pen: &Pen, event: &str) {
-    pen.send(Ok(Bytes::from(format!("data: {event}\n\n")))).unwrap();
+/// Sends one event.
+pub(crate) fn event(sender: &BodySender, event: &str) {
+    sender.send(Ok(Bytes::from(format!("data: {event}\n\n")))).unwrap();
 }
 
-/// Writes several events.
-pub(crate) fn events(pen: &Pen, events: &[&str]) {
-    events.iter().for_each(|said| event(pen, said));
+/// Sends several events.
+pub(crate) fn events(sender: &BodySender, events: &[&str]) {
+    events.iter().for_each(|data| event(sender, data));
 }
 
-async fn answer(
+async fn serve(
     request: Request<Incoming>,
-    hear: mpsc::UnboundedSender<Heard>,
-) -> Result<Response<Script>, Infallible> {
+    on_request: mpsc::UnboundedSender<EngineRequest>,
+) -> Result<Response<ScriptedBody>, Infallible> {
     let (head, body) = request.into_parts();
     if head.method == Method::GET {
-        return Ok(looked_after(head.uri.path()));
+        return Ok(monitor_response(head.uri.path()));
     }
     let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
-    let (answer, answered) = oneshot::channel();
-    let (keep, ended) = oneshot::channel();
+    let (respond, response) = oneshot::channel();
+    let (alive, ended) = oneshot::channel();
     let path = head.uri.path_and_query().map_or_else(String::new, ToString::to_string);
-    let heard = Heard { path, headers: head.headers, body, answer, ended };
-    hear.send(heard).unwrap();
-    match answered.await {
-        // Held until nobody reads the body; a request that is given up drops it here.
-        Ok(response) => Ok(response.map(|script| Script { keep: Some(keep), ..script })),
+    on_request.send(EngineRequest { path, headers: head.headers, body, respond, ended }).unwrap();
+    match response.await {
+        // `alive` is dropped with the body, or here if the request is cancelled.
+        Ok(response) => Ok(response.map(|script| ScriptedBody { alive: Some(alive), ..script })),
         Err(_) => std::future::pending().await,
     }
 }
 
-/// What monitors are told: it is well, and serves `found`.
-fn looked_after(path: &str) -> Response<Script> {
-    let (pen, script) = script();
-    let (status, said) = match path {
+/// Returns the responses for monitors: healthy, with the model `found`.
+fn monitor_response(path: &str) -> Response<ScriptedBody> {
+    let (sender, script) = scripted_body();
+    let (status, body) = match path {
         "/health" => (200, ""),
         "/v1/models" => (200, r#"{"object":"list","data":[{"id":"found","object":"model"}]}"#),
         _ => (404, ""),
     };
-    pen.send(Ok(Bytes::from_static(said.as_bytes()))).unwrap();
+    sender.send(Ok(Bytes::from_static(body.as_bytes()))).unwrap();
     response(status, &[("content-type", "application/json")], script)
 }
 
-fn response(status: u16, headers: &[(&'static str, &str)], script: Script) -> Response<Script> {
+fn response(status: u16, headers: &[(&'static str, &str)], script: ScriptedBody) -> Response<ScriptedBody> {
     let mut response = Response::new(script);
     *response.status_mut() = status.try_into().unwrap();
     for (name, value) in headers {
@@ -163,23 +164,26 @@ fn response(status: u16, headers: &[(&'static str, &str)], script: Script) -> Re
     response
 }
 
-fn script() -> (Pen, Script) {
-    let (pen, written) = mpsc::unbounded_channel();
-    (pen, Script { written, keep: None })
+fn scripted_body() -> (BodySender, ScriptedBody) {
+    let (sender, chunks) = mpsc::unbounded_channel();
+    (sender, ScriptedBody { chunks, alive: None })
 }
 
-/// A body that is what the test writes.
-pub(crate) struct Script {
-    written: mpsc::UnboundedReceiver<Result<Bytes, Cut>>,
-    #[expect(dead_code, reason = "dropped with the body, which is what it is for")]
-    keep: Option<oneshot::Sender<Infallible>>,
+/// A body that the test writes.
+pub(crate) struct ScriptedBody {
+    chunks: mpsc::UnboundedReceiver<Result<Bytes, BodyAbort>>,
+    #[expect(dead_code, reason = "signals `ended` when it is dropped with the body")]
+    alive: Option<oneshot::Sender<Infallible>>,
 }
 
-impl Body for Script {
+impl Body for ScriptedBody {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = BodyAbort;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        self.written.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAbort>>> {
+        self.chunks.poll_recv(cx).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
     }
 }

@@ -1,4 +1,4 @@
-//! What a client gets when nodes fail, before and after its answer began.
+//! Failover before the first byte, and errors after it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,314 +8,324 @@ use evenkeel_llm::request::ResponseMode;
 use http::Method;
 use http_body_util::BodyExt;
 
-use super::engine::{Cut, Engine, event, events};
-use super::harness::{ASK, ASK_STREAM, CHAT, House, SAID, node, piece, read};
+use super::engine::{BodyAbort, Engine, event, events};
+use super::harness::{
+    CHAT, CHAT_BODY, CHAT_STREAM_BODY, COMPLETION, Gateway, next_chunk, node, read_response,
+};
 
 const DELTA: &str = r#"{"choices":[{"index":0,"delta":{"content":"hi"}}]}"#;
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
-/// Where nobody listens.
-async fn nowhere() -> String {
+/// Returns a URL with a closed port.
+async fn closed_url() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// Asks for one conversation after another until the node that fails was asked, and sees that no client hears of it.
-async fn assert_other_node_answers(faulty: String, delivery: ResponseMode, told: &str) {
-    let well = Engine::always(|heard| {
-        if heard.body.windows(13).any(|part| part == b"include_usage") {
-            let (pen, _) = heard.stream();
-            events(&pen, &[DELTA, "[DONE]"]);
+/// Sends conversations until the faulty node was picked, and checks that every client gets a good response.
+async fn assert_fails_over(faulty: String, mode: ResponseMode, failure: &str) {
+    let healthy = Engine::always(|received| {
+        if received.body.windows(13).any(|part| part == b"include_usage") {
+            let (sender, _) = received.stream();
+            events(&sender, &[DELTA, "[DONE]"]);
         } else {
-            heard.reply_json(SAID);
+            received.reply_json(COMPLETION);
         }
     })
     .await;
-    let house = House::to(vec![node("faulty", &faulty, 8), node("well", &well, 8)]).await;
+    let gateway = Gateway::with_nodes(vec![node("faulty", &faulty, 8), node("healthy", &healthy, 8)]).await;
     for user in 0..100 {
-        let stream = delivery == ResponseMode::Stream;
+        let stream = mode == ResponseMode::Stream;
         let body = format!(r#"{{"model":"m","stream":{stream},"user":"{user}","messages":[]}}"#);
-        let answer = house.post(CHAT, &body).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        assert!(!answer.body.contains("error"), "{}", answer.body);
-        let status = house.status().await;
+        let response = gateway.post(CHAT, &body).await;
+        assert_eq!(response.status, 200, "{}", response.body);
+        assert!(!response.body.contains("error"), "{}", response.body);
+        let status = gateway.status().await;
         if status["counts"]["retried"].as_u64() == Some(1) {
-            let page = house.registry.render();
-            let line = format!(r#"evenkeel_failed_over_total{{pool="llm",failure="{told}"}} 1"#);
-            assert!(page.lines().any(|found| found == line), "{line} is not on {page}");
-            return house.until_idle().await;
+            let page = gateway.registry.render();
+            let line = format!(r#"evenkeel_failed_over_total{{pool="llm",failure="{failure}"}} 1"#);
+            assert!(page.lines().any(|found| found == line), "no {line} in {page}");
+            return gateway.until_idle().await;
         }
     }
-    panic!("the node that fails was never asked");
+    panic!("the faulty node was never picked");
 }
 
 #[tokio::test]
-async fn a_node_that_nobody_reaches_is_replaced() {
-    assert_other_node_answers(nowhere().await, ResponseMode::Whole, "unreachable").await;
+async fn an_unreachable_node_fails_over() {
+    assert_fails_over(closed_url().await, ResponseMode::Whole, "unreachable").await;
 }
 
 #[tokio::test]
-async fn a_node_that_breaks_is_replaced() {
-    let faulty = Engine::always(|heard| heard.reply(500, JSON, "{}")).await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
+async fn a_server_error_fails_over() {
+    let faulty = Engine::always(|received| received.reply(500, JSON, "{}")).await;
+    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_take_our_key_is_replaced() {
-    let faulty = Engine::always(|heard| heard.reply(401, JSON, "{}")).await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
+async fn a_node_that_rejects_our_key_fails_over() {
+    let faulty = Engine::always(|received| received.reply(401, JSON, "{}")).await;
+    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
-async fn a_busy_node_is_spared_and_another_asked() {
-    let faulty = Engine::always(|heard| heard.reply(429, &[("retry-after", "30")], "")).await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "busy").await;
+async fn an_overloaded_node_fails_over_and_cools_down() {
+    let faulty = Engine::always(|received| received.reply(429, &[("retry-after", "30")], "")).await;
+    assert_fails_over(faulty, ResponseMode::Whole, "busy").await;
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_json_is_replaced() {
-    let faulty = Engine::always(|heard| heard.reply(200, JSON, r#"{"choices":[{"#)).await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
+async fn a_response_that_is_not_json_fails_over() {
+    let faulty = Engine::always(|received| received.reply(200, JSON, r#"{"choices":[{"#)).await;
+    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_before_it_was_passed_on_is_replaced() {
-    let faulty = Engine::always(|heard| {
-        let (pen, _) = heard.begin(JSON);
-        pen.send(Ok("{".into())).unwrap();
-        pen.send(Err(Cut)).unwrap();
+async fn a_response_truncated_before_its_first_byte_to_the_client_fails_over() {
+    let faulty = Engine::always(|received| {
+        let (sender, _) = received.begin(JSON);
+        sender.send(Ok("{".into())).unwrap();
+        sender.send(Err(BodyAbort)).unwrap();
     })
     .await;
-    assert_other_node_answers(faulty, ResponseMode::Whole, "bad_response").await;
+    assert_fails_over(faulty, ResponseMode::Whole, "bad_response").await;
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_before_its_first_event_is_replaced() {
-    let faulty = Engine::always(|heard| heard.stream().0.send(Err(Cut)).unwrap()).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
+async fn a_stream_truncated_before_its_first_event_fails_over() {
+    let faulty = Engine::always(|received| received.stream().0.send(Err(BodyAbort)).unwrap()).await;
+    assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
-async fn an_empty_stream_is_replaced() {
-    let faulty = Engine::always(|heard| drop(heard.stream())).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
+async fn an_empty_stream_fails_over() {
+    let faulty = Engine::always(|received| drop(received.stream())).await;
+    assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_with_garbage_is_replaced() {
+async fn a_stream_that_begins_with_an_invalid_event_fails_over() {
     let faulty =
-        Engine::always(|heard| events(&heard.stream().0, &["<html>busy</html>", DELTA, "[DONE]"])).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
+        Engine::always(|received| events(&received.stream().0, &["<html>busy</html>", DELTA, "[DONE]"]))
+            .await;
+    assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_with_an_error_is_replaced() {
-    let told = r#"{"error":{"message":"CUDA error","type":"InternalServerError","code":500}}"#;
-    let faulty = Engine::always(move |heard| events(&heard.stream().0, &[told, "[DONE]"])).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
+async fn a_stream_that_begins_with_an_error_fails_over() {
+    let error = r#"{"error":{"message":"CUDA error","type":"InternalServerError","code":500}}"#;
+    let faulty = Engine::always(move |received| events(&received.stream().0, &[error, "[DONE]"])).await;
+    assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_by_saying_there_is_no_room_is_replaced_and_its_node_spared() {
-    let told = r#"{"error":{"message":"try later","type":"overloaded_error"}}"#;
-    let faulty = Engine::always(move |heard| events(&heard.stream().0, &[told])).await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "busy").await;
+async fn a_stream_that_begins_with_an_overload_error_fails_over_and_its_node_cools_down() {
+    let error = r#"{"error":{"message":"try later","type":"overloaded_error"}}"#;
+    let faulty = Engine::always(move |received| events(&received.stream().0, &[error])).await;
+    assert_fails_over(faulty, ResponseMode::Stream, "busy").await;
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_within_its_first_event_is_replaced() {
-    let faulty = Engine::always(|heard| {
-        heard.stream().0.send(Ok(bytes::Bytes::from_static(b"data: {\"choices\":[{"))).unwrap();
+async fn a_stream_that_ends_within_its_first_event_fails_over() {
+    let faulty = Engine::always(|received| {
+        received.stream().0.send(Ok(bytes::Bytes::from_static(b"data: {\"choices\":[{"))).unwrap();
     })
     .await;
-    assert_other_node_answers(faulty, ResponseMode::Stream, "bad_response").await;
+    assert_fails_over(faulty, ResponseMode::Stream, "bad_response").await;
 }
 
 #[tokio::test]
-async fn when_every_stream_begins_with_an_error_the_client_hears_of_it_before_the_stream() {
-    let url = Engine::always(|heard| events(&heard.stream().0, &[r#"{"error":"out of memory"}"#])).await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
-    assert_eq!(house.post(CHAT, ASK_STREAM).await.code(), (502, "bad_upstream".to_owned()));
-    house.until_idle().await;
+async fn when_every_stream_begins_with_an_error_the_client_gets_an_error_status() {
+    let url =
+        Engine::always(|received| events(&received.stream().0, &[r#"{"error":"out of memory"}"#])).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
+    assert_eq!(gateway.post(CHAT, CHAT_STREAM_BODY).await.code(), (502, "bad_upstream".to_owned()));
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_with_the_clients_own_mistake_is_passed_on_and_blames_nobody() {
-    let told = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
-    let url = Engine::always(move |heard| events(&heard.stream().0, &[told, "[DONE]"])).await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
+async fn a_stream_that_begins_with_a_client_error_goes_to_the_client_and_does_not_count_against_the_node() {
+    let error = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
+    let url = Engine::always(move |received| events(&received.stream().0, &[error, "[DONE]"])).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
     for _ in 0..10 {
-        let answer = house.post(CHAT, ASK_STREAM).await;
-        assert_eq!((answer.status, answer.body), (200, format!("data: {told}\n\ndata: [DONE]\n\n")));
+        let response = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+        assert_eq!((response.status, response.body), (200, format!("data: {error}\n\ndata: [DONE]\n\n")));
     }
-    let page = house.registry.render();
+    let page = gateway.registry.render();
     assert!(
         page.contains(r#"evenkeel_finished_total{pool="llm",tenant="open",outcome="served"} 10"#),
         "{page}"
     );
     assert!(page.contains(r#"evenkeel_cost_units_total{pool="llm",tenant="open"} 0"#), "{page}");
-    assert_eq!(house.status().await["nodes"][0]["breaker"], "closed");
+    assert_eq!(gateway.status().await["nodes"][0]["breaker"], "closed");
 }
 
 #[tokio::test]
-async fn a_first_byte_that_is_late_is_awaited_elsewhere() {
+async fn a_late_first_byte_fails_over() {
     let mut slow = Engine::start().await;
     let mut quick = Engine::start().await;
     let nodes = vec![node("slow", &slow.url, 1)];
     let first_byte_max = Some(Duration::from_secs(3));
-    let house = House::with(LlmOptions { nodes, first_byte_max, ..LlmOptions::default() }, vec![]).await;
-    let house = Arc::new(house);
-    let asking = house.ask("none", ASK_STREAM);
-    // The head alone is no first byte.
-    let (pen, ended) = slow.hears().await.stream();
-    house.llm.add_node(node("quick", &quick.url, 1)).unwrap();
+    let gateway = Gateway::with(LlmOptions { nodes, first_byte_max, ..LlmOptions::default() }, vec![]).await;
+    let gateway = Arc::new(gateway);
+    let pending = gateway.spawn_chat("none", CHAT_STREAM_BODY);
+    // The head alone does not count as the first byte.
+    let (sender, ended) = slow.next_request().await.stream();
+    gateway.llm.add_node(node("quick", &quick.url, 1)).unwrap();
     tokio::time::pause();
-    let (quick_pen, _) = quick.hears().await.stream();
-    events(&quick_pen, &[DELTA, "[DONE]"]);
-    drop(quick_pen);
-    assert!(asking.await.unwrap().body.ends_with("[DONE]\n\n"));
+    let (quick_sender, _) = quick.next_request().await.stream();
+    events(&quick_sender, &[DELTA, "[DONE]"]);
+    drop(quick_sender);
+    assert!(pending.await.unwrap().body.ends_with("[DONE]\n\n"));
     assert!(ended.await.is_err(), "the slow node's connection is closed");
-    drop(pen);
+    drop(sender);
     tokio::time::resume();
-    house.until_idle().await;
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn when_no_node_is_left_the_last_failure_is_told() {
-    let house = House::to(vec![node("a", &nowhere().await, 1)]).await;
-    let answer = house.post(CHAT, ASK).await;
-    assert_eq!(answer.code(), (502, "bad_upstream".to_owned()));
-    assert_eq!(answer.header("x-queue-wait-ms"), "0");
-    house.until_idle().await;
+async fn when_no_node_is_left_the_client_gets_the_last_failure() {
+    let gateway = Gateway::with_nodes(vec![node("a", &closed_url().await, 1)]).await;
+    let response = gateway.post(CHAT, CHAT_BODY).await;
+    assert_eq!(response.code(), (502, "bad_upstream".to_owned()));
+    assert_eq!(response.header("x-queue-wait-ms"), "0");
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn a_node_that_fails_within_a_stream_is_told_of_in_the_stream() {
+async fn a_node_failure_mid_stream_is_an_error_event() {
     let mut engine = Engine::start().await;
-    let house = House::to(vec![node("a", &engine.url, 1)]).await;
-    for cut in [true, false] {
-        let mut client = house.client().await;
-        let (response, pen) = tokio::join!(client.send(Method::POST, "none", CHAT, ASK_STREAM), async {
-            let (pen, _) = engine.hears().await.stream();
-            event(&pen, DELTA);
-            pen
-        });
+    let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
+    for abort in [true, false] {
+        let mut client = gateway.client().await;
+        let (response, sender) =
+            tokio::join!(client.send(Method::POST, "none", CHAT, CHAT_STREAM_BODY), async {
+                let (sender, _) = engine.next_request().await.stream();
+                event(&sender, DELTA);
+                sender
+            });
         let mut body = response.into_body();
-        assert_eq!(piece(&mut body).await, Some(format!("data: {DELTA}\n\n")));
-        pen.send(Ok("data: {\"choi".into())).unwrap();
-        if cut {
-            pen.send(Err(Cut)).unwrap();
+        assert_eq!(next_chunk(&mut body).await, Some(format!("data: {DELTA}\n\n")));
+        sender.send(Ok("data: {\"choi".into())).unwrap();
+        if abort {
+            sender.send(Err(BodyAbort)).unwrap();
         }
-        drop(pen);
-        let last = piece(&mut body).await.unwrap();
+        drop(sender);
+        let last = next_chunk(&mut body).await.unwrap();
         let error: serde_json::Value =
             serde_json::from_str(last.strip_prefix("data: ").unwrap().trim_end()).unwrap();
         assert_eq!(error["error"]["code"], "bad_upstream");
-        assert_eq!(piece(&mut body).await, None, "nothing says that this is all");
-        house.until_idle().await;
+        assert_eq!(next_chunk(&mut body).await, None, "there is no end-of-stream marker");
+        gateway.until_idle().await;
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_stalls_is_told_of_in_the_stream() {
+async fn a_stalled_stream_ends_with_an_error_event() {
     let mut engine = Engine::start().await;
-    let house = House::to(vec![node("a", &engine.url, 1)]).await;
-    let mut client = house.client().await;
-    let (response, (pen, ended)) = tokio::join!(client.send(Method::POST, "none", CHAT, ASK_STREAM), async {
-        let (pen, ended) = engine.hears().await.stream();
-        event(&pen, DELTA);
-        (pen, ended)
-    });
+    let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
+    let mut client = gateway.client().await;
+    let (response, (sender, ended)) =
+        tokio::join!(client.send(Method::POST, "none", CHAT, CHAT_STREAM_BODY), async {
+            let (sender, ended) = engine.next_request().await.stream();
+            event(&sender, DELTA);
+            (sender, ended)
+        });
     let mut body = response.into_body();
-    piece(&mut body).await.unwrap();
+    next_chunk(&mut body).await.unwrap();
     tokio::time::pause();
-    let last = piece(&mut body).await.unwrap();
+    let last = next_chunk(&mut body).await.unwrap();
     assert!(last.contains("upstream_timeout"), "{last}");
-    assert_eq!(piece(&mut body).await, None);
+    assert_eq!(next_chunk(&mut body).await, None);
     assert!(ended.await.is_err(), "the node's connection is closed");
-    drop(pen);
+    drop(sender);
     tokio::time::resume();
-    house.until_idle().await;
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn a_stream_without_its_last_word_is_not_taken_for_complete() {
-    let url = Engine::always(|heard| event(&heard.stream().0, DELTA)).await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
-    let answer = house.post(CHAT, ASK_STREAM).await;
-    assert!(answer.body.contains("bad_upstream") && !answer.body.contains("[DONE]"), "{}", answer.body);
-    let other = house.post("/v1/others", r#"{"model":"m","stream":true,"input":"x"}"#).await;
-    assert!(!other.body.contains("bad_upstream"), "nobody knows the last word of others: {}", other.body);
+async fn a_stream_without_an_end_of_stream_marker_is_not_complete() {
+    let url = Engine::always(|received| event(&received.stream().0, DELTA)).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
+    let response = gateway.post(CHAT, CHAT_STREAM_BODY).await;
+    assert!(response.body.contains("bad_upstream") && !response.body.contains("[DONE]"), "{}", response.body);
+    let other = gateway.post("/v1/others", r#"{"model":"m","stream":true,"input":"x"}"#).await;
+    assert!(
+        !other.body.contains("bad_upstream"),
+        "other endpoints have no known end-of-stream marker: {}",
+        other.body
+    );
 }
 
 #[tokio::test]
-async fn a_whole_answer_that_is_cut_once_begun_breaks_the_connection() {
+async fn a_truncated_response_aborts_the_clients_connection() {
     let mut engine = Engine::start().await;
-    let house = House::to(vec![node("a", &engine.url, 1)]).await;
-    let mut client = house.client().await;
+    let gateway = Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await;
+    let mut client = gateway.client().await;
     let body = r#"{"model":"m","input":"x"}"#;
-    let asked = client.send(Method::POST, "none", "/v1/audio/speech", body);
-    let (response, pen) = tokio::join!(asked, async {
-        let (pen, _) = engine.hears().await.begin(&[("content-type", "audio/mpeg")]);
-        pen.send(Ok("begun".into())).unwrap();
-        pen
+    let sending = client.send(Method::POST, "none", "/v1/audio/speech", body);
+    let (response, sender) = tokio::join!(sending, async {
+        let (sender, _) = engine.next_request().await.begin(&[("content-type", "audio/mpeg")]);
+        sender.send(Ok("started".into())).unwrap();
+        sender
     });
     let mut body = response.into_body();
-    assert_eq!(piece(&mut body).await, Some("begun".to_owned()));
-    pen.send(Err(Cut)).unwrap();
-    assert!(body.collect().await.is_err(), "a truncated answer looked whole");
-    house.until_idle().await;
+    assert_eq!(next_chunk(&mut body).await, Some("started".to_owned()));
+    sender.send(Err(BodyAbort)).unwrap();
+    assert!(body.collect().await.is_err(), "a truncated response looked complete");
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn a_busy_pool_is_a_full_queue_with_a_time_to_come_back() {
-    let url = Engine::always(|heard| heard.reply(503, &[("retry-after", "40")], "")).await;
-    let house = House::to(vec![node("a", &url, 1)]).await;
-    let answer = house.post(CHAT, ASK).await;
-    assert_eq!(answer.code(), (503, "queue_full".to_owned()));
-    assert_eq!((answer.header("retry-after"), answer.header("x-queue-size")), ("40", "0"));
-    assert_eq!(house.status().await["nodes"][0]["breaker"], "closed");
+async fn an_overloaded_pool_is_a_full_queue_with_retry_after() {
+    let url = Engine::always(|received| received.reply(503, &[("retry-after", "40")], "")).await;
+    let gateway = Gateway::with_nodes(vec![node("a", &url, 1)]).await;
+    let response = gateway.post(CHAT, CHAT_BODY).await;
+    assert_eq!(response.code(), (503, "queue_full".to_owned()));
+    assert_eq!((response.header("retry-after"), response.header("x-queue-size")), ("40", "0"));
+    assert_eq!(gateway.status().await["nodes"][0]["breaker"], "closed");
 }
 
 #[tokio::test]
-async fn a_full_queue_turns_away_with_its_size() {
+async fn a_full_queue_rejects_with_its_size() {
     let mut engine = Engine::start().await;
     let mut options = LlmOptions { nodes: vec![node("a", &engine.url, 1)], ..LlmOptions::default() };
     options.pipeline.load.wait_queue.max_waiting = 1;
     options.pipeline.load.backpressure.max_queue_size = 1;
-    let house = Arc::new(House::with(options, vec![]).await);
-    let first = house.ask("none", ASK);
-    let heard = engine.hears().await;
-    let second = house.ask("none", ASK);
-    house.until_waiting(1).await;
-    let answer = house.post(CHAT, ASK).await;
-    assert_eq!(answer.code(), (503, "queue_full".to_owned()));
-    assert_eq!(answer.header("x-queue-size"), "1");
-    assert!(answer.header("retry-after").parse::<u32>().unwrap() >= 1);
-    heard.reply_json(SAID);
-    engine.hears().await.reply_json(SAID);
+    let gateway = Arc::new(Gateway::with(options, vec![]).await);
+    let first = gateway.spawn_chat("none", CHAT_BODY);
+    let received = engine.next_request().await;
+    let second = gateway.spawn_chat("none", CHAT_BODY);
+    gateway.until_waiting(1).await;
+    let response = gateway.post(CHAT, CHAT_BODY).await;
+    assert_eq!(response.code(), (503, "queue_full".to_owned()));
+    assert_eq!(response.header("x-queue-size"), "1");
+    assert!(response.header("retry-after").parse::<u32>().unwrap() >= 1);
+    received.reply_json(COMPLETION);
+    engine.next_request().await.reply_json(COMPLETION);
     assert_eq!((first.await.unwrap().status, second.await.unwrap().status), (200, 200));
-    house.until_idle().await;
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn waiting_too_long_is_a_timeout_and_tells_how_long() {
+async fn a_queue_timeout_reports_the_time_queued() {
     let mut engine = Engine::start().await;
-    let house = Arc::new(House::to(vec![node("a", &engine.url, 1)]).await);
-    let first = house.ask("none", ASK);
-    let heard = engine.hears().await;
-    let mut client = house.client().await;
+    let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await);
+    let first = gateway.spawn_chat("none", CHAT_BODY);
+    let received = engine.next_request().await;
+    let mut client = gateway.client().await;
     let second = tokio::spawn(async move {
-        let response = client.send(Method::POST, "none", CHAT, ASK).await;
-        read(response).await
+        let response = client.send(Method::POST, "none", CHAT, CHAT_BODY).await;
+        read_response(response).await
     });
-    house.until_waiting(1).await;
+    gateway.until_waiting(1).await;
     tokio::time::pause();
-    let answer = second.await.unwrap();
+    let read = second.await.unwrap();
     tokio::time::resume();
-    assert_eq!(answer.code(), (504, "wait_timeout".to_owned()));
-    assert!(answer.header("x-queue-wait-ms").parse::<u32>().unwrap() >= 30_000);
-    heard.reply_json(SAID);
+    assert_eq!(read.code(), (504, "wait_timeout".to_owned()));
+    assert!(read.header("x-queue-wait-ms").parse::<u32>().unwrap() >= 30_000);
+    received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
-    house.until_idle().await;
+    gateway.until_idle().await;
 }

@@ -1,4 +1,4 @@
-//! A gateway in front of engines, and clients of it.
+//! A gateway in front of engines, and its clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,34 +22,34 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-pub(crate) const ASK: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
-pub(crate) const ASK_STREAM: &str =
+pub(crate) const CHAT_BODY: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+pub(crate) const CHAT_STREAM_BODY: &str =
     r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
-pub(crate) const SAID: &str = r#"{"id":"x","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
+pub(crate) const COMPLETION: &str = r#"{"id":"x","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#;
 
 /// A running gateway.
-pub(crate) struct House {
+pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     pub(crate) llm: Arc<LlmApi>,
-    pub(crate) gate: Arc<Authenticator>,
+    pub(crate) auth: Arc<Authenticator>,
     pub(crate) registry: Registry,
     tracer: Option<Arc<Tracer>>,
 }
 
-/// An answer that has been read.
+/// A response with its whole body.
 #[derive(Debug)]
-pub(crate) struct Read {
+pub(crate) struct ReadResponse {
     pub(crate) status: u16,
     pub(crate) headers: http::HeaderMap,
     pub(crate) body: String,
 }
 
-impl Read {
+impl ReadResponse {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// The code of an error.
+    /// Returns the status and the error code.
     pub(crate) fn code(&self) -> (u16, String) {
         (self.status, self.json()["error"]["code"].as_str().unwrap_or("none").to_owned())
     }
@@ -76,50 +76,50 @@ pub(crate) fn tenant(name: &str) -> TenantSettings {
     TenantSettings { name: name.to_owned(), key_hashes, ..TenantSettings::default() }
 }
 
-impl House {
-    pub(crate) async fn to(nodes: Vec<NodeOptions>) -> Self {
+impl Gateway {
+    pub(crate) async fn with_nodes(nodes: Vec<NodeOptions>) -> Self {
         Self::with(LlmOptions { nodes, ..LlmOptions::default() }, vec![]).await
     }
 
     pub(crate) async fn with(options: LlmOptions, tenants: Vec<TenantSettings>) -> Self {
-        Self::open(options, tenants, None).await
+        Self::start(options, tenants, None).await
     }
 
-    /// One whose requests are all traced.
+    /// Starts a gateway that traces all requests.
     pub(crate) async fn traced(nodes: Vec<NodeOptions>, tenants: Vec<TenantSettings>) -> Self {
         let tracer = Tracer::new(&Registry::new(), TraceOptions::default()).unwrap();
         let options = LlmOptions { nodes, ..LlmOptions::default() };
-        Self::open(options, tenants, Some(Arc::new(tracer))).await
+        Self::start(options, tenants, Some(Arc::new(tracer))).await
     }
 
-    async fn open(options: LlmOptions, tenants: Vec<TenantSettings>, tracer: Option<Arc<Tracer>>) -> Self {
+    async fn start(options: LlmOptions, tenants: Vec<TenantSettings>, tracer: Option<Arc<Tracer>>) -> Self {
         let registry = Registry::new();
-        let watch =
+        let observer =
             Observer::new(&registry, "llm", MetricLimits::default(), RequestLogLimits::default()).unwrap();
-        let mut watch = watch.with_router(RouterMetrics::new(&registry).unwrap());
+        let mut observer = observer.with_router(RouterMetrics::new(&registry).unwrap());
         if let Some(tracer) = &tracer {
-            watch = watch.with_tracer(tracer.clone());
+            observer = observer.with_tracer(tracer.clone());
         }
         let upstream = Upstream::new(options.pipeline.load.connection_pool, TlsRoots::public());
-        let llm = LlmApi::new(options, upstream, Arc::new(watch)).unwrap();
+        let llm = LlmApi::new(options, upstream, Arc::new(observer)).unwrap();
         let listener =
             Listener::bind("127.0.0.1:0".parse().unwrap(), None, ListenerLimits::default()).await.unwrap();
         let tenants = Tenants::new(tenants, vec![KeyHash::of("ek-root")]).unwrap();
         llm.set_tenants(&tenants.all()).unwrap();
-        let gate = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
+        let auth = Authenticator::new(tenants, listener.exposure().unwrap(), InsecurePolicy::Refuse).unwrap();
         let address = listener.local_addr().unwrap();
-        let gate = Arc::new(gate);
+        let auth = Arc::new(auth);
         let mut routes = Routes::new(Readiness::default());
         llm.add_routes(&mut routes).unwrap();
-        tokio::spawn(listener.serve(gate.clone(), routes, std::future::pending()));
-        Self { address, llm, gate, registry, tracer }
+        tokio::spawn(listener.serve(auth.clone(), routes, std::future::pending()));
+        Self { address, llm, auth, registry, tracer }
     }
 
     pub(crate) fn tracer(&self) -> &Tracer {
         self.tracer.as_ref().unwrap()
     }
 
-    /// Connects a client; dropped, it is gone.
+    /// Connects a client. Dropping it disconnects.
     pub(crate) async fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (requests, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -127,53 +127,53 @@ impl House {
         Client { requests, connection }
     }
 
-    /// Asks, and reads all of the answer.
-    pub(crate) async fn post(&self, path: &str, body: &str) -> Read {
+    /// Sends a request and reads the whole response.
+    pub(crate) async fn post(&self, path: &str, body: &str) -> ReadResponse {
         self.post_as("none", path, body).await
     }
 
-    pub(crate) async fn post_as(&self, tenant: &str, path: &str, body: &str) -> Read {
+    pub(crate) async fn post_as(&self, tenant: &str, path: &str, body: &str) -> ReadResponse {
         let mut client = self.client().await;
         let response = client.send(Method::POST, tenant, path, body).await;
-        read(response).await
+        read_response(response).await
     }
 
-    /// Asks as nobody in particular, with these headers.
-    pub(crate) async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Read {
+    /// Sends a request with these headers and without a tenant's key.
+    pub(crate) async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &str) -> ReadResponse {
         let mut client = self.client().await;
         let response = client.send_with(Method::POST, path, headers, body).await;
-        read(response).await
+        read_response(response).await
     }
 
-    pub(crate) async fn call(&self, method: Method, tenant: &str, path: &str, body: &str) -> Read {
+    pub(crate) async fn call(&self, method: Method, tenant: &str, path: &str, body: &str) -> ReadResponse {
         let mut client = self.client().await;
         let response = client.send(method, tenant, path, body).await;
-        read(response).await
+        read_response(response).await
     }
 
-    /// Asks in the background.
-    pub(crate) fn ask(self: &Arc<Self>, tenant: &'static str, body: &'static str) -> Asking {
-        let house = self.clone();
-        tokio::spawn(async move { house.post_as(tenant, CHAT, body).await })
+    /// Sends a chat in the background.
+    pub(crate) fn spawn_chat(self: &Arc<Self>, tenant: &'static str, body: &'static str) -> PendingResponse {
+        let gateway = self.clone();
+        tokio::spawn(async move { gateway.post_as(tenant, CHAT, body).await })
     }
 
     pub(crate) async fn status(&self) -> Value {
         self.call(Method::GET, "root", "/api/load-status", "").await.json()
     }
 
-    /// Waits until so many requests wait.
+    /// Waits until `count` requests are queued.
     pub(crate) async fn until_waiting(&self, count: usize) {
-        while self.llm.figures().queue_size != count {
+        while self.llm.update_gauges().queue_size != count {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Waits until nothing is in flight, nothing waits and no connection is in use, and sees that nothing else is left.
+    /// Waits until nothing is queued or in flight and no connection is active, and checks that nothing is leaked.
     pub(crate) async fn until_idle(&self) {
         loop {
             let status = self.status().await;
-            let left = [&status["in_flight"], &status["waiting"], &status["pool"]["active_connections"]];
-            if left.iter().all(|count| **count == 0) {
+            let remaining = [&status["in_flight"], &status["waiting"], &status["pool"]["active_connections"]];
+            if remaining.iter().all(|count| **count == 0) {
                 let nodes = status["nodes"].as_array().unwrap();
                 assert!(
                     nodes.iter().all(|node| node["busy"] == 0 && node["in_flight_cost"] == 0),
@@ -191,7 +191,7 @@ impl House {
     }
 }
 
-pub(crate) type Asking = tokio::task::JoinHandle<Read>;
+pub(crate) type PendingResponse = tokio::task::JoinHandle<ReadResponse>;
 
 /// A client's connection.
 pub(crate) struct Client {
@@ -229,7 +229,7 @@ impl Client {
         self.request(request.body(body.to_owned()).unwrap()).await
     }
 
-    /// Sends what has all its headers.
+    /// Sends a request as it is.
     pub(crate) async fn request(&mut self, request: Request<String>) -> Response<Incoming> {
         self.requests.send_request(request.map(|body| Full::new(Bytes::from(body)))).await.unwrap()
     }
@@ -241,18 +241,18 @@ impl Drop for Client {
     }
 }
 
-pub(crate) async fn read(response: Response<Incoming>) -> Read {
+pub(crate) async fn read_response(response: Response<Incoming>) -> ReadResponse {
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Read {
+    ReadResponse {
         status: head.status.as_u16(),
         headers: head.headers,
         body: String::from_utf8(body.into()).unwrap(),
     }
 }
 
-/// Reads the next piece of a body.
-pub(crate) async fn piece(body: &mut Incoming) -> Option<String> {
+/// Reads the next chunk of a body.
+pub(crate) async fn next_chunk(body: &mut Incoming) -> Option<String> {
     let frame = body.frame().await?.unwrap();
     Some(String::from_utf8(frame.into_data().unwrap().into()).unwrap())
 }

@@ -1,4 +1,4 @@
-//! Nodes that come, rest and go while the door is open.
+//! Nodes that are added, drained and removed while the gateway runs.
 
 use std::sync::Arc;
 
@@ -9,79 +9,82 @@ use evenkeel_upstream::{TlsRoots, Upstream};
 use http::Method;
 
 use super::engine::Engine;
-use super::harness::{ASK, CHAT, House, SAID, node};
+use super::harness::{CHAT, CHAT_BODY, COMPLETION, Gateway, node};
 
 #[tokio::test]
-async fn a_draining_node_finishes_what_it_has_and_takes_nothing_new() {
+async fn a_draining_node_finishes_its_requests_and_gets_no_new_ones() {
     let mut engine = Engine::start().await;
-    let house = Arc::new(House::to(vec![node("a", &engine.url, 2)]).await);
-    let first = house.ask("none", ASK);
-    let heard = engine.hears().await;
-    house.llm.drain_node("a").unwrap();
-    assert_eq!(house.status().await["nodes"][0]["duty"], "draining");
-    assert_eq!(house.post(CHAT, ASK).await.code(), (404, "model_not_found".to_owned()));
-    heard.reply_json(SAID);
+    let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &engine.url, 2)]).await);
+    let first = gateway.spawn_chat("none", CHAT_BODY);
+    let received = engine.next_request().await;
+    gateway.llm.drain_node("a").unwrap();
+    assert_eq!(gateway.status().await["nodes"][0]["admin_state"], "draining");
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
+    received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
-    house.llm.resume_node("a").unwrap();
-    let again = house.ask("none", ASK);
-    engine.hears().await.reply_json(SAID);
+    gateway.llm.resume_node("a").unwrap();
+    let again = gateway.spawn_chat("none", CHAT_BODY);
+    engine.next_request().await.reply_json(COMPLETION);
     assert_eq!(again.await.unwrap().status, 200);
 }
 
 #[tokio::test]
-async fn a_node_is_added_and_taken_out_again() {
-    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
-    let house = House::to(vec![]).await;
-    assert_eq!(house.post(CHAT, ASK).await.code(), (404, "model_not_found".to_owned()));
-    house.llm.add_node(node("gpu 1", &url, 3)).unwrap();
+async fn a_node_is_added_and_removed() {
+    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let gateway = Gateway::with_nodes(vec![]).await;
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
+    gateway.llm.add_node(node("gpu 1", &url, 3)).unwrap();
     assert_eq!(
-        house.llm.add_node(node("gpu 1", &url, 3)),
+        gateway.llm.add_node(node("gpu 1", &url, 3)),
         Err(NodeError::Twice { name: "gpu 1".to_owned() })
     );
-    assert_eq!(house.post(CHAT, ASK).await.status, 200);
-    let listed = house.call(Method::GET, "root", "/api/nodes", "").await.json();
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status, 200);
+    let listed = gateway.call(Method::GET, "root", "/api/nodes", "").await.json();
     assert_eq!((&listed["nodes"][0]["name"], &listed["nodes"][0]["slots"]), (&"gpu 1".into(), &3.into()));
     assert_eq!(listed["nodes"][0]["urls"][0].as_str().unwrap(), url);
-    house.llm.remove_node("gpu 1").unwrap();
-    assert_eq!(house.llm.remove_node("gpu 1"), Err(NodeError::Unknown { name: "gpu 1".to_owned() }));
-    assert_eq!(house.post(CHAT, ASK).await.status, 404);
-    assert_eq!(house.call(Method::GET, "root", "/v1/models", "").await.json()["data"], serde_json::json!([]));
+    gateway.llm.remove_node("gpu 1").unwrap();
+    assert_eq!(gateway.llm.remove_node("gpu 1"), Err(NodeError::Unknown { name: "gpu 1".to_owned() }));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status, 404);
+    assert_eq!(
+        gateway.call(Method::GET, "root", "/v1/models", "").await.json()["data"],
+        serde_json::json!([])
+    );
 }
 
 #[tokio::test]
-async fn of_a_thousand_nodes_that_came_and_went_the_last_has_its_own_series_and_nothing_is_left_of_the_others()
- {
-    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
-    let house = House::to(vec![]).await;
-    let page = || {
-        house.llm.figures();
-        house.registry.render()
+async fn metric_series_of_removed_nodes_are_dropped() {
+    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let gateway = Gateway::with_nodes(vec![]).await;
+    let render = || {
+        gateway.llm.update_gauges();
+        gateway.registry.render()
     };
-    let empty = page().lines().count();
+    let empty = render().lines().count();
     for number in 0..1_000 {
         let name = format!("gpu-{number}");
-        house.llm.add_node(node(&name, &url, 1)).unwrap();
+        gateway.llm.add_node(node(&name, &url, 1)).unwrap();
         if number % 100 == 99 {
-            assert_eq!(house.post(CHAT, ASK).await.status, 200);
-            house.until_idle().await;
-            let page = page();
+            assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status, 200);
+            gateway.until_idle().await;
+            let page = render();
             let dispatched = format!("evenkeel_dispatched_total{{pool=\"llm\",node=\"{name}\"}} 1");
             assert!(page.contains(&dispatched), "no series of {name}");
             assert!(page.contains("evenkeel_dispatched_total{pool=\"llm\",node=\"other\"} 0"));
         }
-        house.llm.remove_node(&name).unwrap();
+        gateway.llm.remove_node(&name).unwrap();
     }
-    // One request was the tenant's first, whose series stay.
-    let left: Vec<String> = page().lines().filter(|line| line.contains("gpu-")).map(str::to_owned).collect();
-    assert_eq!(left, Vec::<String>::new());
-    assert!(page().lines().count() < empty + 200, "{} lines, {empty} before", page().lines().count());
+    // The series of the tenant stay.
+    let remaining: Vec<String> =
+        render().lines().filter(|line| line.contains("gpu-")).map(str::to_owned).collect();
+    assert_eq!(remaining, Vec::<String>::new());
+    assert!(render().lines().count() < empty + 200, "{} lines, {empty} before", render().lines().count());
 }
 
 #[tokio::test]
-async fn only_administrators_see_nodes() {
-    let house = House::to(vec![]).await;
+async fn only_administrators_can_list_nodes() {
+    let gateway = Gateway::with_nodes(vec![]).await;
     for path in ["/api/load-status", "/api/nodes"] {
-        assert_eq!(house.call(Method::GET, "none", path, "").await.status, 403, "{path}");
+        assert_eq!(gateway.call(Method::GET, "none", path, "").await.status, 403, "{path}");
     }
 }
 
@@ -89,102 +92,103 @@ async fn only_administrators_see_nodes() {
 async fn a_conversation_returns_to_its_node() {
     let mut one = Engine::start().await;
     let mut two = Engine::start().await;
-    let house = Arc::new(House::to(vec![node("1", &one.url, 8), node("2", &two.url, 8)]).await);
-    let mut met = Vec::new();
+    let gateway = Arc::new(Gateway::with_nodes(vec![node("1", &one.url, 8), node("2", &two.url, 8)]).await);
+    let mut picked = Vec::new();
     for _ in 0..4 {
-        let asking = house.ask("none", ASK);
-        let (who, heard) = tokio::select! {
-            heard = one.hears() => (1, heard),
-            heard = two.hears() => (2, heard),
+        let pending = gateway.spawn_chat("none", CHAT_BODY);
+        let (number, received) = tokio::select! {
+            received = one.next_request() => (1, received),
+            received = two.next_request() => (2, received),
         };
-        heard.reply_json(SAID);
-        assert_eq!(asking.await.unwrap().status, 200);
-        met.push(who);
+        received.reply_json(COMPLETION);
+        assert_eq!(pending.await.unwrap().status, 200);
+        picked.push(number);
     }
-    assert!(met.iter().all(|who| *who == met[0]), "{met:?}");
-    let cache = &house.status().await["cache"];
+    assert!(picked.iter().all(|number| *number == picked[0]), "{picked:?}");
+    let cache = &gateway.status().await["cache"];
     assert_eq!((&cache["hits"], &cache["misses"], &cache["size"]), (&3.into(), &1.into(), &1.into()));
 }
 
 #[tokio::test]
-async fn a_node_of_several_paths_is_reached_over_those_that_work() {
-    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
+async fn a_node_with_several_paths_is_reached_over_the_working_ones() {
+    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let nowhere = format!("http://{}", listener.local_addr().unwrap());
+    let closed_url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let paths = vec![nowhere, url];
-    let house = House::to(vec![NodeOptions { paths, ..node("a", "", 4) }]).await;
+    let paths = vec![closed_url, url];
+    let gateway = Gateway::with_nodes(vec![NodeOptions { paths, ..node("a", "", 4) }]).await;
     for _ in 0..10 {
-        assert_eq!(house.post(CHAT, ASK).await.status, 200);
+        assert_eq!(gateway.post(CHAT, CHAT_BODY).await.status, 200);
     }
-    let status = house.status().await;
-    assert_eq!(status["nodes"][0]["breaker"], "closed", "a path that fails says nothing about its node");
+    let status = gateway.status().await;
+    assert_eq!(status["nodes"][0]["breaker"], "closed", "a failing path does not count against its node");
     assert_eq!(status["nodes"][0]["paths"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]
-async fn a_node_without_a_list_of_models_is_asked_for_it() {
-    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
-    let house = House::to(vec![NodeOptions { models: vec![], ..node("a", &url, 1) }]).await;
-    let ask = r#"{"model":"found","messages":[]}"#;
+async fn the_models_of_a_node_without_a_configured_list_are_discovered() {
+    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let gateway = Gateway::with_nodes(vec![NodeOptions { models: vec![], ..node("a", &url, 1) }]).await;
+    let body = r#"{"model":"found","messages":[]}"#;
     loop {
-        let answer = house.post(CHAT, ask).await;
-        if answer.status == 200 {
+        let response = gateway.post(CHAT, body).await;
+        if response.status == 200 {
             break;
         }
-        assert_eq!(answer.code(), (503, "not_ready".to_owned()));
-        assert_eq!(answer.header("retry-after"), "1");
+        assert_eq!(response.code(), (503, "not_ready".to_owned()));
+        assert_eq!(response.header("retry-after"), "1");
     }
-    assert_eq!(house.post(CHAT, ASK).await.code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
 }
 
 #[tokio::test]
-async fn a_node_that_cannot_be_asked_does_not_make_everybody_wait() {
+async fn an_unreachable_node_does_not_keep_discovery_pending() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let nowhere = format!("http://{}", listener.local_addr().unwrap());
+    let closed_url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let house = House::to(vec![NodeOptions { models: vec![], ..node("a", &nowhere, 1) }]).await;
-    while house.post(CHAT, ASK).await.code().1 == "not_ready" {
+    let gateway =
+        Gateway::with_nodes(vec![NodeOptions { models: vec![], ..node("a", &closed_url, 1) }]).await;
+    while gateway.post(CHAT, CHAT_BODY).await.code().1 == "not_ready" {
         tokio::task::yield_now().await;
     }
-    assert_eq!(house.post(CHAT, ASK).await.code(), (404, "model_not_found".to_owned()));
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (404, "model_not_found".to_owned()));
 }
 
 #[tokio::test]
-async fn a_door_that_stops_takes_nothing_new() {
+async fn an_api_that_is_shutting_down_rejects_new_requests() {
     let mut engine = Engine::start().await;
-    let house = Arc::new(House::to(vec![node("a", &engine.url, 1)]).await);
-    let first = house.ask("none", ASK);
-    let heard = engine.hears().await;
-    house.llm.shutdown();
-    assert_eq!(house.post(CHAT, ASK).await.code(), (503, "shutting_down".to_owned()));
-    heard.reply_json(SAID);
+    let gateway = Arc::new(Gateway::with_nodes(vec![node("a", &engine.url, 1)]).await);
+    let first = gateway.spawn_chat("none", CHAT_BODY);
+    let received = engine.next_request().await;
+    gateway.llm.shutdown();
+    assert_eq!(gateway.post(CHAT, CHAT_BODY).await.code(), (503, "shutting_down".to_owned()));
+    received.reply_json(COMPLETION);
     assert_eq!(first.await.unwrap().status, 200);
 }
 
 #[tokio::test]
-async fn nodes_that_cannot_be_are_refused_by_name() {
-    let refused = |nodes: Vec<NodeOptions>| {
-        let watch =
+async fn an_invalid_node_is_rejected_with_its_name() {
+    let rejection = |nodes: Vec<NodeOptions>| {
+        let observer =
             Observer::new(&Registry::new(), "llm", MetricLimits::default(), RequestLogLimits::default())
                 .unwrap();
         let upstream = Upstream::new(ConnectionPoolConfig::default(), TlsRoots::public());
         let options = LlmOptions { nodes, ..LlmOptions::default() };
-        LlmApi::new(options, upstream, Arc::new(watch)).unwrap_err().to_string()
+        LlmApi::new(options, upstream, Arc::new(observer)).unwrap_err().to_string()
     };
     let url = "http://engine";
-    assert_eq!(refused(vec![node("", url, 1)]), "a node has no name");
-    assert_eq!(refused(vec![node("a", url, 1), node("a", url, 1)]), r#"two nodes are named "a""#);
-    assert_eq!(refused(vec![node("a", url, 0)]), r#"node "a" takes no requests"#);
-    assert_eq!(refused(vec![NodeOptions { paths: vec![], ..node("a", url, 1) }]), r#"node "a" has no URL"#);
-    assert!(refused(vec![node("a", "engine", 1)]).starts_with(r#"node "a": "#));
+    assert_eq!(rejection(vec![node("", url, 1)]), "a node has no name");
+    assert_eq!(rejection(vec![node("a", url, 1), node("a", url, 1)]), r#"two nodes are named "a""#);
+    assert_eq!(rejection(vec![node("a", url, 0)]), r#"node "a": max_concurrency must be at least 1"#);
+    assert_eq!(rejection(vec![NodeOptions { paths: vec![], ..node("a", url, 1) }]), r#"node "a" has no URL"#);
+    assert!(rejection(vec![node("a", "engine", 1)]).starts_with(r#"node "a": "#));
     let api_key = Some("a\nb".to_owned().into());
     assert_eq!(
-        refused(vec![NodeOptions { api_key, ..node("a", url, 1) }]),
-        r#"the key of node "a" cannot be sent in a header"#
+        rejection(vec![NodeOptions { api_key, ..node("a", url, 1) }]),
+        r#"the API key of node "a" cannot be sent in a header"#
     );
     let models = (0..1_001).map(|n| n.to_string()).collect();
-    assert_eq!(refused(vec![NodeOptions { models, ..node("a", url, 1) }]), "more than 1000 models");
+    assert_eq!(rejection(vec![NodeOptions { models, ..node("a", url, 1) }]), "more than 1000 models");
     let unknown = LlmError::Node(NodeError::Unknown { name: "b".to_owned() });
     assert_eq!(unknown.to_string(), r#"no node is named "b""#);
 }

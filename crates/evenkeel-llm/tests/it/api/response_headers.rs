@@ -1,15 +1,15 @@
-//! What every answer of the door tells, whoever made it.
+//! Headers that every response has, also error responses.
 
 use evenkeel_llm::LlmOptions;
 use evenkeel_server::tenant::TenantSettings;
 use http::Method;
 
 use super::engine::Engine;
-use super::harness::{ASK, CHAT, House, SAID, node, tenant};
+use super::harness::{CHAT, CHAT_BODY, COMPLETION, Gateway, node, tenant};
 
 #[tokio::test]
-async fn every_answer_tells_its_name_and_how_long_it_waited() {
-    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
+async fn every_response_has_a_request_id_and_its_queue_wait() {
+    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
     let tenants = vec![
         tenant("any"),
         TenantSettings { rpm: Some(0), ..tenant("off") },
@@ -18,18 +18,18 @@ async fn every_answer_tells_its_name_and_how_long_it_waited() {
         TenantSettings { models: vec!["other".to_owned()], ..tenant("narrow") },
     ];
     let options = LlmOptions { nodes: vec![node("a", &url, 8)], ..LlmOptions::default() };
-    let house = House::with(options, tenants).await;
+    let gateway = Gateway::with(options, tenants).await;
     let get = Method::GET;
     let post = Method::POST;
-    let unknown = ASK.replace("\"m\"", "\"nobody's\"");
-    for (method, who, path, body, status) in [
-        (&post, "any", CHAT, ASK, 200),
-        (&post, "nobody", CHAT, ASK, 401),
-        (&post, "off", CHAT, ASK, 403),
-        (&post, "rare", CHAT, ASK, 200),
-        (&post, "rare", CHAT, ASK, 429),
-        (&post, "small", CHAT, ASK, 400),
-        (&post, "narrow", CHAT, ASK, 403),
+    let unknown = CHAT_BODY.replace("\"m\"", "\"unknown\"");
+    for (method, tenant_name, path, body, status) in [
+        (&post, "any", CHAT, CHAT_BODY, 200),
+        (&post, "nobody", CHAT, CHAT_BODY, 401),
+        (&post, "off", CHAT, CHAT_BODY, 403),
+        (&post, "rare", CHAT, CHAT_BODY, 200),
+        (&post, "rare", CHAT, CHAT_BODY, 429),
+        (&post, "small", CHAT, CHAT_BODY, 400),
+        (&post, "narrow", CHAT, CHAT_BODY, 403),
         (&post, "any", CHAT, "{", 400),
         (&post, "any", CHAT, &unknown, 404),
         (&get, "any", CHAT, "", 405),
@@ -37,14 +37,14 @@ async fn every_answer_tells_its_name_and_how_long_it_waited() {
         (&get, "any", "/v1/models/m", "", 200),
         (&get, "any", "/v1/models/x", "", 404),
         (&get, "nobody", "/v1/models", "", 401),
-        (&post, "any", "/v1/anything", ASK, 200),
-        (&post, "any", "/v1/../x", ASK, 404),
-        (&post, "nobody", "/v1/messages", ASK, 401),
+        (&post, "any", "/v1/anything", CHAT_BODY, 200),
+        (&post, "any", "/v1/../x", CHAT_BODY, 404),
+        (&post, "nobody", "/v1/messages", CHAT_BODY, 401),
         (&get, "any", "/v1/messages", "", 405),
     ] {
-        let answer = house.call(method.clone(), who, path, body).await;
-        assert_eq!(answer.status, status, "{who} {path}: {}", answer.body);
-        assert_eq!(answer.header("x-queue-wait-ms"), "0", "{who} {path} {status}");
-        assert!(answer.header("x-request-id").starts_with("req-"), "{who} {path} {status}");
+        let response = gateway.call(method.clone(), tenant_name, path, body).await;
+        assert_eq!(response.status, status, "{tenant_name} {path}: {}", response.body);
+        assert_eq!(response.header("x-queue-wait-ms"), "0", "{tenant_name} {path} {status}");
+        assert!(response.header("x-request-id").starts_with("req-"), "{tenant_name} {path} {status}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tenants: what each may use, how much, and how many at once.
+//! Limits of tenants: models, tokens per minute, concurrency.
 
 use std::sync::Arc;
 
@@ -7,90 +7,91 @@ use evenkeel_server::tenant::TenantSettings;
 use http::Method;
 
 use super::engine::Engine;
-use super::harness::{ASK, CHAT, House, SAID, node, tenant};
+use super::harness::{CHAT, CHAT_BODY, COMPLETION, Gateway, node, tenant};
 
-async fn house(url: &str, slots: u32, tenants: Vec<TenantSettings>) -> Arc<House> {
+async fn start_gateway(url: &str, slots: u32, tenants: Vec<TenantSettings>) -> Arc<Gateway> {
     let nodes = vec![node("a", url, slots)];
-    Arc::new(House::with(LlmOptions { nodes, ..LlmOptions::default() }, tenants).await)
+    Arc::new(Gateway::with(LlmOptions { nodes, ..LlmOptions::default() }, tenants).await)
 }
 
 #[tokio::test]
-async fn a_tenant_at_its_cap_waits_and_another_does_not() {
+async fn a_tenant_at_its_concurrency_limit_waits_and_another_does_not() {
     let mut engine = Engine::start().await;
     let capped = TenantSettings { concurrency_max: Some(1), ..tenant("capped") };
-    let house = house(&engine.url, 8, vec![capped, tenant("free")]).await;
-    let first = house.ask("capped", ASK);
-    let heard = engine.hears().await;
-    let second = house.ask("capped", ASK);
-    house.until_waiting(1).await;
-    let other = house.ask("free", ASK);
-    engine.hears().await.reply_json(SAID);
+    let gateway = start_gateway(&engine.url, 8, vec![capped, tenant("free")]).await;
+    let first = gateway.spawn_chat("capped", CHAT_BODY);
+    let received = engine.next_request().await;
+    let second = gateway.spawn_chat("capped", CHAT_BODY);
+    gateway.until_waiting(1).await;
+    let other = gateway.spawn_chat("free", CHAT_BODY);
+    engine.next_request().await.reply_json(COMPLETION);
     assert_eq!(other.await.unwrap().status, 200);
-    assert!(!engine.has_heard());
-    heard.reply_json(SAID);
-    engine.hears().await.reply_json(SAID);
+    assert!(!engine.has_request());
+    received.reply_json(COMPLETION);
+    engine.next_request().await.reply_json(COMPLETION);
     assert_eq!((first.await.unwrap().status, second.await.unwrap().status), (200, 200));
-    house.until_idle().await;
+    gateway.until_idle().await;
 }
 
 #[tokio::test]
-async fn a_reload_changes_caps_of_those_who_wait() {
+async fn a_reload_changes_the_limits_of_queued_requests() {
     let mut engine = Engine::start().await;
     let capped = TenantSettings { concurrency_max: Some(1), ..tenant("capped") };
-    let house = house(&engine.url, 8, vec![capped]).await;
-    let first = house.ask("capped", ASK);
-    let heard = engine.hears().await;
-    let second = house.ask("capped", ASK);
-    house.until_waiting(1).await;
-    house.gate.reload(vec![tenant("capped")], vec![]).unwrap();
-    house.llm.set_tenants(&house.gate.tenants().all()).unwrap();
-    engine.hears().await.reply_json(SAID);
-    heard.reply_json(SAID);
+    let gateway = start_gateway(&engine.url, 8, vec![capped]).await;
+    let first = gateway.spawn_chat("capped", CHAT_BODY);
+    let received = engine.next_request().await;
+    let second = gateway.spawn_chat("capped", CHAT_BODY);
+    gateway.until_waiting(1).await;
+    gateway.auth.reload(vec![tenant("capped")], vec![]).unwrap();
+    gateway.llm.set_tenants(&gateway.auth.tenants().all()).unwrap();
+    engine.next_request().await.reply_json(COMPLETION);
+    received.reply_json(COMPLETION);
     assert_eq!((first.await.unwrap().status, second.await.unwrap().status), (200, 200));
 }
 
 #[tokio::test]
-async fn a_model_that_a_tenant_may_not_use_is_forbidden_and_not_listed() {
-    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
+async fn a_forbidden_model_is_rejected_and_not_listed() {
+    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
     let other = TenantSettings { models: vec!["other".to_owned()], ..tenant("other") };
-    let house = house(&url, 8, vec![other, tenant("any")]).await;
-    assert_eq!(house.post_as("other", CHAT, ASK).await.code(), (403, "model_forbidden".to_owned()));
-    let list = |who| house.call(Method::GET, who, "/v1/models", "");
+    let gateway = start_gateway(&url, 8, vec![other, tenant("any")]).await;
+    assert_eq!(gateway.post_as("other", CHAT, CHAT_BODY).await.code(), (403, "model_forbidden".to_owned()));
+    let list = |tenant| gateway.call(Method::GET, tenant, "/v1/models", "");
     assert_eq!(list("other").await.json()["data"], serde_json::json!([]));
     assert_eq!(list("any").await.json()["data"][0]["id"], "m");
-    assert_eq!(house.call(Method::GET, "any", "/v1/models/m", "").await.json()["object"], "model");
-    assert_eq!(house.call(Method::GET, "other", "/v1/models/m", "").await.status, 403);
-    assert_eq!(house.call(Method::GET, "any", "/v1/models/x/y", "").await.code().0, 404);
-    assert_eq!(house.call(Method::GET, "nobody", "/v1/models", "").await.status, 401);
+    assert_eq!(gateway.call(Method::GET, "any", "/v1/models/m", "").await.json()["object"], "model");
+    assert_eq!(gateway.call(Method::GET, "other", "/v1/models/m", "").await.status, 403);
+    assert_eq!(gateway.call(Method::GET, "any", "/v1/models/x/y", "").await.code().0, 404);
+    assert_eq!(gateway.call(Method::GET, "nobody", "/v1/models", "").await.status, 401);
 }
 
 #[tokio::test]
-async fn tokens_per_minute_are_taken_as_guessed_and_settled_as_used() {
-    let url = Engine::always(|heard| heard.reply_json(SAID)).await;
-    let house = house(&url, 8, vec![TenantSettings { tpm: Some(400), ..tenant("a") }]).await;
-    let asks = r#"{"model":"m","max_tokens":390,"messages":[]}"#;
-    // Each is thought to take nearly all at first, and takes 7.
+async fn tokens_per_minute_are_reserved_as_estimated_and_settled_as_used() {
+    let url = Engine::always(|received| received.reply_json(COMPLETION)).await;
+    let gateway = start_gateway(&url, 8, vec![TenantSettings { tpm: Some(400), ..tenant("a") }]).await;
+    let body = r#"{"model":"m","max_tokens":390,"messages":[]}"#;
+    // Each reserves nearly all of the limit at first, and uses 7.
     for _ in 0..3 {
-        assert_eq!(house.post_as("a", CHAT, asks).await.status, 200);
+        assert_eq!(gateway.post_as("a", CHAT, body).await.status, 200);
     }
     let long = format!(
         r#"{{"model":"m","max_tokens":1,"messages":[{{"role":"user","content":"{}"}}]}}"#,
         "word ".repeat(312)
     );
-    let refused = house.post_as("a", CHAT, &long).await;
-    assert_eq!((refused.status, &refused.json()["error"]["type"]), (429, &"tokens".into()), "{refused:?}");
-    assert_ne!(refused.header("retry-after"), "none");
-    let page = house.registry.render();
+    let rejected = gateway.post_as("a", CHAT, &long).await;
+    assert_eq!((rejected.status, &rejected.json()["error"]["type"]), (429, &"tokens".into()), "{rejected:?}");
+    assert_ne!(rejected.header("retry-after"), "none");
+    let page = gateway.registry.render();
     let line = r#"evenkeel_rejected_total{pool="llm",tenant="a",reason="rate_limited"} 1"#;
     assert!(page.lines().any(|found| found == line), "{page}");
 }
 
 #[tokio::test]
-async fn what_was_never_answered_is_given_back_to_the_minute() {
-    let url = Engine::always(|heard| heard.reply(400, &[("content-type", "application/json")], "{}")).await;
-    let house = house(&url, 8, vec![TenantSettings { tpm: Some(400), ..tenant("a") }]).await;
-    let asks = r#"{"model":"m","max_tokens":390,"messages":[]}"#;
+async fn a_client_error_returns_its_reserved_tokens() {
+    let url =
+        Engine::always(|received| received.reply(400, &[("content-type", "application/json")], "{}")).await;
+    let gateway = start_gateway(&url, 8, vec![TenantSettings { tpm: Some(400), ..tenant("a") }]).await;
+    let body = r#"{"model":"m","max_tokens":390,"messages":[]}"#;
     for _ in 0..5 {
-        assert_eq!(house.post_as("a", CHAT, asks).await.status, 400);
+        assert_eq!(gateway.post_as("a", CHAT, body).await.status, 400);
     }
 }

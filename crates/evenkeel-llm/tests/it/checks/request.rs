@@ -1,4 +1,4 @@
-//! A body is refused, or understood as every other reader of JSON understands it; `serde_json` is the judge.
+//! A body is rejected, or parsed as other JSON parsers do; `serde_json` is the reference.
 
 use std::fmt;
 
@@ -8,7 +8,6 @@ use evenkeel_server::api_error::ApiError;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
-/// How deep values may be nested.
 const DEPTH_MAX: usize = 128;
 
 const ENDPOINTS: [Endpoint; 7] = [
@@ -27,50 +26,50 @@ pub(crate) fn check(body: &[u8]) {
     let is_json = str::from_utf8(&body).is_ok() && serde_json::from_slice::<IgnoredAny>(&body).is_ok();
     for endpoint in ENDPOINTS {
         match LlmRequest::parse(endpoint, &body) {
-            Ok(ask) => {
-                assert!(is_json, "took what is not JSON");
-                check_names(&ask, &body);
-                check_forwarded(endpoint, &ask, &body);
+            Ok(request) => {
+                assert!(is_json, "accepted invalid JSON");
+                check_names(&request, &body);
+                check_forwarded(endpoint, &request, &body);
             }
             Err(ApiError::Invalid { message, .. }) => {
-                let is_told = message.starts_with("the body is not valid JSON");
-                let is_deep = message.contains("nested too deeply") && DEPTH_MAX < depth(&body);
-                // What was refused for another reason may also have been wrong further on.
-                assert!(!is_told || !is_json || is_deep, "refused what is JSON: {message}");
+                let is_invalid = message.starts_with("the body is not valid JSON");
+                let is_deep = message.contains("nested too deeply") && depth(&body) > DEPTH_MAX;
+                // A body rejected for another reason may also be invalid JSON further on.
+                assert!(!is_invalid || !is_json || is_deep, "rejected valid JSON: {message}");
             }
-            Err(other) => panic!("refused as {other:?}"),
+            Err(other) => panic!("rejected with {other:?}"),
         }
     }
 }
 
-/// Whoever reads the model, whichever of several names it prefers, reads ours.
-fn check_names(ask: &LlmRequest, body: &[u8]) {
-    let Names(names) = serde_json::from_slice(body).expect("it is an object");
+/// Checks that every parser finds the same model, even a case-insensitive one.
+fn check_names(request: &LlmRequest, body: &[u8]) {
+    let Names(names) = serde_json::from_slice(body).expect("an accepted body is an object");
     let alike = |name: &&String| name.to_uppercase().to_lowercase() == "model";
     assert_eq!(names.iter().filter(alike).collect::<Vec<_>>(), ["model"]);
     if let Ok(Value::Object(object)) = serde_json::from_slice(body) {
-        assert_eq!(object.get("model").and_then(Value::as_str), Some(ask.model.as_str()));
+        assert_eq!(object.get("model").and_then(Value::as_str), Some(request.model.as_str()));
     }
 }
 
-/// What is forwarded asks for the counts, and is otherwise what was received.
-fn check_forwarded(endpoint: Endpoint, ask: &LlmRequest, body: &Bytes) {
-    let forwarded = ask.forwarded(body);
-    let asks_for_counts = ask.delivery == ResponseMode::Stream
-        && ask.usage == IncludeUsage::NotAsked
+/// Checks that the forwarded body requests usage, and is otherwise unchanged.
+fn check_forwarded(endpoint: Endpoint, request: &LlmRequest, body: &Bytes) {
+    let forwarded = request.forwarded(body);
+    let adds_usage = request.mode == ResponseMode::Stream
+        && request.usage == IncludeUsage::NotRequested
         && matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
-    if !asks_for_counts {
+    if !adds_usage {
         assert_eq!((forwarded.as_ptr(), forwarded.len()), (body.as_ptr(), body.len()));
         return;
     }
-    let again = LlmRequest::parse(endpoint, &forwarded).expect("the node can read it");
-    assert_eq!(again.usage, IncludeUsage::Asked);
+    let again = LlmRequest::parse(endpoint, &forwarded).expect("the forwarded body is valid");
+    assert_eq!(again.usage, IncludeUsage::Requested);
     assert_eq!(again.forwarded(&forwarded), forwarded);
     assert_eq!(
-        (&again.model, again.delivery, again.input_tokens, again.output_max, again.affinity),
-        (&ask.model, ask.delivery, ask.input_tokens, ask.output_max, ask.affinity)
+        (&again.model, again.mode, again.input_tokens, again.output_max, again.affinity),
+        (&request.model, request.mode, request.input_tokens, request.output_max, request.affinity)
     );
-    // The judge has no number beyond f64, and no half of a surrogate pair.
+    // `serde_json` rejects numbers beyond f64 and lone surrogates.
     let (Ok(mut expected), Ok(sent)) =
         (serde_json::from_slice::<Value>(body), serde_json::from_slice::<Value>(&forwarded))
     else {
@@ -85,7 +84,7 @@ fn check_forwarded(endpoint: Endpoint, ask: &LlmRequest, body: &Bytes) {
     assert_eq!(sent, expected);
 }
 
-/// How deep brackets are nested, counting those in strings too.
+/// Returns the nesting depth of brackets, including those in strings.
 fn depth(body: &[u8]) -> usize {
     let mut depth = 0_usize;
     let mut depth_max = 0;
@@ -100,7 +99,7 @@ fn depth(body: &[u8]) -> usize {
     depth_max
 }
 
-/// Every name of an object, also those that are there twice.
+/// All names of an object, including repeated ones.
 struct Names(Vec<String>);
 
 impl<'de> Deserialize<'de> for Names {

@@ -1,70 +1,72 @@
-//! What a node says is understood the same, wherever it is cut, and what is refused is refused the same.
+//! A response is parsed or rejected the same, wherever it is cut into chunks.
 
 use evenkeel_upstream::UpstreamError;
 use evenkeel_upstream::response_parser::parse_response;
 use http::Method;
 
-/// At how many places an answer is cut in two; tests also cut at every place, for which fuzzing has no time.
+/// Number of places at which fuzzing cuts a response; tests cut it at every byte.
 const CUTS: usize = 16;
 
-/// Everything that is understood of an answer, or why nothing is.
+/// Everything that the parser says about a response.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
-    Nothing,
-    Answer {
+enum Outcome {
+    Incomplete,
+    Response {
         status: u16,
         headers: Vec<(String, Vec<u8>)>,
         body: Vec<u8>,
-        whole: bool,
-        stays: bool,
-        behind: usize,
+        is_complete: bool,
+        is_reusable: bool,
+        rest_len: usize,
     },
-    NoHead,
-    NoBody,
+    InvalidHead,
+    InvalidBody,
 }
 
-/// Checks what a node says to a question and to one that wants no body.
-pub(crate) fn check(said: &[u8]) {
-    check_cuts(said, 1 + said.len() / CUTS);
+/// Checks a response to a request with a body and to one for the head only.
+pub(crate) fn check(raw: &[u8]) {
+    check_cuts(raw, 1 + raw.len() / CUTS);
 }
 
-pub(crate) fn check_cuts(said: &[u8], step: usize) {
+pub(crate) fn check_cuts(raw: &[u8], step: usize) {
     for method in [Method::POST, Method::HEAD] {
-        let whole = told(&method, [said]);
-        check_told(&whole, said);
-        assert_eq!(told(&method, said.chunks(1)), whole, "in single bytes");
-        for at in (0..=said.len()).step_by(step) {
-            assert_eq!(told(&method, [&said[..at], b"", &said[at..]]), whole, "cut at {at}");
+        let whole = parse(&method, [raw]);
+        check_consistent(&whole, raw);
+        assert_eq!(parse(&method, raw.chunks(1)), whole, "in single bytes");
+        for at in (0..=raw.len()).step_by(step) {
+            assert_eq!(parse(&method, [&raw[..at], b"", &raw[at..]]), whole, "cut at {at}");
         }
     }
 }
 
-fn told<'a>(method: &Method, pieces: impl IntoIterator<Item = &'a [u8]>) -> Told {
-    match parse_response(method, pieces) {
-        Ok(None) => Told::Nothing,
-        Ok(Some(heard)) => {
-            let headers = heard.response.headers().iter();
-            Told::Answer {
-                status: heard.response.status().as_u16(),
+fn parse<'a>(method: &Method, chunks: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
+    match parse_response(method, chunks) {
+        Ok(None) => Outcome::Incomplete,
+        Ok(Some(parsed)) => {
+            let headers = parsed.response.headers().iter();
+            Outcome::Response {
+                status: parsed.response.status().as_u16(),
                 headers: headers.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect(),
-                body: heard.response.body().to_vec(),
-                whole: heard.whole,
-                stays: heard.stays,
-                behind: heard.behind.len(),
+                body: parsed.response.body().to_vec(),
+                is_complete: parsed.is_complete,
+                is_reusable: parsed.is_reusable,
+                rest_len: parsed.rest.len(),
             }
         }
-        Err(UpstreamError::Malformed { .. }) => Told::NoHead,
-        Err(UpstreamError::Cut { .. }) => Told::NoBody,
-        Err(other) => panic!("no node says {other}"),
+        Err(UpstreamError::Malformed { .. }) => Outcome::InvalidHead,
+        Err(UpstreamError::Truncated { .. }) => Outcome::InvalidBody,
+        Err(other) => panic!("the parser returned {other}"),
     }
 }
 
-/// What was understood was said, and nothing is kept open that may say more.
-fn check_told(told: &Told, said: &[u8]) {
-    let Told::Answer { status, headers, body, whole, stays, behind } = told else { return };
-    assert!(200 <= *status, "word of an answer is none");
-    assert!(body.len() + behind <= said.len());
-    assert!(!stays || (*whole && *behind == 0));
+/// Checks that a parsed response is contained in the input, and that a reusable connection has no bytes left.
+fn check_consistent(outcome: &Outcome, raw: &[u8]) {
+    let Outcome::Response { status, headers, body, is_complete, is_reusable, rest_len } = outcome else {
+        return;
+    };
+    assert!(*status >= 200, "an interim response is not a final one");
+    assert!(body.len() + rest_len <= raw.len());
+    assert!(!is_reusable || (*is_complete && *rest_len == 0));
     let lengths = headers.iter().filter(|(name, _)| name == "content-length").collect::<Vec<_>>();
     let is_chunked = headers.iter().any(|(name, _)| name == "transfer-encoding");
     assert!(!is_chunked || lengths.is_empty(), "two lengths");

@@ -112,7 +112,7 @@ impl JobAttempt {
         let attempt = self.delivery.attempt;
         let since = self.queue.now();
         self.queue.record_job(self.delivery.id, JobStatus::Admitted { attempt, since });
-        Ok(self.run_with_lease(async { JobOutcome::of(self.dispatch.llm.run(job).await) }, &sent).await)
+        Ok(self.run_with_lease(async { JobOutcome::of(self.dispatch.llm.run_job(job).await) }, &sent).await)
     }
 
     /// Posts the job, whoever it belongs to: what tenants may ask is said of models.
@@ -143,7 +143,7 @@ impl JobAttempt {
             id: HeaderValue::try_from(id.to_string()).map_err(|_| ApiError::Internal)?,
             body: self.delivery.payload.body.clone(),
             accepted_at: self.dispatch.gate.now(),
-            sent: Box::new(move |node, path| {
+            on_dispatch: Box::new(move |node, path| {
                 told.store(true, Ordering::Relaxed);
                 let node = node.to_owned();
                 let path = path.to_owned();

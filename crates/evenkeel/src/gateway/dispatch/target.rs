@@ -3,7 +3,7 @@
 use core::fmt;
 
 use evenkeel_llm::JobTarget as Route;
-use evenkeel_upstream::{BadUrl, Origin};
+use evenkeel_upstream::{Origin, UrlError};
 use http::uri::PathAndQuery;
 
 /// What the jobs of a queue are sent to.
@@ -30,21 +30,21 @@ impl DispatchTarget {
             return Url::parse(given).map(Self::Url).map_err(wrong);
         }
         let unknown = || BadTarget::Unknown { given: given.to_owned() };
-        Route::of(given).map(Self::Route).ok_or_else(unknown)
+        Route::from_path(given).map(Self::Route).ok_or_else(unknown)
     }
 }
 
 impl Url {
-    fn parse(given: &str) -> Result<Self, BadUrl> {
+    fn parse(given: &str) -> Result<Self, UrlError> {
         let host = given.find("://").map_or(0, |at| at + "://".len());
         let end = given[host..].find(['/', '?', '#']).map_or(given.len(), |at| host + at);
         let origin = Origin::parse(&given[..end])?;
         let path = &given[end..];
         if path.contains('#') {
-            return Err(BadUrl::Fragment);
+            return Err(UrlError::Fragment);
         }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(Self { origin, path: PathAndQuery::try_from(path).map_err(|_| BadUrl::Syntax)? })
+        Ok(Self { origin, path: PathAndQuery::try_from(path).map_err(|_| UrlError::Syntax)? })
     }
 }
 
@@ -68,7 +68,7 @@ pub(in crate::gateway) enum BadTarget {
         /// What was given.
         given: String,
         /// What is wrong with it.
-        why: BadUrl,
+        why: UrlError,
     },
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for BadTarget {
                 write!(f, "no target {given:?}; there is {routes}, and URLs of http:// and https://")
             }
             // A password would be shown to everybody who may look at the queue.
-            Self::Url { why: BadUrl::Credentials, .. } => f.write_str("target: URL carries credentials"),
+            Self::Url { why: UrlError::Credentials, .. } => f.write_str("target: URL carries credentials"),
             Self::Url { given, why } => write!(f, "target {given:?}: {why}"),
         }
     }

@@ -1,11 +1,11 @@
 //! Jobs that are posted to a URL.
 //!
-//! Bound: an answer comes whole within `wait_max`, and has at most [`ANSWER_BYTES_MAX`].
+//! Bound: an answer comes whole within `wait_max`, and has at most [`RESPONSE_BYTES_MAX`].
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_llm::{ANSWER_BYTES_MAX, JobResponse, retry_after};
+use evenkeel_llm::{JobResponse, RESPONSE_BYTES_MAX, retry_after};
 use evenkeel_queue::Delivery;
 use evenkeel_sqs::header_of;
 use evenkeel_upstream::{Upstream, UpstreamError};
@@ -47,7 +47,7 @@ impl WebhookClient {
         match answered.unwrap_or(Err(WebhookError::Unsent(UpstreamError::Timeout))) {
             Ok(answer) => JobOutcome::of(Ok(answer)),
             Err(WebhookError::TooLarge) => {
-                let why = format!("{url}: the answer is larger than {ANSWER_BYTES_MAX} bytes");
+                let why = format!("{url}: the answer is larger than {RESPONSE_BYTES_MAX} bytes");
                 JobOutcome::Failed(unsent(StatusCode::BAD_GATEWAY, why))
             }
             Err(WebhookError::Unsent(error)) => {
@@ -62,7 +62,7 @@ impl WebhookClient {
 
     async fn exchange(&self, url: &Url, request: &Request<Bytes>) -> Result<JobResponse, WebhookError> {
         let (head, body) = self.upstream.send(&url.origin, request).await?.into_parts();
-        let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let read = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
         let body = read.map_err(|error| match error.downcast::<UpstreamError>() {
             Ok(error) => WebhookError::Unsent(*error),
             Err(_) => WebhookError::TooLarge,
