@@ -89,7 +89,7 @@ impl LlmApi {
         if self.is_draining() {
             return Err(ApiError::Draining);
         }
-        if tenant.settings.standing == TenantState::Disabled {
+        if tenant.settings.state == TenantState::Disabled {
             return Err(ApiError::TenantDisabled);
         }
         let ask = LlmRequest::parse(endpoint, &body)?;
@@ -117,7 +117,7 @@ impl LlmApi {
             | ApiError::Draining
             | ApiError::WaitTimeout = refusal
             {
-                payer.give_request_back(accepted_at, accepted_at + self.walk.now().since(begun_at));
+                payer.refund_request(accepted_at, accepted_at + self.walk.now().since(begun_at));
             }
         })?;
         let (head, body) = response.into_parts();
