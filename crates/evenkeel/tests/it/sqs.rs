@@ -37,6 +37,24 @@ fn the_access_key_that_the_command_line_prints_signs_until_it_is_rotated() {
 }
 
 #[test]
+fn get_on_the_root_describes_the_apis_and_post_stays_the_sqs_endpoint() {
+    let folder = Folder::new("sqs-root");
+    // A tenant, so that a key is required everywhere but here.
+    folder.run(&["tenant", "add", "acme"]).ok();
+    let served = Served::start(&folder, &[]);
+    let reply = served.get("/");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(reply.head.contains("content-type: application/json"), "{reply:?}");
+    let about = reply.json();
+    assert_eq!((&about["name"], &about["version"]), (&json!("evenkeel"), &json!(env!("CARGO_PKG_VERSION"))));
+    let names: Vec<&str> =
+        about["apis"].as_array().unwrap().iter().map(|api| api["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["openai", "anthropic", "sqs", "queues", "admin"]);
+    assert!(!reply.body.contains("acme"), "{reply:?}");
+    assert!(call(&served, "ListQueues", &json!({})).body.contains("MissingAuthenticationToken"));
+}
+
+#[test]
 fn a_server_that_stops_ends_every_long_poll_with_an_empty_response() {
     let folder = Folder::new("sqs-stopping");
     let served = Served::start(&folder, &[]);
