@@ -248,7 +248,7 @@ impl Core {
     /// The page that Prometheus reads.
     fn metrics(&self) -> String {
         self.router.show(&self.llm.figures());
-        self.queue.sqs.show_metrics();
+        self.queue.sqs.update_metrics();
         self.registry.render()
     }
 }

@@ -34,7 +34,7 @@ fn boto3_does_the_same_on_disk_and_signed_as_a_tenant() {
 
 #[test]
 fn only_requests_signed_by_an_active_tenant_in_time_are_served() {
-    let disabled = TenantSettings { standing: TenantState::Disabled, ..tenant("off") };
+    let disabled = TenantSettings { state: TenantState::Disabled, ..tenant("off") };
     let limited = TenantSettings { rpm: Some(1), ..tenant("slow") };
     let setup = Setup { tenants: vec![tenant("acme"), disabled, limited], ..Setup::default() };
     let server = SqsServer::with("keys", setup);

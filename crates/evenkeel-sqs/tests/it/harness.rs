@@ -112,7 +112,7 @@ impl SqsServer {
 
     /// Renders the metrics page.
     pub(crate) fn metrics(&self) -> String {
-        self.api.show_metrics();
+        self.api.update_metrics();
         self.registry.render()
     }
 

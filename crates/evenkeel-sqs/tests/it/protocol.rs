@@ -99,7 +99,7 @@ fn operations_and_queue_contents_are_counted() {
         r#"evenkeel_queue_sent_total{queue="q"} 3"#,
         r#"evenkeel_queue_received_total{queue="q"} 1"#,
         r#"evenkeel_queue_deleted_total{queue="q"} 1"#,
-        r#"evenkeel_queue_keepers_replaced_total{queue="q"} 0"#,
+        r#"evenkeel_queue_actor_restarts_total{queue="q"} 0"#,
         r#"evenkeel_queue_messages{queue="q",state="pending"} 2"#,
         r#"evenkeel_queue_messages{queue="q",state="in_flight"} 0"#,
         r#"evenkeel_sqs_requests_total{operation="SendMessage",code="OK"} 3"#,
