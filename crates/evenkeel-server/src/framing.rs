@@ -80,7 +80,7 @@ impl FramingCheck {
                     }
                 }
                 FramingState::Head(_) | FramingState::ChunkSize | FramingState::Trailers => {
-                    bytes = self.feed_line(bytes)
+                    bytes = self.feed_line(bytes);
                 }
             }
         }

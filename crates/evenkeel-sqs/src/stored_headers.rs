@@ -128,6 +128,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Headers as released versions store them. If this test fails, stored messages become unreadable.
+    #[test]
+    fn the_stored_format_is_unchanged() {
+        let attributes = vec![
+            Attribute { name: "a", data_type: "String", value: Value::Text("x") },
+            Attribute { name: "b", data_type: "Binary", value: Value::Binary(&[0xff]) },
+        ];
+        let headers = StoredHeaders {
+            has_group: true,
+            body_md5: [7; 16],
+            sender: "me",
+            trace: Some("t"),
+            dedup: Some("d"),
+            attributes,
+        };
+        let mut bytes = vec![1, 3];
+        bytes.extend([7; 16]);
+        bytes.extend(*b"\0\x02me\0\x01t\0\x01d");
+        bytes.extend(*b"\0\x01a\0\x06String\x01\0\0\0\x01x");
+        bytes.extend(*b"\0\x01b\0\x06Binary\x02\0\0\0\x01\xff");
+        assert_eq!(headers.encode(), bytes);
+        assert_eq!(StoredHeaders::decode(&bytes), Some(headers));
+    }
+
     proptest! {
         #[test]
         fn decoding_reverses_encoding(

@@ -1,5 +1,5 @@
-// Runs consumers made with sqs-consumer on queues of a gateway.
-// Its arguments are the gateway's URL, an access key id, its secret, and the folder that sqs-consumer is installed in.
+// Runs consumers of sqs-consumer.
+// Arguments: the server's URL, an access key id, its secret, and the directory in which sqs-consumer is installed.
 
 const assert = require("node:assert/strict");
 const { once } = require("node:events");
@@ -9,20 +9,20 @@ const aws = require(require.resolve("@aws-sdk/client-sqs", from));
 const { Consumer } = require(require.resolve("sqs-consumer", from));
 
 const sqs = new aws.SQSClient({ endpoint, region: "us-east-1", credentials: { accessKeyId, secretAccessKey } });
-const does = (operation, input) => sqs.send(new aws[`${operation}Command`](input));
-const make = async (QueueName, Attributes = {}) => (await does("CreateQueue", { QueueName, Attributes })).QueueUrl;
+const call = (operation, input) => sqs.send(new aws[`${operation}Command`](input));
+const make = async (QueueName, Attributes = {}) => (await call("CreateQueue", { QueueName, Attributes })).QueueUrl;
 
 async function fill(QueueUrl, bodies) {
-  const Entries = bodies.map((body, at) => ({ Id: `${at}`, MessageBody: body, MessageGroupId: "acme" }));
-  assert.equal((await does("SendMessageBatch", { QueueUrl, Entries })).Successful.length, bodies.length);
+  const Entries = bodies.map((body, index) => ({ Id: `${index}`, MessageBody: body, MessageGroupId: "acme" }));
+  assert.equal((await call("SendMessageBatch", { QueueUrl, Entries })).Successful.length, bodies.length);
 }
 
 async function isEmpty(QueueUrl) {
-  const { Attributes } = await does("GetQueueAttributes", { QueueUrl, AttributeNames: ["All"] });
+  const { Attributes } = await call("GetQueueAttributes", { QueueUrl, AttributeNames: ["All"] });
   return Attributes.ApproximateNumberOfMessages === "0" && Attributes.ApproximateNumberOfMessagesNotVisible === "0";
 }
 
-// A consumer whose failures are kept, so that one that nobody expects fails the test.
+// Creates a consumer that records its failures, so that an unexpected one fails the test.
 function consumer(queueUrl, options) {
   const made = Consumer.create({ queueUrl, sqs, waitTimeSeconds: 1, pollingCompleteWaitTimeMs: 30000, ...options });
   made.failures = [];
@@ -59,7 +59,7 @@ async function consumesInBatches() {
   const batches = [];
   const handleMessageBatch = async (messages) => {
     batches.push(messages.map(({ Body }) => Body));
-    // Whatever is not named is not deleted, and comes again.
+    // Messages that are not returned are not deleted, and are delivered again.
     return batches.length === 1 ? messages.slice(0, 7) : messages;
   };
   const made = consumer(queueUrl, { batchSize: 10, visibilityTimeout: 3, handleMessageBatch, waitTimeSeconds: 5 });
@@ -73,7 +73,7 @@ async function consumesInBatches() {
   assert.ok(await isEmpty(queueUrl));
 }
 
-async function givesUpOnWhatFailsTwice() {
+async function deadLettersAfterTwoFailures() {
   const dead = await make("consumer-dead");
   const deadLetterTargetArn = "arn:aws:sqs:us-east-1:000000000000:consumer-dead";
   const RedrivePolicy = JSON.stringify({ deadLetterTargetArn, maxReceiveCount: 2 });
@@ -86,43 +86,43 @@ async function givesUpOnWhatFailsTwice() {
   };
   const made = consumer(queueUrl, { handleMessage, terminateVisibilityTimeout: true });
   made.start();
-  const rescued = await new Promise((resolve) => {
-    const undertaker = consumer(dead, {
+  const received = await new Promise((resolve) => {
+    const deadLetterConsumer = consumer(dead, {
       handleMessage: async (message) => {
-        resolve({ undertaker, message });
+        resolve({ deadLetterConsumer, message });
       },
     });
-    undertaker.start();
+    deadLetterConsumer.start();
   });
-  await Promise.all([stop(made), stop(rescued.undertaker)]);
-  assert.equal(rescued.message.Body, "bad");
+  await Promise.all([stop(made), stop(received.deadLetterConsumer)]);
+  assert.equal(received.message.Body, "bad");
   assert.deepEqual(seen.sort(), ["bad", "bad", "good"]);
   assert.equal(made.failures.length, 2, made.failures);
   assert.ok(made.failures.every((failure) => failure.startsWith("processing_error") && failure.includes("cannot be done")));
   assert.ok((await isEmpty(queueUrl)) && (await isEmpty(dead)));
 }
 
-// The message that is being handled is finished and deleted, those that wait are left for others.
-async function stopsWithGrace() {
+// The message being handled is finished and deleted; waiting messages stay for other consumers.
+async function stopsGracefully() {
   const queueUrl = await make("consumer-stopping");
   await fill(queueUrl, ["first", "second"]);
   let finish;
   const finished = new Promise((resolve) => (finish = resolve));
   const handleMessage = () => finished;
   const made = consumer(queueUrl, { handleMessage });
-  const begun = once(made, "message_received");
+  const started = once(made, "message_received");
   made.start();
-  await begun;
+  await started;
   const stopping = stop(made);
   finish();
   await stopping;
   assert.deepEqual(made.failures, []);
-  const { Messages } = await does("ReceiveMessage", { QueueUrl: queueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: 20 });
+  const { Messages } = await call("ReceiveMessage", { QueueUrl: queueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: 20 });
   assert.deepEqual(Messages.map(({ Body }) => Body), ["second"]);
 }
 
-// A consumer that waits for what does not come is stopped at once, and takes nothing along.
-async function stopsWhileItWaits() {
+// A consumer is stopped during a long poll, and takes no message.
+async function stopsDuringALongPoll() {
   const queueUrl = await make("consumer-waiting");
   const made = consumer(queueUrl, { handleMessage: async () => {}, pollingCompleteWaitTimeMs: 0 });
   made.start();
@@ -130,12 +130,12 @@ async function stopsWhileItWaits() {
   made.stop({ abort: true });
   await stopped;
   await fill(queueUrl, ["mine"]);
-  const { Messages } = await does("ReceiveMessage", { QueueUrl: queueUrl, WaitTimeSeconds: 20 });
+  const { Messages } = await call("ReceiveMessage", { QueueUrl: queueUrl, WaitTimeSeconds: 20 });
   assert.deepEqual(Messages.map(({ Body }) => Body), ["mine"]);
 }
 
 (async () => {
-  const steps = [consumesOneByOneInOrder, consumesInBatches, givesUpOnWhatFailsTwice, stopsWithGrace, stopsWhileItWaits];
+  const steps = [consumesOneByOneInOrder, consumesInBatches, deadLettersAfterTwoFailures, stopsGracefully, stopsDuringALongPoll];
   for (const step of steps) {
     await step();
     console.log(step.name);
