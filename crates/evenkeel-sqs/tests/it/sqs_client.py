@@ -93,7 +93,7 @@ def creates_finds_lists_and_deletes_queues():
     elsewhere = lambda: sqs.get_queue_url(QueueName="life-1", QueueOwnerAWSAccountId="111111111111")
     raises(AWS + "NonExistentQueue", elsewhere)
     assert sqs.list_queues(QueueNamePrefix="life-")["QueueUrls"] == [first, *others]
-    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="nobody")
+    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="none-")
     pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix="life-", PaginationConfig={"PageSize": 2})
     assert [len(page["QueueUrls"]) for page in pages] == [2, 2, 1]
     invalid(lambda: sqs.list_queues(MaxResults=1001), "MaxResults")

@@ -23,18 +23,18 @@ async function isEmpty(QueueUrl) {
 }
 
 // Creates a consumer that records its failures, so that an unexpected one fails the test.
-function consumer(queueUrl, options) {
-  const made = Consumer.create({ queueUrl, sqs, waitTimeSeconds: 1, pollingCompleteWaitTimeMs: 30000, ...options });
-  made.failures = [];
+function createConsumer(queueUrl, options) {
+  const consumer = Consumer.create({ queueUrl, sqs, waitTimeSeconds: 1, pollingCompleteWaitTimeMs: 30000, ...options });
+  consumer.failures = [];
   for (const event of ["error", "processing_error", "timeout_error"]) {
-    made.on(event, (error) => made.failures.push(`${event}: ${error.message}`));
+    consumer.on(event, (error) => consumer.failures.push(`${event}: ${error.message}`));
   }
-  return made;
+  return consumer;
 }
 
-async function stop(made) {
-  const stopped = once(made, "stopped");
-  made.stop();
+async function stop(consumer) {
+  const stopped = once(consumer, "stopped");
+  consumer.stop();
   await stopped;
 }
 
@@ -43,12 +43,12 @@ async function consumesOneByOneInOrder() {
   const bodies = [..."abcdefgh"];
   await fill(queueUrl, bodies);
   const seen = [];
-  const made = consumer(queueUrl, { handleMessage: async ({ Body }) => void seen.push(Body) });
-  const drained = once(made, "empty");
-  made.start();
+  const consumer = createConsumer(queueUrl, { handleMessage: async ({ Body }) => void seen.push(Body) });
+  const drained = once(consumer, "empty");
+  consumer.start();
   await drained;
-  await stop(made);
-  assert.deepEqual([seen, made.failures], [bodies, []]);
+  await stop(consumer);
+  assert.deepEqual([seen, consumer.failures], [bodies, []]);
   assert.ok(await isEmpty(queueUrl));
 }
 
@@ -62,14 +62,14 @@ async function consumesInBatches() {
     // Messages that are not returned are not deleted, and are delivered again.
     return batches.length === 1 ? messages.slice(0, 7) : messages;
   };
-  const made = consumer(queueUrl, { batchSize: 10, visibilityTimeout: 3, handleMessageBatch, waitTimeSeconds: 5 });
-  const drained = once(made, "empty");
-  made.start();
+  const consumer = createConsumer(queueUrl, { batchSize: 10, visibilityTimeout: 3, handleMessageBatch, waitTimeSeconds: 5 });
+  const drained = once(consumer, "empty");
+  consumer.start();
   await drained;
-  await stop(made);
+  await stop(consumer);
   assert.deepEqual(batches[0], bodies);
   assert.deepEqual(batches.slice(1).flat().sort(), [..."hij"]);
-  assert.deepEqual(made.failures, []);
+  assert.deepEqual(consumer.failures, []);
   assert.ok(await isEmpty(queueUrl));
 }
 
@@ -84,21 +84,21 @@ async function deadLettersAfterTwoFailures() {
     seen.push(Body);
     if (Body === "bad") throw new Error("cannot be done");
   };
-  const made = consumer(queueUrl, { handleMessage, terminateVisibilityTimeout: true });
-  made.start();
+  const consumer = createConsumer(queueUrl, { handleMessage, terminateVisibilityTimeout: true });
+  consumer.start();
   const received = await new Promise((resolve) => {
-    const deadLetterConsumer = consumer(dead, {
+    const deadLetterConsumer = createConsumer(dead, {
       handleMessage: async (message) => {
         resolve({ deadLetterConsumer, message });
       },
     });
     deadLetterConsumer.start();
   });
-  await Promise.all([stop(made), stop(received.deadLetterConsumer)]);
+  await Promise.all([stop(consumer), stop(received.deadLetterConsumer)]);
   assert.equal(received.message.Body, "bad");
   assert.deepEqual(seen.sort(), ["bad", "bad", "good"]);
-  assert.equal(made.failures.length, 2, made.failures);
-  assert.ok(made.failures.every((failure) => failure.startsWith("processing_error") && failure.includes("cannot be done")));
+  assert.equal(consumer.failures.length, 2, consumer.failures);
+  assert.ok(consumer.failures.every((failure) => failure.startsWith("processing_error") && failure.includes("cannot be done")));
   assert.ok((await isEmpty(queueUrl)) && (await isEmpty(dead)));
 }
 
@@ -109,14 +109,14 @@ async function stopsGracefully() {
   let finish;
   const finished = new Promise((resolve) => (finish = resolve));
   const handleMessage = () => finished;
-  const made = consumer(queueUrl, { handleMessage });
-  const started = once(made, "message_received");
-  made.start();
+  const consumer = createConsumer(queueUrl, { handleMessage });
+  const started = once(consumer, "message_received");
+  consumer.start();
   await started;
-  const stopping = stop(made);
+  const stopping = stop(consumer);
   finish();
   await stopping;
-  assert.deepEqual(made.failures, []);
+  assert.deepEqual(consumer.failures, []);
   const { Messages } = await call("ReceiveMessage", { QueueUrl: queueUrl, MaxNumberOfMessages: 10, WaitTimeSeconds: 20 });
   assert.deepEqual(Messages.map(({ Body }) => Body), ["second"]);
 }
@@ -124,10 +124,10 @@ async function stopsGracefully() {
 // A consumer is stopped during a long poll, and takes no message.
 async function stopsDuringALongPoll() {
   const queueUrl = await make("consumer-waiting");
-  const made = consumer(queueUrl, { handleMessage: async () => {}, pollingCompleteWaitTimeMs: 0 });
-  made.start();
-  const stopped = once(made, "stopped");
-  made.stop({ abort: true });
+  const consumer = createConsumer(queueUrl, { handleMessage: async () => {}, pollingCompleteWaitTimeMs: 0 });
+  consumer.start();
+  const stopped = once(consumer, "stopped");
+  consumer.stop({ abort: true });
   await stopped;
   await fill(queueUrl, ["mine"]);
   const { Messages } = await call("ReceiveMessage", { QueueUrl: queueUrl, WaitTimeSeconds: 20 });

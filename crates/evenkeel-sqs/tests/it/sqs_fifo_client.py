@@ -28,13 +28,13 @@ def bodies(messages):
 
 
 def creates_by_name_and_attribute():
-    queue = fifo("made", ContentBasedDeduplication="true")
-    assert queue.endswith("/made.fifo"), queue
+    queue = fifo("created", ContentBasedDeduplication="true")
+    assert queue.endswith("/created.fifo"), queue
     found = attributes(queue)
     assert found["FifoQueue"] == "true" and found["ContentBasedDeduplication"] == "true", found
     assert found["DeduplicationScope"] == "queue" and found["FifoThroughputLimit"] == "perQueue", found
-    assert fifo("made") == queue, "created again with the same attributes"
-    raises("QueueAlreadyExists", lambda: fifo("made", ContentBasedDeduplication="false"), "QueueNameExists")
+    assert fifo("created") == queue, "created again with the same attributes"
+    raises("QueueAlreadyExists", lambda: fifo("created", ContentBasedDeduplication="false"), "QueueNameExists")
     invalid(lambda: make("orders", FifoQueue="true"), ".fifo suffix")
     invalid(lambda: make(".fifo", FifoQueue="true"), ".fifo suffix")
     invalid(lambda: make("x" * 76 + ".fifo", FifoQueue="true"), ".fifo suffix")
