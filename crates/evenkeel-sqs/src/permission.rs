@@ -40,7 +40,7 @@ impl SqsApi {
                 return Err(SqsError::invalid_value("Label", label, "Already exists."));
             }
             policy.statements.push(statement(label, &request, &arn));
-            spec.metadata.policy = policy.to_json();
+            spec.metadata.policy = policy.into_json();
             Ok(())
         })
         .await
@@ -60,7 +60,7 @@ impl SqsApi {
             if policy.statements.len() == before {
                 return Err(SqsError::invalid_value("Label", label, "can't find label."));
             }
-            spec.metadata.policy = policy.to_json();
+            spec.metadata.policy = policy.into_json();
             Ok(())
         })
         .await
@@ -134,7 +134,7 @@ impl Policy {
     }
 
     /// Returns the policy as text; `None` without statements.
-    fn to_json(mut self) -> Option<String> {
+    fn into_json(mut self) -> Option<String> {
         if self.statements.is_empty() {
             return None;
         }

@@ -112,7 +112,7 @@ impl SqsApi {
             AttributeName::MessageRetentionPeriod => settings.retention_ms = number(&RETENTION_SECS)? * 1_000,
             AttributeName::ReceiveMessageWaitTimeSeconds => settings.wait_ms = number(&WAIT_SECS)? * 1_000,
             AttributeName::MaximumMessageSize => {
-                settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM
+                settings.message_bytes_max = number(&MESSAGE_BYTES)? + HEADROOM;
             }
             AttributeName::Policy => {
                 let error = || bad(format!("Must be a JSON object of at most {POLICY_MAX} bytes."));
@@ -124,7 +124,7 @@ impl SqsApi {
                 spec.metadata.kms_key = Some(value.to_owned()).filter(|key| !key.is_empty());
             }
             AttributeName::KmsDataKeyReusePeriodSeconds => {
-                spec.metadata.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?)
+                spec.metadata.kms_reuse_secs = Some(number(&KEY_REUSE_SECS)?);
             }
             AttributeName::SqsManagedSseEnabled => {
                 spec.metadata.managed_sse =
